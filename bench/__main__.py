@@ -41,7 +41,14 @@ def run(name: str, folder: Path) -> dict[str, Any] | None:
     click.echo(f"\n## {name} {' '.join(JOBS[name])}\n")
     out = folder / f"{name}.json"
     out.unlink(missing_ok=True)
-    command = [sys.executable, "-m", f"bench.{MODULES.get(name, name)}", *JOBS[name], "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        f"bench.{MODULES.get(name, name)}",
+        *JOBS[name],
+        "--out",
+        str(out),
+    ]
     done = subprocess.run(command, env={"OPENBLAS_NUM_THREADS": "1", **os.environ}, check=False)
     if not out.exists():
         click.echo(f"{name} ended with exit code {done.returncode} and wrote nothing", err=True)
@@ -60,9 +67,15 @@ def better(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(list(JOBS)), help="Repeatable. [default: all]")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the results.")
-@click.option("--store", is_flag=True, help="Keep the ratios as those that later runs are compared with.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(list(JOBS)), help="Repeatable. [default: all]"
+)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the results."
+)
+@click.option(
+    "--store", is_flag=True, help="Keep the ratios as those that later runs are compared with."
+)
 def main(only: tuple[str, ...], out: Path | None, store: bool) -> None:
     """Run the benchmarks at small sizes, about fifteen minutes, and compare; exit code 1 where a ratio is worse by a fifth."""
     stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
@@ -85,7 +98,9 @@ def main(only: tuple[str, ...], out: Path | None, store: bool) -> None:
     for name in failed:
         click.echo(f"failed: {name}")
     if store:
-        STORED.write_text(json.dumps(kept(stored, list(documents.values())), indent=1) + "\n", encoding="utf-8")
+        STORED.write_text(
+            json.dumps(kept(stored, list(documents.values())), indent=1) + "\n", encoding="utf-8"
+        )
     if failed or not (store or verdict.passes):
         raise SystemExit(1)
 

@@ -43,7 +43,9 @@ ANSWER = json.dumps(
         "object": "chat.completion",
         "created": 0,
         "model": "m",
-        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}],
+        "choices": [
+            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}
+        ],
     }
 ).encode()
 
@@ -51,7 +53,10 @@ ANSWER = json.dumps(
 class _Server(asyncio.Protocol):
     """HTTP/1.1 as far as this client speaks it: a header with Content-Length, a body, one fixed answer."""
 
-    reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(ANSWER), ANSWER)
+    reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        len(ANSWER),
+        ANSWER,
+    )
 
     def __init__(self) -> None:
         self._parts, self._missing = bytearray(), 0
@@ -100,7 +105,9 @@ def _bias(entries: int) -> Bias:
     rng = np.random.default_rng(0)
     ids = rng.choice(200_000, entries, replace=False)
     rows = tuple(Entry(id=int(token), bias=float(rng.normal())) for token in ids)
-    return Bias(provider="local", model="m", tokenizer="t", reward="r", estimator="projection", entries=rows)
+    return Bias(
+        provider="local", model="m", tokenizer="t", reward="r", estimator="projection", entries=rows
+    )
 
 
 def words_of(size: int) -> str:
@@ -113,7 +120,11 @@ def by_words(bias: Bias, text: str) -> Bias:
     rng = np.random.default_rng(3)
     buckets = list(dict.fromkeys(map(bucket_of, grams(text))))[:WORDS]
     features = tuple(
-        Feature(name=str(bucket), bucket=bucket, values=tuple(rng.normal(size=len(bias.entries)).round(4).tolist()))
+        Feature(
+            name=str(bucket),
+            bucket=bucket,
+            values=tuple(rng.normal(size=len(bias.entries)).round(4).tolist()),
+        )
         for bucket in buckets
     )
     depends = Dependence(on="words", low=-100.0, high=100.0, features=features).signed()
@@ -133,10 +144,18 @@ def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArr
         biased, depending = apply(client, bias), apply(client, by_words(bias, text))
         messages: Any = [{"role": "user", "content": text}]
         arms: dict[str, Callable[[], object]] = {
-            "plain": lambda: client.chat.completions.create(model="m", messages=messages, temperature=1),
-            "applied": lambda: biased.chat.completions.create(model="m", messages=messages, temperature=1),
-            "by words": lambda: depending.chat.completions.create(model="m", messages=messages, temperature=1),
-            "by hand": lambda: client.chat.completions.create(model="m", messages=messages, temperature=1, logit_bias=by_hand),
+            "plain": lambda: client.chat.completions.create(
+                model="m", messages=messages, temperature=1
+            ),
+            "applied": lambda: biased.chat.completions.create(
+                model="m", messages=messages, temperature=1
+            ),
+            "by words": lambda: depending.chat.completions.create(
+                model="m", messages=messages, temperature=1
+            ),
+            "by hand": lambda: client.chat.completions.create(
+                model="m", messages=messages, temperature=1, logit_bias=by_hand
+            ),
         }
         rng, taken = np.random.default_rng(1), {name: np.empty(rounds) for name in arms}
         for turn in range(-WARM_UP, rounds):
@@ -150,7 +169,9 @@ def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArr
     return taken
 
 
-def ratio(arm: NDArray[np.float64], plain: NDArray[np.float64], draws: int = 1000) -> tuple[float, float, float]:
+def ratio(
+    arm: NDArray[np.float64], plain: NDArray[np.float64], draws: int = 1000
+) -> tuple[float, float, float]:
     """Ratio of medians, and the 2.5 and 97.5 % quantiles of it when rounds are drawn anew with replacement."""
     rng = np.random.default_rng(2)
     rows = rng.integers(0, len(plain), (draws, len(plain)))
@@ -161,8 +182,17 @@ def ratio(arm: NDArray[np.float64], plain: NDArray[np.float64], draws: int = 100
 
 @click.command()
 @click.option("--entries", default=300, show_default=True, help="Entries of the bias.")
-@click.option("--rounds", default=500, show_default=True, help="Counted requests of each arm and size.")
-@click.option("--prompt", "prompts", multiple=True, default=(100, 10_000, 100_000), show_default=True, help="Bytes.")
+@click.option(
+    "--rounds", default=500, show_default=True, help="Counted requests of each arm and size."
+)
+@click.option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    default=(100, 10_000, 100_000),
+    show_default=True,
+    help="Bytes.",
+)
 @OUT
 def main(entries: int, rounds: int, prompts: tuple[int, ...], out: Path | None) -> None:
     """Ratios of round trips at ENTRIES entries, per size of the prompt."""
@@ -170,17 +200,36 @@ def main(entries: int, rounds: int, prompts: tuple[int, ...], out: Path | None) 
     with _server() as url:
         for prompt in prompts:
             taken = compare(url, entries, prompt, rounds)
-            shown = {name: ratio(arm, taken["plain"]) for name, arm in taken.items() if name != "plain"}
+            shown = {
+                name: ratio(arm, taken["plain"]) for name, arm in taken.items() if name != "plain"
+            }
             met &= shown["applied"][0] <= GOAL
             ratios[f"apply/round trip over plain, {prompt:,} bytes"] = round(shown["applied"][0], 4)
-            kept += [row(f"{name}, {prompt:,} bytes", float(np.median(arm)), "s") for name, arm in taken.items()]
-            cells = [f"{point:.3f} ({low:.3f} to {high:.3f})" for point, low, high in shown.values()]
+            kept += [
+                row(f"{name}, {prompt:,} bytes", float(np.median(arm)), "s")
+                for name, arm in taken.items()
+            ]
+            cells = [
+                f"{point:.3f} ({low:.3f} to {high:.3f})" for point, low, high in shown.values()
+            ]
             more = (np.median(taken["by words"]) - np.median(taken["applied"])) * 1e6
-            rows.append([f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells, f"{more:.0f}"])
-    click.echo(f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio of medians (95 %)\n")
+            rows.append(
+                [f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells, f"{more:.0f}"]
+            )
+    click.echo(
+        f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio of medians (95 %)\n"
+    )
     click.echo(
         markdown(
-            ["prompt, bytes", "plain, ms", "applied / plain", "by words / plain", "by hand / plain", "by words - applied, us"], rows
+            [
+                "prompt, bytes",
+                "plain, ms",
+                "applied / plain",
+                "by words / plain",
+                "by hand / plain",
+                "by words - applied, us",
+            ],
+            rows,
         )
     )
     click.echo(f"\napplied at most {GOAL}: {'MET' if met else 'NOT MET'}")

@@ -66,17 +66,29 @@ def turn(client: Client, options: dict[str, Any]) -> dict[str, Any]:
     """One run of a client: what it prints, or ``failed`` with the last line of its error."""
     command = [sys.executable, "-m", f"bench.peers.{client.program}"]
     if client.own:
-        command = ["uv", "run", "--quiet", "--script", str(ROOT / "bench" / "peers" / f"{client.program}.py")]
+        command = [
+            "uv",
+            "run",
+            "--quiet",
+            "--script",
+            str(ROOT / "bench" / "peers" / f"{client.program}.py"),
+        ]
     with tempfile.TemporaryDirectory(dir=options["dir"]) as folder:
         given = {name: value for name, value in options.items() if name != "dir"}
         command += job_options(Job(**given, name=client.name, folder=folder))
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         try:
-            done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+            done = subprocess.run(
+                command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return {"failed": str(error)}
     if done.returncode:
-        return {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:200]}
+        return {
+            "failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][
+                :200
+            ]
+        }
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
@@ -87,16 +99,23 @@ def server_cpu(base_url: str) -> float:
         return float(answer.read())
 
 
-def compare(clients: Sequence[Client], repeats: int, options: dict[str, Any], dialect: Dialect) -> dict[str, list[dict[str, Any]]]:
+def compare(
+    clients: Sequence[Client], repeats: int, options: dict[str, Any], dialect: Dialect
+) -> dict[str, list[dict[str, Any]]]:
     """What each client found, turn by turn, and what of the processor the server took meanwhile."""
     with serving(options["tokens"], options["top"], dialect) as base_url:
 
         def once(client: Client) -> dict[str, Any]:
             before = server_cpu(base_url)
-            found = turn(client, {**options, "base_url": base_url, "model": MODEL, "dialect": dialect})
+            found = turn(
+                client, {**options, "base_url": base_url, "model": MODEL, "dialect": dialect}
+            )
             found["server"] = server_cpu(base_url) - before
             title = f"  {client.title}: "
-            click.echo(title + (found.get("failed") or f"{found['completions'] / found['seconds']:.1f}/s"), err=True)
+            click.echo(
+                title + (found.get("failed") or f"{found['completions'] / found['seconds']:.1f}/s"),
+                err=True,
+            )
             return found
 
         return alternately({client.title: partial(once, client) for client in clients}, repeats)
@@ -124,7 +143,16 @@ def summary(title: str, turns: Sequence[dict[str, Any]], tokens: int) -> dict[st
 def shown(rows: Sequence[dict[str, Any]]) -> str:
     """The table; what failed has its reason in place of numbers."""
     bare = next(each["value"] for each in rows if each["name"] == BARE)
-    head = ["client", "completions/s", "range", "ratio to bare", "CPU ms a completion", "CPU us a token", "peak MB", "keeps"]
+    head = [
+        "client",
+        "completions/s",
+        "range",
+        "ratio to bare",
+        "CPU ms a completion",
+        "CPU us a token",
+        "peak MB",
+        "keeps",
+    ]
     lines = []
     for each in rows:
         if "failed" in each:
@@ -154,13 +182,35 @@ def ratios_of(rows: Sequence[dict[str, Any]], tokens: int) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion.")
-@click.option("--top", default=20, show_default=True, type=click.IntRange(1), help="Alternatives at each position.")
+@click.option(
+    "--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion."
+)
+@click.option(
+    "--top",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Alternatives at each position.",
+)
 @click.option("--concurrency", default=32, show_default=True, type=click.IntRange(1))
-@click.option("--seconds", default=2.0, show_default=True, help="Of each turn, about; at least --concurrency completions.")
+@click.option(
+    "--seconds",
+    default=2.0,
+    show_default=True,
+    help="Of each turn, about; at least --concurrency completions.",
+)
 @click.option("--dialect", default=DIALECTS[0], show_default=True, type=click.Choice(DIALECTS))
-@click.option("--only", multiple=True, help="Clients whose title holds this; bare httpx2 always runs. Repeatable.")
-@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False), help="For stores. [default: temporary]")
+@click.option(
+    "--only",
+    multiple=True,
+    help="Clients whose title holds this; bare httpx2 always runs. Repeatable.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(exists=True, file_okay=False),
+    help="For stores. [default: temporary]",
+)
 @REPEATS
 @OUT
 def main(
@@ -175,14 +225,28 @@ def main(
     out: Path | None,
 ) -> None:
     """Compare collectors on one instant loopback server."""
-    chosen = [each for each in CLIENTS if each.title == BARE or not only or any(some in each.title for some in only)]
-    options = {"tokens": tokens, "top": top, "concurrency": concurrency, "seconds": seconds, "dir": folder}
+    chosen = [
+        each
+        for each in CLIENTS
+        if each.title == BARE or not only or any(some in each.title for some in only)
+    ]
+    options = {
+        "tokens": tokens,
+        "top": top,
+        "concurrency": concurrency,
+        "seconds": seconds,
+        "dir": folder,
+    }
     found = compare([*chosen, *BESIDE], repeats, options, dialect)
     rows = [summary(title, turns, tokens) for title, turns in found.items()]
     click.echo(shown(rows))
     bare = found[BARE]
-    share = statistics.median(each["server"] / each["seconds"] for each in bare if "failed" not in each)
-    click.echo(f"\nThe server's processor time during the bare loop: {share:.0%} of one core, so it is not what limits.")
+    share = statistics.median(
+        each["server"] / each["seconds"] for each in bare if "failed" not in each
+    )
+    click.echo(
+        f"\nThe server's processor time during the bare loop: {share:.0%} of one core, so it is not what limits."
+    )
     write(out, rows, ratios_of(rows, tokens))
 
 

@@ -43,25 +43,42 @@ def rank_file(encoding: str = "o200k_base") -> bytes:
     """OpenAI's rank file of an encoding, from the package bpe-openai (a development dependency), which carries it."""
     spec = importlib.util.find_spec("bpe_openai")
     if spec is None or not spec.submodule_search_locations:
-        raise click.ClickException("the token texts come from bpe-openai: install the dependency group test")
-    return gzip.decompress(Path(spec.submodule_search_locations[0], "data", f"{encoding}.tiktoken.gz").read_bytes())
+        raise click.ClickException(
+            "the token texts come from bpe-openai: install the dependency group test"
+        )
+    return gzip.decompress(
+        Path(spec.submodule_search_locations[0], "data", f"{encoding}.tiktoken.gz").read_bytes()
+    )
 
 
 def _texts() -> dict[int, str]:
     """Id -> text of the first tokens that are printable ASCII, as those of English are."""
     lines = (line.split() for line in rank_file().splitlines()[:VOCABULARY])
     decoded = {int(rank): base64.b64decode(raw) for raw, rank in lines}
-    return {rank: raw.decode() for rank, raw in decoded.items() if raw.isascii() and raw.decode().isprintable()}
+    return {
+        rank: raw.decode()
+        for rank, raw in decoded.items()
+        if raw.isascii() and raw.decode().isprintable()
+    }
 
 
-def answers(tokens: int, top: int, count: int, dialect: Dialect = "openai", seed: int = 0) -> list[bytes]:
+def answers(
+    tokens: int, top: int, count: int, dialect: Dialect = "openai", seed: int = 0
+) -> list[bytes]:
     """``count`` different chat completions as JSON: ``tokens`` positions, each with its ``top`` likeliest alternatives."""
     texts, rng = _texts(), np.random.default_rng(seed)
     ids = np.array(list(texts))  # short texts come first there: they are the commonest, too
     return [_answer(rng, ids, texts, tokens, top, dialect) for _ in range(count)]
 
 
-def _answer(rng: np.random.Generator, ids: Any, texts: dict[int, str], tokens: int, top: int, dialect: Dialect) -> bytes:
+def _answer(
+    rng: np.random.Generator,
+    ids: Any,
+    texts: dict[int, str],
+    tokens: int,
+    top: int,
+    dialect: Dialect,
+) -> bytes:
     drawn = ids[(rng.zipf(1.1, (tokens, 8 * (top + 1))) - 1) % len(ids)]
     content, said = [], []
     for some in drawn.tolist():
@@ -69,12 +86,17 @@ def _answer(rng: np.random.Generator, ids: Any, texts: dict[int, str], tokens: i
         logprobs = _logprobs(rng, top + 1)
         shares = np.exp(logprobs)
         sampled = int(rng.choice(top + 1, p=shares / shares.sum()))
-        entries = [_entry(token, texts[token], value, dialect) for token, value in zip(candidates, logprobs.tolist(), strict=True)]
+        entries = [
+            _entry(token, texts[token], value, dialect)
+            for token, value in zip(candidates, logprobs.tolist(), strict=True)
+        ]
         content.append({**entries[sampled], "top_logprobs": entries[:top]})
         if dialect == "vllm":  # of the sampled token it gives the text's own bytes
             content[-1]["bytes"] = list(texts[candidates[sampled]].encode())
         said.append(texts[candidates[sampled]])
-    return json.dumps(_completion("".join(said), content, tokens), separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(
+        _completion("".join(said), content, tokens), separators=(",", ":"), ensure_ascii=False
+    ).encode()
 
 
 def _logprobs(rng: np.random.Generator, n: int) -> Any:
@@ -97,7 +119,9 @@ def _completion(text: str, content: list[dict[str, Any]], tokens: int) -> dict[s
         "object": "chat.completion",
         "created": 1_790_000_000,
         "model": MODEL,
-        "choices": [{"index": 0, "message": message, "logprobs": logprobs, "finish_reason": "length"}],
+        "choices": [
+            {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": "length"}
+        ],
         "usage": {"prompt_tokens": 12, "completion_tokens": tokens, "total_tokens": tokens + 12},
     }
 
@@ -109,7 +133,9 @@ class _Server:
         self._prepared = prepared
         self._several: dict[int, Iterator[bytes]] = {}
         self._streams: Iterator[bytes] | None = None
-        models = json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "bench"}]}).encode()
+        models = json.dumps(
+            {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "bench"}]}
+        ).encode()
         self._models = HEAD % len(models) + models
 
     async def listen(self, listening: socket.socket) -> None:
@@ -127,7 +153,9 @@ class _Server:
         loop, received = asyncio.get_running_loop(), b""
         with connection, suppress(ConnectionError):
             while True:
-                while (end := received.find(b"\r\n\r\n")) < 0 or len(received) < end + 4 + _length(received[:end]):
+                while (end := received.find(b"\r\n\r\n")) < 0 or len(received) < end + 4 + _length(
+                    received[:end]
+                ):
                     some = await loop.sock_recv(connection, 2**16)
                     if not some:
                         return
@@ -135,7 +163,9 @@ class _Server:
                 line, asked = received[: received.find(b"\r\n")], ASKED.search(received, end)
                 streamed = STREAMED.search(received, end) is not None
                 received = received[end + 4 + _length(received[:end]) :]
-                await loop.sock_sendall(connection, self._answered(line, int(asked[1]) if asked else 1, streamed))
+                await loop.sock_sendall(
+                    connection, self._answered(line, int(asked[1]) if asked else 1, streamed)
+                )
 
     def _answered(self, line: bytes, n: int, streamed: bool) -> bytes:
         if line.startswith(b"POST /tiny"):
@@ -147,7 +177,9 @@ class _Server:
             return self._models
         if streamed:
             if self._streams is None:
-                self._streams = itertools.cycle([EVENTS % len(body) + body for body in map(_stream, self._prepared)])
+                self._streams = itertools.cycle(
+                    [EVENTS % len(body) + body for body in map(_stream, self._prepared)]
+                )
             return next(self._streams)
         if n not in self._several:
             bodies = self._prepared if n == 1 else _joined(self._prepared, n)
@@ -162,10 +194,17 @@ def _stream(body: bytes) -> bytes:
     whole |= {"object": "chat.completion.chunk"}
     usage, events = whole.pop("usage"), list[Any]()
     for entry in choice["logprobs"]["content"]:
-        delta = {"index": 0, "delta": {"content": entry["token"]}, "logprobs": {"content": [entry]}, "finish_reason": None}
+        delta = {
+            "index": 0,
+            "delta": {"content": entry["token"]},
+            "logprobs": {"content": [entry]},
+            "finish_reason": None,
+        }
         events.append({**whole, "choices": [delta]})
     events.append({**whole, "choices": [], "usage": usage})
-    told = [json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() for event in events]
+    told = [
+        json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() for event in events
+    ]
     return b"".join(b"data: %b\n\n" % each for each in [*told, b"[DONE]"])
 
 
@@ -175,7 +214,10 @@ def _joined(bodies: list[bytes], n: int) -> list[bytes]:
     for first in range(len(parts)):
         some = [parts[(first + each) % len(parts)] for each in range(n)]
         choices = [{**part["choices"][0], "index": index} for index, part in enumerate(some)]
-        usage = {**some[0]["usage"], "completion_tokens": sum(part["usage"]["completion_tokens"] for part in some)}
+        usage = {
+            **some[0]["usage"],
+            "completion_tokens": sum(part["usage"]["completion_tokens"] for part in some),
+        }
         answer = {**some[0], "choices": choices, "usage": usage}
         found.append(json.dumps(answer, separators=(",", ":"), ensure_ascii=False).encode())
     return found
@@ -198,7 +240,9 @@ def serving(tokens: int, top: int, dialect: Dialect = "openai", count: int = 8) 
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the server ended with exit code {process.wait()} before it listened")
+            raise RuntimeError(
+                f"the server ended with exit code {process.wait()} before it listened"
+            )
         yield f"http://127.0.0.1:{int(line.split()[0])}"
     finally:
         process.terminate()
@@ -206,11 +250,28 @@ def serving(tokens: int, top: int, dialect: Dialect = "openai", count: int = 8) 
 
 
 @click.command()
-@click.option("--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion.")
-@click.option("--top", default=20, show_default=True, type=click.IntRange(0), help="Alternatives at each position.")
+@click.option(
+    "--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion."
+)
+@click.option(
+    "--top",
+    default=20,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Alternatives at each position.",
+)
 @click.option("--dialect", default=DIALECTS[0], show_default=True, type=click.Choice(DIALECTS))
-@click.option("--answers", "count", default=8, show_default=True, type=click.IntRange(1), help="Different ones, in turns.")
-@click.option("--port", default=0, type=click.IntRange(0, 65_535), help="[default: one that is free]")
+@click.option(
+    "--answers",
+    "count",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Different ones, in turns.",
+)
+@click.option(
+    "--port", default=0, type=click.IntRange(0, 65_535), help="[default: one that is free]"
+)
 def main(tokens: int, top: int, dialect: Dialect, count: int, port: int) -> None:
     """Serve until terminated; the first line printed is the port and the size of an answer in bytes."""
     prepared = answers(tokens, top, count, dialect)

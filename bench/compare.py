@@ -54,10 +54,18 @@ def _benchmark(name: str) -> str:
 
 def compared(stored: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Verdict:
     """``stored``: benchmark -> ratios, options, machine and date; ``documents`` as benchmarks write them."""
-    measured = {name: (value, each["options"]) for each in documents for name, value in each["ratios"].items()}
+    measured = {
+        name: (value, each["options"])
+        for each in documents
+        for name, value in each["ratios"].items()
+    }
     ran = {_benchmark(name) for name in measured}
     verdict = Verdict(skipped=sorted(stored.keys() - ran))
-    known = {name: (value, each["options"]) for each in stored.values() for name, value in each["ratios"].items()}
+    known = {
+        name: (value, each["options"])
+        for each in stored.values()
+        for name, value in each["ratios"].items()
+    }
     verdict.new = sorted(measured.keys() - known.keys())
     for name, (before, options) in sorted(known.items()):
         if _benchmark(name) not in ran:
@@ -84,21 +92,38 @@ def kept(stored: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> d
     found = dict(stored)
     for each in documents:
         for benchmark in sorted({_benchmark(name) for name in each["ratios"]}):
-            ratios = {name: value for name, value in each["ratios"].items() if _benchmark(name) == benchmark}
-            found[benchmark] = {"ratios": ratios, **{key: each[key] for key in ("options", "machine", "date")}}
+            ratios = {
+                name: value
+                for name, value in each["ratios"].items()
+                if _benchmark(name) == benchmark
+            }
+            found[benchmark] = {
+                "ratios": ratios,
+                **{key: each[key] for key in ("options", "machine", "date")},
+            }
     return dict(sorted(found.items()))
 
 
 def report(verdict: Verdict) -> str:
     """A table of what can be compared, and a line for everything that cannot."""
     rows = [
-        [name, f"{before:.4g}", f"{now:.4g}", f"{now / before - 1:+.0%}", direction(name), "WORSE" if name in verdict.worse else ""]
+        [
+            name,
+            f"{before:.4g}",
+            f"{now:.4g}",
+            f"{now / before - 1:+.0%}",
+            direction(name),
+            "WORSE" if name in verdict.worse else "",
+        ]
         for name, (before, now) in sorted((verdict.kept | verdict.worse).items())
     ]
     lines = [markdown(["ratio", "stored", "now", "change", "better is", ""], rows)] if rows else []
     lines += [f"worse by more than {TOLERANCE:.0%}: {name}" for name in verdict.worse]
     lines += [f"stored and no longer measured: {name}" for name in verdict.lost]
-    lines += [f"measured with other options than stored, so not compared: {name}" for name in verdict.unlike]
+    lines += [
+        f"measured with other options than stored, so not compared: {name}"
+        for name in verdict.unlike
+    ]
     lines += [f"new, not stored yet: {name}" for name in verdict.new]
     lines += [f"not run: {name}" for name in verdict.skipped]
     return "\n".join(lines)
@@ -114,19 +139,37 @@ def _read(path: Path) -> Any:
 
 
 @click.command()
-@click.argument("new", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--against", default=STORED, show_default="bench/ratios.json", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--store", is_flag=True, help="Keep the new ratios in place of the stored ones of the same benchmarks.")
+@click.argument(
+    "new", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--against",
+    default=STORED,
+    show_default="bench/ratios.json",
+    type=click.Path(dir_okay=False, path_type=Path),
+)
+@click.option(
+    "--store",
+    is_flag=True,
+    help="Keep the new ratios in place of the stored ones of the same benchmarks.",
+)
 def main(new: tuple[Path, ...], against: Path, store: bool) -> None:
     """Compare the ratios in the files NEW, which benchmarks wrote by --out, with the stored ones; exit code 1: one is worse."""
     documents, stored = [_read(path) for path in new], _read(against)
     for path, each in zip(new, documents, strict=True):
-        if not isinstance(each, dict) or not {"ratios", "options", "machine", "date"} <= each.keys():
-            raise click.ClickException(f"{path} was not written by a benchmark's --out: it lacks ratios, options, machine or date")
+        if (
+            not isinstance(each, dict)
+            or not {"ratios", "options", "machine", "date"} <= each.keys()
+        ):
+            raise click.ClickException(
+                f"{path} was not written by a benchmark's --out: it lacks ratios, options, machine or date"
+            )
     verdict = compared(stored, documents)
     click.echo(report(verdict))
     for benchmark, each in stored.items():
-        others = [new for new in documents if any(_benchmark(name) == benchmark for name in new["ratios"])]
+        others = [
+            new for new in documents if any(_benchmark(name) == benchmark for name in new["ratios"])
+        ]
         if any(new["machine"] != each["machine"] for new in others):
             click.echo(f"{benchmark}: stored on another machine, {each['machine']}, {each['date']}")
     if store:

@@ -35,11 +35,16 @@ class Point:
 def average(points: Iterable[Point]) -> list[Point]:
     """One point for each setting: the mean over draws."""
     ordered = sorted(points, key=lambda point: point.settings)
-    return [_mean(list(same)) for _, same in itertools.groupby(ordered, key=lambda point: point.settings)]
+    return [
+        _mean(list(same))
+        for _, same in itertools.groupby(ordered, key=lambda point: point.settings)
+    ]
 
 
 def _mean(same: Sequence[Point]) -> Point:
-    reward, kl, length = (sum(getattr(p, name) for p in same) / len(same) for name in ("reward", "kl", "length"))
+    reward, kl, length = (
+        sum(getattr(p, name) for p in same) / len(same) for name in ("reward", "kl", "length")
+    )
     return Point(*same[0].settings, reward, kl, length)
 
 

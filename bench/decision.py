@@ -50,7 +50,9 @@ def _data(path: Path) -> None:
     for split, number in PROMPTS.items():
         for each in range(number):
             prompt = f"Is text {each} of {split} good? Answer with one letter."
-            rows.append(json.dumps({"prompt": prompt, "answer": rng.choice(LABELS), "split": split}))
+            rows.append(
+                json.dumps({"prompt": prompt, "answer": rng.choice(LABELS), "split": split})
+            )
     path.write_text("\n".join(rows) + "\n")
 
 
@@ -62,15 +64,28 @@ def _fit(base_url: str, ranks: str, learn_from: str) -> dict[str, float]:
         line = f"fit --provider openai --model {MODEL} --base-url {base_url}/v1 --reward regex:(?i){{answer}} --max-tokens {TOKENS}"
         line += f" --samples-per-prompt {SAMPLES} --learn-from {learn_from} --data {data} --out {Path(folder, 'run')}"
         command = [sys.executable, "-m", "blackbox_lb", *line.split()]
-        env = {**os.environ, "OPENAI_API_KEY": "bench", "TIKTOKEN_CACHE_DIR": ranks, "PYTHONUNBUFFERED": "1"}
+        env = {
+            **os.environ,
+            "OPENAI_API_KEY": "bench",
+            "TIKTOKEN_CACHE_DIR": ranks,
+            "PYTHONUNBUFFERED": "1",
+        }
         start, ended, lines = time.perf_counter(), dict[str, float](), list[str]()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+        ) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
-                ended |= {name: time.perf_counter() - start for name, said in STAGES.items() if re.search(said, line)}
+                ended |= {
+                    name: time.perf_counter() - start
+                    for name, said in STAGES.items()
+                    if re.search(said, line)
+                }
         if process.returncode:
-            raise click.ClickException(f"blb fit ended with exit code {process.returncode}: {''.join(lines)[-500:]}")
+            raise click.ClickException(
+                f"blb fit ended with exit code {process.returncode}: {''.join(lines)[-500:]}"
+            )
         return {**ended, "in all": time.perf_counter() - start}
 
 
@@ -79,7 +94,9 @@ def _bare(base_url: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         job = Job("bare", base_url, MODEL, TOKENS, TOP, CONCURRENCY, 1.0, folder, "openai")
         command = [sys.executable, "-m", "bench.peers.plain", *options(job)]
-        found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        found: dict[str, Any] = json.loads(
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        )
     return {"in all": found["seconds"] / found["completions"] * PROMPTS["train"] * SAMPLES}
 
 
@@ -89,7 +106,9 @@ def _bare(base_url: str) -> dict[str, float]:
 def main(repeats: int, out: Path | None) -> None:
     """The table, and the ratio to bare fetching."""
     with tempfile.TemporaryDirectory() as ranks, serving(TOKENS, TOP, count=64) as base_url:
-        Path(ranks, hashlib.sha1(RANKS.encode(), usedforsecurity=False).hexdigest()).write_bytes(rank_file())
+        Path(ranks, hashlib.sha1(RANKS.encode(), usedforsecurity=False).hexdigest()).write_bytes(
+            rank_file()
+        )
         jobs = {
             "blb fit, from samples": lambda: _fit(base_url, ranks, "samples"),
             "blb fit, from answers": lambda: _fit(base_url, ranks, "answers"),
@@ -98,7 +117,8 @@ def main(repeats: int, out: Path | None) -> None:
         found = alternately(jobs, repeats, warm_up=1)
     names = [*STAGES, "in all"]
     middle = {
-        job: {name: statistics.median(turn.get(name, 0.0) for turn in turns) for name in names} for job, turns in found.items()
+        job: {name: statistics.median(turn.get(name, 0.0) for turn in turns) for name in names}
+        for job, turns in found.items()
     }
     table = []
     for job, ended in middle.items():
@@ -109,8 +129,13 @@ def main(repeats: int, out: Path | None) -> None:
         lowest, highest = (pick(turn["in all"] for turn in found[job]) for pick in (min, max))
         table.append([job, *cells, f"{ended['in all']:.2f}", f"{lowest:.2f} to {highest:.2f}"])
     click.echo(markdown(["seconds, median", *STAGES, "in all", "range"], table))
-    fit, bare = (middle[job]["in all"] for job in ("blb fit, from samples", "bare httpx2, the training completions alone"))
-    click.echo(f"\nGoal of a fit from samples: {GOAL:g} s, {'reached' if fit <= GOAL else 'MISSED'}.")
+    fit, bare = (
+        middle[job]["in all"]
+        for job in ("blb fit, from samples", "bare httpx2, the training completions alone")
+    )
+    click.echo(
+        f"\nGoal of a fit from samples: {GOAL:g} s, {'reached' if fit <= GOAL else 'MISSED'}."
+    )
     rows = [row(job, ended["in all"], "s", stages=ended) for job, ended in middle.items()]
     write(out, rows, {"decision/a fit from samples over bare fetching": ratio(fit, bare)})
 

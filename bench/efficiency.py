@@ -71,7 +71,9 @@ class Gain(Exact):
             return -self.of(delta, tau), -self.slope(delta, tau)
 
         options: Any = {"maxiter": 500, "gtol": 1e-7}
-        found = optimize.minimize(loss, np.zeros(self.model.vocab_size), jac=True, method="L-BFGS-B", options=options)
+        found = optimize.minimize(
+            loss, np.zeros(self.model.vocab_size), jac=True, method="L-BFGS-B", options=options
+        )
         return -float(found.fun)
 
 
@@ -107,7 +109,16 @@ def _model() -> ExactModel:
     unigram = -1.35 * np.log(np.arange(1.0, VOCAB + 1))
     unigram[RARE] += 1.5
     unigram[-1] = 0.0
-    return ExactModel(VOCAB, HORIZON, seed=1, end=True, prompts=PROMPTS, sharpness=1.0, unigram=unigram, end_sharpness=0.5)
+    return ExactModel(
+        VOCAB,
+        HORIZON,
+        seed=1,
+        end=True,
+        prompts=PROMPTS,
+        sharpness=1.0,
+        unigram=unigram,
+        end_sharpness=0.5,
+    )
 
 
 @cache
@@ -137,10 +148,14 @@ def _draw(job: tuple[str, int], numbers: tuple[int, ...]) -> dict[tuple[str, int
     return found
 
 
-def medians_of(names: list[str], numbers: tuple[int, ...], draws: int, processes: int) -> dict[tuple[str, str], list[float]]:
+def medians_of(
+    names: list[str], numbers: tuple[int, ...], draws: int, processes: int
+) -> dict[tuple[str, str], list[float]]:
     """(problem, estimator) -> by number of rollouts the median gain of the best setting, as a share of the optimum's."""
     jobs = list(itertools.product(names, range(draws)))
-    work: Callable[[tuple[str, int]], dict[tuple[str, int, str], float]] = partial(_draw, numbers=numbers)
+    work: Callable[[tuple[str, int]], dict[tuple[str, int, str], float]] = partial(
+        _draw, numbers=numbers
+    )
     with get_context("spawn").Pool(processes) as pool:
         done = pool.map(work, jobs, chunksize=1)
     found = {}
@@ -149,7 +164,9 @@ def medians_of(names: list[str], numbers: tuple[int, ...], draws: int, processes
         most = _gain(name).most(PROBLEMS[name].tau)
         medians = {key: statistics.median(each[key] for each in gains) / most for key in gains[0]}
         for estimator in ESTIMATORS:
-            best = [max(medians[key] for key in medians if key[:2] == (estimator, n)) for n in numbers]
+            best = [
+                max(medians[key] for key in medians if key[:2] == (estimator, n)) for n in numbers
+            ]
             found[name, estimator] = best
     return found
 
@@ -165,21 +182,43 @@ def needed(numbers: tuple[int, ...], shares: list[float], wanted: float = SHARE)
 
 
 @click.command()
-@click.option("--draws", default=9, show_default=True, type=click.IntRange(1), help="Sets of rollouts; medians over them.")
-@click.option("--most", default=5120, show_default=True, type=click.IntRange(10), help="Rollouts at most.")
-@click.option("--problem", "problems", multiple=True, type=click.Choice(list(PROBLEMS)), help="Only these; repeatable.")
+@click.option(
+    "--draws",
+    default=9,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Sets of rollouts; medians over them.",
+)
+@click.option(
+    "--most", default=5120, show_default=True, type=click.IntRange(10), help="Rollouts at most."
+)
+@click.option(
+    "--problem",
+    "problems",
+    multiple=True,
+    type=click.Choice(list(PROBLEMS)),
+    help="Only these; repeatable.",
+)
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(1))
 @OUT
-def main(draws: int, most: int, problems: tuple[str, ...], processes: int, out: Path | None) -> None:
+def main(
+    draws: int, most: int, problems: tuple[str, ...], processes: int, out: Path | None
+) -> None:
     """Rollouts until the median gain is 80 % of the exact optimum's, for every estimator."""
     names = list(problems or PROBLEMS)
     numbers = tuple(10 * 2**i for i in range(int(math.log2(most / 10)) + 1))
     shares = medians_of(names, numbers, draws, processes)
     counts = {key: needed(numbers, each) for key, each in shares.items()}
     head = ["estimator", *(f"{name}: {PROBLEMS[name].title}" for name in names)]
-    table = [[each, *(_cell(counts[name, each], numbers, shares[name, each]) for name in names)] for each in ESTIMATORS]
+    table = [
+        [each, *(_cell(counts[name, each], numbers, shares[name, each]) for name in names)]
+        for each in ESTIMATORS
+    ]
     click.echo(markdown(head, table))
-    rows = [row(f"{name}: {each}", count, "rollouts", shares=shares[name, each]) for (name, each), count in counts.items()]
+    rows = [
+        row(f"{name}: {each}", count, "rollouts", shares=shares[name, each])
+        for (name, each), count in counts.items()
+    ]
     ratios = {
         f"efficiency/{name}, rollouts of {OURS} over those of {PEER}": ratio(
             min(counts[name, OURS], numbers[-1]), min(counts[name, PEER], numbers[-1])
@@ -187,7 +226,10 @@ def main(draws: int, most: int, problems: tuple[str, ...], processes: int, out: 
         for name in names
     }
     ratios |= {
-        f"efficiency/{name}, rollouts of {OURS} over 100": ratio(min(counts[name, OURS], numbers[-1]), 100) for name in names
+        f"efficiency/{name}, rollouts of {OURS} over 100": ratio(
+            min(counts[name, OURS], numbers[-1]), 100
+        )
+        for name in names
     }
     write(out, rows, ratios)
 

@@ -55,7 +55,9 @@ Estimator: TypeAlias = Callable[[Rollouts, tuple[float, ...]], Iterator[Fitted]]
 
 def shortened(rollouts: Rollouts, k: int | None) -> Rollouts:
     """The same rollouts, listing only the ``k`` likeliest tokens at each position (None: as they are)."""
-    return replace(rollouts, top_ids=rollouts.top_ids[:, :k], top_logprobs=rollouts.top_logprobs[:, :k])
+    return replace(
+        rollouts, top_ids=rollouts.top_ids[:, :k], top_logprobs=rollouts.top_logprobs[:, :k]
+    )
 
 
 def _projection(k: int | None) -> Estimator:
@@ -87,7 +89,9 @@ def _shrunk(kind: type[SNIPS] | type[Ratio], clip: float | None = None) -> Estim
         estimate = kind(statistics_of(rollouts, taus, clip=clip))
         for tau in taus:
             for kappa in KAPPA:
-                yield Fitted(tau, f"kappa {kappa:g}", estimate.token_ids, estimate.delta(tau, kappa))
+                yield Fitted(
+                    tau, f"kappa {kappa:g}", estimate.token_ids, estimate.delta(tau, kappa)
+                )
 
     return fits
 

@@ -16,7 +16,18 @@ from bench.estimators import ESTIMATORS
 from bench.problems import PROBLEMS, Problem
 from tests.support.policy import estimate_policy
 
-__all__ = ["PEER", "PEERS", "SUBJECT", "Comparison", "Plan", "compare", "curve", "markdown", "measure", "table"]
+__all__ = [
+    "PEER",
+    "PEERS",
+    "SUBJECT",
+    "Comparison",
+    "Plan",
+    "compare",
+    "curve",
+    "markdown",
+    "measure",
+    "table",
+]
 
 SUBJECT, PEER = "projection, top-5", "ips"
 PEERS = (PEER, "ips, heavy smoothing")
@@ -57,7 +68,9 @@ class Comparison:
         return float(np.exp(np.mean([math.log(ratio) for _, _, ratio in self.kl])))
 
 
-def measure(names: Sequence[str], plan: Plan, processes: int = 1) -> dict[str, tuple[float, list[Point]]]:
+def measure(
+    names: Sequence[str], plan: Plan, processes: int = 1
+) -> dict[str, tuple[float, list[Point]]]:
     """For each problem the base model's reward and the mean point of every setting."""
     jobs = list(itertools.product(names, range(plan.draws)))
     work = partial(_draw, plan=plan)
@@ -68,7 +81,9 @@ def measure(names: Sequence[str], plan: Plan, processes: int = 1) -> dict[str, t
         done = [work(job) for job in jobs]
     found: dict[str, tuple[float, list[Point]]] = {}
     for name in names:
-        points = [point for (of, _), some in zip(jobs, done, strict=True) if of == name for point in some]
+        points = [
+            point for (of, _), some in zip(jobs, done, strict=True) if of == name for point in some
+        ]
         found[name] = _base(PROBLEMS[name], plan), average(points)
     return found
 
@@ -83,13 +98,19 @@ def compare(problem: Problem, base: float, points: Sequence[Point], peer: str = 
         for n in numbers
         if 5 * n in numbers
     ]
-    ratios = [(n, level, _ratio(curves[SUBJECT, n], curves[peer, n], level)) for n in numbers for level in LEVELS]
+    ratios = [
+        (n, level, _ratio(curves[SUBJECT, n], curves[peer, n], level))
+        for n in numbers
+        for level in LEVELS
+    ]
     return Comparison(tuple(fifths), tuple(ratios))
 
 
 def curve(points: Sequence[Point], base: float, name: str, n: int) -> Curve:
     """The frontier of one estimator on ``n`` rollouts."""
-    return Curve((point for point in points if (point.estimator, point.rollouts) == (name, n)), base)
+    return Curve(
+        (point for point in points if (point.estimator, point.rollouts) == (name, n)), base
+    )
 
 
 def _ratio(ours: Curve, theirs: Curve, level: float) -> float:
@@ -113,13 +134,18 @@ def table(problem: Problem, base: float, points: Sequence[Point]) -> str:
     return f"{gains}\n\n{markdown(head, rows)}\n\n{_costs(base, points, names, numbers)}"
 
 
-def _costs(base: float, points: Sequence[Point], names: Sequence[str], numbers: Sequence[int]) -> str:
+def _costs(
+    base: float, points: Sequence[Point], names: Sequence[str], numbers: Sequence[int]
+) -> str:
     """What the rewards that ips reaches cost each estimator in KL."""
     n = 1000 if 1000 in numbers else numbers[-1]
     theirs = curve(points, base, PEER, n)
     rewards = [theirs.level(level) for level in LEVELS]
     head = ["estimator", *(f"E[r] = {reward:.3f}" for reward in rewards)]
-    rows = [[name, *(f"{curve(points, base, name, n).kl_at(reward):.3f}" for reward in rewards)] for name in names]
+    rows = [
+        [name, *(f"{curve(points, base, name, n).kl_at(reward):.3f}" for reward in rewards)]
+        for name in names
+    ]
     title = f"KL to the base (nats a completion) at {LEVELS[0]:.0%} to {LEVELS[-1]:.0%} of the largest gain of {PEER}, N = {n}."
     return f"{title}\n\n{markdown(head, rows)}"
 
@@ -139,10 +165,16 @@ def _draw(job: tuple[str, int], plan: Plan) -> list[Point]:
     problem, draw = PROBLEMS[job[0]], job[1]
     model = problem.model(plan.model)
     complete = "projection, all logprobs" in plan.estimators
-    rollouts = model.rollouts(max(plan.rollouts), problem.reward, 100 + draw, top=None if complete else 20)
+    rollouts = model.rollouts(
+        max(plan.rollouts), problem.reward, 100 + draw, top=None if complete else 20
+    )
     points = []
     for n, name in itertools.product(plan.rollouts, plan.estimators):
         for fitted in ESTIMATORS[name](rollouts.take(np.arange(n)), problem.fit_tau):
-            found = estimate_policy(model, fitted.dense(model.vocab_size), problem.reward, plan.completions, 1000 + draw)
-            points.append(Point(name, n, fitted.tau, fitted.setting, found.reward, found.kl, found.length))
+            found = estimate_policy(
+                model, fitted.dense(model.vocab_size), problem.reward, plan.completions, 1000 + draw
+            )
+            points.append(
+                Point(name, n, fitted.tau, fitted.setting, found.reward, found.kl, found.length)
+            )
     return points

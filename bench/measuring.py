@@ -38,10 +38,14 @@ __all__ = [
 
 T = TypeVar("T")
 
-OUT = click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for rows and ratios.")
+OUT = click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for rows and ratios."
+)
 PLACES = {"out", "folder", "processes"}
 """Options that say where to measure and not what."""
-REPEATS = click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Turns of each.")
+REPEATS = click.option(
+    "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Turns of each."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,9 @@ class Measured(Generic[T]):
     peak: int
 
 
-def alternately(functions: Mapping[str, Callable[[], T]], repeats: int, warm_up: int = 0) -> dict[str, list[T]]:
+def alternately(
+    functions: Mapping[str, Callable[[], T]], repeats: int, warm_up: int = 0
+) -> dict[str, list[T]]:
     """What each function returns, ``repeats`` times each, in turns whose order rotates: all meet the same machine.
 
     The first ``warm_up`` turns are run and not counted.
@@ -71,7 +77,9 @@ def alternately(functions: Mapping[str, Callable[[], T]], repeats: int, warm_up:
     return found
 
 
-def medians(functions: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 0) -> dict[str, float]:
+def medians(
+    functions: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 0
+) -> dict[str, float]:
     """Median wall-clock seconds of each function, taken in turns."""
 
     def timed(function: Callable[[], object]) -> Callable[[], float]:
@@ -83,7 +91,9 @@ def medians(functions: Mapping[str, Callable[[], object]], repeats: int, warm_up
 
         return once
 
-    taken = alternately({name: timed(function) for name, function in functions.items()}, repeats, warm_up)
+    taken = alternately(
+        {name: timed(function) for name, function in functions.items()}, repeats, warm_up
+    )
     return {name: statistics.median(each) for name, each in taken.items()}
 
 
@@ -101,7 +111,9 @@ def apart(function: Callable[..., T], *arguments: Any) -> Measured[T]:
         value, seconds, cpu, peak = mine.recv()
     except EOFError:
         process.join()
-        raise RuntimeError(f"{function.__name__} ended with exit code {process.exitcode} and no answer") from None
+        raise RuntimeError(
+            f"{function.__name__} ended with exit code {process.exitcode} and no answer"
+        ) from None
     process.join()
     return Measured(value, seconds, cpu, peak)
 
@@ -123,7 +135,9 @@ def machine() -> dict[str, Any]:
     """What a number of this machine depends on: processor, cores that this process may use, memory in bytes, Python, system."""
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -135,7 +149,10 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )
 
 
 def today() -> str:
@@ -153,12 +170,20 @@ def ratio(ours: float, theirs: float) -> float:
     return float(f"{ours / theirs:.4g}")
 
 
-def write(out: Path | None, rows: Iterable[Mapping[str, Any]], ratios: Mapping[str, float]) -> dict[str, Any]:
+def write(
+    out: Path | None, rows: Iterable[Mapping[str, Any]], ratios: Mapping[str, float]
+) -> dict[str, Any]:
     """The document of a run, written to ``out`` where there is one. Names of ratios: BENCHMARK/WHAT over WHAT.
 
     The options of the running command stand in it, since ratios of other sizes are other ratios.
     """
-    document = {"rows": list(rows), "ratios": dict(ratios), "options": _options(), "machine": machine(), "date": today()}
+    document = {
+        "rows": list(rows),
+        "ratios": dict(ratios),
+        "options": _options(),
+        "machine": machine(),
+        "date": today(),
+    }
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -168,7 +193,11 @@ def write(out: Path | None, rows: Iterable[Mapping[str, Any]], ratios: Mapping[s
 def _options() -> dict[str, Any]:
     ctx = click.get_current_context(silent=True)
     given = {} if ctx is None else ctx.params
-    return {name: value for name, value in sorted(given.items()) if not isinstance(value, Path) and name not in PLACES}
+    return {
+        name: value
+        for name, value in sorted(given.items())
+        if not isinstance(value, Path) and name not in PLACES
+    }
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

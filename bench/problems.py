@@ -47,7 +47,14 @@ def base_model(seed: int = 1, end_sharpness: float = STEADY) -> ExactModel:
     unigram[RARE] += 3.4
     unigram[-1] = 1.65 if end_sharpness < 1 else 0.9
     return ExactModel(
-        VOCAB, HORIZON, seed=seed, end=True, prompts=PROMPTS, sharpness=SHARPNESS, unigram=unigram, end_sharpness=end_sharpness
+        VOCAB,
+        HORIZON,
+        seed=seed,
+        end=True,
+        prompts=PROMPTS,
+        sharpness=SHARPNESS,
+        unigram=unigram,
+        end_sharpness=end_sharpness,
     )
 
 
@@ -76,9 +83,27 @@ def _correct_and_short(tokens: tuple[int, ...], prompt: int) -> float:
 PROBLEMS = {
     problem.name: problem
     for problem in (
-        Problem("rare", "contains a rare good token", _contains_rare, (0.18, 0.25, 0.35, 0.5, 0.7, 1.0), (0.1, 0.3)),
-        Problem("length", "ln(T / length), T = 12", _compression, (0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0), (0.5, 1.0)),
-        Problem("answer", "1{correct} - length / T", _correct_and_short, (0.1, 0.15, 0.25, 0.4, 0.7, 1.0), (0.1, 0.3)),
+        Problem(
+            "rare",
+            "contains a rare good token",
+            _contains_rare,
+            (0.18, 0.25, 0.35, 0.5, 0.7, 1.0),
+            (0.1, 0.3),
+        ),
+        Problem(
+            "length",
+            "ln(T / length), T = 12",
+            _compression,
+            (0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0),
+            (0.5, 1.0),
+        ),
+        Problem(
+            "answer",
+            "1{correct} - length / T",
+            _correct_and_short,
+            (0.1, 0.15, 0.25, 0.4, 0.7, 1.0),
+            (0.1, 0.3),
+        ),
         Problem(
             "placed-end",
             "ln(T / length), end token as context-dependent as any",

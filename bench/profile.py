@@ -68,7 +68,12 @@ def parts(text: str) -> collections.Counter[str]:
     """Samples by the part of ``PARTS`` that was running, from py-spy's raw format; "other" where none of them was."""
     found: collections.Counter[str] = collections.Counter()
     for frames, count in _stacks(text):
-        known = (part for frame in reversed(frames) for part, names in PARTS.items() if frame.startswith(names))
+        known = (
+            part
+            for frame in reversed(frames)
+            for part, names in PARTS.items()
+            if frame.startswith(names)
+        )
         found[next(known, "other")] += count
     return found
 
@@ -91,22 +96,50 @@ def _short(frame: str) -> str:
 @click.command()
 @click.argument("path", type=click.Choice(PATHS))
 @click.option("--rows", default=15, show_default=True, type=click.IntRange(1))
-@click.option("--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion collected.")
-@click.option("--native/--no-native", default=False, show_default=True, help="Whether to tell C functions apart.")
+@click.option(
+    "--tokens",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Of each completion collected.",
+)
+@click.option(
+    "--native/--no-native",
+    default=False,
+    show_default=True,
+    help="Whether to tell C functions apart.",
+)
 def main(path: str, rows: int, tokens: int, native: bool) -> None:
     """Profile one hot path: the collector, building the table from a store, or the projection's iterations."""
     spy = shutil.which("py-spy")
     if spy is None:
-        raise click.ClickException("py-spy is not here; uv run --with py-spy python -m bench.profile " + path)
+        raise click.ClickException(
+            "py-spy is not here; uv run --with py-spy python -m bench.profile " + path
+        )
     with tempfile.TemporaryDirectory() as folder, serving(tokens, TOP) as base_url:
         raw = Path(folder, "profile.txt")
-        command = [spy, "record", "--format", "raw", "--function", "--output", str(raw), "--rate", str(RATE)]
+        command = [
+            spy,
+            "record",
+            "--format",
+            "raw",
+            "--function",
+            "--output",
+            str(raw),
+            "--rate",
+            str(RATE),
+        ]
         command += ["--native"] if native else []
         done = subprocess.run(
-            [*command, "--", sys.executable, *_command(path, base_url, folder, tokens)], capture_output=True, text=True, check=False
+            [*command, "--", sys.executable, *_command(path, base_url, folder, tokens)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode or not raw.exists() or "Traceback" in done.stderr:
-            raise click.ClickException(f"py-spy ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+            raise click.ClickException(
+                f"py-spy ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}"
+            )
         samples = raw.read_text(encoding="utf-8")
     own, within = folded(samples)
     if path == "collector":
@@ -116,12 +149,17 @@ def main(path: str, rows: int, tokens: int, native: bool) -> None:
         shares, cpu = parts(samples), told["cpu"] / told["completions"] * 1e3
         waited = shares.pop(DISK, 0) / RATE / SECONDS
         table = [
-            [part, f"{count / shares.total():.1%}", f"{cpu * count / shares.total():.3f}"] for part, count in shares.most_common()
+            [part, f"{count / shares.total():.1%}", f"{cpu * count / shares.total():.3f}"]
+            for part, count in shares.most_common()
         ]
-        click.echo(f"{cpu:.2f} ms of processor time a completion; beside it a thread was {DISK} {waited:.0%} of the time\n")
+        click.echo(
+            f"{cpu:.2f} ms of processor time a completion; beside it a thread was {DISK} {waited:.0%} of the time\n"
+        )
         click.echo(markdown(["part", "share", "ms a completion"], table) + "\n")
     total = own.total()
-    click.echo(f"{total} samples of running threads; share by the function itself, then by what it was called from\n")
+    click.echo(
+        f"{total} samples of running threads; share by the function itself, then by what it was called from\n"
+    )
     for title, counter in (("itself", own), ("with what it calls", within)):
         table = [[f"`{name}`", f"{count / total:.1%}"] for name, count in counter.most_common(rows)]
         click.echo(markdown(["function", title], table) + "\n")

@@ -34,7 +34,10 @@ def prepared_store(folder: Path) -> Callable[[], object]:
         [store.add(SETTINGS, prompt, sample, each) for sample in range(SAMPLES)]
         for prompt, each in zip(prompts, completions, strict=True)
     ]
-    examples, reward = ([Example(str(p), prompt) for p, prompt in enumerate(prompts)], parse_reward("length", max_tokens=TOKENS))
+    examples, reward = (
+        [Example(str(p), prompt) for p, prompt in enumerate(prompts)],
+        parse_reward("length", max_tokens=TOKENS),
+    )
     return partial(training_set, store, examples, keys, reward)
 
 
@@ -47,7 +50,9 @@ def prepared_rollouts(folder: Path) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    work = {"table": prepared_store, "projection": prepared_rollouts}[sys.argv[1]](Path(sys.argv[2]))
+    work = {"table": prepared_store, "projection": prepared_rollouts}[sys.argv[1]](
+        Path(sys.argv[2])
+    )
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         work()

@@ -60,7 +60,9 @@ class Synthetic:
         self.ids = np.empty((CONTEXTS, LISTED), np.int32)
         for context, drawn in enumerate(ranks):
             distinct = np.array(list(dict.fromkeys(drawn.tolist())), np.int32)[:LISTED]
-            more = np.setdiff1d(np.arange(VOCAB - LISTED, VOCAB), distinct)[: LISTED - len(distinct)]
+            more = np.setdiff1d(np.arange(VOCAB - LISTED, VOCAB), distinct)[
+                : LISTED - len(distinct)
+            ]
             self.ids[context] = self.names[np.concatenate((distinct, more))]
         peaked = rng.dirichlet(np.full(LISTED, 0.15), CONTEXTS) + 1e-4
         self.logits = np.log(-np.sort(-peaked, axis=1)).astype(np.float32)
@@ -76,7 +78,9 @@ class Synthetic:
             start = time.perf_counter()
             block = self._block(first, min(BLOCK, rollouts - first))
             none = np.zeros((len(block.token_ids), 0))
-            self.parts.append(replace(block, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32)))
+            self.parts.append(
+                replace(block, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
+            )
             self.seconds += time.perf_counter() - start
             yield block
 
@@ -99,9 +103,9 @@ class Synthetic:
             rewards=np.minimum(self.good[tokens].reshape(size, LENGTH).sum(axis=1) / 4, 2.0),
             lengths=np.full(size, LENGTH, np.int64),
             token_ids=tokens.astype(np.int32),
-            logprobs=np.where(place < LISTED, np.log(masses[np.arange(m), np.minimum(place, LISTED - 1)]), -12.0).astype(
-                np.float32
-            ),
+            logprobs=np.where(
+                place < LISTED, np.log(masses[np.arange(m), np.minimum(place, LISTED - 1)]), -12.0
+            ).astype(np.float32),
             top_ids=listed,
             top_logprobs=np.minimum(np.log(masses), 0.0),
         )
@@ -130,12 +134,16 @@ class Dense:
         outside = ~held[rows, sampled]
         counts = np.bincount(sampled[outside], minlength=len(ids))
         missed = tail @ ~held
-        rates = np.divide(counts, np.maximum(missed, counts), out=np.zeros(len(ids)), where=counts > 0)
+        rates = np.divide(
+            counts, np.maximum(missed, counts), out=np.zeros(len(ids)), where=counts > 0
+        )
         shares = np.where(held, 0.0, rates)
         base += tail[:, None] * shares / shares.sum(axis=1, keepdims=True)
         return cls(ids, base, sampled, reward_weights(rollouts, tau)[rollouts.rollout_of])
 
-    def loss(self, delta: npt.NDArray[np.float64], l2: float) -> tuple[float, npt.NDArray[np.float64]]:
+    def loss(
+        self, delta: npt.NDArray[np.float64], l2: float
+    ) -> tuple[float, npt.NDArray[np.float64]]:
         """The negative objective in nats, and its gradient."""
         tilted = self.base * np.exp(delta)
         z = tilted.sum(axis=1)
@@ -178,19 +186,34 @@ def _both(found: dict[str, float], name: str, function: Callable[[], T]) -> T:
 def measure(positions: int, folder: str, budget: int, parts: tuple[str, ...]) -> dict[str, float]:
     """Seconds of each part for one size, and what the table holds."""
     made = Synthetic(positions)
-    table, seconds = _timed(lambda: NextToken.gather(made.blocks(), vocab_size=VOCAB, allocate=Scratch(Path(folder), budget)))
+    table, seconds = _timed(
+        lambda: NextToken.gather(
+            made.blocks(), vocab_size=VOCAB, allocate=Scratch(Path(folder), budget)
+        )
+    )
     rollouts = Rollouts.join(made.parts)
     made.parts.clear()
-    found = {"rows": float(table.n_positions), "support": float(len(table.token_ids)), "making": made.seconds}
+    found = {
+        "rows": float(table.n_positions),
+        "support": float(len(table.token_ids)),
+        "making": made.seconds,
+    }
     found["build"] = seconds - made.seconds
     found["potential"] = _potential(rollouts, table)
     found["entries"] = float(table.lists.entries)
-    found["bytes"] = float(sum(p.table.data.nbytes + p.table.indices.nbytes + p.table.indptr.nbytes for p in table.lists.parts))
+    found["bytes"] = float(
+        sum(
+            p.table.data.nbytes + p.table.indices.nbytes + p.table.indptr.nbytes
+            for p in table.lists.parts
+        )
+    )
     if "fit" in parts or "errors" in parts:
         fit = _both(found, "fit", lambda: projection(rollouts, tau=TAU, l2=L2, next_token=table))
         found |= {"iterations": fit.iterations, "gain": fit.gain, "shortfall": fit.shortfall}
         if "errors" in parts:
-            errors = _both(found, "errors", lambda: standard_errors(rollouts, table, fit, tau=TAU, l2=L2))
+            errors = _both(
+                found, "errors", lambda: standard_errors(rollouts, table, fit, tau=TAU, l2=L2)
+            )
             found["noise"] = errors.noise
     if "cv" in parts:
         choice = _both(found, "cv", lambda: choose_l2(rollouts, table, tau=TAU))
@@ -218,11 +241,27 @@ def agreement(positions: int) -> dict[str, float]:
     }
 
 
-UNITS = {"making": "s", "build": "s", "potential": "s", "fit": "s", "cv": "s", "errors": "s", "iterations": "", "l2": "tokens"}
+UNITS = {
+    "making": "s",
+    "build": "s",
+    "potential": "s",
+    "fit": "s",
+    "cv": "s",
+    "errors": "s",
+    "iterations": "",
+    "l2": "tokens",
+}
 
 
 @click.command()
-@click.option("--positions", type=click.IntRange(1), multiple=True, default=(100_000,), show_default=True, help="Repeatable.")
+@click.option(
+    "--positions",
+    type=click.IntRange(1),
+    multiple=True,
+    default=(100_000,),
+    show_default=True,
+    help="Repeatable.",
+)
 @click.option(
     "--part",
     "parts",
@@ -232,12 +271,25 @@ UNITS = {"making": "s", "build": "s", "potential": "s", "fit": "s", "cv": "s", "
     show_default=True,
     help="What is timed beside the table and one potential. Repeatable.",
 )
-@click.option("--memory", default=1 << 28, show_default=True, help="Bytes of lists in memory; the rest is in a scratch file.")
 @click.option(
-    "--folder", type=click.Path(exists=True, file_okay=False), help="Where the scratch file lies; the system's own if none."
+    "--memory",
+    default=1 << 28,
+    show_default=True,
+    help="Bytes of lists in memory; the rest is in a scratch file.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(exists=True, file_okay=False),
+    help="Where the scratch file lies; the system's own if none.",
 )
 @OUT
-def main(positions: tuple[int, ...], parts: tuple[str, ...], memory: int, folder: str | None, out: Path | None) -> None:
+def main(
+    positions: tuple[int, ...],
+    parts: tuple[str, ...],
+    memory: int,
+    folder: str | None,
+    out: Path | None,
+) -> None:
     """Seconds, memory and iterations of the projection by the number of positions, and its distance from a dense reference."""
     rows, table = [], []
     for size in positions:
@@ -248,13 +300,21 @@ def main(positions: tuple[int, ...], parts: tuple[str, ...], memory: int, folder
             if name in found:
                 rows.append(row(f"{size} positions: {name}", found[name], unit))
         rows.append(row(f"{size} positions: peak memory", done.peak, "bytes"))
-        rows.append(row(f"{size} positions: table", found["bytes"] / found["entries"], "bytes a listed token"))
+        rows.append(
+            row(
+                f"{size} positions: table",
+                found["bytes"] / found["entries"],
+                "bytes a listed token",
+            )
+        )
         shown = [f"{found[name]:.3g}" if name in found else "" for name in UNITS]
         table.append([f"{size:,}", f"{found['support']:,.0f}", *shown, f"{done.peak / 1e9:.2f}"])
         click.echo(f"{size:,}: {found}", err=True)
     near = agreement(min(positions))
     rows.append(row("dense reference: largest difference", near["nats"], "nats"))
-    rows.append(row("dense reference: objective missed", near["objective"], "nats a weighted token"))
+    rows.append(
+        row("dense reference: objective missed", near["objective"], "nats a weighted token")
+    )
     click.echo(markdown(["positions", "tokens", *UNITS, "peak GB"], table))
     click.echo(
         f"dense reference on {SUBSAMPLE * LENGTH:,} positions x {near['support']:,.0f} tokens: largest difference "
@@ -263,7 +323,11 @@ def main(positions: tuple[int, ...], parts: tuple[str, ...], memory: int, folder
     )
     first = next((each for each in rows if each["name"].endswith(": fit")), None)
     potential = next(each for each in rows if each["name"].endswith(": potential"))
-    ratios = {} if first is None else {"projection/fit over one potential": ratio(first["value"], potential["value"])}
+    ratios = (
+        {}
+        if first is None
+        else {"projection/fit over one potential": ratio(first["value"], potential["value"])}
+    )
     write(out, rows, ratios)
 
 

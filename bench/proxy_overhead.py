@@ -41,7 +41,9 @@ ENTRIES = 300
 EVENTS = 200
 EVERY = 0.010
 """Seconds between two events of a stream."""
-ANSWER = json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": []}).encode()
+ANSWER = json.dumps(
+    {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": []}
+).encode()
 PATIENCE = 30.0
 """Seconds without a byte after which something is broken."""
 GOAL = 1e-3
@@ -64,7 +66,9 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def _stream(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    writer.write(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     start = time.monotonic()
     for number in range(EVENTS):
         await asyncio.sleep(max(0.0, start + number * EVERY - time.monotonic()))
@@ -86,20 +90,30 @@ def _serve(port: Connection) -> None:
 def _servers() -> Iterator[tuple[int, int]]:
     """The server and the real command before it: their ports."""
     mine, theirs = multiprocessing.get_context("spawn").Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    server = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(theirs,), daemon=True
+    )
     server.start()
     origin = mine.recv()
     with tempfile.TemporaryDirectory() as folder:
         entries = tuple(Entry(id=token, bias=value) for token, value in _values().items())
         path = Path(folder, "bias.json")
-        fields: dict[str, Any] = {"provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length"}
+        fields: dict[str, Any] = {
+            "provider": "vllm",
+            "model": "m",
+            "tokenizer": "t",
+            "reward": "length",
+        }
         bias = Bias(**fields, estimator="projection", entries=entries)
         bias.save(path)
         by_words(bias, words_of(1000)).save(Path(folder, "words.json"))
         command = [sys.executable, "-m", "blackbox_lb", "proxy", "--bias", str(path), "--port", "0"]
         command += ["--bias", f"words={Path(folder, 'words.json')}"]
         proxy = subprocess.Popen(
-            [*command, "--upstream", f"http://127.0.0.1:{origin}/v1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [*command, "--upstream", f"http://127.0.0.1:{origin}/v1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         assert proxy.stdout is not None
         found = re.search(r"127\.0\.0\.1:(\d+)/v1 ->", proxy.stdout.readline())
@@ -135,7 +149,9 @@ class _Client:
         self._send("/v1/chat/completions", body)
         received = b""
         while not received.endswith(ANSWER):
-            if not (some := self._socket.recv(65_536)) or not (received + some).startswith(b"HTTP/1.1 200"):
+            if not (some := self._socket.recv(65_536)) or not (received + some).startswith(
+                b"HTTP/1.1 200"
+            ):
                 raise RuntimeError(f"an answer was cut off or refused: {(received + some)[:500]!r}")
             received += some
         return time.perf_counter() - start
@@ -159,10 +175,21 @@ def _overhead(origin: int, proxy: int, size: int, requests: int) -> tuple[float,
     """Median seconds of a round trip direct, through the proxy, and through it by words."""
     body = {"model": "m", "messages": [{"role": "user", "content": words_of(size)}]}
     plain, named = json.dumps(body).encode(), json.dumps(body | {"model": "m@words"}).encode()
-    biased = plain[:-1] + b',"logit_bias":' + json.dumps(_values(), separators=(",", ":")).encode() + b"}"
+    biased = (
+        plain[:-1]
+        + b',"logit_bias":'
+        + json.dumps(_values(), separators=(",", ":")).encode()
+        + b"}"
+    )
     direct, through = _Client(origin), _Client(proxy)
-    turns = [(direct.seconds(biased), through.seconds(plain), through.seconds(named)) for _ in range(requests + 20)]
-    at = {name: np.quantile(np.array(turns[20:]), share, axis=0) for name, share in (("median", 0.5), ("p99", 0.99))}
+    turns = [
+        (direct.seconds(biased), through.seconds(plain), through.seconds(named))
+        for _ in range(requests + 20)
+    ]
+    at = {
+        name: np.quantile(np.array(turns[20:]), share, axis=0)
+        for name, share in (("median", 0.5), ("p99", 0.99))
+    }
     added = {name: float(value[1] - value[0]) for name, value in at.items()}
     middle = tuple(map(float, at["median"]))
     print(
@@ -195,8 +222,12 @@ def _cadence(origin: int, proxy: int, streams: int) -> bool:
 
 
 @click.command()
-@click.option("--requests", default=1000, show_default=True, type=click.IntRange(1), help="A size and way.")
-@click.option("--streams", default=4, show_default=True, type=click.IntRange(1), help="A way, of 2 s each.")
+@click.option(
+    "--requests", default=1000, show_default=True, type=click.IntRange(1), help="A size and way."
+)
+@click.option(
+    "--streams", default=4, show_default=True, type=click.IntRange(1), help="A way, of 2 s each."
+)
 @OUT
 def main(requests: int, streams: int, out: Path | None) -> None:
     """What blb proxy adds to a request; exit code 1 where the goal is missed."""
@@ -204,10 +235,21 @@ def main(requests: int, streams: int, out: Path | None) -> None:
         found = {size: _overhead(origin, proxy, size, requests) for size in (100, 100_000)}
         met = [through - direct <= GOAL for direct, through, _ in found.values()]
         met.append(_cadence(origin, proxy, streams))
-    print(f"goal, at most {GOAL * 1e3:g} ms at the median and equal bytes: {'MET' if all(met) else 'NOT MET'}")
-    rows = [row(f"added, {size:,} bytes", through - direct, "s") for size, (direct, through, _) in found.items()]
-    rows += [row(f"more by words, {size:,} bytes", words - through, "s") for size, (_, through, words) in found.items()]
-    ratios = {f"proxy/through over direct, {size:,} bytes": ratio(through, direct) for size, (direct, through, _) in found.items()}
+    print(
+        f"goal, at most {GOAL * 1e3:g} ms at the median and equal bytes: {'MET' if all(met) else 'NOT MET'}"
+    )
+    rows = [
+        row(f"added, {size:,} bytes", through - direct, "s")
+        for size, (direct, through, _) in found.items()
+    ]
+    rows += [
+        row(f"more by words, {size:,} bytes", words - through, "s")
+        for size, (_, through, words) in found.items()
+    ]
+    ratios = {
+        f"proxy/through over direct, {size:,} bytes": ratio(through, direct)
+        for size, (direct, through, _) in found.items()
+    }
     write(out, rows, ratios)
     sys.exit(not all(met))
 

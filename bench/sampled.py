@@ -11,7 +11,16 @@ import numpy as np
 from blackbox_lb.errors import StoreCorrupt
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.integrity import sum_of
-from blackbox_lb.store.packing import BOUNDED, DIFFERENCES, HEADER, MOST, PLAIN, PROPENSITIES, Arrays, unpack
+from blackbox_lb.store.packing import (
+    BOUNDED,
+    DIFFERENCES,
+    HEADER,
+    MOST,
+    PLAIN,
+    PROPENSITIES,
+    Arrays,
+    unpack,
+)
 from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
 

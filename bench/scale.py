@@ -44,7 +44,12 @@ CHUNK = 1 << 14
 """Rollouts that are made, or read from a store, at a time."""
 BLOCK = BLOCK_POSITIONS // POSITIONS
 """Rollouts that are read from the columns at a time."""
-COLUMNS = {"lengths": np.int64, "rewards": np.float64, "token_ids": np.int32, "logprobs": np.float32}
+COLUMNS = {
+    "lengths": np.int64,
+    "rewards": np.float64,
+    "token_ids": np.int32,
+    "logprobs": np.float32,
+}
 READ = 1 << 22
 
 Vector = npt.NDArray[np.float64]
@@ -87,10 +92,23 @@ def stored(folder: Path, top: int) -> list[str]:
             for end, length in zip(ends, block.lengths, strict=True):
                 listed = rng.integers(0, VOCABULARY, (length, top), dtype=np.int32)
                 logprobs = -np.cumsum(rng.exponential(0.7, (length, top)), axis=1, dtype=np.float32)
-                arrays = Arrays(block.token_ids[end - length : end], block.logprobs[end - length : end], listed, logprobs)
-                one = Completion(text="", finish_reason="stop", prompt_tokens=80, model="synthetic", **arrays._asdict())
+                arrays = Arrays(
+                    block.token_ids[end - length : end],
+                    block.logprobs[end - length : end],
+                    listed,
+                    logprobs,
+                )
+                one = Completion(
+                    text="",
+                    finish_reason="stop",
+                    prompt_tokens=80,
+                    model="synthetic",
+                    **arrays._asdict(),
+                )
                 number = len(keys) + len(batch)
-                batch.append((settings, Prompt.user(f"problem {number // SAMPLES}"), {number % SAMPLES: one}))
+                batch.append(
+                    (settings, Prompt.user(f"problem {number // SAMPLES}"), {number % SAMPLES: one})
+                )
             for begin in range(0, len(batch), 256):
                 rows = [store.rows_of(*each) for each in batch[begin : begin + 256]]
                 keys += [key for each in store.add_answers(rows) for key in each]
@@ -109,7 +127,9 @@ def blocks(folder: Path) -> Iterator[Rollouts]:
         while len(lengths := read("lengths", BLOCK)):
             m = int(lengths.sum())
             keys = [f"{i:012x}" for i in range(first, first + len(lengths))]
-            yield rollouts(keys, lengths, read("rewards", BLOCK), read("token_ids", m), read("logprobs", m))
+            yield rollouts(
+                keys, lengths, read("rewards", BLOCK), read("token_ids", m), read("logprobs", m)
+            )
             first += len(lengths)
 
 
@@ -162,7 +182,9 @@ def swept(gathered: Statistics) -> Vector:
 
 def ours(folder: Path) -> Vector:
     """Blocks from the files into exact sums, on all cores."""
-    return swept(Statistics.gather(blocks(folder), Recipe(TAUS, highest_reward(folder), estimators=("ips",))))
+    return swept(
+        Statistics.gather(blocks(folder), Recipe(TAUS, highest_reward(folder), estimators=("ips",)))
+    )
 
 
 def from_store(folder: Path, workers: int) -> Vector:
@@ -200,7 +222,10 @@ def part_of_store(folder: Path, between: tuple[int, int]) -> Statistics:
 def with_scipy(folder: Path) -> Vector:
     """The matrix form of the paper as anyone would write it: a sparse M, and ``v ** (1 / tau) @ M`` for each tau."""
     lengths, rewards = np.fromfile(folder / "lengths", np.int64), np.fromfile(folder / "rewards")
-    token_ids, logprobs = np.fromfile(folder / "token_ids", np.int32), np.fromfile(folder / "logprobs", np.float32)
+    token_ids, logprobs = (
+        np.fromfile(folder / "token_ids", np.int32),
+        np.fromfile(folder / "logprobs", np.float32),
+    )
     n = len(lengths)
     rows = np.repeat(np.arange(n, dtype=np.int32), lengths)
     inverse = np.exp(-logprobs.astype(np.float64)) / (n * lengths[rows])
@@ -212,10 +237,18 @@ def with_scipy(folder: Path) -> Vector:
 def with_numpy(folder: Path) -> Vector:
     """Without M: one ``bincount`` over all positions for each tau."""
     lengths, rewards = np.fromfile(folder / "lengths", np.int64), np.fromfile(folder / "rewards")
-    token_ids, logprobs = np.fromfile(folder / "token_ids", np.int32), np.fromfile(folder / "logprobs", np.float32)
+    token_ids, logprobs = (
+        np.fromfile(folder / "token_ids", np.int32),
+        np.fromfile(folder / "logprobs", np.float32),
+    )
     inverse = np.exp(-logprobs.astype(np.float64)) / np.repeat(len(lengths) * lengths, lengths)
     v = np.exp(rewards)
-    return digest(_biases(np.bincount(token_ids, np.repeat(v ** (1 / tau), lengths) * inverse, VOCABULARY) for tau in TAUS))
+    return digest(
+        _biases(
+            np.bincount(token_ids, np.repeat(v ** (1 / tau), lengths) * inverse, VOCABULARY)
+            for tau in TAUS
+        )
+    )
 
 
 def _biases(estimates: Iterator[npt.NDArray[Any]]) -> Iterator[Vector]:
@@ -259,9 +292,13 @@ def runs_of(folder: Path, peers: bool, store: bool) -> dict[str, Run]:
         runs["numpy, columns, warm"] = lambda: apart(with_numpy, folder)
     if store:
         database, workers = folder / "store.db", len(os.sched_getaffinity(0))
-        runs["read the store's file once, cold"] = forgetting([database], lambda: apart(bytes_read, database))
+        runs["read the store's file once, cold"] = forgetting(
+            [database], lambda: apart(bytes_read, database)
+        )
         runs["read the store's file once, warm"] = lambda: apart(bytes_read, database)
-        runs["blb, store, cold"] = forgetting([database], lambda: apart(from_store, folder, workers))
+        runs["blb, store, cold"] = forgetting(
+            [database], lambda: apart(from_store, folder, workers)
+        )
         runs["blb, store, warm"] = lambda: apart(from_store, folder, workers)
     return runs
 
@@ -272,21 +309,56 @@ RATIOS = {
     "blb from the store over blb from the columns": ("blb, store, warm", "blb, columns, warm"),
 }
 DISK = {
-    "blb over reading the columns once, cold": ("blb, columns, cold", "read the columns once, cold"),
-    "blb from the store over reading its file once, cold": ("blb, store, cold", "read the store's file once, cold"),
+    "blb over reading the columns once, cold": (
+        "blb, columns, cold",
+        "read the columns once, cold",
+    ),
+    "blb from the store over reading its file once, cold": (
+        "blb, store, cold",
+        "read the store's file once, cold",
+    ),
 }
 """Told and not kept: what a disk gives from one minute to the next differs twofold."""
 
 
 @click.command(help=__doc__)
-@click.option("--scale", default=0.05, show_default=True, type=click.FloatRange(0, min_open=True), help="Part of the paper's size.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Where the files are made, and left; by default none are left.")
-@click.option("--peers/--no-peers", default=True, show_default=True, help="scipy.sparse and numpy, which hold everything at once.")
+@click.option(
+    "--scale",
+    default=0.05,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Part of the paper's size.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Where the files are made, and left; by default none are left.",
+)
+@click.option(
+    "--peers/--no-peers",
+    default=True,
+    show_default=True,
+    help="scipy.sparse and numpy, which hold everything at once.",
+)
 @click.option("--store/--no-store", default=True, show_default=True, help="Also from a store.")
-@click.option("--top", default=20, show_default=True, type=click.IntRange(0), help="Alternatives listed in the store.")
+@click.option(
+    "--top",
+    default=20,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Alternatives listed in the store.",
+)
 @REPEATS
 @OUT
-def main(scale: float, folder: Path | None, peers: bool, store: bool, top: int, repeats: int, out: Path | None) -> None:
+def main(
+    scale: float,
+    folder: Path | None,
+    peers: bool,
+    store: bool,
+    top: int,
+    repeats: int,
+    out: Path | None,
+) -> None:
     """See the module."""
     with tempfile.TemporaryDirectory() as temporary:
         where = folder or Path(temporary)
@@ -294,18 +366,30 @@ def main(scale: float, folder: Path | None, peers: bool, store: bool, top: int, 
         positions = _prepared(where, scale, store, top)
         found = alternately(runs_of(where, peers, store), repeats)
         files = {path.name: path.stat().st_size for path in where.iterdir()}
-    seconds = {name: statistics.median(each.seconds for each in measured) for name, measured in found.items()}
+    seconds = {
+        name: statistics.median(each.seconds for each in measured)
+        for name, measured in found.items()
+    }
     peaks = {name: max(each.peak for each in measured) for name, measured in found.items()}
-    biases = {name: np.asarray(measured[0].value) for name, measured in found.items() if "read" not in name}
+    biases = {
+        name: np.asarray(measured[0].value)
+        for name, measured in found.items()
+        if "read" not in name
+    }
     reference = biases["blb, columns, warm"]
     apart_by = max(float(np.max(np.abs(each / reference - 1))) for each in biases.values())
     console, table = Console(), Table("", "seconds", "ns a position", "peak MB")
     for name, value in seconds.items():
-        table.add_row(name, f"{value:.3f}", f"{value / positions * 1e9:.1f}", f"{peaks[name] / 1e6:.0f}")
+        table.add_row(
+            name, f"{value:.3f}", f"{value / positions * 1e9:.1f}", f"{peaks[name] / 1e6:.0f}"
+        )
 
     def quotients(pairs: dict[str, tuple[str, str]]) -> dict[str, float]:
         there = {name: pair for name, pair in pairs.items() if seconds.keys() >= set(pair)}
-        return {f"scale/{name}": ratio(seconds[top_], seconds[below]) for name, (top_, below) in there.items()}
+        return {
+            f"scale/{name}": ratio(seconds[top_], seconds[below])
+            for name, (top_, below) in there.items()
+        }
 
     kept = quotients(RATIOS)
     console.print(
@@ -316,7 +400,10 @@ def main(scale: float, folder: Path | None, peers: bool, store: bool, top: int, 
     for name, quotient in {**kept, **quotients(DISK)}.items():
         console.print(f"{name}: {quotient:g}")
     console.print(f"largest relative difference between the biases: {apart_by:.1e}")
-    rows = [row(name, value, "s", peak=peaks[name], scale=scale, positions=positions) for name, value in seconds.items()]
+    rows = [
+        row(name, value, "s", peak=peaks[name], scale=scale, positions=positions)
+        for name, value in seconds.items()
+    ]
     write(out, [*rows, row("largest relative difference between the biases", apart_by, "1")], kept)
 
 

@@ -40,7 +40,9 @@ GOALS = {HELP: 0.3, PACKAGE: 0.2, FIT: 1.5}
 
 
 @click.command()
-@click.option("--repeats", default=9, show_default=True, type=click.IntRange(1), help="Processes of each.")
+@click.option(
+    "--repeats", default=9, show_default=True, type=click.IntRange(1), help="Processes of each."
+)
 @OUT
 def main(repeats: int, out: Path | None) -> None:
     """Seconds from the start of a process to its end."""
@@ -57,7 +59,10 @@ def main(repeats: int, out: Path | None) -> None:
         for name, seconds in taken.items()
     ]
     click.echo(markdown(["process", "ms, median", "goal", "ratio to import openai"], table))
-    ratios = {f"startup/{name} over {SDK}": ratio(taken[name], taken[SDK]) for name in (HELP, PACKAGE, FIT_HELP)}
+    ratios = {
+        f"startup/{name} over {SDK}": ratio(taken[name], taken[SDK])
+        for name in (HELP, PACKAGE, FIT_HELP)
+    }
     write(out, rows, ratios)
 
 

@@ -47,7 +47,10 @@ class Format:
 
 def received(tokens: int, top: int, count: int) -> tuple[list[bytes], list[Completion]]:
     """``count`` answers of the collector's server as they came, and as completions."""
-    raw, profile = (answers(tokens, top + 1, count, "vllm"), load_profile("vllm"))  # its last alternative is not sure, and dropped
+    raw, profile = (
+        answers(tokens, top + 1, count, "vllm"),
+        load_profile("vllm"),
+    )  # its last alternative is not sure, and dropped
     sampling = Sampling(max_tokens=tokens, top_logprobs=top + 1)
     return raw, [parse_response(profile, "chat", json.loads(each), sampling)[0] for each in raw]
 
@@ -75,7 +78,12 @@ class _Store:
         with RolloutStore(path) as store:
             for first in range(0, len(self._completions), self._batch):
                 some = enumerate(self._completions[first : first + self._batch], first)
-                store.add_answers([store.rows_of(SETTINGS, Prompt.user(str(number)), {0: each}) for number, each in some])
+                store.add_answers(
+                    [
+                        store.rows_of(SETTINGS, Prompt.user(str(number)), {0: each})
+                        for number, each in some
+                    ]
+                )
 
     def read(self, path: Path) -> int:
         with RolloutStore(path, read_only=True) as store:
@@ -91,7 +99,10 @@ class _Json:
         _synced(path, b"\n".join(self._raw))
 
     def read(self, path: Path) -> int:
-        return sum(len(json.loads(line)["choices"][0]["logprobs"]["content"]) for line in path.read_bytes().splitlines())
+        return sum(
+            len(json.loads(line)["choices"][0]["logprobs"]["content"])
+            for line in path.read_bytes().splitlines()
+        )
 
 
 def _columns(completions: list[Completion]) -> Iterator[tuple[str, Any]]:
@@ -122,7 +133,9 @@ class _Parquet:
         columns = dict(_columns(self._completions))
         del columns["lengths"]
         arrays = {
-            name: pa.array(column) if column.ndim == 1 else pa.FixedSizeListArray.from_arrays(column.ravel(), column.shape[1])
+            name: pa.array(column)
+            if column.ndim == 1
+            else pa.FixedSizeListArray.from_arrays(column.ravel(), column.shape[1])
             for name, column in columns.items()
         }
         pq.write_table(pa.table(arrays), path, compression="zstd")
@@ -134,7 +147,13 @@ class _Parquet:
         return int((top.reshape(len(table), -1)[:, 0] != NO_TOKEN).sum())
 
 
-OURS, ONE, RAW, NPZ, PARQUET = "store, batches", "store, one by one", "raw JSON", "np.savez_compressed", "Parquet, zstd"
+OURS, ONE, RAW, NPZ, PARQUET = (
+    "store, batches",
+    "store, one by one",
+    "raw JSON",
+    "np.savez_compressed",
+    "Parquet, zstd",
+)
 FORMATS = (ONE, OURS, RAW, NPZ, PARQUET)
 
 
@@ -164,23 +183,42 @@ def _disk(folder: Path, size: int, count: int) -> list[float]:
 
 
 @click.command()
-@click.option("--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion.")
-@click.option("--top", default=20, show_default=True, type=click.IntRange(1), help="Alternatives at each position.")
+@click.option(
+    "--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion."
+)
+@click.option(
+    "--top",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Alternatives at each position.",
+)
 @click.option("--completions", default=64, show_default=True, type=click.IntRange(1))
-@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False), help="On the disk to measure. [default: temporary]")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(exists=True, file_okay=False),
+    help="On the disk to measure. [default: temporary]",
+)
 @REPEATS
 @OUT
-def main(tokens: int, top: int, completions: int, folder: str | None, repeats: int, out: Path | None) -> None:
+def main(
+    tokens: int, top: int, completions: int, folder: str | None, repeats: int, out: Path | None
+) -> None:
     """Completions a second written and read, and bytes a token."""
     raw, parsed = received(tokens, top, completions)
     formats = _formats(raw, parsed)
     with tempfile.TemporaryDirectory(dir=folder) as own:
         paths = {name: Path(own, f"{number}.file") for number, name in enumerate(formats)}
-        writing = medians({name: partial(each.write, paths[name]) for name, each in formats.items()}, repeats)
+        writing = medians(
+            {name: partial(each.write, paths[name]) for name, each in formats.items()}, repeats
+        )
         counted = {name: each.read(paths[name]) for name, each in formats.items()}
         if set(counted.values()) != {completions * tokens}:
             raise click.ClickException(f"read {counted} tokens of {completions * tokens}")
-        reading = medians({name: partial(each.read, paths[name]) for name, each in formats.items()}, repeats, 1)
+        reading = medians(
+            {name: partial(each.read, paths[name]) for name, each in formats.items()}, repeats, 1
+        )
         sizes = {name: path.stat().st_size / (completions * tokens) for name, path in paths.items()}
         packed = _packed(paths[OURS]) / (completions * tokens)
         waits = _disk(Path(own), int(packed * tokens), completions)
@@ -193,7 +231,10 @@ def main(tokens: int, top: int, completions: int, folder: str | None, repeats: i
             row(f"{name}: size", sizes[name], "bytes a token"),
         )
     ]
-    rows += [row("packed arrays", packed, "bytes a token"), row("fsync", statistics.median(waits), "s")]
+    rows += [
+        row("packed arrays", packed, "bytes a token"),
+        row("fsync", statistics.median(waits), "s"),
+    ]
     click.echo(_table(rows, tokens))
     median = statistics.median(waits)
     click.echo(
@@ -228,7 +269,9 @@ def _table(rows: list[dict[str, Any]], tokens: int) -> str:
     )
 
 
-def _ratios(writing: dict[str, float], reading: dict[str, float], sizes: dict[str, float]) -> dict[str, float]:
+def _ratios(
+    writing: dict[str, float], reading: dict[str, float], sizes: dict[str, float]
+) -> dict[str, float]:
     found = {"store/time to write one by one over batches": ratio(writing[ONE], writing[OURS])}
     for name in (RAW, NPZ, PARQUET):
         found[f"store/time to write over {name}"] = ratio(writing[OURS], writing[name])

@@ -101,10 +101,17 @@ class _Biased:
             **options: Any,
         ) -> None:
             super().__init__(**options)
-            rules = {"models": bias_models, "others": bias_others, "on_conflict": bias_on_conflict, "as_pairs": bias_as_pairs}
+            rules = {
+                "models": bias_models,
+                "others": bias_others,
+                "on_conflict": bias_on_conflict,
+                "as_pairs": bias_as_pairs,
+            }
             rules["provider"] = bias_provider
             # A copy keeps the policy of its original, and mostly its HTTP client.
-            self._policy = bias if isinstance(bias, RequestPolicy) else RequestPolicy.of(bias, **rules)
+            self._policy = (
+                bias if isinstance(bias, RequestPolicy) else RequestPolicy.of(bias, **rules)
+            )
             if not any(policy is self._policy for policy in policies_of(self._client)):
                 self._client = wrapped(self._client, self._policy, owned=True)
 

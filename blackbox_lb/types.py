@@ -121,7 +121,11 @@ class Draw:
 
     def at(self, prompt: Prompt) -> Draw:
         """How completions of one prompt are drawn: with its own bias as ``bias``."""
-        return self if self.bias_of is None else replace(self, bias=self.bias_of.at(prompt), bias_of=None)
+        return (
+            self
+            if self.bias_of is None
+            else replace(self, bias=self.bias_of.at(prompt), bias_of=None)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,10 @@ class ListedBytes(Mapping[int, bytes]):
         if self._made is None:
             ids, at = np.unique(self.ids, return_index=True)
             numbers = self._numbers[at].tolist()
-            self._made = {token: self._spelled[number] for token, number in zip(ids.tolist(), numbers, strict=True)}
+            self._made = {
+                token: self._spelled[number]
+                for token, number in zip(ids.tolist(), numbers, strict=True)
+            }
         return self._made
 
     def __getitem__(self, token: int) -> bytes:
@@ -207,7 +214,16 @@ class Completion:
         """A completion without any token, the trace of a content filter; not ``whole``."""
         none, table = np.zeros(0), np.zeros((0, 0))
         ids, logprobs = none.astype(np.int32), none.astype(np.float32)
-        return cls("", finish_reason, ids, logprobs, table.astype(np.int32), table.astype(np.float32), model=model, whole=False)
+        return cls(
+            "",
+            finish_reason,
+            ids,
+            logprobs,
+            table.astype(np.int32),
+            table.astype(np.float32),
+            model=model,
+            whole=False,
+        )
 
     @property
     def filtered(self) -> bool:

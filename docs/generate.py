@@ -30,10 +30,14 @@ def reference() -> str:
     context = click.Context(main, info_name="blb", **settings)
     pages = [HEAD, _page("blb", main.get_help(context))]
     for name, command in commands().items():
-        inner = command.context_class(command, parent=context, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
+        inner = command.context_class(
+            command, parent=context, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH
+        )
         pages.append(_page(f"blb {name}", command.get_help(inner)))
         for inside, each in sorted(getattr(command, "commands", {}).items()):
-            within = click.Context(each, parent=inner, info_name=inside, terminal_width=WIDTH, max_content_width=WIDTH)
+            within = click.Context(
+                each, parent=inner, info_name=inside, terminal_width=WIDTH, max_content_width=WIDTH
+            )
             pages.append("#" + _page(f"blb {name} {inside}", each.get_help(within)))
     return "\n".join(pages)
 

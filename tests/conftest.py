@@ -47,7 +47,11 @@ SAID = "said"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--slow``."""
-    parser.addoption("--slow", action="store_true", help="run the tests that take minutes: coverage over 400 replications")
+    parser.addoption(
+        "--slow",
+        action="store_true",
+        help="run the tests that take minutes: coverage over 400 replications",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,7 +74,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """With ``-m quick`` only modules that have quick tests are imported: the others' imports take longer than the tests."""
     if config.getoption("markexpr") != "quick" or not collection_path.match("test_*.py"):
         return None
-    return None if _alone(collection_path) or "mark.quick" in collection_path.read_text(encoding="utf-8") else True
+    return (
+        None
+        if _alone(collection_path) or "mark.quick" in collection_path.read_text(encoding="utf-8")
+        else True
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -103,18 +111,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @cache
 def _alone(module: Path) -> bool:
     """Whether a module of tests names no server, engine or other process, and stands in no folder of longer ones."""
-    return not LONGER & {module.parent.name, module.stem} and not COMPANY.search(module.read_text(encoding="utf-8"))
+    return not LONGER & {module.parent.name, module.stem} and not COMPANY.search(
+        module.read_text(encoding="utf-8")
+    )
 
 
 def rank_file(encoding: str) -> bytes:
     """The rank file of an encoding, as tiktoken would download it."""
     spec = importlib.util.find_spec("bpe_openai")
     if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("the rank files come from bpe-openai, of the development dependencies: install those")
-    data = gzip.decompress(Path(spec.submodule_search_locations[0], "data", f"{encoding}.tiktoken.gz").read_bytes())
+        raise FileNotFoundError(
+            "the rank files come from bpe-openai, of the development dependencies: install those"
+        )
+    data = gzip.decompress(
+        Path(spec.submodule_search_locations[0], "data", f"{encoding}.tiktoken.gz").read_bytes()
+    )
     found = hashlib.sha256(data).hexdigest()
     if found != RANK_FILES[encoding]:
-        raise ValueError(f"bpe-openai carries another {encoding} than tiktoken expects: SHA-256 {found}")
+        raise ValueError(
+            f"bpe-openai carries another {encoding} than tiktoken expects: SHA-256 {found}"
+        )
     return data
 
 

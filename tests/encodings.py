@@ -12,7 +12,11 @@ __all__ = ["register_encoding"]
 
 
 def register_encoding(
-    monkeypatch: pytest.MonkeyPatch, name: str, texts: Sequence[str], end: int, special: str = "<|endoftext|>"
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    texts: Sequence[str],
+    end: int,
+    special: str = "<|endoftext|>",
 ) -> None:
     """Make ``texts`` before ``end``, and all single bytes behind it, an encoding for one test.
 
@@ -21,6 +25,11 @@ def register_encoding(
     tiktoken.list_encoding_names()
     ranks = {texts[token].encode(): token for token in range(end)}
     ranks |= {bytes([byte]): end + 1 + byte for byte in range(256)}
-    rules = {"name": name, "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": {special: end}}
+    rules = {
+        "name": name,
+        "pat_str": r"\s?\S+|\s",
+        "mergeable_ranks": ranks,
+        "special_tokens": {special: end},
+    }
     constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
     monkeypatch.setitem(constructors, name, lambda: rules)

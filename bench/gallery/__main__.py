@@ -37,7 +37,11 @@ def run(step: Step, out: Path) -> dict[str, Any]:
     started = time.monotonic()
     code, output, error = (_program if step.program else _blb)(step)
     took = {"words": list(step.words), "code": code, "seconds": time.monotonic() - started}
-    told = {"document": json.loads(output)} if code == 0 else {"error": error.strip().splitlines()[-1:]}
+    told = (
+        {"document": json.loads(output)}
+        if code == 0
+        else {"error": error.strip().splitlines()[-1:]}
+    )
     path.write_text(json.dumps(took | told))
     click.echo(f"  {took['seconds']:.0f} s, exit code {code} {told.get('error', '')}", err=True)
     return took | told
@@ -45,7 +49,10 @@ def run(step: Step, out: Path) -> dict[str, Any]:
 
 def _blb(step: Step) -> tuple[int, str, str]:
     """Exit code, JSON and errors of ``blb``."""
-    words = [Path(word[1:]).read_text(encoding="utf-8").strip() if word.startswith("@") else word for word in step.words]
+    words = [
+        Path(word[1:]).read_text(encoding="utf-8").strip() if word.startswith("@") else word
+        for word in step.words
+    ]
     result = CliRunner().invoke(blb, [*words, "--json"])
     if result.exit_code == 130:
         raise SystemExit(130)
@@ -56,25 +63,41 @@ def _blb(step: Step) -> tuple[int, str, str]:
 
 def _program(step: Step) -> tuple[int, str, str]:
     """The same of another program, whose last line is its JSON: a library may print before it."""
-    done = subprocess.run([*step.program, *step.words], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*step.program, *step.words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return done.returncode, "".join(done.stdout.splitlines()[-1:]), done.stderr
 
 
 @click.command(help=__doc__)
 @click.argument("names", nargs=-1, required=True, type=click.Choice(list(USES)))
 @click.option("--provider", default="local", show_default=True)
-@click.option("--model", help="A GGUF file, or a name on the server. [default: SmolLM2-135M-Instruct]")
+@click.option(
+    "--model", help="A GGUF file, or a name on the server. [default: SmolLM2-135M-Instruct]"
+)
 @click.option("--base-url", help="A server instead of the embedded engine.")
 @click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with agnews.jsonl, rte.jsonl and others."
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with agnews.jsonl, rte.jsonl and others.",
 )
 @click.option(
     "--reflector",
     type=click.Path(exists=True, path_type=Path),
     help="GGUF file of a second model, that rewrites prompts for GEPA and judges texts.",
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/gallery"), show_default=True)
-@click.option("--pages", type=click.Path(file_okay=False, path_type=Path), default=Path("docs/gallery"), show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/gallery"),
+    show_default=True,
+)
+@click.option(
+    "--pages",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("docs/gallery"),
+    show_default=True,
+)
 def main(
     names: tuple[str, ...],
     provider: str,

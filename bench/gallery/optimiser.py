@@ -45,11 +45,15 @@ class Asker:
         """A completion of each example."""
         added = Alternative("", instruction=instruction.strip() or None)
         keys = [(instruction, repr(each.prompt)) for each in examples]
-        new = {key: each for key, each in zip(keys, examples, strict=True) if key not in self._known}
+        new = {
+            key: each for key, each in zip(keys, examples, strict=True) if key not in self._known
+        }
         draw = Draw(Sampling(0.0, self._reward.max_tokens, 0))
 
         async def ask() -> list[Completion]:
-            wanted = (self._session.complete_many(added.asked(each).prompt, draw) for each in new.values())
+            wanted = (
+                self._session.complete_many(added.asked(each).prompt, draw) for each in new.values()
+            )
             return [found[0] for found in await asyncio.gather(*wanted)]
 
         self._known.update(zip(new, self._loop.run_until_complete(ask()), strict=True))
@@ -66,28 +70,44 @@ def adapter(asker: Asker) -> Any:
     module = importlib.import_module("gepa.adapters.default_adapter.default_adapter")
     batches = importlib.import_module("gepa.core.adapter")
 
-    def evaluate(self: Any, batch: Sequence[Example], candidate: Mapping[str, str], capture_traces: bool = False) -> Any:
+    def evaluate(
+        self: Any,
+        batch: Sequence[Example],
+        candidate: Mapping[str, str],
+        capture_traces: bool = False,
+    ) -> Any:
         """The outputs, scores and traces of a batch."""
         found = asker.answers(candidate[COMPONENT], batch)
-        scores = [asker.score(example, answer) for example, answer in zip(batch, found, strict=True)]
+        scores = [
+            asker.score(example, answer) for example, answer in zip(batch, found, strict=True)
+        ]
         outputs = [{"full_assistant_response": each.text} for each in found]
         traces = None
         if capture_traces:
             traces = [
-                {"data": {"input": example.prompt.messages[-1].content}, "full_assistant_response": answer.text}
-                | {"feedback": f"Its score is {score:.3g}, more is better. The right answer is {' or '.join(example.answers)!r}."}
+                {
+                    "data": {"input": example.prompt.messages[-1].content},
+                    "full_assistant_response": answer.text,
+                }
+                | {
+                    "feedback": f"Its score is {score:.3g}, more is better. The right answer is {' or '.join(example.answers)!r}."
+                }
                 for example, answer, score in zip(batch, found, scores, strict=True)
             ]
         return batches.EvaluationBatch(outputs=outputs, scores=scores, trajectories=traces)
 
-    return type("Adapter", (module.DefaultAdapter,), {"evaluate": evaluate})(model=lambda messages: "")
+    return type("Adapter", (module.DefaultAdapter,), {"evaluate": evaluate})(
+        model=lambda messages: ""
+    )
 
 
 def reflector(base_url: str) -> Any:
     """The second model as GEPA calls it: the text of a prompt, or messages, to the text of an answer."""
 
     def ask(prompt: str | Sequence[Mapping[str, str]]) -> str:
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        messages = (
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        )
         body = {"messages": messages, "max_tokens": LONGEST, "temperature": 0.7, "seed": 1}
         answer = httpx2.post(f"{base_url}/chat/completions", json=body, timeout=600)
         answer.raise_for_status()
@@ -99,7 +119,12 @@ def reflector(base_url: str) -> Any:
 @click.command(help=__doc__)
 @click.option("--provider", default="local", show_default=True)
 @click.option("--model", help="The model that is adapted.")
-@click.option("--reflector", "second", required=True, help="A GGUF file: the model that rewrites the instruction.")
+@click.option(
+    "--reflector",
+    "second",
+    required=True,
+    help="A GGUF file: the model that rewrites the instruction.",
+)
 @click.option("--task", "name", help="A built-in task.")
 @click.option("--data", type=click.Path(exists=True, path_type=Path))
 @click.option("--reward", "spec", required=True)
@@ -109,12 +134,28 @@ def reflector(base_url: str) -> Any:
 @click.option("--max-tokens", type=int)
 @click.option("--seed-prompt", required=True, help="The instruction to begin with.")
 @click.option("--calls", type=int, required=True, help="Completions of the adapted model.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file for the instruction.")
-def main(provider: str, model: str | None, second: str, out: Path, calls: int, seed_prompt: str, **task: Any) -> None:
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="The file for the instruction."
+)
+def main(
+    provider: str,
+    model: str | None,
+    second: str,
+    out: Path,
+    calls: int,
+    seed_prompt: str,
+    **task: Any,
+) -> None:
     """Find an instruction, write it into OUT, and print what was done as JSON."""
     data = load_task(task["name"], task["data"])
     limit, matcher = task["max_tokens"] or data.max_tokens, task["correct"] or data.correct
-    reward = parse_reward(task["spec"], max_tokens=limit, correct=matcher, thinking=task["thinking"], count=task["count"])
+    reward = parse_reward(
+        task["spec"],
+        max_tokens=limit,
+        correct=matcher,
+        thinking=task["thinking"],
+        count=task["count"],
+    )
     started, loop = time.monotonic(), asyncio.new_event_loop()
     opened = connect(provider, model=model, max_tokens=limit, longest_prompt=2000)
     session = loop.run_until_complete(opened.__aenter__())
@@ -137,9 +178,18 @@ def main(provider: str, model: str | None, second: str, out: Path, calls: int, s
         loop.close()
     instruction = str(found.best_candidate[COMPONENT]).strip()
     out.write_text(instruction + "\n", encoding="utf-8")
-    told: dict[str, Any] = {"instruction": instruction, "candidates": [each[COMPONENT] for each in found.candidates]}
-    told |= {"validation": list(found.val_aggregate_scores), "calls": asker.calls, "metric_calls": found.total_metric_calls}
-    click.echo(json.dumps(told | {"seconds": round(time.monotonic() - started)}, ensure_ascii=False))
+    told: dict[str, Any] = {
+        "instruction": instruction,
+        "candidates": [each[COMPONENT] for each in found.candidates],
+    }
+    told |= {
+        "validation": list(found.val_aggregate_scores),
+        "calls": asker.calls,
+        "metric_calls": found.total_metric_calls,
+    }
+    click.echo(
+        json.dumps(told | {"seconds": round(time.monotonic() - started)}, ensure_ascii=False)
+    )
 
 
 if __name__ == "__main__":

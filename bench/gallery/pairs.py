@@ -22,7 +22,16 @@ from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Mean
 from blackbox_lb.types import Completion, Draw, Prompt, Sampling
 
-__all__ = ["Ask", "Judged", "Verdicts", "first_letter", "judged", "question", "shuffled", "verdicts"]
+__all__ = [
+    "Ask",
+    "Judged",
+    "Verdicts",
+    "first_letter",
+    "judged",
+    "question",
+    "shuffled",
+    "verdicts",
+]
 
 Ask: TypeAlias = Callable[[str], Awaitable[float]]
 """A question to the probability, from 0 to 1, that its answer is A and not B."""
@@ -89,7 +98,9 @@ def question(prompt: str, first: str, second: str) -> str:
 
 async def judged(ask: Ask, prompt: str, text: str, other: str) -> Judged:
     """The judge's answers about ``text`` beside ``other``, in both orders."""
-    first, second = await asyncio.gather(ask(question(prompt, text, other)), ask(question(prompt, other, text)))
+    first, second = await asyncio.gather(
+        ask(question(prompt, text, other)), ask(question(prompt, other, text))
+    )
     return Judged(first, 1 - second)
 
 
@@ -119,7 +130,11 @@ def first_letter(completion: Completion) -> float:
     Raises CorruptResponse: neither is listed.
     """
     mass = {"A": 0.0, "B": 0.0}
-    for token, logprob in zip(completion.top_ids[:1].ravel().tolist(), completion.top_logprobs[:1].ravel().tolist(), strict=True):
+    for token, logprob in zip(
+        completion.top_ids[:1].ravel().tolist(),
+        completion.top_logprobs[:1].ravel().tolist(),
+        strict=True,
+    ):
         letter = completion.token_bytes.get(token, b"").decode("utf-8", "replace").strip()
         if letter in mass:
             mass[letter] += math.exp(logprob)

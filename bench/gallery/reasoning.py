@@ -7,10 +7,36 @@ import random
 __all__ = ["ASKED", "CLOSING", "RIGHT", "WORDS", "problems"]
 
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas")
-THINGS = ("apples", "books", "coins", "pencils", "stamps", "marbles", "cards", "shells", "stickers", "eggs")
+THINGS = (
+    "apples",
+    "books",
+    "coins",
+    "pencils",
+    "stamps",
+    "marbles",
+    "cards",
+    "shells",
+    "stickers",
+    "eggs",
+)
 ASKED = "{} Reason step by step in a few sentences, then write 'Answer:' and the number."
 CLOSING = "Answer:"
-WORDS = ("Let", "So", "First", "Next", "Then", "Now", "Therefore", "Wait", "However", "Since", "We", "To", "By", "After")
+WORDS = (
+    "Let",
+    "So",
+    "First",
+    "Next",
+    "Then",
+    "Now",
+    "Therefore",
+    "Wait",
+    "However",
+    "Since",
+    "We",
+    "To",
+    "By",
+    "After",
+)
 """The hand list: words that begin steps of reasoning."""
 RIGHT = r"regex:(?s)Answer:[^\d\n]{0,40}{answer}(?!\d|\.\d)"
 """The first number after "Answer:", in its line: the model likes to write "Answer: Anna has 7 coins now"."""

@@ -8,7 +8,16 @@ import re
 from blackbox_lb.types import Completion, Example
 
 __all__ = [
-    *("DASHES", "FAMILIES", "LETTERS_HAN", "PHRASES", "little_slop", "one_script", "quoted", "record"),
+    *(
+        "DASHES",
+        "FAMILIES",
+        "LETTERS_HAN",
+        "PHRASES",
+        "little_slop",
+        "one_script",
+        "quoted",
+        "record",
+    ),
     *("slop", "stripped_record", "words_of"),
 ]
 
@@ -60,7 +69,10 @@ PHRASES = (
 """Stock phrases of common words: no list of single tokens can hold them."""
 DASHES = r"[—–]|(?<!-)-{2,}(?!-)|(?<=\S )-(?= )"
 """A dash between words, of any of its spellings; neither a hyphen nor the sign before an item of a list."""
-SLOP = re.compile(rf"\b(?P<word>{'|'.join(FAMILIES.values())})\b|\b(?P<phrase>{'|'.join(PHRASES)})\b|(?P<dash>{DASHES})", re.I)
+SLOP = re.compile(
+    rf"\b(?P<word>{'|'.join(FAMILIES.values())})\b|\b(?P<phrase>{'|'.join(PHRASES)})\b|(?P<dash>{DASHES})",
+    re.I,
+)
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 FEWEST, WORST = 20, -10.0
 """Words below which a text is no opening, and the reward of one: as bad as ten stock words in a hundred."""

@@ -64,7 +64,9 @@ def _words(*given: object) -> tuple[str, ...]:
 
 def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+    )
     return path
 
 
@@ -78,41 +80,100 @@ OPTIMISER = ("uv", "run", "--with", "gepa==0.1.4", "python", "-m", "bench.galler
 
 
 def _optimised(
-    at: Place, name: str, task: tuple[str, ...], judged: tuple[str, ...], title: str, seed: str, calls: int
+    at: Place,
+    name: str,
+    task: tuple[str, ...],
+    judged: tuple[str, ...],
+    title: str,
+    seed: str,
+    calls: int,
 ) -> list[Step]:
     """A rival that rewrites the prompt with as many completions, alone and under the bias; nothing without a second model."""
     if at.reflector is None:
         return []
     said = at.out / f"{name}.txt"
-    words = _words(*at.where, "--reflector", at.reflector, *task, "--seed-prompt", seed, "--calls", calls, "--out", said)
-    return [Step(name, words, program=OPTIMISER), Step(f"{name}_eval", (*judged, "--baseline-prompt", f"@{said}"), title)]
+    words = _words(
+        *at.where,
+        "--reflector",
+        at.reflector,
+        *task,
+        "--seed-prompt",
+        seed,
+        "--calls",
+        calls,
+        "--out",
+        said,
+    )
+    return [
+        Step(name, words, program=OPTIMISER),
+        Step(f"{name}_eval", (*judged, "--baseline-prompt", f"@{said}"), title),
+    ]
 
 
 def _decisions(at: Place) -> list[Step]:
     """The built-in task with greedy decisions and at .6."""
     continents, out = ("--task", "continents", "--reward", "accuracy"), at.out
-    arms = ("--labels-only", "--calibrate", "contextual", "--calibrate", "batch", "--few-shot", 4, "--classifier", "tfidf")
+    arms = (
+        "--labels-only",
+        "--calibrate",
+        "contextual",
+        "--calibrate",
+        "batch",
+        "--few-shot",
+        4,
+        "--classifier",
+        "tfidf",
+    )
     found = [
         Step("continents", _words("fit", *at.where, *continents, "--out", out / "continents")),
         Step(
             "continents_eval",
-            _words("eval", f"bias={out / 'continents' / 'bias.json'}", *at.where, *continents, "--deploy", "greedy")
-            + _words("--deploy", "temperature=0.6", "--test-samples", 2, *arms, "--baseline-prompt", "Answer with one word.")
+            _words(
+                "eval",
+                f"bias={out / 'continents' / 'bias.json'}",
+                *at.where,
+                *continents,
+                "--deploy",
+                "greedy",
+            )
+            + _words(
+                "--deploy",
+                "temperature=0.6",
+                "--test-samples",
+                2,
+                *arms,
+                "--baseline-prompt",
+                "Answer with one word.",
+            )
             + _words("--out", out / "continents"),
             "Continents of countries (built in, 80 labels)",
         ),
     ]
-    judged = _words("eval", f"bias={out / 'continents' / 'bias.json'}", *at.where, *continents, "--deploy", "greedy")
+    judged = _words(
+        "eval",
+        f"bias={out / 'continents' / 'bias.json'}",
+        *at.where,
+        *continents,
+        "--deploy",
+        "greedy",
+    )
     judged += _words("--store", out / "continents" / "rollouts.db", "--out", out / "optimised")
     title = "Continents, a prompt optimiser"
-    return found + _optimised(at, "optimised", continents, judged, title, "Answer with one word.", 400)
+    return found + _optimised(
+        at, "optimised", continents, judged, title, "Answer with one word.", 400
+    )
 
 
 NUMBERS = (10, 30, 100, 300)
 """Labels in all: a bias learns from two thirds of them and is chosen on the other third; a rival has them all."""
 VARYING = (30, 100, 300)
 """Those from which a bias that depends on the words of the prompt is learned."""
-TITLES = {"sst2": "SST-2, sentiment", "agnews": "AG News, topics", "trec": "TREC, kinds of questions", "rte": "RTE, entailment"}
+TITLES = {
+    "sst2": "SST-2, sentiment",
+    "agnews": "AG News, topics",
+    "trec": "TREC, kinds of questions",
+    "rte": "RTE, entailment",
+}
 
 
 def _labels(at: Place) -> list[Step]:
@@ -123,34 +184,98 @@ def _labels(at: Place) -> list[Step]:
 def _labelled(at: Place, task: str, title: str) -> list[Step]:
     lines = _data(at, f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
-    train, rest = ([row for row in rows if (row["split"] == "train") is wanted] for wanted in (True, False))
+    train, rest = (
+        [row for row in rows if (row["split"] == "train") is wanted] for wanted in (True, False)
+    )
     test, found = [row for row in rest if row["split"] == "test"], list[Step]()
-    asked = _words("--reward", "contains", "--max-tokens", 4, "--test-limit", SMALL, "--labels", ",".join(TASKS[task]))
+    asked = _words(
+        "--reward",
+        "contains",
+        "--max-tokens",
+        4,
+        "--test-limit",
+        SMALL,
+        "--labels",
+        ",".join(TASKS[task]),
+    )
     asked = (*at.where, *asked, *_words("--store", at.out / f"{task}.db"))
     for number in NUMBERS:
         name, own = f"{task}_{number}", train[:number]
-        cut = [row | {"split": "train" if place < len(own) - len(own) // 3 else "validation"} for place, row in enumerate(own)]
+        cut = [
+            row | {"split": "train" if place < len(own) - len(own) // 3 else "validation"}
+            for place, row in enumerate(own)
+        ]
         learned = _words("--data", _write(at.out / f"{name}.jsonl", [*cut, *test]))
         # An evaluation does not read the validation rows.
         whole = _words("--data", _write(at.out / f"{name}_all.jsonl", [*own, *rest]))
         biases = {"fixed": name} | ({"words": f"{name}_words"} if number in VARYING else {})
         for kind, folder in biases.items():
             depends = ("--depends-on", "words") if kind == "words" else ()
-            found.append(Step(folder, ("fit", *asked, *learned, *depends, "--out", str(at.out / folder))))
-        judged = ("eval", *(f"{kind}={at.out / folder / 'bias.json'}" for kind, folder in biases.items()), *asked, *whole)
-        judged += ("--deploy", "greedy", "--labels-only", "--calibrate", "contextual", "--calibrate", "batch")
+            found.append(
+                Step(folder, ("fit", *asked, *learned, *depends, "--out", str(at.out / folder)))
+            )
+        judged = (
+            "eval",
+            *(f"{kind}={at.out / folder / 'bias.json'}" for kind, folder in biases.items()),
+            *asked,
+            *whole,
+        )
+        judged += (
+            "--deploy",
+            "greedy",
+            "--labels-only",
+            "--calibrate",
+            "contextual",
+            "--calibrate",
+            "batch",
+        )
         judged += ("--classifier", "tfidf")
         if number in (min(NUMBERS), max(NUMBERS)):
             judged += ("--few-shot", "4")
         if number == max(NUMBERS):
-            judged += ("--baseline-prompt", instruction(task), "--deploy", "temperature=0.6", "--test-samples", "2")
+            judged += (
+                "--baseline-prompt",
+                instruction(task),
+                "--deploy",
+                "temperature=0.6",
+                "--test-samples",
+                "2",
+            )
         judged += ("--out", str(at.out / f"{name}_eval"))
         found.append(Step(f"{name}_eval", judged, title, labels=number))
     return found
 
 
-PEOPLE = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas", "Karl", "Lena", "Mona", "Nils")
-CITIES = ("Oslo", "Rome", "Lyon", "Bonn", "Porto", "Turin", "Ghent", "Malmo", "Graz", "Brno", "Leeds", "Cork")
+PEOPLE = (
+    "Anna",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Felix",
+    "Greta",
+    "Hugo",
+    "Ida",
+    "Jonas",
+    "Karl",
+    "Lena",
+    "Mona",
+    "Nils",
+)
+CITIES = (
+    "Oslo",
+    "Rome",
+    "Lyon",
+    "Bonn",
+    "Porto",
+    "Turin",
+    "Ghent",
+    "Malmo",
+    "Graz",
+    "Brno",
+    "Leeds",
+    "Cork",
+)
 
 
 def _openers(at: Place) -> list[Step]:
@@ -158,36 +283,113 @@ def _openers(at: Place) -> list[Step]:
     rng, rows = random.Random(0), list[dict[str, str]]()
     people = [(name, city) for name in PEOPLE for city in CITIES]
     rng.shuffle(people)
-    for (name, city), split in zip(people, ["train"] * 30 + ["validation"] * 16 + ["test"] * 40, strict=False):
+    for (name, city), split in zip(
+        people, ["train"] * 30 + ["validation"] * 16 + ["test"] * 40, strict=False
+    ):
         age = rng.randint(18, 80)
         text = f"{name} is {age} years old and lives in {city}."
         asked = f'Turn this sentence into JSON with the keys "name", "age" (a number) and "city": {text}'
-        rows.append({"prompt": asked, "answer": json.dumps({"name": name, "age": age, "city": city}), "split": split})
+        rows.append(
+            {
+                "prompt": asked,
+                "answer": json.dumps({"name": name, "age": age, "city": city}),
+                "split": split,
+            }
+        )
     data = _write(at.out / "records.jsonl", rows)
     # An answer of the data is one right text, and completions are judged by what they mean: nothing is learned from it.
-    task = _words("--data", data, "--max-tokens", 48, "--store", at.out / "store.db", "--seed", 1, "--deploy", "greedy")
-    strict, stripped = ("--reward", "bench.gallery.rewards:record"), ("--reward", "bench.gallery.rewards:stripped_record")
-    learn = _words("--learn-from", "samples", "--samples-per-prompt", 8, "--tau", 0.25, "--validation-samples", 1)
+    task = _words(
+        "--data",
+        data,
+        "--max-tokens",
+        48,
+        "--store",
+        at.out / "store.db",
+        "--seed",
+        1,
+        "--deploy",
+        "greedy",
+    )
+    strict, stripped = (
+        ("--reward", "bench.gallery.rewards:record"),
+        ("--reward", "bench.gallery.rewards:stripped_record"),
+    )
+    learn = _words(
+        "--learn-from",
+        "samples",
+        "--samples-per-prompt",
+        8,
+        "--tau",
+        0.25,
+        "--validation-samples",
+        1,
+    )
     biases = [f"{name}={at.out / name / 'bias.json'}" for name in ("one", "first")]
     said = "Write the JSON object alone, without a code block or any other text."
     return [
         Step("one", _words("fit", *at.where, *task, *strict, *learn, "--out", at.out / "one")),
-        Step("first", _words("fit", *at.where, *task, *strict, *learn, "--phases", "first", "--out", at.out / "first")),
+        Step(
+            "first",
+            _words(
+                "fit",
+                *at.where,
+                *task,
+                *strict,
+                *learn,
+                "--phases",
+                "first",
+                "--out",
+                at.out / "first",
+            ),
+        ),
         Step(
             "strict",
-            _words("eval", *biases, *at.where, *task, *strict, "--baseline-prompt", said, "--out", at.out / "strict"),
+            _words(
+                "eval",
+                *biases,
+                *at.where,
+                *task,
+                *strict,
+                "--baseline-prompt",
+                said,
+                "--out",
+                at.out / "strict",
+            ),
             "Parsed strictly",
         ),
         Step(
             "stripped",
-            _words("eval", *biases, *at.where, *task, *stripped, "--baseline-prompt", said, "--out", at.out / "stripped"),
+            _words(
+                "eval",
+                *biases,
+                *at.where,
+                *task,
+                *stripped,
+                "--baseline-prompt",
+                said,
+                "--out",
+                at.out / "stripped",
+            ),
             "Parsed by a client that takes fences off",
         ),
     ]
 
 
 SUBJECTS = (
-    *("봄", "커피", "기차", "바다", "도서관", "음악", "자전거", "은행", "겨울", "고양이", "영화", "축구"),
+    *(
+        "봄",
+        "커피",
+        "기차",
+        "바다",
+        "도서관",
+        "음악",
+        "자전거",
+        "은행",
+        "겨울",
+        "고양이",
+        "영화",
+        "축구",
+    ),
     *("요리", "여행", "병원", "학교", "시장", "날씨", "책", "꽃", "비행기", "산", "컴퓨터", "우유"),
 )
 REQUESTS = (
@@ -197,8 +399,32 @@ REQUESTS = (
     "{}에 대해 왜 중요한지 설명해 주세요.",
 )
 HAN = (
-    *("春夏秋冬", "東西南北", "日月山水", "你好世界", "大韓民國", "漢字", "學校", "圖書館", "北京大学", "中华人民共和国"),
-    *("上海", "台北", "東京", "京都", "電車", "新聞", "音樂", "天安门", "长城", "人工智能", "山川草木", "花鳥風月"),
+    *(
+        "春夏秋冬",
+        "東西南北",
+        "日月山水",
+        "你好世界",
+        "大韓民國",
+        "漢字",
+        "學校",
+        "圖書館",
+        "北京大学",
+        "中华人民共和国",
+    ),
+    *(
+        "上海",
+        "台北",
+        "東京",
+        "京都",
+        "電車",
+        "新聞",
+        "音樂",
+        "天安门",
+        "长城",
+        "人工智能",
+        "山川草木",
+        "花鳥風月",
+    ),
 )
 ENTRIES = (16, 64, 300, 1024)
 
@@ -208,36 +434,78 @@ def _script(at: Place) -> list[Step]:
     asked = [request.format(subject) for request in REQUESTS for subject in SUBJECTS]
     random.Random(0).shuffle(asked)
     cut = {"train": asked[:40], "validation": asked[40:56], "test": asked[56:]}
-    data = _write(at.out / "korean.jsonl", ({"prompt": each, "split": split} for split, rows in cut.items() for each in rows))
+    data = _write(
+        at.out / "korean.jsonl",
+        ({"prompt": each, "split": split} for split, rows in cut.items() for each in rows),
+    )
     copies = zip(HAN, ["train", "validation"] + ["test"] * len(HAN), strict=False)
-    rows = ({"prompt": f"다음 글자를 그대로 옮겨 쓰세요: {each}", "answer": each, "split": split} for each, split in copies)
+    rows = (
+        {"prompt": f"다음 글자를 그대로 옮겨 쓰세요: {each}", "answer": each, "split": split}
+        for each, split in copies
+    )
     quotes = _write(at.out / "quotes.jsonl", rows)
-    ban, model = at.out / "han.txt", at.where[at.where.index("--model") + 1] if "--model" in at.where else ""
+    ban, model = (
+        at.out / "han.txt",
+        at.where[at.where.index("--model") + 1] if "--model" in at.where else "",
+    )
     arms = _words("--baseline-words", f"{ban}:-100") if model.endswith(".gguf") else ()
     if arms:
-        texts = (raw.decode(errors="replace").strip() for raw in read_gguf(Path(model)).ordinary.values())
-        ban.write_text("".join(f"{text}\n" for text in sorted({text for text in texts if LETTERS_HAN.search(text)})))
+        texts = (
+            raw.decode(errors="replace").strip() for raw in read_gguf(Path(model)).ordinary.values()
+        )
+        ban.write_text(
+            "".join(
+                f"{text}\n" for text in sorted({text for text in texts if LETTERS_HAN.search(text)})
+            )
+        )
     task = _words(
-        "--data", data, "--reward", "bench.gallery.rewards:one_script", "--max-tokens", 60, "--store", at.out / "store.db"
+        "--data",
+        data,
+        "--reward",
+        "bench.gallery.rewards:one_script",
+        "--max-tokens",
+        60,
+        "--store",
+        at.out / "store.db",
     )
     task += ("--deploy", "temperature=0.7")
     learn = _words("--samples-per-prompt", 24, "--validation-samples", 8, "--test-samples", 4)
     learn += ("--tau", "0.5", "--tau", "0.25", "--tau", "0.1", "--entries", str(max(ENTRIES)))
-    found = [Step("fit", _words("fit", *at.where, *task, *learn, "--out", at.out / str(max(ENTRIES))))]
+    found = [
+        Step("fit", _words("fit", *at.where, *task, *learn, "--out", at.out / str(max(ENTRIES))))
+    ]
     for entries in ENTRIES[:-1]:
         out = at.out / str(entries) / "bias.json"
         out.parent.mkdir(parents=True, exist_ok=True)
         learned = at.out / str(max(ENTRIES)) / "learned.json"
-        words = _words("compile", learned, "--entries", entries, "--store", at.out / "store.db", "--out", out)
+        words = _words(
+            "compile", learned, "--entries", entries, "--store", at.out / "store.db", "--out", out
+        )
         found.append(Step(f"compile_{entries}", words))
     biases = [f"{entries}-entries={at.out / str(entries) / 'bias.json'}" for entries in ENTRIES]
     judged = _words("eval", *biases, *at.where, *task, "--test-samples", 4, *arms)
-    copied = _words("eval", *biases, *at.where, "--data", quotes, "--reward", "bench.gallery.rewards:quoted", "--max-tokens", 40)
-    copied += _words("--store", at.out / "store.db", "--deploy", "greedy", *arms, "--out", at.out / "quotes")
+    copied = _words(
+        "eval",
+        *biases,
+        *at.where,
+        "--data",
+        quotes,
+        "--reward",
+        "bench.gallery.rewards:quoted",
+        "--max-tokens",
+        40,
+    )
+    copied += _words(
+        "--store", at.out / "store.db", "--deploy", "greedy", *arms, "--out", at.out / "quotes"
+    )
     said = "한국어로만 답하고 한자는 쓰지 마세요."
     return [
         *found,
-        Step("eval", (*judged, "--baseline-prompt", said, "--out", str(at.out / "eval")), "Korean alone, T = .7"),
+        Step(
+            "eval",
+            (*judged, "--baseline-prompt", said, "--out", str(at.out / "eval")),
+            "Korean alone, T = .7",
+        ),
         Step("quotes", copied, "Chinese that is to be quoted"),
     ]
 
@@ -245,10 +513,14 @@ def _script(at: Place) -> list[Step]:
 SPLITS = {"train": 40, "validation": 16, "test": 40}
 
 
-def _reasoned(at: Place, rows: Iterable[Mapping[str, Any]], longest: int, right: str, count: str) -> tuple[str, ...]:
+def _reasoned(
+    at: Place, rows: Iterable[Mapping[str, Any]], longest: int, right: str, count: str
+) -> tuple[str, ...]:
     """Options of a task that is reasoned about up to "Answer:", for right answers in few tokens. longest: of a completion."""
     data = _write(at.out / "problems.jsonl", rows)
-    task = _words("--data", data, "--max-tokens", longest, "--reward", "correct-and-short", "--correct", right)
+    task = _words(
+        "--data", data, "--max-tokens", longest, "--reward", "correct-and-short", "--correct", right
+    )
     return task + _words("--thinking", f"until:{CLOSING}", "--count", count)
 
 
@@ -257,7 +529,14 @@ def _by_hand(at: Place, budget: int) -> tuple[str, ...]:
     words = at.out / "words.txt"
     words.write_text("\n".join(WORDS) + "\n")
     arms = _words("--baseline-words", f"{words}:-2", "--baseline-close", 2, "--baseline-close", 5)
-    return arms + _words("--baseline-thinking-tokens", budget, "--baseline-thinking-tokens", 0, "--baseline-prompt", "Be brief.")
+    return arms + _words(
+        "--baseline-thinking-tokens",
+        budget,
+        "--baseline-thinking-tokens",
+        0,
+        "--baseline-prompt",
+        "Be brief.",
+    )
 
 
 def _shorter(at: Place) -> list[Step]:
@@ -265,7 +544,10 @@ def _shorter(at: Place) -> list[Step]:
     rows, drawn = list[dict[str, str]](), iter(problems(sum(SPLITS.values())))
     for split, number in SPLITS.items():
         taken = [next(drawn) for _ in range(number)]
-        rows += [{"prompt": ASKED.format(text), "answer": str(total), "split": split} for text, total in taken]
+        rows += [
+            {"prompt": ASKED.format(text), "answer": str(total), "split": split}
+            for text, total in taken
+        ]
     task = _reasoned(at, rows, 120, RIGHT, "thinking")
     kept = _words("--store", at.out / "store.db", "--deploy", "greedy", "--seed", 1)
     learn = _words("--samples-per-prompt", 6, "--tau", 0.5, "--tau", 0.25, "--entries", 300)
@@ -273,8 +555,14 @@ def _shorter(at: Place) -> list[Step]:
     optimised = (*judged, *_words("--out", at.out / "optimised"))
     return [
         Step("one", _words("fit", *at.where, *task, *kept, *learn, "--out", at.out / "one")),
-        Step("eval", (*judged, *_by_hand(at, 40), *_words("--out", at.out / "eval")), "Reasoning in word problems"),
-        *_optimised(at, "optimised", task, optimised, "Word problems, a prompt optimiser", "Be brief.", 300),
+        Step(
+            "eval",
+            (*judged, *_by_hand(at, 40), *_words("--out", at.out / "eval")),
+            "Reasoning in word problems",
+        ),
+        *_optimised(
+            at, "optimised", task, optimised, "Word problems, a prompt optimiser", "Be brief.", 300
+        ),
     ]
 
 
@@ -287,20 +575,41 @@ def _school(at: Place) -> list[Step]:
     """School problems (GSM8K) in the same way. One bias is chosen by the reward, one for the fewest tokens at equal accuracy."""
     lines = {split: _gsm8k(at, "test" if split == "test" else "train") for split in SCHOOL}
     if not all(lines.values()):
-        raise click.BadParameter(f"gsm8k is not in or beside {at.data or 'any folder'}", param_hint="--data")
+        raise click.BadParameter(
+            f"gsm8k is not in or beside {at.data or 'any folder'}", param_hint="--data"
+        )
     first = {"train": 0, "validation": SCHOOL["train"], "test": 0}
     rows = [
-        _school_row(line, split) for split, number in SCHOOL.items() for line in lines[split][first[split] : first[split] + number]
+        _school_row(line, split)
+        for split, number in SCHOOL.items()
+        for line in lines[split][first[split] : first[split] + number]
     ]
     task = _reasoned(at, rows, 300, LAST, "all")
     kept = _words("--store", at.out / "store.db", "--deploy", "greedy", "--seed", 1)
-    learn = _words("--samples-per-prompt", 4, "--tau", 1, "--tau", 0.5, "--tau", 0.25, "--entries", 300)
+    learn = _words(
+        "--samples-per-prompt", 4, "--tau", 1, "--tau", 0.5, "--tau", 0.25, "--entries", 300
+    )
     found = [
-        Step(name, _words("fit", *at.where, *task, *kept, *learn, "--objective", objective, "--out", at.out / name))
+        Step(
+            name,
+            _words(
+                "fit",
+                *at.where,
+                *task,
+                *kept,
+                *learn,
+                "--objective",
+                objective,
+                "--out",
+                at.out / name,
+            ),
+        )
         for name, objective in (("short", "reward"), ("as-right", "pareto"))
     ]
     biases = [f"{step.name}={at.out / step.name / 'bias.json'}" for step in found]
-    judged = _words("eval", *biases, *at.where, *task, *kept, *_by_hand(at, 150), "--out", at.out / "eval")
+    judged = _words(
+        "eval", *biases, *at.where, *task, *kept, *_by_hand(at, 150), "--out", at.out / "eval"
+    )
     return [*found, Step("eval", judged, "Reasoning in school problems")]
 
 
@@ -314,40 +623,78 @@ def _school_row(line: Mapping[str, str], split: str) -> dict[str, Any]:
 def _gsm8k(at: Place, split: str) -> list[dict[str, str]]:
     """The rows of GSM8K's own file, whose folder stands in or beside the folder of tasks; none where it is not there."""
     folders = [] if at.data is None else [folder / "gsm8k" for folder in (at.data, at.data.parent)]
-    source = next((folder / f"{split}.jsonl" for folder in folders if (folder / f"{split}.jsonl").exists()), None)
-    return [] if source is None else [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
+    source = next(
+        (folder / f"{split}.jsonl" for folder in folders if (folder / f"{split}.jsonl").exists()),
+        None,
+    )
+    return (
+        []
+        if source is None
+        else [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
+    )
 
 
-PLACES = ("a harbour", "a library", "a mountain village", "a night market", "an old theatre", "a train station", "a lighthouse")
+PLACES = (
+    "a harbour",
+    "a library",
+    "a mountain village",
+    "a night market",
+    "an old theatre",
+    "a train station",
+    "a lighthouse",
+)
 OTHER_PLACES = (
     *("a hospital", "a desert inn", "a bakery", "a museum", "an apartment block"),
     *("a farm", "a ferry", "a village school", "a circus"),
 )
 """Where the stories of validation and test take place: none of them was looked at before the run."""
-EVENTS = ("a storm begins", "two friends meet again", "someone loses a letter", "a stranger asks for help", "the lights go out")
+EVENTS = (
+    "a storm begins",
+    "two friends meet again",
+    "someone loses a letter",
+    "a stranger asks for help",
+    "the lights go out",
+)
 WRITING = ("uv", "run", "python", "-m", "bench.gallery.writing")
 
 
 def _slop(at: Place) -> list[Step]:
     """Openings of stories, with fewer of the words that generated prose is full of, at a temperature of .7."""
     asked = "Write the opening of a short story in {}, where {}."
-    rows = [{"prompt": asked.format(place, event), "split": "train"} for place in PLACES for event in EVENTS]
+    rows = [
+        {"prompt": asked.format(place, event), "split": "train"}
+        for place in PLACES
+        for event in EVENTS
+    ]
     fresh = [asked.format(place, event) for place in OTHER_PLACES for event in EVENTS]
     random.Random(0).shuffle(fresh)
-    rows += [{"prompt": each, "split": "validation" if number < 15 else "test"} for number, each in enumerate(fresh)]
+    rows += [
+        {"prompt": each, "split": "validation" if number < 15 else "test"}
+        for number, each in enumerate(fresh)
+    ]
     data, words = _write(at.out / "stories.jsonl", rows), at.out / "words.txt"
     words.write_text("\n".join((*FAMILIES, "—", "–", "--")) + "\n", encoding="utf-8")
-    task = _words("--data", data, "--reward", "bench.gallery.rewards:little_slop", "--max-tokens", 60)
+    task = _words(
+        "--data", data, "--reward", "bench.gallery.rewards:little_slop", "--max-tokens", 60
+    )
     task += _words("--store", at.out / "store.db", "--deploy", "temperature=0.7")
     drawn = ("--samples-per-prompt", "20")
-    learn = _words(*drawn, "--validation-samples", 3, "--test-samples", 3, "--tau", 4, "--tau", 2, "--tau", 1)
-    arms = _words("--test-samples", 3, "--baseline-words", f"{words}:-3", "--baseline-words", f"{words}:-100")
+    learn = _words(
+        *drawn, "--validation-samples", 3, "--test-samples", 3, "--tau", 4, "--tau", 2, "--tau", 1
+    )
+    arms = _words(
+        "--test-samples", 3, "--baseline-words", f"{words}:-3", "--baseline-words", f"{words}:-100"
+    )
     arms += ("--baseline-prompt", "Use plain words, no clichés and no flowery adjectives.")
     judged = _words(f"bias={at.out / 'fit' / 'bias.json'}", *at.where, *task, *arms)
     judge = () if at.reflector is None else _words("--judge", at.reflector)
     return [
         Step("fit", _words("fit", *at.where, *task, *learn, "--out", at.out / "fit")),
-        Step("eval", ("eval", *judged, "--out", str(at.out / "eval")), "Stock words and dashes in stories"),
+        Step(
+            "eval",
+            ("eval", *judged, "--out", str(at.out / "eval")),
+            "Stock words and dashes in stories",
+        ),
         Step("writing", (*judged, *drawn, *judge), program=WRITING),
     ]
 
@@ -369,10 +716,23 @@ def _limits(at: Place) -> list[Step]:
     found = []
     for name, (data, reward) in tasks.items():
         task = _words("--data", data, "--reward", reward, "--max-tokens", 4)
-        found.append(Step(f"{name}_check", _words("check", *at.where, *task, "--out", at.out / name)))
-        found.append(Step(name, _words("fit", *at.where, *task, "--test-limit", SMALL, "--out", at.out / name)))
+        found.append(
+            Step(f"{name}_check", _words("check", *at.where, *task, "--out", at.out / name))
+        )
+        found.append(
+            Step(
+                name, _words("fit", *at.where, *task, "--test-limit", SMALL, "--out", at.out / name)
+            )
+        )
         judged = _words(
-            "eval", f"bias={at.out / name / 'bias.json'}", *at.where, *task, "--test-limit", SMALL, "--deploy", "greedy"
+            "eval",
+            f"bias={at.out / name / 'bias.json'}",
+            *at.where,
+            *task,
+            "--test-limit",
+            SMALL,
+            "--deploy",
+            "greedy",
         )
         arms = _words("--labels-only", "--classifier", "tfidf", "--out", at.out / name)
         found.append(Step(f"{name}_eval", judged + arms, name.capitalize()))
@@ -387,12 +747,26 @@ def _reasoning(at: Place) -> list[Step]:
     splits = ["train"] * 30 + ["validation"] * 20 + ["test"] * 60
     rows = [school_problem(line, split) for line, split in zip(lines, splits, strict=False)]
     out = at.out / "gsm8k"
-    task = _words("--data", _write(at.out / "gsm8k.jsonl", rows), "--reward", "accuracy", "--correct", NUMBER)
+    task = _words(
+        "--data", _write(at.out / "gsm8k.jsonl", rows), "--reward", "accuracy", "--correct", NUMBER
+    )
     task += _words("--max-tokens", 200, "--deploy", "greedy")
     learn = _words("--samples-per-prompt", 12, "--validation-samples", 1, "--test-samples", 1)
     said = "Be careful with each calculation."
-    judged = _words("eval", f"bias={out / 'bias.json'}", *at.where, *task, "--baseline-prompt", said, "--out", out)
-    return [Step("gsm8k", _words("fit", *at.where, *task, *learn, "--out", out)), Step("gsm8k_eval", judged, "GSM8K")]
+    judged = _words(
+        "eval",
+        f"bias={out / 'bias.json'}",
+        *at.where,
+        *task,
+        "--baseline-prompt",
+        said,
+        "--out",
+        out,
+    )
+    return [
+        Step("gsm8k", _words("fit", *at.where, *task, *learn, "--out", out)),
+        Step("gsm8k_eval", judged, "GSM8K"),
+    ]
 
 
 USES: Mapping[str, Use] = {

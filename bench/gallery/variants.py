@@ -39,7 +39,9 @@ class Found:
     hand_list: str
 
 
-def meant(texts: Iterable[Sequence[tuple[int, bytes]]], find: Callable[[str], Iterable[re.Match[str]]]) -> dict[int, Meant]:
+def meant(
+    texts: Iterable[Sequence[tuple[int, bytes]]], find: Callable[[str], Iterable[re.Match[str]]]
+) -> dict[int, Meant]:
     """Token id -> how often it stood in a match of ``find``; ``texts``: the tokens of each completion, with their bytes."""
     found: dict[int, Meant] = defaultdict(Meant)
     for tokens in texts:
@@ -53,7 +55,9 @@ def meant(texts: Iterable[Sequence[tuple[int, bytes]]], find: Callable[[str], It
         kinds += [None] * _bytes(whole[end:])
         place = 0
         for token, raw in tokens:
-            here = next((kind for kind in kinds[place : place + len(raw)] if kind is not None), None)
+            here = next(
+                (kind for kind in kinds[place : place + len(raw)] if kind is not None), None
+            )
             place += len(raw)
             found[token].seen += 1
             if here is not None:
@@ -79,18 +83,29 @@ def variants(
     of its forms.
     """
     found, others, listed = [], [], frozenset(listed)
-    negative = sorted((token for token, value in bias.items() if value < 0), key=lambda token: bias[token])
+    negative = sorted(
+        (token for token, value in bias.items() if value < 0), key=lambda token: bias[token]
+    )
     for token in negative[:LOOKED_AT]:
         text, known = texts.get(token, f"token {token}"), counted.get(token, Meant())
         if not known.mostly:
             others.append(text)
             continue
         (kind, inside), _ = known.inside.most_common(1)[0]
-        found.append(Found(text, bias[token], inside, _relation(token, text, kind, inside, listed, families)))
+        found.append(
+            Found(text, bias[token], inside, _relation(token, text, kind, inside, listed, families))
+        )
     return found, others
 
 
-def _relation(token: int, text: str, kind: str, inside: str, listed: frozenset[int], families: Mapping[str, str]) -> str:
+def _relation(
+    token: int,
+    text: str,
+    kind: str,
+    inside: str,
+    listed: frozenset[int],
+    families: Mapping[str, str],
+) -> str:
     if token in listed:
         return "on it"
     if kind != "word":
@@ -98,4 +113,8 @@ def _relation(token: int, text: str, kind: str, inside: str, listed: frozenset[i
     word = next(word for word, forms in families.items() if re.fullmatch(forms, inside))
     if inside != word:
         return f"missing: a form of {word!r}"
-    return f"missing: another spelling of {word!r}" if text.strip().lower() == word else f"missing: a piece of {word!r}"
+    return (
+        f"missing: another spelling of {word!r}"
+        if text.strip().lower() == word
+        else f"missing: a piece of {word!r}"
+    )

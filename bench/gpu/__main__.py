@@ -34,7 +34,9 @@ LARGEST = 2_000_000
 """Bytes of the largest store that is packed."""
 SETTLE = 15.0
 """Seconds that a job has to keep what it paid for after SIGINT."""
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM"), "1")
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM"), "1"
+)
 
 
 def planned(at: Sequence[Place], parts: Sequence[str]) -> list[Job]:
@@ -50,7 +52,9 @@ def planned(at: Sequence[Place], parts: Sequence[str]) -> list[Job]:
     return sorted(found, key=lambda job: bool(job.needs))
 
 
-def run(job: Job, out: Path, until: float, done: dict[str, threading.Event], began: float | None = None) -> int | None:
+def run(
+    job: Job, out: Path, until: float, done: dict[str, threading.Event], began: float | None = None
+) -> int | None:
     """Run a job after the one that it needs, unless it has ended already; its exit code, None where time was up.
 
     until, began: of all jobs, in seconds of the monotonic clock.
@@ -93,7 +97,11 @@ def pack(out: Path) -> Path:
     with tarfile.open(packed, "w:gz", compresslevel=6) as archive:
         for path in sorted(out.rglob("*")):
             store = ".db" in path.name or path.name == "rollouts.part"
-            if path.is_file() and path.parent != out / "data" and not (store and path.stat().st_size > LARGEST):
+            if (
+                path.is_file()
+                and path.parent != out / "data"
+                and not (store and path.stat().st_size > LARGEST)
+            ):
                 archive.add(path, Path(out.name, path.relative_to(out)))
     return packed
 
@@ -123,15 +131,42 @@ def _call(job: Job, log: Path, until: float) -> int | None:
 
 @click.command()
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--model", "models", multiple=True, required=True, metavar="NAME=FOLDER", help="Repeatable; the smaller one first.")
 @click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True, help="NAME.jsonl of each task."
+    "--model",
+    "models",
+    multiple=True,
+    required=True,
+    metavar="NAME=FOLDER",
+    help="Repeatable; the smaller one first.",
 )
-@click.option("--embedding", required=True, help="Of sentence-transformers: a folder or a hub name.")
-@click.option("--minutes", default=8.0, show_default=True, help="Of jobs; the start of the servers is not counted.")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    help="NAME.jsonl of each task.",
+)
+@click.option(
+    "--embedding", required=True, help="Of sentence-transformers: a folder or a hub name."
+)
+@click.option(
+    "--minutes",
+    default=8.0,
+    show_default=True,
+    help="Of jobs; the start of the servers is not counted.",
+)
 @click.option("--workers", default=14, show_default=True, help="Jobs at a time.")
-@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), default=[part for part in PARTS if part not in ALONE])
-@click.option("--here", is_flag=True, help="Ask the engine in the process instead of vLLM: FOLDER is a .gguf file.")
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(PARTS),
+    default=[part for part in PARTS if part not in ALONE],
+)
+@click.option(
+    "--here",
+    is_flag=True,
+    help="Ask the engine in the process instead of vLLM: FOLDER is a .gguf file.",
+)
 @click.option("--keep", is_flag=True, help="Leave the servers running; the next call finds them.")
 @click.option("--summary", "only", is_flag=True, help="Run nothing.")
 def main(
@@ -161,7 +196,14 @@ def main(
             for number in range(len(named)):
                 servers.wait(FIRST_PORT + number, started.get(number), 400)
         at = [
-            Place(name, _options(name, folder, FIRST_PORT + number, here), out.resolve(), data.resolve(), embedding, folder)
+            Place(
+                name,
+                _options(name, folder, FIRST_PORT + number, here),
+                out.resolve(),
+                data.resolve(),
+                embedding,
+                folder,
+            )
             for number, (name, folder) in enumerate(named)
         ]
         if not only:
@@ -192,7 +234,9 @@ def _run_all(wanted: Sequence[Job], out: Path, until: float, workers: int) -> No
             done[job.needs] = threading.Event()
             done[job.needs].set()
     with ThreadPoolExecutor(workers) as pool:
-        codes = list(pool.map(partial(run, out=out, until=until, done=done, began=time.monotonic()), wanted))
+        codes = list(
+            pool.map(partial(run, out=out, until=until, done=done, began=time.monotonic()), wanted)
+        )
     for job, code in zip(wanted, codes, strict=True):
         if code != 0:
             click.echo(f"{job.name}: {'not finished' if code is None else f'exit {code}'}")

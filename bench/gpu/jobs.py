@@ -11,7 +11,19 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    *("TASKS", "Job", "Place", "decisions", "gsm8k", "instruction", "labels", "live", "mixture", "overhead", "records"),
+    *(
+        "TASKS",
+        "Job",
+        "Place",
+        "decisions",
+        "gsm8k",
+        "instruction",
+        "labels",
+        "live",
+        "mixture",
+        "overhead",
+        "records",
+    ),
     "school_problem",
 ]
 
@@ -119,15 +131,44 @@ def decisions(at: Place) -> list[Job]:
             "--few-shot",
             "5",
         )
-        arms += ("--classifier", "tfidf", "--classifier", f"embedding:{at.embedding}", "--baseline-prompt", instruction(task))
-        asked = ("--data", str(data), "--reward", "contains", "--max-tokens", "4", "--deploy", "greedy")
+        arms += (
+            "--classifier",
+            "tfidf",
+            "--classifier",
+            f"embedding:{at.embedding}",
+            "--baseline-prompt",
+            instruction(task),
+        )
+        asked = (
+            "--data",
+            str(data),
+            "--reward",
+            "contains",
+            "--max-tokens",
+            "4",
+            "--deploy",
+            "greedy",
+        )
         judged = ("eval", str(out / "bias.json"), *at.options, *asked, *arms, "--out", str(out))
         found.append(Job(f"{out.name}_eval", judged, out.name))
         for name, feature in _features(at).items():
             own = at.out / f"{out.name}_{name}"
-            found.append(Job(own.name, _fit(at, data, own, "--depends-on", feature), out.name, own / "rollouts.db"))
+            found.append(
+                Job(
+                    own.name,
+                    _fit(at, data, own, "--depends-on", feature),
+                    out.name,
+                    own / "rollouts.db",
+                )
+            )
         own = at.out / f"{out.name}_samples"
-        found.append(Job(own.name, _fit(at, data, own, "--learn-from", "samples", "--deploy", "greedy"), out.name))
+        found.append(
+            Job(
+                own.name,
+                _fit(at, data, own, "--learn-from", "samples", "--deploy", "greedy"),
+                out.name,
+            )
+        )
     return found
 
 
@@ -154,18 +195,48 @@ def records(at: Place) -> list[Job]:
     found = []
     for task in _there(at, IN_TEXT):
         rows = _read(at.data / f"{task}.jsonl")
-        asked_so = [{**row, "prompt": row["prompt"].replace("Answer with one word.", RECORD)} for row in rows]
+        asked_so = [
+            {**row, "prompt": row["prompt"].replace("Answer with one word.", RECORD)}
+            for row in rows
+        ]
         data = _write(at.out / "data" / f"{task}_records.jsonl", asked_so)
-        asked = ("--data", str(data), "--reward", "bench.gpu.rewards:right_record", "--max-tokens", "60", "--deploy", "greedy")
+        asked = (
+            "--data",
+            str(data),
+            "--reward",
+            "bench.gpu.rewards:right_record",
+            "--max-tokens",
+            "60",
+            "--deploy",
+            "greedy",
+        )
         learned = ("--learn-from", "samples", "--tau", "0.25", "--tau", "0.5")
         first = at.out / f"{at.model}_{task}_record"
         found.append(Job(first.name, ("fit", *at.options, *asked, *learned, "--out", str(first))))
         for name, feature in _features(at).items():
             own = at.out / f"{first.name}_{name}"
-            command = ("fit", *at.options, *asked, *learned, "--depends-on", feature, "--out", str(own))
+            command = (
+                "fit",
+                *at.options,
+                *asked,
+                *learned,
+                "--depends-on",
+                feature,
+                "--out",
+                str(own),
+            )
             found.append(Job(own.name, command, first.name, own / "rollouts.db"))
         told = f'The label must be one of {", ".join(TASKS[task])}. Write {{"label": ..., "reason": ...}}.'
-        judged = ("eval", str(first / "bias.json"), *at.options, *asked, "--baseline-prompt", told, "--out", str(first))
+        judged = (
+            "eval",
+            str(first / "bias.json"),
+            *at.options,
+            *asked,
+            "--baseline-prompt",
+            told,
+            "--out",
+            str(first),
+        )
         found.append(Job(f"{first.name}_eval", judged, first.name))
     return found
 
@@ -175,7 +246,12 @@ def mixture(at: Place) -> list[Job]:
     from blackbox_lb.tasks.load import load_task
 
     rows = [
-        {"prompt": example.prompt.text, "answer": list(example.answers), "split": split, "group": group}
+        {
+            "prompt": example.prompt.text,
+            "answer": list(example.answers),
+            "split": split,
+            "group": group,
+        }
         for group, task in (("word", load_task("continents")), ("sentence", load_task("capitals")))
         for split in ("train", "validation", "test")
         for example in getattr(task, split)
@@ -212,8 +288,15 @@ def gsm8k(at: Place) -> list[Job]:
     of them as there was time for."""
     if not (at.data / "gsm8k" / "train.jsonl").exists():
         return []
-    parts = {"train": _read(at.data / "gsm8k" / "train.jsonl"), "test": _read(at.data / "gsm8k" / "test.jsonl")}
-    splits = {"train": parts["train"][:PROBLEMS], "validation": parts["train"][PROBLEMS : PROBLEMS + HELD], "test": parts["test"]}
+    parts = {
+        "train": _read(at.data / "gsm8k" / "train.jsonl"),
+        "test": _read(at.data / "gsm8k" / "test.jsonl"),
+    }
+    splits = {
+        "train": parts["train"][:PROBLEMS],
+        "validation": parts["train"][PROBLEMS : PROBLEMS + HELD],
+        "test": parts["test"],
+    }
     rows = [school_problem(row, split) for split, part in splits.items() for row in part]
     data, first = _write(at.out / "data" / "gsm8k.jsonl", rows), at.out / f"{at.model}_gsm8k"
     asked: tuple[str, ...] = (
@@ -229,7 +312,13 @@ def gsm8k(at: Place) -> list[Job]:
     asked += ("--reward", "log-accuracy", "--correct", RIGHT)
     found = [Job(first.name, ("collect", *at.options, *asked, "--out", str(first)), until=TILL)]
     estimators = {
-        "ips": ("--tau", "1", "--alpha-scale", "absolute", *(word for each in ALPHAS for word in ("--alpha", str(each)))),
+        "ips": (
+            "--tau",
+            "1",
+            "--alpha-scale",
+            "absolute",
+            *(word for each in ALPHAS for word in ("--alpha", str(each))),
+        ),
         "projection": ("--tau", "1"),
     }
     for name, settings in estimators.items():
@@ -260,7 +349,19 @@ def overhead(at: Place) -> list[Job]:
     if first is None:
         return []
     bias = at.out / f"{at.model}_{first}" / "bias.json"
-    command = ("steps", "--model", at.folder, "--bias", str(bias), "--concurrent", "1", "--concurrent", "64", "--concurrent", "256")
+    command = (
+        "steps",
+        "--model",
+        at.folder,
+        "--bias",
+        str(bias),
+        "--concurrent",
+        "1",
+        "--concurrent",
+        "64",
+        "--concurrent",
+        "256",
+    )
     return [
         Job(
             f"{at.model}_overhead",

@@ -21,7 +21,9 @@ def record_of(text: str) -> tuple[str, str] | None:
         found = json.loads(inner)
     except ValueError:
         return None
-    if not isinstance(found, dict) or not all(isinstance(found.get(key), str) for key in ("label", "reason")):
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(key), str) for key in ("label", "reason")
+    ):
         return None
     return found["label"].strip().lower(), found["reason"]
 

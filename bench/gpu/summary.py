@@ -25,10 +25,21 @@ __all__ = ["write"]
 def write(out: Path, data: Path) -> None:
     """Write OUT/summary.json and OUT/summary.md."""
     found = {path.parent.name: _result(path.parent) for path in sorted(out.glob("*/result.json"))}
-    found |= {f"{path.parent.name} eval": json.loads(path.read_text()) for path in sorted(out.glob("*/evaluation.json"))}
-    texts = {path.parent.name: _records(path.parent) for path in sorted(out.glob("*_record*/result.json"))}
-    groups = {path.parent.name: _mixture(path.parent) for path in sorted(out.glob("*_mixture*/result.json"))}
-    (out / "summary.json").write_text(json.dumps({"runs": found, "records": texts, "mixture": groups}, indent=1))
+    found |= {
+        f"{path.parent.name} eval": json.loads(path.read_text())
+        for path in sorted(out.glob("*/evaluation.json"))
+    }
+    texts = {
+        path.parent.name: _records(path.parent)
+        for path in sorted(out.glob("*_record*/result.json"))
+    }
+    groups = {
+        path.parent.name: _mixture(path.parent)
+        for path in sorted(out.glob("*_mixture*/result.json"))
+    }
+    (out / "summary.json").write_text(
+        json.dumps({"runs": found, "records": texts, "mixture": groups}, indent=1)
+    )
     parts = (
         *("## Decisions\n", _decisions(found), "## By number of labels\n", _labels(found)),
         *("## Records\n", _table(texts), "## Mixture\n", _table(groups)),
@@ -39,9 +50,16 @@ def write(out: Path, data: Path) -> None:
 def _result(folder: Path) -> dict[str, Any]:
     """What is kept of result.json: verdict, beside, usage, settings, and what was predicted."""
     document = json.loads((folder / "result.json").read_text())
-    kept = {key: document.get(key) for key in ("verdict", "beside", "usage", "chosen", "entries", "decisions")}
+    kept = {
+        key: document.get(key)
+        for key in ("verdict", "beside", "usage", "chosen", "entries", "decisions")
+    }
     remarks = (document.get("provenance") or {}).get("remarks", [])
-    kept["remarks"] = [each for each in remarks if re.search("chosen|declined|depends on|validation prompts|prompts: ", each)]
+    kept["remarks"] = [
+        each
+        for each in remarks
+        if re.search("chosen|declined|depends on|validation prompts|prompts: ", each)
+    ]
     return kept
 
 
@@ -59,30 +77,78 @@ def _decisions(found: Mapping[str, Any]) -> str:
         row, usage = _accuracy(result), result["usage"] or {}
         beside = {each["against"]: each["base"] for each in result["beside"] or []}
         told = "; ".join(f"{against} {value:.3f}" for against, value in beside.items())
-        cells = [name, f"{row['base']:.3f}", f"{row['biased']:.3f}", f"{row['low']:+.3f} to {row['high']:+.3f} {row['verdict']}"]
-        rows.append([*cells, told, f"{usage.get('completions', '')}", f"{usage.get('completion_tokens', '')}"])
-    return markdown(["run", "base", "biased", "difference", "beside", "completions", "tokens"], rows) if rows else ""
+        cells = [
+            name,
+            f"{row['base']:.3f}",
+            f"{row['biased']:.3f}",
+            f"{row['low']:+.3f} to {row['high']:+.3f} {row['verdict']}",
+        ]
+        rows.append(
+            [
+                *cells,
+                told,
+                f"{usage.get('completions', '')}",
+                f"{usage.get('completion_tokens', '')}",
+            ]
+        )
+    return (
+        markdown(["run", "base", "biased", "difference", "beside", "completions", "tokens"], rows)
+        if rows
+        else ""
+    )
 
 
 def _labels(found: Mapping[str, Any]) -> str:
     groups: dict[tuple[str, str, str], list[tuple[float, float, float, bool]]] = defaultdict(list)
     for name, result in found.items():
-        whole = re.fullmatch(r"(.+_(?:sst2|rte|agnews|trec))(?:_(\d+)_\d+)?_(words|embedding)", name)
+        whole = re.fullmatch(
+            r"(.+_(?:sst2|rte|agnews|trec))(?:_(\d+)_\d+)?_(words|embedding)", name
+        )
         if whole is None:
             continue
         row = _accuracy(result)
         beside = {each["against"]: each["base"] for each in result["beside"] or []}
         fixed = beside.get("fixed bias", row["biased"])
-        alone = next((value for against, value in beside.items() if against.startswith("classifier")), float("nan"))
-        groups[whole[1], whole[2] or "300", whole[3]].append((fixed, row["biased"], alone, "fixed bias" in beside))
+        alone = next(
+            (value for against, value in beside.items() if against.startswith("classifier")),
+            float("nan"),
+        )
+        groups[whole[1], whole[2] or "300", whole[3]].append(
+            (fixed, row["biased"], alone, "fixed bias" in beside)
+        )
     rows = []
-    for (run, size, feature), values in sorted(groups.items(), key=lambda each: (each[0][0], int(each[0][1]), each[0][2])):
+    for (run, size, feature), values in sorted(
+        groups.items(), key=lambda each: (each[0][0], int(each[0][1]), each[0][2])
+    ):
         numbers = np.array([each[:3] for each in values])
-        means, errors = numbers.mean(axis=0), numbers.std(axis=0, ddof=min(1, len(values) - 1)) / len(values) ** 0.5
+        means, errors = (
+            numbers.mean(axis=0),
+            numbers.std(axis=0, ddof=min(1, len(values) - 1)) / len(values) ** 0.5,
+        )
         cells = [f"{mean:.3f} ± {error:.3f}" for mean, error in zip(means, errors, strict=True)]
         kept = sum(each[3] for each in values)
-        rows.append([run, size, feature, str(len(values)), *cells, f"{kept}", f"{means[1] - max(means[0], means[2]):+.3f}"])
-    names = ["run", "labels", "feature", "draws", "fixed", "chosen", "classifier", "dependent chosen", "less the better"]
+        rows.append(
+            [
+                run,
+                size,
+                feature,
+                str(len(values)),
+                *cells,
+                f"{kept}",
+                f"{means[1] - max(means[0], means[2]):+.3f}",
+            ]
+        )
+    names = [
+        "run",
+        "labels",
+        "feature",
+        "draws",
+        "fixed",
+        "chosen",
+        "classifier",
+        "dependent chosen",
+        "less the better",
+    ]
     return markdown(names, rows) if rows else ""
 
 
@@ -91,7 +157,9 @@ def _records(folder: Path) -> dict[str, Any]:
     completions, as ``texts``: answer, without and with the bias."""
     bias, answers = Bias.load(folder / "bias.json"), dict[str, str]()
     task = next(each for each in IN_TEXT if f"_{each}_" in folder.name)
-    for line in (folder.parent / "data" / f"{task}_records.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (
+        (folder.parent / "data" / f"{task}_records.jsonl").read_text(encoding="utf-8").splitlines()
+    ):
         row = json.loads(line)
         if row["split"] == "test":
             answers[row["prompt"]] = row["answer"]
@@ -100,12 +168,21 @@ def _records(folder: Path) -> dict[str, Any]:
         right = [answers[prompt] for prompt, _ in pairs]
         texts = [text for _, text in pairs]
         found |= {f"{name} {key}": value for key, value in _shares(texts, right, task)}
-        found["texts"].append({"policy": name, "answers": right, "prompts": [prompt for prompt, _ in pairs], "said": texts})
+        found["texts"].append(
+            {
+                "policy": name,
+                "answers": right,
+                "prompts": [prompt for prompt, _ in pairs],
+                "said": texts,
+            }
+        )
         found["prompts"] = float(len(pairs))
     return found
 
 
-def _greedy(folder: Path, bias: Bias, prompts: Collection[str]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _greedy(
+    folder: Path, bias: Bias, prompts: Collection[str]
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Greedy completions of these prompts, each with its prompt: first of the base, then of the bias."""
     with RolloutStore(folder / "rollouts.db", read_only=True) as store:
         for temperature, pairs in _pairs(store, bias):
@@ -114,7 +191,10 @@ def _greedy(folder: Path, bias: Bias, prompts: Collection[str]) -> Iterator[tupl
                 continue
             for place, name in ((1, "base"), (2, "biased")):
                 said = store.completions([str(pair[place]) for pair in here])
-                yield name, [(pair[0].text, each.text) for pair, each in zip(here, said, strict=True)]
+                yield (
+                    name,
+                    [(pair[0].text, each.text) for pair, each in zip(here, said, strict=True)],
+                )
 
 
 def _mixture(folder: Path) -> dict[str, float]:
@@ -124,8 +204,16 @@ def _mixture(folder: Path) -> dict[str, float]:
     found = {}
     for name, pairs in _greedy(folder, Bias.load(folder / "bias.json"), examples):
         for group in sorted({example.prompt.columns["group"] for example in task.test}):
-            here = [(examples[prompt], text) for prompt, text in pairs if examples[prompt].prompt.columns["group"] == group]
-            found[f"{name} {group}"] = float(np.mean([as_its_group_wants(*each) for each in here])) if here else float("nan")
+            here = [
+                (examples[prompt], text)
+                for prompt, text in pairs
+                if examples[prompt].prompt.columns["group"] == group
+            ]
+            found[f"{name} {group}"] = (
+                float(np.mean([as_its_group_wants(*each) for each in here]))
+                if here
+                else float("nan")
+            )
         found["prompts"] = float(len(pairs))
     return found
 
@@ -133,14 +221,37 @@ def _mixture(folder: Path) -> dict[str, float]:
 def _shares(texts: list[str], right: list[str], task: str) -> Iterator[tuple[str, float]]:
     read = [record_of(text) for text in texts]
     yield "parses", float(np.mean([each is not None for each in read]))
-    yield "right", float(np.mean([each is not None and each[0] == label for each, label in zip(read, right, strict=True)]))
-    yield "contradicts", float(np.mean([each is not None and contradicts(each[0], each[1], TASKS[task]) for each in read]))
+    yield (
+        "right",
+        float(
+            np.mean(
+                [
+                    each is not None and each[0] == label
+                    for each, label in zip(read, right, strict=True)
+                ]
+            )
+        ),
+    )
+    yield (
+        "contradicts",
+        float(
+            np.mean(
+                [each is not None and contradicts(each[0], each[1], TASKS[task]) for each in read]
+            )
+        ),
+    )
     # The right label, pasted into the record: what the best classifier there is would break.
-    pasted = [each is not None and contradicts(label, each[1], TASKS[task]) for each, label in zip(read, right, strict=True)]
+    pasted = [
+        each is not None and contradicts(label, each[1], TASKS[task])
+        for each, label in zip(read, right, strict=True)
+    ]
     yield "contradicts with the right label pasted in", float(np.mean(pasted))
 
 
 def _table(texts: Mapping[str, Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in texts.values() for name in row if name != "texts"))
-    rows = [[run, *(f"{row.get(name, float('nan')):.3f}" for name in names)] for run, row in texts.items()]
+    rows = [
+        [run, *(f"{row.get(name, float('nan')):.3f}" for name in names)]
+        for run, row in texts.items()
+    ]
     return markdown(["run", *names], rows) if rows else ""

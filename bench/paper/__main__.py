@@ -19,7 +19,12 @@ NAME = "bench.paper"
 class PaperOptions(TrialOptions):
     """Options of ``python -m bench.paper``."""
 
-    table: str = option(HelpGroup.FIRST, "Which of its tables.", type=click.Choice(["accuracy", "compression"]), required=True)
+    table: str = option(
+        HelpGroup.FIRST,
+        "Which of its tables.",
+        type=click.Choice(["accuracy", "compression"]),
+        required=True,
+    )
     benchmark: tuple[str, ...] = option(
         HelpGroup.FIRST,
         "Only this benchmark; repeatable. [default: all of the table]",
@@ -32,12 +37,19 @@ class PaperOptions(TrialOptions):
         default=0.01,
     )
     dry_run: bool = option(HelpGroup.FIRST, "Say what would be asked for at most, and ask nothing.")
-    data_dir: Path | None = option(HelpGroup.TASK, "Folder with the benchmark's data, for a machine without the hub.")
-    data: Path | None = option(
-        HelpGroup.TASK, "JSONL or CSV of your own problems, with prompt and answer, in place of the benchmark's."
+    data_dir: Path | None = option(
+        HelpGroup.TASK, "Folder with the benchmark's data, for a machine without the hub."
     )
-    lora: tuple[Path, ...] = option(HelpGroup.TASK, "A result of bench/studies/lora_grpo.py for the row LoRA-GRPO; repeatable.")
-    top_logprobs: int | None = option(HelpGroup.SAMPLING, "Alternatives listed a token. [default: 20, or the limit]", type=COUNT)
+    data: Path | None = option(
+        HelpGroup.TASK,
+        "JSONL or CSV of your own problems, with prompt and answer, in place of the benchmark's.",
+    )
+    lora: tuple[Path, ...] = option(
+        HelpGroup.TASK, "A result of bench/studies/lora_grpo.py for the row LoRA-GRPO; repeatable."
+    )
+    top_logprobs: int | None = option(
+        HelpGroup.SAMPLING, "Alternatives listed a token. [default: 20, or the limit]", type=COUNT
+    )
 
 
 @command(NAME, PaperOptions)
@@ -64,12 +76,16 @@ class _Alone(Commands):
         """The one command."""
         return paper_command if cmd_name == NAME else None
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """The one command, without what blb.toml says."""
         return click.Group.resolve_command(self, ctx, args)
 
 
-main = _Alone("python -m", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+main = _Alone(
+    "python -m", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 
 if __name__ == "__main__":
     main(prog_name="python -m")

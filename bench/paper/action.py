@@ -56,7 +56,14 @@ def execute(options: PaperOptions) -> None:
         options, lambda budget: _run(options, configuration, parts, folder, remembering, budget)
     )
     notes = differences(
-        configuration, parts, results, scale=options.scale, model=model, provider=options.provider, endpoint=endpoint, lora=lora
+        configuration,
+        parts,
+        results,
+        scale=options.scale,
+        model=model,
+        provider=options.provider,
+        endpoint=endpoint,
+        lora=lora,
     )
     document = Reproduction(
         table=configuration.table,
@@ -71,7 +78,9 @@ def execute(options: PaperOptions) -> None:
         comparison(configuration, results, Path(model).name, lora),
         *(details(configuration, result, lora) for result in results),
     ]
-    (folder / "reproduction.json").write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (folder / "reproduction.json").write_text(
+        document.model_dump_json(indent=2) + "\n", encoding="utf-8"
+    )
     (folder / "reproduction.md").write_text(markdown(document, tables), encoding="utf-8")
     if options.as_json:
         print_json(document.model_dump())
@@ -90,7 +99,9 @@ def _parts(configuration: Configuration, options: PaperOptions) -> list[Scaled]:
     own = [name for name in ("data", "data_dir") if getattr(options, name) is not None]
     if own and len(names) > 1:
         option = own[0].replace("_", "-")
-        raise InputError(f"--{option} has the problems of one benchmark, and {', '.join(names)} would be run; give one --benchmark")
+        raise InputError(
+            f"--{option} has the problems of one benchmark, and {', '.join(names)} would be run; give one --benchmark"
+        )
     return [_part(configuration, name, options) for name in names]
 
 
@@ -143,17 +154,26 @@ async def _run(
                 served = (trials.session.model, trials.session.endpoint)
                 yield replace(trials, report=remembering)
 
-        results.append(await run(BenchmarkRun(configuration, part, folder, options.seed or 0), opened))
+        results.append(
+            await run(BenchmarkRun(configuration, part, folder, options.seed or 0), opened)
+        )
     return results, *served
 
 
-def _print_plan(plan: Sequence[str], parts: Sequence[Scaled], configuration: Configuration, *, as_json: bool) -> None:
+def _print_plan(
+    plan: Sequence[str], parts: Sequence[Scaled], configuration: Configuration, *, as_json: bool
+) -> None:
     if not as_json:
         click.echo("\n".join(plan))
         return
     stages = {
         part.name: [
-            {"stage": stage.title, "completions": stage.completions, "tokens": stage.tokens, "prompt_tokens": stage.prompt_tokens}
+            {
+                "stage": stage.title,
+                "completions": stage.completions,
+                "tokens": stage.tokens,
+                "prompt_tokens": stage.prompt_tokens,
+            }
             for stage in part.stages(configuration)
         ]
         for part in parts

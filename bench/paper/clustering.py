@@ -91,7 +91,9 @@ def token_texts(vocabulary: Vocabulary) -> list[str | None]:
 def special_texts(vocabulary: Vocabulary) -> list[str]:
     """The texts that no words contain, sorted: names of special tokens, whitespace, and fragments of characters."""
     table = {token: raw.decode(errors="replace") for token, raw in vocabulary.ordinary.items()}
-    fragments = {text for token, text in table.items() if text.encode() != vocabulary.ordinary[token]}
+    fragments = {
+        text for token, text in table.items() if text.encode() != vocabulary.ordinary[token]
+    }
     blank = {text for text in table.values() if not text.strip()}
     return sorted(fragments | blank | {_name(name) for name in vocabulary.special})
 
@@ -106,7 +108,9 @@ def _name(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _key(texts: Sequence[str | None], corpus: Sequence[str], encoder: str, k: int, seed: int) -> str:
+def _key(
+    texts: Sequence[str | None], corpus: Sequence[str], encoder: str, k: int, seed: int
+) -> str:
     """What labels depend on, in one hash."""
     document = json.dumps([texts, corpus, encoder, k, seed, RESTARTS])
     return f"clusters-sha256:{hashlib.sha256(document.encode()).hexdigest()}"
@@ -117,10 +121,22 @@ def _read(path: Path, key: str) -> Ids | None:
     if not path.exists():
         return None
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:  # given a path it leaks a damaged file
+        with np.load(
+            io.BytesIO(path.read_bytes()), allow_pickle=False
+        ) as file:  # given a path it leaks a damaged file
             return file["labels"].astype(np.int64) if str(file["key"]) == key else None
-    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} is no file of cluster labels, or a damaged one ({error}): remove it") from error
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise InputError(
+            f"{path} is no file of cluster labels, or a damaged one ({error}): remove it"
+        ) from error
 
 
 def _write(path: Path, key: str, labels: Ids) -> None:
@@ -129,4 +145,6 @@ def _write(path: Path, key: str, labels: Ids) -> None:
         with replacing(path) as draft, draft.open("xb") as file:
             np.savez_compressed(file, key=np.array(key), labels=labels)
     except OSError as error:
-        raise InputError(f"cannot write the cluster labels to {path}: {error.strerror or error}") from error
+        raise InputError(
+            f"cannot write the cluster labels to {path}: {error.strerror or error}"
+        ) from error

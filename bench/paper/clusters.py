@@ -60,7 +60,9 @@ class TiedIPS(IPS):
         cluster_of[alone] = len(clusters) + np.arange(len(alone))
         self._cluster_of, self._sampled_cluster = cluster_of, cluster_of[sampled]
         # One cell more, which stays 0, is what a token in no cluster finds at index -1.
-        self._observed: Ids = np.bincount(self._sampled_cluster, minlength=len(clusters) + len(alone) + 1)
+        self._observed: Ids = np.bincount(
+            self._sampled_cluster, minlength=len(clusters) + len(alone) + 1
+        )
         self.n_clusters, self.n_untied = len(clusters), len(alone)
         self.n_unobserved = int((self._observed[: len(clusters)] == 0).sum())
         self.observed_share = (len(sampled) - len(alone)) / max(int(tied.sum()), 1)
@@ -84,7 +86,9 @@ def _checked(labels: npt.ArrayLike) -> Ids:
             f"labels have shape {given.shape} and type {given.dtype}; give one whole number for each token of the vocabulary"
         )
     if int(given.min()) < -1:
-        raise InputError(f"token {int(given.argmin())} has the label {int(given.min())}; clusters count from 0, -1 is none")
+        raise InputError(
+            f"token {int(given.argmin())} has the label {int(given.min())}; clusters count from 0, -1 is none"
+        )
     return given.astype(np.int64)
 
 
@@ -126,7 +130,9 @@ def clusters_in_table(labels: Ids) -> Iterator[None]:
         del ROWS[NAME], _Row.current
 
 
-async def clusters_of(trials: Trials, task: Task, samples: int, k: int, embedding: str | None) -> Ids:
+async def clusters_of(
+    trials: Trials, task: Task, samples: int, k: int, embedding: str | None
+) -> Ids:
     """(v,) the cluster of each token id: ``k`` of them, of the words of ``samples`` completions a validation prompt.
 
     Raises:
@@ -138,7 +144,9 @@ async def clusters_of(trials: Trials, task: Task, samples: int, k: int, embeddin
     keys = await trials.collect("validation, base", task.validation, draw, samples, scored=False)
     texts = [completion.text for row in keys for completion in trials.store.completions(row)]
     cache = trials.store.path.with_name("clusters.npz")
-    made = await asyncio.to_thread(cluster_vocabulary, session.vocabulary, texts, k=k, encoder=embedding, cache=cache)
+    made = await asyncio.to_thread(
+        cluster_vocabulary, session.vocabulary, texts, k=k, encoder=embedding, cache=cache
+    )
     sizes = sorted(made.sizes.tolist())
     trials.report.remark(
         f"{made.k} clusters of {made.corpus:,} words and special strings by {made.encoder}, {sizes[0]:,} to {sizes[-1]:,} tokens"

@@ -102,6 +102,8 @@ class Configuration(_Section):
 def load_configuration(table: str) -> Configuration:
     """The settings of the paper's table ``table``, accuracy or compression. InputError: there is no such table."""
     if table not in TABLES:
-        raise InputError(f"the paper's tables that can be run are {' and '.join(TABLES)}, not {table!r}")
+        raise InputError(
+            f"the paper's tables that can be run are {' and '.join(TABLES)}, not {table!r}"
+        )
     text = resources.files("bench.paper").joinpath(f"{table}.toml").read_text(encoding="utf-8")
     return Configuration.model_validate(tomllib.loads(text))

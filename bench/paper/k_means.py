@@ -15,7 +15,14 @@ RESTARTS = 10
 """Runs of k-means; the one with the least squared distance counts."""
 
 
-def cluster_labels(texts: Sequence[str | None], corpus: Iterable[str], *, encoder: Encoder, k: int = 32, seed: int = 0) -> Ids:
+def cluster_labels(
+    texts: Sequence[str | None],
+    corpus: Iterable[str],
+    *,
+    encoder: Encoder,
+    k: int = 32,
+    seed: int = 0,
+) -> Ids:
     """(v,) the nearest of ``k`` centroids of the embedded ``corpus``, a set of words, for each of ``texts``; -1 for None.
 
     Raises InputError: k below 1, fewer than k different words, vectors that are not finite, or scikit-learn is not installed.
@@ -38,7 +45,9 @@ def _embedded(encoder: Encoder, texts: Sequence[str]) -> FloatArray:
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
-        raise InputError(f"the encoder's vector of {texts[int(finite.argmin())]!r} is not finite; use another embedding model")
+        raise InputError(
+            f"the encoder's vector of {texts[int(finite.argmin())]!r} is not finite; use another embedding model"
+        )
     return vectors
 
 

@@ -9,7 +9,9 @@ from bench.paper.results import BenchmarkResult, LoraResult
 from bench.paper.scaling import Scaled, ScalingStage
 
 
-def plan_sentences(configuration: Configuration, parts: Sequence[Scaled], scale: float) -> list[str]:
+def plan_sentences(
+    configuration: Configuration, parts: Sequence[Scaled], scale: float
+) -> list[str]:
     """What is scaled, what each stage asks for at most, and the sum."""
     told: list[str] = []
     stages: list[ScalingStage] = []
@@ -52,7 +54,11 @@ def differences(
     ]
     for part, result in zip(parts, results, strict=True):
         told += _of_benchmark(part, result)
-    left = [each.title for name, each in configuration.benchmarks.items() if name not in {part.name for part in parts}]
+    left = [
+        each.title
+        for name, each in configuration.benchmarks.items()
+        if name not in {part.name for part in parts}
+    ]
     told += [f"not run: {', '.join(left)}"] * bool(left)
     told += [f"the paper does not tell {what}" for what in configuration.not_told]
     if configuration.objective == "pareto":

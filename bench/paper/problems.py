@@ -10,7 +10,9 @@ from blackbox_lb.tasks import Task, load_task
 from blackbox_lb.tasks.harness import HarnessOptions, load_harness
 
 
-def load_problems(benchmark: Benchmark, data: Path | None = None, data_dir: Path | None = None) -> Task:
+def load_problems(
+    benchmark: Benchmark, data: Path | None = None, data_dir: Path | None = None
+) -> Task:
     """The benchmark's problems in three splits, from the hub or from the files in ``data_dir``; or those of the file ``data``.
 
     InputError: the problems, or what reads them, are not to be had.
@@ -18,4 +20,6 @@ def load_problems(benchmark: Benchmark, data: Path | None = None, data_dir: Path
     if data is not None:
         return replace(load_task(data=data), note=f"problems from {data.name}, not the paper's")
     sampled = benchmark.validation if benchmark.validation_from_train else None
-    return load_harness(benchmark.harness, HarnessOptions(data_dir=data_dir, validation_size=sampled))
+    return load_harness(
+        benchmark.harness, HarnessOptions(data_dir=data_dir, validation_size=sampled)
+    )

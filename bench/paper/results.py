@@ -102,11 +102,15 @@ def load_lora(path: Path, table: str) -> LoraResult:
     try:
         found = LoraResult.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; give a file that bench/studies/lora_grpo.py wrote") from error
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; give a file that bench/studies/lora_grpo.py wrote"
+        ) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"{path} is not a result of bench/studies/lora_grpo.py: {where}: {first['msg']}") from error
+        raise InputError(
+            f"{path} is not a result of bench/studies/lora_grpo.py: {where}: {first['msg']}"
+        ) from error
     if found.table != table:
         raise InputError(
             f"{path} is of the table {found.table!r}, not {table!r}; run bench/studies/lora_grpo.py with the other --reward"

@@ -71,7 +71,8 @@ def rewards_of(configuration: Configuration, scaled: Scaled) -> tuple[Reward, Re
     """The reward under the token cap of training and validation, and under that of the test."""
     paper, correct = scaled.benchmark, scaled.task.correct
     training, test = (
-        parse_reward(configuration.reward, max_tokens=cap, correct=correct) for cap in (paper.train_cap, paper.test_cap)
+        parse_reward(configuration.reward, max_tokens=cap, correct=correct)
+        for cap in (paper.train_cap, paper.test_cap)
     )
     return training, test
 
@@ -119,17 +120,27 @@ async def _clusters(job: BenchmarkRun, opened: Opened, *, unlearnable: str | Non
     """
     missing = [name for name in ("sentence_transformers", "sklearn") if find_spec(name) is None]
     if missing:
-        return _Learned(MethodResult(method="clusters", missing=f"needs the extra clusters: {EXTRA}"))
+        return _Learned(
+            MethodResult(method="clusters", missing=f"needs the extra clusters: {EXTRA}")
+        )
     if unlearnable:
         return _Learned(MethodResult(method="clusters", missing=unlearnable))
     settings, training = job.configuration, rewards_of(job.configuration, job.scaled)[0]
     try:
         async with opened(True) as trials:
-            drawn, samples = replace(trials, reward=training), job.plan("clusters").validation_samples
-            labels = await clusters_of(drawn, job.scaled.task, samples, settings.clusters, settings.embedding or None)
+            drawn, samples = (
+                replace(trials, reward=training),
+                job.plan("clusters").validation_samples,
+            )
+            labels = await clusters_of(
+                drawn, job.scaled.task, samples, settings.clusters, settings.embedding or None
+            )
             with clusters_in_table(labels):
                 return await _learned(job, trials, "clusters")
-    except (InputError, ConnectionFailed) as error:  # the embedding model, or the vocabulary, is not to be had
+    except (
+        InputError,
+        ConnectionFailed,
+    ) as error:  # the embedding model, or the vocabulary, is not to be had
         return _Learned(MethodResult(method="clusters", missing=str(error)))
 
 
@@ -144,11 +155,18 @@ async def _learned(job: BenchmarkRun, trials: Trials, method: Learner) -> _Learn
     except InputError as error:
         trials.report.remark(f"{name} not run: {error}")
         return _Learned(MethodResult(method=method, missing=str(error)))
-    scores = await trials.scores(f"test at greedy, {method}", task.test, GREEDY, 1, result.bias.logit_bias)
+    scores = await trials.scores(
+        f"test at greedy, {method}", task.test, GREEDY, 1, result.bias.logit_bias
+    )
     folder = job.folder / job.scaled.name / method
     folder.mkdir(parents=True, exist_ok=True)
     result.uncompiled.save(folder / "learned.json")
-    return _Learned(_told(method, result, trials, job.configuration.clusters), scores, result.bias, folder / "bias.json")
+    return _Learned(
+        _told(method, result, trials, job.configuration.clusters),
+        scores,
+        result.bias,
+        folder / "bias.json",
+    )
 
 
 def _told(method: Learner, result: FitResult, trials: Trials, clusters: int) -> MethodResult:
@@ -175,7 +193,9 @@ def _judged(base: PolicyScores, learned: Sequence[_Learned], reward: Reward) -> 
         result = each.result
         if each.scores is not None and each.bias is not None and each.path is not None:
             each.bias.verified(verdict).save(each.path)
-            result = _scored(result.model_copy(update={"verdict": verdict, "bias": str(each.path)}), each.scores)
+            result = _scored(
+                result.model_copy(update={"verdict": verdict, "bias": str(each.path)}), each.scores
+            )
         told.append(result)
     return told
 

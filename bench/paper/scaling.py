@@ -47,7 +47,9 @@ class PlannedRollouts:
         Within half a problem's rollouts of ``share``, but for the smallest numbers that this module allows.
         """
         if not 0 < share <= 1:
-            raise InputError(f"scale is {share:g}; it is the share of the paper's rollouts to draw, above 0 and at most 1")
+            raise InputError(
+                f"scale is {share:g}; it is the share of the paper's rollouts to draw, above 0 and at most 1"
+            )
         samples = min(self.samples, max(FEWEST_ROLLOUTS, round(self.samples * math.sqrt(share))))
         problems = min(self.problems, max(FEWEST_PROBLEMS, round(self.total * share / samples)))
         return PlannedRollouts(problems, samples)
@@ -103,19 +105,38 @@ class Scaled:
         """What is asked of the provider at most; what is in the store already is not asked again."""
         paper, task = self.benchmark, self.task
         grid = len(configuration.alpha) * len(configuration.tau)
-        tried = [grid, 2 * len(configuration.projection.tau)] + [grid] * bool(configuration.clusters)
+        tried = [grid, 2 * len(configuration.projection.tau)] + [grid] * bool(
+            configuration.clusters
+        )
         learned = len(tried)
         judged = {paper.train_cap, paper.test_cap}
 
         def stage(title: str, examples: Sequence[Example], each: int, cap: int) -> ScalingStage:
-            characters = sum(len(message.content) for example in examples for message in example.prompt.messages)
-            return ScalingStage(title, len(examples) * each, cap, math.ceil(characters / CHARACTERS / max(len(examples), 1)))
+            characters = sum(
+                len(message.content) for example in examples for message in example.prompt.messages
+            )
+            return ScalingStage(
+                title,
+                len(examples) * each,
+                cap,
+                math.ceil(characters / CHARACTERS / max(len(examples), 1)),
+            )
 
         return (
             stage("training", task.train, self.rollouts.samples, paper.train_cap),
-            stage("validation, base", task.validation, 1 + bool(configuration.clusters), paper.train_cap),
-            stage(f"validation, {sum(tried)} candidates", task.validation, sum(tried), paper.train_cap),
-            *(stage(f"test, at most {cap} tokens", task.test, 1 + learned, cap) for cap in sorted(judged)),
+            stage(
+                "validation, base",
+                task.validation,
+                1 + bool(configuration.clusters),
+                paper.train_cap,
+            ),
+            stage(
+                f"validation, {sum(tried)} candidates", task.validation, sum(tried), paper.train_cap
+            ),
+            *(
+                stage(f"test, at most {cap} tokens", task.test, 1 + learned, cap)
+                for cap in sorted(judged)
+            ),
             stage("test, KL to the base", task.test, learned, paper.train_cap),
         )
 
@@ -126,10 +147,18 @@ def scaled(name: str, benchmark: Benchmark, task: Task, scale: float, share: flo
     Raises:
         InputError: ``scale`` is not in (0, 1], or a split has no problem.
     """
-    for split, examples in (("training", task.train), ("validation", task.validation), ("test", task.test)):
+    for split, examples in (
+        ("training", task.train),
+        ("validation", task.validation),
+        ("test", task.test),
+    ):
         if not examples:
-            raise InputError(f"{task.name} has no {split} problems; {benchmark.title} needs some in every split")
-    rollouts = PlannedRollouts(min(benchmark.train, len(task.train)), benchmark.rollouts).part(scale)
+            raise InputError(
+                f"{task.name} has no {split} problems; {benchmark.title} needs some in every split"
+            )
+    rollouts = PlannedRollouts(min(benchmark.train, len(task.train)), benchmark.rollouts).part(
+        scale
+    )
     return Scaled(
         name,
         benchmark,
@@ -150,5 +179,7 @@ def _judged(paper: int, scale: float) -> int:
 
 def picked(examples: Sequence[Example], count: int) -> tuple[Example, ...]:
     """The first ``count`` in an order that only ids decide: benchmarks are sorted by subject, and a part must have them all."""
-    order = sorted(examples, key=lambda example: blake2b(example.id.encode(), digest_size=8).digest())
+    order = sorted(
+        examples, key=lambda example: blake2b(example.id.encode(), digest_size=8).digest()
+    )
     return tuple(order[:count])

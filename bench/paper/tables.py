@@ -28,7 +28,10 @@ def offsets(mean: float, low: float, high: float) -> str:
 
 
 def comparison(
-    configuration: Configuration, results: Sequence[BenchmarkResult], model: str, lora: Sequence[LoraResult] = ()
+    configuration: Configuration,
+    results: Sequence[BenchmarkResult],
+    model: str,
+    lora: Sequence[LoraResult] = (),
 ) -> TextTable:
     """The paper's table with our columns: beside each benchmark that was run, or, where its columns are models, after them."""
     places = _places(configuration, results)
@@ -42,7 +45,9 @@ def comparison(
     return TextTable(configuration.caption, tuple(header), (*rows, *ours))
 
 
-def _places(configuration: Configuration, results: Sequence[BenchmarkResult]) -> list[tuple[str, BenchmarkResult | None]]:
+def _places(
+    configuration: Configuration, results: Sequence[BenchmarkResult]
+) -> list[tuple[str, BenchmarkResult | None]]:
     """The paper's columns, each with our result for it; a result that has no column of its own follows them, without a key."""
     by_name = {result.benchmark: result for result in results}
     places = [(key, by_name.pop(key, None)) for key in configuration.columns]
@@ -67,7 +72,9 @@ def _row(
 
 
 def _projection(
-    configuration: Configuration, places: Sequence[tuple[str, BenchmarkResult | None]], results: Sequence[BenchmarkResult]
+    configuration: Configuration,
+    places: Sequence[tuple[str, BenchmarkResult | None]],
+    results: Sequence[BenchmarkResult],
 ) -> list[tuple[str, ...]]:
     if not any(result.method("projection") for result in results):
         return []
@@ -85,10 +92,14 @@ def _share(results: Sequence[BenchmarkResult]) -> str:
     pairs = [[result.method(name) for name in ("projection", "ips")] for result in results]
     counts = [[own.rollouts for own in pair if own and own.rollouts] for pair in pairs]
     both = [pair for pair in counts if len(pair) == len(("projection", "ips"))]
-    return f"{sum(part for part, _ in both) / sum(whole for _, whole in both):.0%}" if both else "part"
+    return (
+        f"{sum(part for part, _ in both) / sum(whole for _, whole in both):.0%}" if both else "part"
+    )
 
 
-def _ours(configuration: Configuration, method: str, result: BenchmarkResult, lora: Sequence[LoraResult]) -> str:
+def _ours(
+    configuration: Configuration, method: str, result: BenchmarkResult, lora: Sequence[LoraResult]
+) -> str:
     if method == "lora":
         found = next((each for each in lora if each.benchmark == result.benchmark), None)
         return "not run" if found is None else _cell(configuration, found.accuracy, found.tokens)
@@ -100,7 +111,11 @@ def _ours(configuration: Configuration, method: str, result: BenchmarkResult, lo
 
 def _cell(configuration: Configuration, accuracy: Mean | None, tokens: Mean | None) -> str:
     mean, unit = (accuracy, 100.0) if configuration.metric == "accuracy" else (tokens, 1.0)
-    return "not known" if mean is None else offsets(unit * mean.mean, unit * mean.low, unit * mean.high)
+    return (
+        "not known"
+        if mean is None
+        else offsets(unit * mean.mean, unit * mean.low, unit * mean.high)
+    )
 
 
 def _params(method: str, results: Sequence[BenchmarkResult], lora: Sequence[LoraResult]) -> str:
@@ -108,12 +123,18 @@ def _params(method: str, results: Sequence[BenchmarkResult], lora: Sequence[Lora
     if method == "base":
         return "--"
     found = [each.params for each in lora] if method == "lora" else []
-    found += [own.params for result in results if (own := result.method(method)) and own.params is not None]
+    found += [
+        own.params
+        for result in results
+        if (own := result.method(method)) and own.params is not None
+    ]
     low, high = (min(found), max(found)) if found else (0, 0)
     return NONE if not found else f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
-def details(configuration: Configuration, result: BenchmarkResult, lora: Sequence[LoraResult] = ()) -> TextTable:
+def details(
+    configuration: Configuration, result: BenchmarkResult, lora: Sequence[LoraResult] = ()
+) -> TextTable:
     """What each method learned from and chose, and both metrics with their paired difference to the base."""
     title = configuration.benchmarks[result.benchmark].title
     rows = [_detail(own) for own in result.methods]
@@ -123,7 +144,16 @@ def details(configuration: Configuration, result: BenchmarkResult, lora: Sequenc
         if each.benchmark == result.benchmark
     ]
     caption = f"{title}: {result.test:,} test problems, greedy, each against the base on the same problems"
-    header = ("method", "rollouts", "entries", "chosen", "accuracy %", *_COMPARED, "tokens", *_COMPARED)
+    header = (
+        "method",
+        "rollouts",
+        "entries",
+        "chosen",
+        "accuracy %",
+        *_COMPARED,
+        "tokens",
+        *_COMPARED,
+    )
     return TextTable(caption, header, tuple(rows))
 
 
@@ -139,8 +169,14 @@ def _detail(own: MethodResult) -> tuple[str, ...]:
     cells = [own.method, *counts, own.chosen or NONE]
     for name, mean, unit in (("accuracy", own.accuracy, 100.0), ("tokens", own.tokens, 1.0)):
         row = next((each for each in own.verdict if each.metric == name), None)
-        cells.append(NONE if mean is None else offsets(unit * mean.mean, unit * mean.low, unit * mean.high))
-        cells.append(NONE if row is None else f"{unit * row.difference:+.2f} ({unit * row.low:+.2f} to {unit * row.high:+.2f})")
+        cells.append(
+            NONE if mean is None else offsets(unit * mean.mean, unit * mean.low, unit * mean.high)
+        )
+        cells.append(
+            NONE
+            if row is None
+            else f"{unit * row.difference:+.2f} ({unit * row.low:+.2f} to {unit * row.high:+.2f})"
+        )
         cells.append(NONE if row is None else row.verdict)
     return tuple(cells)
 

@@ -24,7 +24,9 @@ async def main(job: Job) -> None:
     store.unlink(missing_ok=True)
     provider, sampling = job.dialect, Sampling(max_tokens=job.tokens, top_logprobs=job.top)
     asked = 0
-    async with connect(provider, model=job.model, base_url=f"{job.base_url}/v1", endpoint="chat") as session:
+    async with connect(
+        provider, model=job.model, base_url=f"{job.base_url}/v1", endpoint="chat"
+    ) as session:
         from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
         tokenizer = Tokenizer("bench", None)
@@ -32,9 +34,20 @@ async def main(job: Job) -> None:
 
             async def fetch(completions: int) -> None:
                 nonlocal asked
-                prompts = [Prompt.user(f"Write on the number {asked + each}.") for each in range(completions)]
+                prompts = [
+                    Prompt.user(f"Write on the number {asked + each}.")
+                    for each in range(completions)
+                ]
                 asked += completions
-                await collect(session, kept, tokenizer, prompts, Draw(sampling), samples=1, concurrency=job.concurrency)
+                await collect(
+                    session,
+                    kept,
+                    tokenizer,
+                    prompts,
+                    Draw(sampling),
+                    samples=1,
+                    concurrency=job.concurrency,
+                )
 
             await timed(job, fetch, KEEPS)
 
@@ -42,7 +55,9 @@ async def main(job: Job) -> None:
 def with_ranks() -> None:
     """Let tiktoken find o200k_base without the internet."""
     folder = os.environ["TIKTOKEN_CACHE_DIR"] = tempfile.mkdtemp()
-    Path(folder, hashlib.sha1(RANKS.encode(), usedforsecurity=False).hexdigest()).write_bytes(rank_file())
+    Path(folder, hashlib.sha1(RANKS.encode(), usedforsecurity=False).hexdigest()).write_bytes(
+        rank_file()
+    )
 
 
 if __name__ == "__main__":

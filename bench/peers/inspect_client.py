@@ -22,16 +22,27 @@ KEEPS = "nothing: an object for every token is dropped"
 async def main(job: Job) -> None:
     """Workers that share one model; ``max_connections`` is theirs, too."""
     config = GenerateConfig(
-        logprobs=True, top_logprobs=job.top, max_tokens=job.tokens, temperature=1.0, max_connections=job.concurrency
+        logprobs=True,
+        top_logprobs=job.top,
+        max_tokens=job.tokens,
+        temperature=1.0,
+        max_connections=job.concurrency,
     )
-    model = get_model(f"openai-api/bench/{job.model}", base_url=f"{job.base_url}/v1", api_key="bench", config=config)
+    model = get_model(
+        f"openai-api/bench/{job.model}",
+        base_url=f"{job.base_url}/v1",
+        api_key="bench",
+        config=config,
+    )
 
     async def work(numbers: itertools.count[int], until: int) -> None:
         while (number := next(numbers)) < until:
             output = await model.generate(f"Write on the number {number}.")
             logprobs = output.choices[0].logprobs
             if logprobs is None or len(logprobs.content) != job.tokens:
-                raise RuntimeError(f"inspect_ai returned {logprobs and len(logprobs.content)} logprobs of {job.tokens}")
+                raise RuntimeError(
+                    f"inspect_ai returned {logprobs and len(logprobs.content)} logprobs of {job.tokens}"
+                )
 
     async def collect(completions: int) -> None:
         numbers = itertools.count()

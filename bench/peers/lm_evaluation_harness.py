@@ -24,19 +24,29 @@ KEEPS = "the texts, in memory; it drops the logprobs"
 async def main(job: Job) -> None:
     """Lists of requests, as its tasks hand them over; it runs an event loop of its own for each list."""
     model = LocalChatCompletion(
-        model=job.model, base_url=job.base_url + PATH, num_concurrent=job.concurrency, max_gen_toks=job.tokens
+        model=job.model,
+        base_url=job.base_url + PATH,
+        num_concurrent=job.concurrency,
+        max_gen_toks=job.tokens,
     )
     wanted = {"until": [], "logprobs": True, "top_logprobs": job.top, "temperature": 1.0}
 
     async def collect(completions: int) -> None:
         prompts = [
-            model.apply_chat_template([{"role": "user", "content": f"Write on the number {number}."}])
+            model.apply_chat_template(
+                [{"role": "user", "content": f"Write on the number {number}."}]
+            )
             for number in range(completions)
         ]
-        requests = [Instance(request_type="generate_until", doc={}, arguments=(prompt, dict(wanted)), idx=0) for prompt in prompts]
+        requests = [
+            Instance(request_type="generate_until", doc={}, arguments=(prompt, dict(wanted)), idx=0)
+            for prompt in prompts
+        ]
         texts = await asyncio.to_thread(model.generate_until, requests, disable_tqdm=True)
         if len(texts) != completions or not all(texts):
-            raise RuntimeError(f"{len(texts)} texts came where {completions} were asked for, or an empty one")
+            raise RuntimeError(
+                f"{len(texts)} texts came where {completions} were asked for, or an empty one"
+            )
 
     await timed(job, collect, KEEPS)
 

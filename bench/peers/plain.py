@@ -21,7 +21,9 @@ async def main(job: Job) -> None:
     """Workers that share one client and one count."""
     path = "/tiny" if job.name == "tiny" else PATH
     limits = httpx2.Limits(max_connections=job.concurrency)
-    async with httpx2.AsyncClient(base_url=job.base_url, limits=limits, timeout=600, trust_env=False) as client:
+    async with httpx2.AsyncClient(
+        base_url=job.base_url, limits=limits, timeout=600, trust_env=False
+    ) as client:
 
         async def work(numbers: itertools.count[int], until: int) -> None:
             while (number := next(numbers)) < until:

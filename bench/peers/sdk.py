@@ -10,7 +10,10 @@ import openai
 
 from bench.peers.timed import Job, arguments, body, timed
 
-KEEPS = {"raw": "nothing: the bytes are dropped unread", "typed": "nothing: an object for every token is dropped"}
+KEEPS = {
+    "raw": "nothing: the bytes are dropped unread",
+    "typed": "nothing: an object for every token is dropped",
+}
 
 
 async def main(job: Job) -> None:

@@ -29,9 +29,14 @@ def main(job: Job) -> None:
     if any(process.returncode for process in running):
         raise SystemExit("one of the two failed")
     found = [json.loads(each.strip().splitlines()[-1]) for each in said]
-    together = {name: sum(each[name] / each["seconds"] for each in found) for name in ("completions", "cpu")}
+    together = {
+        name: sum(each[name] / each["seconds"] for each in found) for name in ("completions", "cpu")
+    }
     together |= {"seconds": 1.0, "peak": sum(each["peak"] for each in found)}
-    print(json.dumps({**asdict(job), **together, "keeps": f"the same, in {SHARDS} stores"}), flush=True)
+    print(
+        json.dumps({**asdict(job), **together, "keeps": f"the same, in {SHARDS} stores"}),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -44,13 +44,21 @@ def arguments() -> Job:
     """The job, from the command line."""
     parser = argparse.ArgumentParser()
     for name, kind in Job.__annotations__.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", required=True, type={"int": int, "float": float}.get(kind, str))
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            required=True,
+            type={"int": int, "float": float}.get(kind, str),
+        )
     return Job(**vars(parser.parse_args()))
 
 
 def options(job: Job) -> list[str]:
     """What ``arguments`` reads the job from."""
-    return [word for name, value in asdict(job).items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return [
+        word
+        for name, value in asdict(job).items()
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
 
 
 def body(job: Job, number: int) -> dict[str, object]:
@@ -81,6 +89,8 @@ async def timed(job: Job, collect: Collect, keeps: str) -> None:
     while not cpu or seconds < job.seconds / 2:
         number = max(job.concurrency, round(number / seconds * job.seconds))
         seconds, cpu = await _spent(collect, number)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
     found = {"completions": number, "seconds": seconds, "cpu": cpu, "peak": most, "keeps": keeps}
     print(json.dumps({**asdict(job), **found}), flush=True)

@@ -31,7 +31,9 @@ def client() -> Any:
     package = importlib.util.find_spec("vllm")  # found, not imported
     if package is None or not package.submodule_search_locations:
         raise RuntimeError("the wheel of vLLM is not installed")
-    spec = importlib.util.spec_from_file_location("endpoint_request_func", Path(package.submodule_search_locations[0], MODULE))
+    spec = importlib.util.spec_from_file_location(
+        "endpoint_request_func", Path(package.submodule_search_locations[0], MODULE)
+    )
     if spec is None or spec.loader is None:
         raise RuntimeError(f"vLLM has no {MODULE}")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -44,15 +46,21 @@ async def main(job: Job) -> None:
     theirs, gate = client(), asyncio.Semaphore(job.concurrency)
     wanted = {"logprobs": True, "top_logprobs": job.top, "temperature": 1.0}
     connector = aiohttp.TCPConnector(limit=job.concurrency, limit_per_host=job.concurrency)
-    async with aiohttp.ClientSession(connector=connector, trust_env=False, timeout=theirs.AIOHTTP_TIMEOUT) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, trust_env=False, timeout=theirs.AIOHTTP_TIMEOUT
+    ) as session:
 
         async def one(number: int) -> None:
             prompt = f"Write on the number {number}."
-            asked = theirs.RequestFuncInput(prompt, job.base_url + PATH, 12, job.tokens, job.model, extra_body=dict(wanted))
+            asked = theirs.RequestFuncInput(
+                prompt, job.base_url + PATH, 12, job.tokens, job.model, extra_body=dict(wanted)
+            )
             async with gate:
                 found = await theirs.async_request_openai_chat_completions(asked, session)
             if not found.success or found.output_tokens != job.tokens:
-                raise RuntimeError(f"{found.output_tokens} of {job.tokens} tokens came: {found.error[-300:]}")
+                raise RuntimeError(
+                    f"{found.output_tokens} of {job.tokens} tokens came: {found.error[-300:]}"
+                )
 
         async def collect(completions: int) -> None:
             await asyncio.gather(*(one(number) for number in range(completions)))

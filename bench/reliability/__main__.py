@@ -25,8 +25,14 @@ __all__ = ["main"]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--out", type=click.Path(path_type=Path), help="Write the row and its numbers as JSON.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Where the runs lie. [default: a temporary folder]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write the row and its numbers as JSON."
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Where the runs lie. [default: a temporary folder]",
+)
 @click.pass_context
 def main(ctx: click.Context, out: Path | None, folder: Path | None) -> None:
     """What survives kills, faults, many writers, a moving clock and a full disk."""
@@ -44,7 +50,12 @@ def _measure(ctx: click.Context, measure: Callable[[Path], Row]) -> None:
 
 
 @main.command("kill")
-@click.option("--runs", type=click.IntRange(1), default=200, help="Each is killed up to three times, then resumed.")
+@click.option(
+    "--runs",
+    type=click.IntRange(1),
+    default=200,
+    help="Each is killed up to three times, then resumed.",
+)
 @click.option("--seed", type=int, default=0, help="Of the instants.")
 @click.pass_context
 def _kill(ctx: click.Context, runs: int, seed: int) -> None:
@@ -66,7 +77,12 @@ def _soak(ctx: click.Context, seconds: float) -> None:
 @click.pass_context
 def _writers(ctx: click.Context, writers: int, seconds: float) -> None:
     """Many processes on one store."""
-    _measure(ctx, lambda folder: reliability_writers.writers(reliability_writers.Plan(writers, seconds), folder))
+    _measure(
+        ctx,
+        lambda folder: reliability_writers.writers(
+            reliability_writers.Plan(writers, seconds), folder
+        ),
+    )
 
 
 @main.command("clock")
@@ -77,13 +93,21 @@ def _clock(ctx: click.Context) -> None:
 
 
 @main.command("disk")
-@click.option("--fills", type=click.IntRange(1), default=reliability_disk.Plan().fills, help="Fits, each with more room.")
+@click.option(
+    "--fills",
+    type=click.IntRange(1),
+    default=reliability_disk.Plan().fills,
+    help="Fits, each with more room.",
+)
 @click.pass_context
 def _disk(ctx: click.Context, fills: int) -> None:
     """A disk that fills up; needs Linux with tmpfs and unprivileged mounts, or root."""
     place = os.environ.get(reliability_disk.MOUNTED)
     if place is not None:
-        return _measure(ctx, lambda folder: reliability_disk.disk(reliability_disk.Plan(fills), folder, Path(place)))
+        return _measure(
+            ctx,
+            lambda folder: reliability_disk.disk(reliability_disk.Plan(fills), folder, Path(place)),
+        )
     out, folder = ctx.obj
     arguments = [*(("--out", str(out.absolute())) if out else ()), "disk", "--fills", str(fills)]
     with tempfile.TemporaryDirectory(prefix="reliability-") as temporary:

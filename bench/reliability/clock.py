@@ -70,8 +70,14 @@ def clock(folder: Path) -> Row:
     jumps, found = _jumps(moved.store), len(found_in_files(key, folder))
     wrong = [
         *(["the clock did not move"] * (jumps == 0 or _jumps(steady.store) > 0)),
-        *(["the store differs from that of a steady clock"] * (state_of(moved.store) != state_of(steady.store))),
-        *(["the bias differs from that of a steady clock"] * (result_of(moved) != result_of(steady))),
+        *(
+            ["the store differs from that of a steady clock"]
+            * (state_of(moved.store) != state_of(steady.store))
+        ),
+        *(
+            ["the bias differs from that of a steady clock"]
+            * (result_of(moved) != result_of(steady))
+        ),
         *(["no bias was written"] * (not result_of(steady))),
         *([f"{found} files show the planted key"] * (found > 0)),
     ]
@@ -82,7 +88,13 @@ def clock(folder: Path) -> Row:
         f"{'other' if wrong else 'same'} store and bias as with a steady clock, {longer:.1f} s against {seconds:.1f} s; key found "
         f"in {found} places",
         time.monotonic() - began,
-        {"rows": rows, "jumps": jumps, "seconds_moved": longer, "seconds_steady": seconds, "key_found": found},
+        {
+            "rows": rows,
+            "jumps": jumps,
+            "seconds_moved": longer,
+            "seconds_steady": seconds,
+            "key_found": found,
+        },
         tuple(wrong),
     )
 
@@ -96,7 +108,10 @@ def _library(folder: Path) -> Path:
 
 def _fit(job: Job, variables: dict[str, str]) -> tuple[Job, float]:
     """The job once it is done, and its seconds."""
-    with LoggedServer(job.model(), job.key) as server, ChaosServer(server, "429 storm", rate=STORM, pause=0.05) as stormy:
+    with (
+        LoggedServer(job.model(), job.key) as server,
+        ChaosServer(server, "429 storm", rate=STORM, pause=0.05) as stormy,
+    ):
         started = time.monotonic()
         code = ended(job.start(stormy.base_url, WORKERS, **variables))
         if code != 0:

@@ -46,21 +46,35 @@ class _Filled:
 
 def mounting(folder: Path, line: list[str]) -> list[str]:
     """The command ``line`` with a small tmpfs on ``folder`` that only it sees, which takes no privileges where Linux allows it."""
-    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT, str(folder), *line]
+    return [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        MOUNT,
+        str(folder),
+        *line,
+    ]
 
 
 def mounts(folder: Path) -> bool:
     """Whether this machine allows that."""
     if shutil.which("unshare") is None:
         return False
-    return subprocess.run(mounting(folder, ["true"]), capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(mounting(folder, ["true"]), capture_output=True, check=False).returncode == 0
+    )
 
 
 def within_mount(folder: Path, arguments: list[str]) -> int:
     """``python -m bench.reliability`` with these arguments and the file system mounted; its exit code."""
     place = folder / "full"
     place.mkdir(parents=True, exist_ok=True)
-    line = mounting(place, [sys.executable, "-m", "bench.reliability", "--folder", str(folder), *arguments])
+    line = mounting(
+        place, [sys.executable, "-m", "bench.reliability", "--folder", str(folder), *arguments]
+    )
     return subprocess.run(line, env=os.environ | {MOUNTED: str(place)}, check=False).returncode
 
 
@@ -93,7 +107,9 @@ def _filled(job: Job, free: int, truth: Job, context: ForkServerContext) -> _Fil
         server.settled()
         full, said = state_of(job.store), job.log.read_text(encoding="utf-8")
         wrong += [f"exit code {code} with {free:,} bytes free"] * (code not in (0, 2))
-        wrong += ["a traceback"] * ("Traceback" in said) + [f"a broken store: {full.broken}"] * bool(full.broken)
+        wrong += ["a traceback"] * ("Traceback" in said) + [
+            f"a broken store: {full.broken}"
+        ] * bool(full.broken)
         wrong += [f"no sentence about the disk: {said[-300:]}"] * (code == 2 and not _told(said))
         ballast.unlink()
         again = ended(job.fork(context, server.base_url, WORKERS))
@@ -114,13 +130,20 @@ def _told(said: str) -> bool:
 def _row(plan: Plan, found: list[_Filled], keys: int, seconds: float) -> Row:
     stopped = [each for each in found if each.code == 2]
     wrong = [sentence for each in found for sentence in each.wrong]
-    wrong += ["no disk was full"] * (not stopped) + [f"{keys} files show the planted key"] * (keys > 0)
+    wrong += ["no disk was full"] * (not stopped) + [f"{keys} files show the planted key"] * (
+        keys > 0
+    )
     return Row(
         "`blb fit` onto a file system that fills up, then again once there is room",
         f"{plan.fills} runs with 0 to {plan.most_free / 1e6:g} MB of room, {len(stopped)} of them too little",
         f"{len(stopped)} ended with exit code 2 and a sentence, {sum(each.kept for each in stopped)} received completions kept, "
         f"{sum(bool(each.wrong) for each in found)} did not come to the undisturbed result afterwards; key found in {keys} places",
         seconds,
-        {"runs": plan.fills, "full": len(stopped), "kept": sum(each.kept for each in stopped), "key_found": keys},
+        {
+            "runs": plan.fills,
+            "full": len(stopped),
+            "kept": sum(each.kept for each in stopped),
+            "key_found": keys,
+        },
         tuple(dict.fromkeys(wrong)),
     )

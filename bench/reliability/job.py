@@ -94,7 +94,9 @@ class Job:
     def prepared(self) -> Job:
         """With its data and profile written."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = (json.dumps({"prompt": f"question {n}", "answer": "a"}) for n in range(self.prompts))
+        lines = (
+            json.dumps({"prompt": f"question {n}", "answer": "a"}) for n in range(self.prompts)
+        )
         (self.folder / "data.jsonl").write_text("\n".join(lines) + "\n")
         (self.folder / "profile.toml").write_text(PROFILE)
         return self
@@ -117,7 +119,11 @@ class Job:
             "concurrency": workers,
             "out": self.run,
         }
-        return ["fit", *(part for name, value in given.items() for part in (f"--{name}", str(value))), "--go-on"]
+        return [
+            "fit",
+            *(part for name, value in given.items() for part in (f"--{name}", str(value))),
+            "--go-on",
+        ]
 
     def fork(self, context: ForkServerContext, base_url: str, workers: int) -> Any:
         """A started process that has everything imported."""
@@ -137,7 +143,11 @@ class Job:
         line = [sys.executable, "-m", "blackbox_lb", *self.arguments(base_url, workers)]
         with self.log.open("ab") as file:
             return subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=os.environ | {KEY: self.key} | variables
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=os.environ | {KEY: self.key} | variables,
             )
 
 
@@ -179,7 +189,9 @@ def state_of(store: Path) -> State:
 def _state(db: sqlite3.Connection) -> State:
     (verdict,) = db.execute("PRAGMA integrity_check").fetchone()
     broken = [] if verdict == "ok" else [str(verdict)]
-    if not db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'completions'").fetchone()[0]:
+    if not db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'completions'").fetchone()[
+        0
+    ]:
         return State(broken=tuple(broken))
     cursor = db.execute("SELECT * FROM completions ORDER BY key")
     names = [each[0] for each in cursor.description]
@@ -189,7 +201,9 @@ def _state(db: sqlite3.Connection) -> State:
             unpack(row["tokens"])
         except Exception as error:  # noqa: BLE001  (whatever it raises, the row is unreadable)
             broken.append(f"{row['key']}: {error!r}")
-    undated = tuple(tuple(value for name, value in row.items() if name not in DATED) for row in rows)
+    undated = tuple(
+        tuple(value for name, value in row.items() if name not in DATED) for row in rows
+    )
     return State(frozenset(_seed(row["key"]) for row in rows), undated, tuple(broken))
 
 
@@ -212,7 +226,12 @@ def result_of(job: Job) -> dict[str, Any]:
 def forms(key: str) -> list[bytes]:
     """The ways in which a key may stand in a file."""
     shifted = [base64.b64encode(b"\0" * lead + key.encode())[4:-4] for lead in range(3)]
-    return [key.encode(), urllib.parse.quote(key, safe="").encode(), key.encode().hex().encode(), *shifted]
+    return [
+        key.encode(),
+        urllib.parse.quote(key, safe="").encode(),
+        key.encode().hex().encode(),
+        *shifted,
+    ]
 
 
 def found_in_files(key: str, folder: Path) -> list[str]:

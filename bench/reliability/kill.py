@@ -74,10 +74,14 @@ class Tally:
     key_found: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        return Tally(
+            *(getattr(self, each.name) + getattr(other, each.name) for each in fields(self))
+        )
 
 
-def judged(exchanges: list[Exchange], before: State, after: State, workers: int, killed: bool) -> Tally:
+def judged(
+    exchanges: list[Exchange], before: State, after: State, workers: int, killed: bool
+) -> Tally:
     """One life against the laws above. A life that ended by itself may leave nothing unstored."""
     asked = [each.seed for each in exchanges]
     missing = [each for each in exchanges if each.seed not in after.seeds]
@@ -113,7 +117,14 @@ def kill(plan: Plan, folder: Path, say: Callable[[str], None] = lambda line: Non
     for number in range(plan.runs):
         tally += _run(number, plan, folder / f"{number:04d}", key, truth, context)
         if (number + 1) % TELL == 0:
-            say(_row(replace(plan, runs=number + 1), tally, len(truth.state.seeds), time.monotonic() - began).line)
+            say(
+                _row(
+                    replace(plan, runs=number + 1),
+                    tally,
+                    len(truth.state.seeds),
+                    time.monotonic() - began,
+                ).line
+            )
     return _row(plan, tally, len(truth.state.seeds), time.monotonic() - began)
 
 
@@ -129,18 +140,28 @@ def _undisturbed(plan: Plan, folder: Path, key: str, context: ForkServerContext)
             seconds[cold] = time.monotonic() - started
             asked = [each.seed for each in server.settled()]
         state, result = state_of(job.store), result_of(job)
-        if code != 0 or sorted(asked) != sorted(state.seeds) or not result or state.broken or server.strangers:
+        if (
+            code != 0
+            or sorted(asked) != sorted(state.seeds)
+            or not result
+            or state.broken
+            or server.strangers
+        ):
             raise RuntimeError(
                 f"the undisturbed run in {job.folder} ended with {code}, {len(asked)} requests, {len(state.seeds)} stored samples, "
                 f"{server.strangers} requests without the key: {state.broken}; see {job.log}"
             )
         found.append((result, state))
     if any(each != found[0] for each in found):
-        raise RuntimeError(f"two undisturbed runs in {folder} differ; answers must depend on the request alone")
+        raise RuntimeError(
+            f"two undisturbed runs in {folder} differ; answers must depend on the request alone"
+        )
     return _Undisturbed(*found[0], seconds)
 
 
-def _run(number: int, plan: Plan, folder: Path, key: str, truth: _Undisturbed, context: ForkServerContext) -> Tally:
+def _run(
+    number: int, plan: Plan, folder: Path, key: str, truth: _Undisturbed, context: ForkServerContext
+) -> Tally:
     """One run to its end."""
     rng = random.Random(f"{plan.seed}/{number}")
     workers, cold = WORKERS[number % len(WORKERS)], number % plan.cold == plan.cold - 1
@@ -158,7 +179,9 @@ def _run(number: int, plan: Plan, folder: Path, key: str, truth: _Undisturbed, c
             code = ended(process)
             after = state_of(job.store)
             tally += judged(server.settled(), before, after, workers, code < 0)
-            tally += Tally(key_found=len(shown), finished_first=kills and code == 0, unfinished=code > 0)
+            tally += Tally(
+                key_found=len(shown), finished_first=kills and code == 0, unfinished=code > 0
+            )
             if code >= 0:
                 break
         tally += Tally(unfinished=code < 0, repaid=server.strangers)
@@ -168,7 +191,9 @@ def _run(number: int, plan: Plan, folder: Path, key: str, truth: _Undisturbed, c
     return tally + Tally(key_found=len(found_in_files(key, folder)))
 
 
-def _started(job: Job, server: LoggedServer, workers: int, cold: bool, context: ForkServerContext) -> Any:
+def _started(
+    job: Job, server: LoggedServer, workers: int, cold: bool, context: ForkServerContext
+) -> Any:
     """Those from nothing also print the SDK's own debug log, where a key would show first."""
     if cold:
         return job.start(server.base_url, workers, OPENAI_LOG="debug")
@@ -207,6 +232,12 @@ def _row(plan: Plan, tally: Tally, samples: int, seconds: float) -> Row:
         f"corrupt stores, {plan.runs - tally.other_bias} of {plan.runs} final biases equal bit for bit; key found in "
         f"{tally.key_found} places",
         seconds,
-        {"runs": plan.runs, "samples": samples, "cold": plan.runs // plan.cold, "seed": plan.seed, **counts},
+        {
+            "runs": plan.runs,
+            "samples": samples,
+            "cold": plan.runs // plan.cold,
+            "seed": plan.seed,
+            **counts,
+        },
         tuple(f"{counts[name]} {words}" for name, words in PROMISES.items() if counts[name]),
     )

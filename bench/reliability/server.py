@@ -47,10 +47,17 @@ class LoggedServer:
         self._http = _Server(self)
 
     def __enter__(self) -> LoggedServer:
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._http.shutdown()
         self._http.server_close()
 
@@ -62,20 +69,26 @@ class LoggedServer:
     def wait_for(self, answers: int, seconds: float) -> bool:
         """Until so many answers were sent since the last ``settled``; False where that took longer."""
         with self._change:
-            return self._change.wait_for(lambda: sum(each.sent for each in self._log) >= answers, seconds)
+            return self._change.wait_for(
+                lambda: sum(each.sent for each in self._log) >= answers, seconds
+            )
 
     def settled(self) -> list[Exchange]:
         """What was asked for since the last call, once every connection of the client has ended. The client must be gone.
 
         Connections are accepted in the order of their arrival: when this one has its answer, those of the client are known.
         """
-        marker = http.client.HTTPConnection("127.0.0.1", self._http.server_address[1], timeout=PATIENCE)
+        marker = http.client.HTTPConnection(
+            "127.0.0.1", self._http.server_address[1], timeout=PATIENCE
+        )
         marker.request("GET", "/health")
         marker.getresponse().read()
         marker.close()
         with self._change:
             if not self._change.wait_for(lambda: self._open == 0, PATIENCE):
-                raise RuntimeError(f"{self._open} connections are open after {PATIENCE:g} s; is the client still alive?")
+                raise RuntimeError(
+                    f"{self._open} connections are open after {PATIENCE:g} s; is the client still alive?"
+                )
             log, self._log = self._log, []
         return log
 
@@ -91,7 +104,9 @@ class LoggedServer:
             exchange.sent = True
             self._change.notify_all()
 
-    def answer(self, handler: BaseHTTPRequestHandler, raw: bytes) -> tuple[int, Any, Exchange | None]:
+    def answer(
+        self, handler: BaseHTTPRequestHandler, raw: bytes
+    ) -> tuple[int, Any, Exchange | None]:
         """Status, body and log entry of one request."""
         try:
             if handler.command == "GET":
@@ -106,7 +121,9 @@ class LoggedServer:
         exchange = Exchange(int(body.get("seed", -1)))
         with self._change:
             self._log.append(exchange)
-            self.strangers += handler.headers.get("authorization") != f"Bearer {self._key}" or exchange.seed < 0
+            self.strangers += (
+                handler.headers.get("authorization") != f"Bearer {self._key}" or exchange.seed < 0
+            )
         return exchange
 
 

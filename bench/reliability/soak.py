@@ -111,7 +111,9 @@ def serve(modes: Sequence[str], pipe: Connection) -> None:
     """A chaos server a mode in front of one exact server, until the pipe is closed at the other end."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     with ExitStack() as stack:
-        exact = stack.enter_context(ExactServer(ExactModel(12, 6, end=True, prompts=4, sharpness=0.7)))
+        exact = stack.enter_context(
+            ExactServer(ExactModel(12, 6, end=True, prompts=4, sharpness=0.7))
+        )
         urls = {}
         for number, mode in enumerate(modes):
             pause = SHORT_PAUSE if mode == "slow loris" else PAUSE
@@ -156,7 +158,14 @@ async def _collecting(plan: Plan, urls: Mapping[str, str], folder: Path) -> Soak
             number += 1
             gc.collect()
             await asyncio.sleep(SETTLING)
-            seen.measured.append((time.monotonic() - began, _resident(), _descriptors(), len(asyncio.all_tasks()) - 1))
+            seen.measured.append(
+                (
+                    time.monotonic() - began,
+                    _resident(),
+                    _descriptors(),
+                    len(asyncio.all_tasks()) - 1,
+                )
+            )
     return seen
 
 
@@ -169,7 +178,15 @@ async def _once(plan: Plan, url: str, folder: Path, number: int, seen: Soaked) -
         tokenizer = await session.tokenizer()
         with RolloutStore(folder / "rollouts.db") as store:
             sampling = Sampling(max_tokens=6, top_logprobs=4, seed=number)
-            await collect(session, store, tokenizer, prompts, Draw(sampling), samples=plan.samples, watch=watch)
+            await collect(
+                session,
+                store,
+                tokenizer,
+                prompts,
+                Draw(sampling),
+                samples=plan.samples,
+                watch=watch,
+            )
 
 
 def _resident() -> int:
@@ -200,7 +217,9 @@ def soak(plan: Plan, folder: Path) -> Row:
         while not mine.poll(min(10.0, plan.seconds / 2)):
             shown |= set(found_in_processes(key))
             if not server.is_alive():
-                raise RuntimeError(f"the chaos server ended with {server.exitcode}; the soak says nothing")
+                raise RuntimeError(
+                    f"the chaos server ended with {server.exitcode}; the soak says nothing"
+                )
             near.send("forget")
         seen: Soaked = mine.recv()
     finally:
@@ -208,7 +227,9 @@ def soak(plan: Plan, folder: Path) -> Row:
         for process in (collecting, server):
             process.join(10)
             process.kill()
-    return _row(plan, folder, seen, [*found_in_files(key, folder), *shown], time.monotonic() - began)
+    return _row(
+        plan, folder, seen, [*found_in_files(key, folder), *shown], time.monotonic() - began
+    )
 
 
 def _row(plan: Plan, folder: Path, seen: Soaked, keys: list[str], seconds: float) -> Row:
@@ -221,16 +242,24 @@ def _row(plan: Plan, folder: Path, seen: Soaked, keys: list[str], seconds: float
     left = max(files[warm:]) - max(files[: warm + 1])
     stored, different, doubled = _stored(folder / "rollouts.db")
     wrong = [
-        *([f"memory grew by {slope.slope:.1f} ± {slope.error:.1f} MB an hour"] * (grown and slope.least > MOST_GROWTH)),
+        *(
+            [f"memory grew by {slope.slope:.1f} ± {slope.error:.1f} MB an hour"]
+            * (grown and slope.least > MOST_GROWTH)
+        ),
         *([f"{left} more file descriptors than after the warm-up"] * (left > MOST_LEFT)),
         *([f"{max(tasks)} tasks were left over"] * (max(tasks) > 0)),
         *([f"{seen.received} completions received, {stored} stored"] * (seen.received != stored)),
         *([f"{doubled} samples are stored twice"] * (doubled > 0)),
-        *([f"errors that are none of ours: {'; '.join(dict.fromkeys(seen.unnamed))}"] * bool(seen.unnamed)),
+        *(
+            [f"errors that are none of ours: {'; '.join(dict.fromkeys(seen.unnamed))}"]
+            * bool(seen.unnamed)
+        ),
         *([f"the planted key is in {', '.join(keys)}"] * bool(keys)),
         *(["nothing was received"] * (seen.received == 0)),
     ]
-    named = {name: count for name, count in seen.outcomes.items() if name not in ("complete", "cut off")}
+    named = {
+        name: count for name, count in seen.outcomes.items() if name not in ("complete", "cut off")
+    }
     return Row(
         f"collecting at full concurrency from servers that fail in {len(plan.modes)} ways, {RATE:.0%} of the answers disturbed",
         f"{times[-1]:,.0f} s, {sum(seen.outcomes.values())} collections, {seen.received:,} completions",

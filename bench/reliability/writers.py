@@ -81,7 +81,9 @@ def _prompts(writer: int) -> Iterator[Prompt]:
     """What one writer asks, for as long as anybody wants."""
     number = 0
     while True:
-        yield Prompt.user(f"shared {number}" if number % SHARED == 0 else f"writer {writer}, question {number}")
+        yield Prompt.user(
+            f"shared {number}" if number % SHARED == 0 else f"writer {writer}, question {number}"
+        )
         number += 1
 
 
@@ -118,7 +120,9 @@ def read(path: Path, begin: float, end: float) -> _Read:
             found = _looked(path)
         except StoreError as error:
             time.sleep(0.01)
-            wrong += [f"the reader got: {error}"] * (passes > 0)  # before that, the store may not be there yet
+            wrong += [f"the reader got: {error}"] * (
+                passes > 0
+            )  # before that, the store may not be there yet
             continue
         passes, rows = passes + 1, rows + found[0]
         wrong += found[1]
@@ -129,8 +133,16 @@ def _looked(path: Path) -> tuple[int, list[str]]:
     """One pass: rows read, and what is half or not what was written."""
     wrong: list[str] = []
     with RolloutStore(path, read_only=True, patience=PATIENCE) as store:
-        asked = {key: prompt for request in store.requests() for key, prompt in store.prompts(request).items()}
-        halves = [text for text, count in Counter(prompt.text for prompt in asked.values()).items() if count != SAMPLES]
+        asked = {
+            key: prompt
+            for request in store.requests()
+            for key, prompt in store.prompts(request).items()
+        }
+        halves = [
+            text
+            for text, count in Counter(prompt.text for prompt in asked.values()).items()
+            if count != SAMPLES
+        ]
         wrong += [f"half an answer was visible: {text}" for text in halves]
         for prompt, completion in zip(asked.values(), store.completions(asked), strict=True):
             sample = int(completion.text.rpartition(" ")[2])
@@ -141,7 +153,9 @@ def _looked(path: Path) -> tuple[int, list[str]]:
 
 def _same(left: Completion, right: Completion) -> bool:
     arrays = ("token_ids", "logprobs", "top_ids")
-    return left.text == right.text and all(np.array_equal(getattr(left, a), getattr(right, a)) for a in arrays)
+    return left.text == right.text and all(
+        np.array_equal(getattr(left, a), getattr(right, a)) for a in arrays
+    )
 
 
 def writers(plan: Plan, folder: Path) -> Row:
@@ -168,8 +182,12 @@ def _row(plan: Plan, path: Path, written: list[_Written], seen: _Read, seconds: 
     rows, wrong = _looked(path)
     wrong += [*seen.wrong, *(f"a writer was refused: {each}" for each in refused)]
     lost, extra = len(set(acknowledged) - set(stored)), len(set(stored) - set(acknowledged))
-    wrong += [f"{lost} acknowledged rows are missing"] * (lost > 0) + [f"{extra} rows nobody wrote"] * (extra > 0)
-    wrong += [f"integrity_check: {verdict}"] * (verdict != "ok") + ["the reader never read"] * (seen.rows == 0)
+    wrong += [f"{lost} acknowledged rows are missing"] * (lost > 0) + [
+        f"{extra} rows nobody wrote"
+    ] * (extra > 0)
+    wrong += [f"integrity_check: {verdict}"] * (verdict != "ok") + ["the reader never read"] * (
+        seen.rows == 0
+    )
     wrong += ["a writer wrote nothing"] * any(not each.keys for each in written)
     shared = len(acknowledged) - len(set(acknowledged))
     return Row(
@@ -178,6 +196,12 @@ def _row(plan: Plan, path: Path, written: list[_Written], seen: _Read, seconds: 
         f"{len(stored):,} rows stored, each once, {lost} lost, {len(refused)} writers refused; the reader read {seen.rows:,} rows "
         f"in {seen.passes} passes, {len(seen.wrong)} errors or half answers; integrity {verdict}",
         seconds,
-        {"acknowledged": len(acknowledged), "stored": len(stored), "checked": rows, "passes": seen.passes, "lost": lost},
+        {
+            "acknowledged": len(acknowledged),
+            "stored": len(stored),
+            "checked": rows,
+            "passes": seen.passes,
+            "lost": lost,
+        },
         tuple(dict.fromkeys(wrong)),
     )

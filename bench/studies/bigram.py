@@ -28,7 +28,9 @@ class Exactly:
 
     def mean(self, value: Callable[[bool, int], float]) -> float:
         """E[value(holds a wanted token, tokens)], prompts being equally likely."""
-        table = [[value(bool(wanted), t + 1) for t in range(self.mass.shape[2])] for wanted in range(2)]
+        table = [
+            [value(bool(wanted), t + 1) for t in range(self.mass.shape[2])] for wanted in range(2)
+        ]
         return float((self.mass * np.array(table)).sum() / len(self.mass))
 
 
@@ -36,11 +38,26 @@ class Bigram(ExactModel):
     """An ``ExactModel`` with an end token that has forgotten the token before the last; the same arguments otherwise."""
 
     def __init__(
-        self, vocab_size: int, horizon: int, *, seed: int, prompts: int, sharpness: float, unigram: Vector, end: float
+        self,
+        vocab_size: int,
+        horizon: int,
+        *,
+        seed: int,
+        prompts: int,
+        sharpness: float,
+        unigram: Vector,
+        end: float,
     ) -> None:
         """``end`` nats is how much each part of the context moves the end token."""
         super().__init__(
-            vocab_size, horizon, seed=seed, end=True, prompts=prompts, sharpness=sharpness, unigram=unigram, end_sharpness=end
+            vocab_size,
+            horizon,
+            seed=seed,
+            end=True,
+            prompts=prompts,
+            sharpness=sharpness,
+            unigram=unigram,
+            end_sharpness=end,
         )
         self._last[1] = 0.0
         self._after = np.exp(self._last[0])

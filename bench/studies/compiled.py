@@ -58,16 +58,27 @@ def rows(rollouts: Rollouts, table: NextToken, vocab_size: int, learning: Learni
     """Base, full vector, and every kind under every limit, integers and not. ``table`` is of ``rollouts``."""
     fit = projection(rollouts, tau=learning.tau, l2=learning.l2, next_token=table)
     learned = table.align(fit.token_ids, fit.delta)
-    found = [_row(table, learned, BASE, None, False, {}), _row(table, learned, FULL, None, False, _sent(fit))]
+    found = [
+        _row(table, learned, BASE, None, False, {}),
+        _row(table, learned, FULL, None, False, _sent(fit)),
+    ]
     for integers in (False, True):
         for entries in learning.entries:
-            for kind, bias in _limited(rollouts, table, vocab_size, learning, fit, entries, integers):
+            for kind, bias in _limited(
+                rollouts, table, vocab_size, learning, fit, entries, integers
+            ):
                 found.append(_row(table, learned, kind, entries, integers, bias))
     return found
 
 
 def _limited(
-    rollouts: Rollouts, table: NextToken, vocab_size: int, learning: Learning, fit: Fit, entries: int, integers: bool
+    rollouts: Rollouts,
+    table: NextToken,
+    vocab_size: int,
+    learning: Learning,
+    fit: Fit,
+    entries: int,
+    integers: bool,
 ) -> Iterator[tuple[str, dict[int, float]]]:
     learned = table.align(fit.token_ids, fit.delta)
     sparse = sparsify(table, learned, entries=entries, low=LOW, high=HIGH, integers=integers)
@@ -89,9 +100,17 @@ def largest(fit: Fit, vocab_size: int, entries: int, integers: bool) -> dict[int
 
 
 def _row(
-    table: NextToken, learned: npt.NDArray[np.float64], kind: str, entries: int | None, integers: bool, bias: dict[int, float]
+    table: NextToken,
+    learned: npt.NDArray[np.float64],
+    kind: str,
+    entries: int | None,
+    integers: bool,
+    bias: dict[int, float],
 ) -> Row:
-    ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()), dtype=np.float64)
+    ids, values = (
+        np.array(list(bias), dtype=np.int64),
+        np.array(list(bias.values()), dtype=np.float64),
+    )
     cost = against(table, learned, Sparse(ids, values, 0, 0.0, 0.0, 0, 0))
     return Row(kind, entries, integers, bias, cost.kept, cost.kl_lost)
 
@@ -100,6 +119,10 @@ def _sent(fit: Fit) -> dict[int, float]:
     return _pairs(fit.token_ids, fit.delta)
 
 
-def _pairs(token_ids: Sequence[int] | npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> dict[int, float]:
+def _pairs(
+    token_ids: Sequence[int] | npt.NDArray[np.int64], values: npt.NDArray[np.float64]
+) -> dict[int, float]:
     """Token id -> nats; entries of 0 need not be sent."""
-    return {int(token): float(value) for token, value in zip(token_ids, values, strict=True) if value}
+    return {
+        int(token): float(value) for token, value in zip(token_ids, values, strict=True) if value
+    }

@@ -67,18 +67,48 @@ def exact(quick: bool, processes: int, plot: Path, no_plot: bool) -> None:
     """Exact rewards on models of up to 2,000 tokens. Writes runs/compiling/exact.json and the plot."""
     cases = measure(Plan(vocabularies=(1000,), seeds=(1,)) if quick else Plan(), processes)
     click.echo(exact_text(cases))
-    _finish("exact", "exact models, unseen prompts (mean, range)", exact_series(cases), None if no_plot else plot)
+    _finish(
+        "exact",
+        "exact models, unseen prompts (mean, range)",
+        exact_series(cases),
+        None if no_plot else plot,
+    )
 
 
 @main.command()
-@click.option("--samples", default=1, show_default=True, type=click.IntRange(1), help="Completions a prompt and bias.")
-@click.option("--goal-samples", default=4, show_default=True, type=click.IntRange(1), help="The same at 30 and 300 entries.")
-@click.option("--base-samples", default=8, show_default=True, type=click.IntRange(1), help="Of base and full vector.")
-@click.option("--no-draw", is_flag=True, help="Judge by what the store holds, and ask the model for nothing.")
+@click.option(
+    "--samples",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Completions a prompt and bias.",
+)
+@click.option(
+    "--goal-samples",
+    default=4,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The same at 30 and 300 entries.",
+)
+@click.option(
+    "--base-samples",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Of base and full vector.",
+)
+@click.option(
+    "--no-draw", is_flag=True, help="Judge by what the store holds, and ask the model for nothing."
+)
 @click.option("--limit", type=click.IntRange(1), help="Only this many prompts of each split.")
 @click.option("--tau", default=0.5, show_default=True, help="Strength of the learned bias.")
 @click.option("--l2", default=5.0, show_default=True, help="Its penalty.")
-@click.option("--out", default=RUNS / "frontier", show_default="runs/frontier", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    default=RUNS / "frontier",
+    show_default="runs/frontier",
+    type=click.Path(path_type=Path),
+)
 @click.option("--plot", default=ROOT / "docs" / "compiling.png", type=click.Path(path_type=Path))
 @click.option("--no-plot", is_flag=True, help="Table only; needs no matplotlib.")
 def local(
@@ -95,7 +125,11 @@ def local(
 ) -> None:
     """On SmolLM2-135M-Instruct, embedded. Completions are added to those in --out; runs/compiling/local.json holds the result."""
     plan, learning = on_engine.Plan(limit=limit), Learning(tau, l2)
-    found, pool, label = asyncio.run(_local(plan, learning, None if no_draw else Samples(samples, goal_samples, base_samples), out))
+    found, pool, label = asyncio.run(
+        _local(
+            plan, learning, None if no_draw else Samples(samples, goal_samples, base_samples), out
+        )
+    )
     click.echo(local_text(found, pool, label))
     title = "capitals, SmolLM2-135M-Instruct (95 % intervals)"
     _finish("local", title, local_series(found), None if no_plot else plot)
@@ -120,7 +154,9 @@ async def measure_local(
     size = trials.tokenizer.vocabulary_size or int(tail.token_ids.max()) + 1
     planned = rows(rollouts, tail, size, learning)
     judged: dict[int, Drawn] = {}
-    for number in sorted(range(len(planned)), key=lambda number: -samples.of(planned[number]) if samples else 0):
+    for number in sorted(
+        range(len(planned)), key=lambda number: -samples.of(planned[number]) if samples else 0
+    ):
         wanted = samples.of(planned[number]) if samples else None
         judged[number] = await draw(trials, planned[number], test, wanted, tail)
     drawn = [judged[number] for number in range(len(planned))]

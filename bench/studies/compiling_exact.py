@@ -121,7 +121,15 @@ def model_of(vocabulary: int, seed: int) -> Bigram:
     unigram = -1.35 * np.log(np.arange(1.0, vocabulary + 1))
     unigram[RARE] += 3.4
     unigram[-1] = 1.65
-    return Bigram(vocabulary, HORIZON, seed=seed, prompts=TRAIN + TEST, sharpness=SHARPNESS, unigram=unigram, end=STEADY)
+    return Bigram(
+        vocabulary,
+        HORIZON,
+        seed=seed,
+        prompts=TRAIN + TEST,
+        sharpness=SHARPNESS,
+        unigram=unigram,
+        end=STEADY,
+    )
 
 
 def _case(job: tuple[str, int, int], plan: Plan) -> Case:
@@ -134,7 +142,9 @@ def _case(job: tuple[str, int, int], plan: Plan) -> Case:
 
     rollouts = model.rollouts(plan.rollouts, reward, 100 + seed, top=TOP, prompts=range(TRAIN))
     entries = tuple(limit for limit in plan.entries if limit < vocabulary)
-    found = rows(rollouts, NextToken.of(rollouts), vocabulary, Learning(problem.tau, plan.l2, entries))
+    found = rows(
+        rollouts, NextToken.of(rollouts), vocabulary, Learning(problem.tau, plan.l2, entries)
+    )
     exact = tuple(_reward(model, row, problem, wanted) for row in found)
     return Case(name, vocabulary, seed, tuple(found), exact)
 

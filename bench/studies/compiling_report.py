@@ -16,7 +16,17 @@ from bench.studies.compiling_exact import PROBLEMS, Case
 from bench.studies.coupled import Drawn, Kept
 from bench.studies.pooling import WILD, Pooled
 
-__all__ = ["Measured", "Series", "draw_panels", "exact_series", "exact_text", "local_series", "local_text", "save", "shares"]
+__all__ = [
+    "Measured",
+    "Series",
+    "draw_panels",
+    "exact_series",
+    "exact_text",
+    "local_series",
+    "local_text",
+    "save",
+    "shares",
+]
 
 GOALS = ((30, False, 0.90), (300, False, 0.95), (30, True, 0.80), (300, True, 0.80))
 """Entries, integers, and the share of the full vector's gain that they should keep."""
@@ -37,7 +47,17 @@ class Measured:
 
 def local_text(found: Sequence[Measured], pool: Pooled, label: str) -> str:
     """Markdown: a row a bias, then what is met."""
-    head = ["bias", "sent", "KL kept, expected", "completions", label, "accuracy", "tokens", "KL (nats)", "gain kept"]
+    head = [
+        "bias",
+        "sent",
+        "KL kept, expected",
+        "completions",
+        label,
+        "accuracy",
+        "tokens",
+        "KL (nats)",
+        "gain kept",
+    ]
     head += [f"{label}, pooled", "gain kept, pooled", "effective completions"]
     lines = [_line(each, pool, index) for index, each in enumerate(found)]
     weights = pool.mean_weight
@@ -105,7 +125,8 @@ def local_series(found: Sequence[Measured]) -> Series:
         (kind, integers): [
             (each.row.entries, each.pooled.share, each.pooled.low, each.pooled.high)
             for each in found
-            if (each.row.kind, each.row.integers) == (kind, integers) and each.row.entries is not None
+            if (each.row.kind, each.row.integers) == (kind, integers)
+            and each.row.entries is not None
         ]
         for kind in KINDS
         for integers in (False, True)
@@ -118,7 +139,9 @@ def exact_series(cases: Sequence[Case]) -> Series:
     for kind in KINDS:
         for integers in (False, True):
             points = []
-            for entries in sorted({row.entries for case in cases for row in case.rows if row.entries is not None}):
+            for entries in sorted(
+                {row.entries for case in cases for row in case.rows if row.entries is not None}
+            ):
                 some = shares(cases, kind, entries, integers)
                 points.append((entries, float(np.mean(some)), min(some), max(some)))
             series[kind, integers] = points
@@ -142,9 +165,12 @@ def exact_text(cases: Sequence[Case]) -> str:
     for name in names:
         some = [case for case in cases if case.problem == name]
         gains = ", ".join(
-            f"{case.rewards[0]:.3f} to {case.rewards[1]:.3f} (V = {case.vocabulary}, seed {case.seed})" for case in some
+            f"{case.rewards[0]:.3f} to {case.rewards[1]:.3f} (V = {case.vocabulary}, seed {case.seed})"
+            for case in some
         )
-        parts.append(f"### {name}: {PROBLEMS[name].title}\n\nFull vector: {gains}.\n\n{_exact_table(some)}")
+        parts.append(
+            f"### {name}: {PROBLEMS[name].title}\n\nFull vector: {gains}.\n\n{_exact_table(some)}"
+        )
     there = {row.entries for case in cases for row in case.rows}
     goals = "\n".join(_goal(cases, *goal) for goal in GOALS if goal[0] in there)
     return "\n\n".join([*parts, f"### all {len(cases)}\n\n{_exact_table(cases)}", goals])
@@ -155,7 +181,8 @@ def _exact_table(cases: Sequence[Case]) -> str:
     head = ["entries", *(f"{kind}{', integers' if integers else ''}" for kind, integers in kinds)]
     found = exact_series(cases)
     lines = [
-        [str(found[kinds[0]][place][0]), *(_range(found[each][place]) for each in kinds)] for place in range(len(found[kinds[0]]))
+        [str(found[kinds[0]][place][0]), *(_range(found[each][place]) for each in kinds)]
+        for place in range(len(found[kinds[0]]))
     ]
     return markdown(head, lines)
 
@@ -169,7 +196,9 @@ def _goal(cases: Sequence[Case], entries: int, integers: bool, least: float) -> 
     for kind in KINDS:
         some = shares(cases, kind, entries, integers)
         word = "MET" if np.mean(some) >= least else "NOT MET"
-        parts.append(f"{kind} {np.mean(some):.1%} {word}, in {sum(s >= least for s in some)} of {len(some)} cases")
+        parts.append(
+            f"{kind} {np.mean(some):.1%} {word}, in {sum(s >= least for s in some)} of {len(some)} cases"
+        )
     return f"- {entries} entries{', integers' if integers else ''}, goal {least:.0%}: {'; '.join(parts)}"
 
 
@@ -182,19 +211,40 @@ def draw_panels(documents: Sequence[Path], path: Path) -> None:
         importlib.import_module("matplotlib").use("Agg")
         pyplot = importlib.import_module("matplotlib.pyplot")
     except ModuleNotFoundError as error:
-        raise RuntimeError("the plot needs matplotlib: run with uv run --group bench, or give --no-plot") from error
-    figure, axes = pyplot.subplots(1, len(documents), figsize=(5.4 * len(documents), 4.4), squeeze=False)
+        raise RuntimeError(
+            "the plot needs matplotlib: run with uv run --group bench, or give --no-plot"
+        ) from error
+    figure, axes = pyplot.subplots(
+        1, len(documents), figsize=(5.4 * len(documents), 4.4), squeeze=False
+    )
     for axis, document in zip(axes.flat, documents, strict=True):
         read = json.loads(document.read_text(encoding="utf-8"))
         for number, (kind, integers, points) in enumerate(read["series"]):
-            entries, share, low, high = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-            at = entries * 1.05 ** (number - (len(read["series"]) - 1) / 2)  # side by side, for the intervals to be told apart
+            entries, share, low, high = (
+                np.array(column, dtype=float) for column in zip(*points, strict=True)
+            )
+            at = entries * 1.05 ** (
+                number - (len(read["series"]) - 1) / 2
+            )  # side by side, for the intervals to be told apart
             style = {"color": COLOURS[kind], "linewidth": 1.4, "capsize": 2, "elinewidth": 0.8}
             label = f"{kind}{', integers' if integers else ''}"
             spread = [np.maximum(share - low, 0), np.maximum(high - share, 0)]
-            axis.errorbar(at, share, spread, linestyle="--" if integers else "-", marker=".", label=label, **style)
+            axis.errorbar(
+                at,
+                share,
+                spread,
+                linestyle="--" if integers else "-",
+                marker=".",
+                label=label,
+                **style,
+            )
         axis.axhline(1.0, color="grey", linewidth=0.8)
-        axis.set(title=read["title"], xlabel="entries allowed", ylabel="share of the full vector's gain", xscale="log")
+        axis.set(
+            title=read["title"],
+            xlabel="entries allowed",
+            ylabel="share of the full vector's gain",
+            xscale="log",
+        )
         axis.set_ylim(-0.25, 1.6)
         axis.set_xticks(entries, [f"{int(each)}" for each in entries])
         axis.minorticks_off()

@@ -59,7 +59,9 @@ def seed_of(example: Example, sample: int) -> int:
     return int(digest[:8], 16) & 0x7FFFFFFF
 
 
-async def draw(trials: Trials, row: Row, examples: Sequence[Example], samples: int | None, tail: NextToken) -> Drawn:
+async def draw(
+    trials: Trials, row: Row, examples: Sequence[Example], samples: int | None, tail: NextToken
+) -> Drawn:
     """``samples`` completions a prompt at temperature 1 with the common seeds; asks only for those that are not in the store.
 
     samples None: asks for nothing, and takes as many as the store has of every prompt.
@@ -74,7 +76,9 @@ async def draw(trials: Trials, row: Row, examples: Sequence[Example], samples: i
     whole: dict[str, Completion] = {}
     owner = []
     for p, (example, names) in enumerate(zip(examples, keys, strict=True)):
-        for s, (key, completion) in enumerate(zip(names, trials.store.completions(names), strict=True)):
+        for s, (key, completion) in enumerate(
+            zip(names, trials.store.completions(names), strict=True)
+        ):
             if completion.readable:
                 table[:, p, s] = scores_of(trials, example, completion)
             if completion.whole and len(completion.token_ids):
@@ -87,14 +91,18 @@ async def draw(trials: Trials, row: Row, examples: Sequence[Example], samples: i
     return Drawn(keys, table[0], table[1], table[2], kl)
 
 
-def scores_of(trials: Trials, example: Example, completion: Completion) -> tuple[float, float, float]:
+def scores_of(
+    trials: Trials, example: Example, completion: Completion
+) -> tuple[float, float, float]:
     """Reward as a user reads it, 1 if correct (NaN where nobody can tell), tokens."""
     reward, right = trials.reward, trials.reward.correct(example, completion)
     value = reward.value(reward.score(example, completion))
     return value, np.nan if right is None else float(right), float(completion.n_tokens)
 
 
-def stored_keys(request: str, stored: set[str], examples: Sequence[Example]) -> tuple[tuple[str, ...], ...]:
+def stored_keys(
+    request: str, stored: set[str], examples: Sequence[Example]
+) -> tuple[tuple[str, ...], ...]:
     """The first keys of each prompt that are in ``stored``, as many as the prompt with the fewest has."""
     found = []
     for example in examples:
@@ -118,9 +126,16 @@ async def _collect(
     trials: Trials, row: Row, settings: dict[str, Any], examples: Sequence[Example], samples: int
 ) -> tuple[tuple[str, ...], ...]:
     """Keys of the completions, each asked for by a request of its own, because a request has one seed."""
-    session, endpoint, most = trials.session, trials.session.biased_endpoint, trials.reward.max_tokens
+    session, endpoint, most = (
+        trials.session,
+        trials.session.biased_endpoint,
+        trials.reward.max_tokens,
+    )
     request = request_hash(settings)
-    keys = tuple(tuple(rollout_key(request, prompt_hash(e.prompt), s) for s in range(samples)) for e in examples)
+    keys = tuple(
+        tuple(rollout_key(request, prompt_hash(e.prompt), s) for s in range(samples))
+        for e in examples
+    )
     stored = trials.store.keys(request)
     slots = asyncio.Semaphore(trials.concurrency or session.profile.connection.concurrency)
     with trials.report.stage(row.name, sum(len(names) for names in keys)) as watch:
@@ -128,12 +143,16 @@ async def _collect(
         async def one(example: Example, sample: int) -> None:
             async with slots:
                 asked = Sampling(1.0, most, trials.top_logprobs, seed_of(example, sample))
-                completion = await session.complete(example.prompt, asked, row.bias or None, endpoint)
+                completion = await session.complete(
+                    example.prompt, asked, row.bias or None, endpoint
+                )
             trials.store.add(settings, example.prompt, sample, completion)
             watch(completion)
 
         async with asyncio.TaskGroup() as group:
-            for sample in range(samples):  # of all prompts first, so that a run that is cut off leaves equally many of each
+            for sample in range(
+                samples
+            ):  # of all prompts first, so that a run that is cut off leaves equally many of each
                 for example, names in zip(examples, keys, strict=True):
                     if names[sample] not in stored:
                         group.create_task(one(example, sample))
@@ -153,7 +172,9 @@ def gain_kept(row: Drawn, full: Drawn, base: Drawn, seed: int = 0) -> Kept | Non
 def _differences(one: Drawn, other: Drawn) -> Vector:
     """(p,) mean difference of the reward over common samples."""
     both = min(one.reward.shape[1], other.reward.shape[1])
-    return np.asarray(np.nanmean(one.reward[:, :both] - other.reward[:, :both], axis=1), dtype=np.float64)
+    return np.asarray(
+        np.nanmean(one.reward[:, :both] - other.reward[:, :both], axis=1), dtype=np.float64
+    )
 
 
 def kept(behind: Vector, gain: Vector, seed: int = 0) -> Kept:

@@ -34,7 +34,12 @@ from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, choose_predicted, given_answers
+from blackbox_lb.jobs.fitting.given_answers import (
+    GivenAnswers,
+    alone,
+    choose_predicted,
+    given_answers,
+)
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import limits_of
 from blackbox_lb.jobs.fitting.varying.depends import classified, dependent_candidate, surely_right
@@ -59,24 +64,37 @@ def drawn_rows(train: Sequence[Example], seed: str, size: int) -> tuple[Example,
     return tuple(random.Random(seed).sample(list(train), min(size, len(train))))
 
 
-async def measured(trials: Trials, task: Task, test: FirstTokens, features: Sequence[str], drawn: bool) -> list[dict[str, Any]]:
+async def measured(
+    trials: Trials, task: Task, test: FirstTokens, features: Sequence[str], drawn: bool
+) -> list[dict[str, Any]]:
     """A row a feature: the share of right decisions of the base, of each bias, and of the classifier."""
     names = sorted({answer for example in task.train for answer in example.answers})
     plan = FitPlan(
-        sweep=Sweep(l2=(*Sweep().l2, *TRIED_L2)), settings=(GREEDY,), learn_from="answers", labels=Labels.named(names, task.train)
+        sweep=Sweep(l2=(*Sweep().l2, *TRIED_L2)),
+        settings=(GREEDY,),
+        learn_from="answers",
+        labels=Labels.named(names, task.train),
     )
     limits = limits_of(trials.session, plan)
     given = await given_answers(trials, task.train, plan)
     training = alone(given.rollouts, trials.tokenizer.vocabulary_size)
-    field = candidates(training.rollouts, training.next_token, plan.sweep, limits, whole=training.whole)
+    field = candidates(
+        training.rollouts, training.next_token, plan.sweep, limits, whole=training.whole
+    )
     fixed = (await choose_predicted(trials, task.validation, list(field), plan, given)).candidate
-    validation = (await first_tokens(trials, task.validation, "validation", None)).holding(given.ends)
+    validation = (await first_tokens(trials, task.validation, "validation", None)).holding(
+        given.ends
+    )
     rows = []
     for name in features:
         on = DependsOn.parse(name)
         assert on is not None
-        known = PromptFeatures.of(on, task.train, _vectors(on.of) if on.kind == "embedding" else None)
-        found = dependent_candidate(known, task.train, validation, given, fixed, limits, plan.sweep.seed, draws=0)
+        known = PromptFeatures.of(
+            on, task.train, _vectors(on.of) if on.kind == "embedding" else None
+        )
+        found = dependent_candidate(
+            known, task.train, validation, given, fixed, limits, plan.sweep.seed, draws=0
+        )
         sent = fixed.logit_bias if isinstance(found, str) else found.bias
         assert plan.labels is not None
         row: dict[str, Any] = {
@@ -92,7 +110,10 @@ async def measured(trials: Trials, task: Task, test: FirstTokens, features: Sequ
             scores = await trials.scores(f"test, {on.kind}", test.examples, GREEDY, 1, sent)
             assert scores.correct is not None
             whole = np.array([float(each.mean()) if each.size else 0.0 for each in scores.correct])
-            row |= {"drawn": float(whole.mean()), "agree": float((whole == _right(test, sent, given)).mean())}
+            row |= {
+                "drawn": float(whole.mean()),
+                "agree": float((whole == _right(test, sent, given)).mean()),
+            }
         rows.append(row)
     return rows
 
@@ -115,10 +136,19 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
         groups[row["task"], row["labels"], row["feature"]].append(row)
     cells = []
     for (task, size, feature), of in sorted(groups.items()):
-        values = {name: np.array([row[name] for row in of]) for name in ("base", "fixed", "sent", "classifier")}
+        values = {
+            name: np.array([row[name] for row in of])
+            for name in ("base", "fixed", "sent", "classifier")
+        }
         mean = {name: each.mean() for name, each in values.items()}
-        error = {name: each.std(ddof=1) / len(of) ** 0.5 if len(of) > 1 else 0.0 for name, each in values.items()}
-        told = [f"{mean[name]:.3f}" + (f" ± {error[name]:.3f}" if error[name] else "") for name in values]
+        error = {
+            name: each.std(ddof=1) / len(of) ** 0.5 if len(of) > 1 else 0.0
+            for name, each in values.items()
+        }
+        told = [
+            f"{mean[name]:.3f}" + (f" ± {error[name]:.3f}" if error[name] else "")
+            for name in values
+        ]
         better = mean["sent"] - max(mean["fixed"], mean["classifier"])
         chosen = f"{sum(row['depends'] for row in of)} of {len(of)}"
         cells.append([task, str(size), feature, *told, chosen, f"{better:+.3f}"])
@@ -137,10 +167,20 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 async def _run(
-    data: Path, out: Path, model: str | None, features: Sequence[str], tasks: Sequence[str], sizes: Sequence[int], drawn: bool
+    data: Path,
+    out: Path,
+    model: str | None,
+    features: Sequence[str],
+    tasks: Sequence[str],
+    sizes: Sequence[int],
+    drawn: bool,
 ) -> None:
     written = out / "rows.jsonl"
-    rows = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()] if written.exists() else []
+    rows = (
+        [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+        if written.exists()
+        else []
+    )
     reward = parse_reward("contains", max_tokens=SHORT)
     loaded = {name: load_task(data=data / f"{name}.jsonl") for name in tasks}
     longest = max(task.longest_prompt for task in loaded.values())
@@ -151,13 +191,21 @@ async def _run(
                 test = await first_tokens(trials, task.test, "test", None)
                 for size in sizes:
                     for draw in range(DRAWS.get(size, 1)):
-                        have = {row["feature"] for row in rows if (row["task"], row["labels"], row["draw"]) == (name, size, draw)}
+                        have = {
+                            row["feature"]
+                            for row in rows
+                            if (row["task"], row["labels"], row["draw"]) == (name, size, draw)
+                        }
                         left = [each for each in features if each.partition(":")[0] not in have]
                         if not left:
                             continue
-                        part = replace(task, train=drawn_rows(task.train, f"{name} {size} {draw}", size))
+                        part = replace(
+                            task, train=drawn_rows(task.train, f"{name} {size} {draw}", size)
+                        )
                         found = await measured(trials, part, test, left, drawn and draw == 0)
-                        found = [{"task": name, "labels": size, "draw": draw, **row} for row in found]
+                        found = [
+                            {"task": name, "labels": size, "draw": draw, **row} for row in found
+                        ]
                         rows += found
                         with written.open("a", encoding="utf-8") as file:
                             file.writelines(json.dumps(row) + "\n" for row in found)
@@ -168,9 +216,19 @@ async def _run(
 @click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--model", help="A GGUF file; the embedded engine's own model if left out.")
-@click.option("--depends-on", multiple=True, default=("words",), show_default=True, help="As of blb fit.")
+@click.option(
+    "--depends-on", multiple=True, default=("words",), show_default=True, help="As of blb fit."
+)
 @click.option("--task", "tasks", multiple=True, default=TASKS, show_default=True)
-@click.option("--prompts", "sizes", multiple=True, type=int, default=(*DRAWS,), show_default=True, help="Training prompts.")
+@click.option(
+    "--prompts",
+    "sizes",
+    multiple=True,
+    type=int,
+    default=(*DRAWS,),
+    show_default=True,
+    help="Training prompts.",
+)
 @click.option("--drawn", is_flag=True, help="Draw the completions of the first draw, too.")
 def main(
     data: Path,

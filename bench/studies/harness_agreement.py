@@ -63,12 +63,19 @@ def stored(path: Path, examples: dict[Any, Example]) -> tuple[list[tuple[Example
     return found, others
 
 
-def agreement(name: str, answers: list[tuple[Example, str]], options: HarnessOptions) -> dict[str, collections.Counter[str]]:
+def agreement(
+    name: str, answers: list[tuple[Example, str]], options: HarnessOptions
+) -> dict[str, collections.Counter[str]]:
     """For each filter: how many completions, how many with the same extracted answer, with the same score, and correct."""
     counts: dict[str, collections.Counter[str]] = {}
-    filters = [ensemble.name for ensemble in next(iter(load_leaves(name, options.data_dir, None).values()))._filters]
+    filters = [
+        ensemble.name
+        for ensemble in next(iter(load_leaves(name, options.data_dir, None).values()))._filters
+    ]
     for chosen in filters:
-        judge = load_harness(name, HarnessOptions(options.data_dir, options.num_fewshot, chosen)).correct.judge  # type: ignore[union-attr]
+        judge = load_harness(
+            name, HarnessOptions(options.data_dir, options.num_fewshot, chosen)
+        ).correct.judge  # type: ignore[union-attr]
         assert isinstance(judge, HarnessMetric)
         counts[chosen] = _compared(judge, answers, _samples(judge, answers))
     return counts
@@ -82,7 +89,9 @@ def _samples(judge: HarnessMetric, answers: list[tuple[Example, str]]) -> list[d
         places = [place for place, document in enumerate(documents) if document.leaf == leaf]
         task = _fresh(leaf, [documents[place].doc for place in places], documents[places[0]].task)
         lm = Stored([answers[place][1] for place in places])
-        results = importlib.import_module("lm_eval.evaluator").evaluate(lm, {leaf: task}, log_samples=True, bootstrap_iters=0)
+        results = importlib.import_module("lm_eval.evaluator").evaluate(
+            lm, {leaf: task}, log_samples=True, bootstrap_iters=0
+        )
         for sample in results["samples"][leaf]:
             if sample["filter"] == judge.filter:
                 logged[places[sample["doc_id"]]] = sample
@@ -93,8 +102,14 @@ def _fresh(leaf: str, docs: list[dict[str, Any]], loaded: Any) -> Any:
     """The harness's task with these documents as its test split, made anew from its configuration."""
     datasets = importlib.import_module("datasets")
     config = loaded.config
-    splits = {split for split in (config.training_split, config.validation_split, config.fewshot_split) if split}
-    parts = {split: datasets.Dataset.from_list(docs[:1]) for split in splits} | {"test": datasets.Dataset.from_list(docs)}
+    splits = {
+        split
+        for split in (config.training_split, config.validation_split, config.fewshot_split)
+        if split
+    }
+    parts = {split: datasets.Dataset.from_list(docs[:1]) for split in splits} | {
+        "test": datasets.Dataset.from_list(docs)
+    }
     more = {
         "custom_dataset": lambda **_: datasets.DatasetDict(parts),
         "dataset_kwargs": None,
@@ -102,12 +117,18 @@ def _fresh(leaf: str, docs: list[dict[str, Any]], loaded: Any) -> Any:
         "test_split": "test",
         "num_fewshot": 0,
     }
-    folder = str(Path(config.metadata["config_source"]).parent)  # all of the harness's tasks would take 10 seconds
-    manager = importlib.import_module("lm_eval.tasks").TaskManager(include_defaults=False, include_path=folder)
+    folder = str(
+        Path(config.metadata["config_source"]).parent
+    )  # all of the harness's tasks would take 10 seconds
+    manager = importlib.import_module("lm_eval.tasks").TaskManager(
+        include_defaults=False, include_path=folder
+    )
     return manager.load([{"group": "agreement", "task": [{"task": leaf, **more}]}])["tasks"][leaf]
 
 
-def _compared(judge: HarnessMetric, answers: list[tuple[Example, str]], samples: list[dict[str, Any]]) -> collections.Counter[str]:
+def _compared(
+    judge: HarnessMetric, answers: list[tuple[Example, str]], samples: list[dict[str, Any]]
+) -> collections.Counter[str]:
     counts: collections.Counter[str] = collections.Counter(completions=len(answers))
     for (example, text), sample in zip(answers, samples, strict=True):
         ours = judge(example, text)
@@ -139,7 +160,10 @@ def main() -> None:
             f"{name}: same extracted answer {count['same answer']} of {count['completions']}, same score {count['same score']} of "
             f"{count['completions']}, correct {count['correct']}"
         )
-    if any(not count["same answer"] == count["same score"] == count["completions"] for count in counts.values()):
+    if any(
+        not count["same answer"] == count["same score"] == count["completions"]
+        for count in counts.values()
+    ):
         raise SystemExit(1)
 
 

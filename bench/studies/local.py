@@ -26,7 +26,17 @@ from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores
 from blackbox_lb.rollouts.training import scored
 from blackbox_lb.types import Example
 
-__all__ = ["PLANNED", "Measured", "Plan", "Planned", "comparison", "engine", "measure", "panel", "table"]
+__all__ = [
+    "PLANNED",
+    "Measured",
+    "Plan",
+    "Planned",
+    "comparison",
+    "engine",
+    "measure",
+    "panel",
+    "table",
+]
 
 FEWER = 5
 """The subject is fitted on this part of the rollouts, too."""
@@ -96,7 +106,9 @@ async def engine(plan: Plan, folder: Path) -> AsyncIterator[tuple[Trials, Task]]
             yield Trials(session, store, tokenizer, reward, Terminal(), plan.top_logprobs), task
 
 
-async def measure(trials: Trials, task: Task, plan: Plan, planned: Sequence[Planned] = PLANNED) -> tuple[Measured, list[Measured]]:
+async def measure(
+    trials: Trials, task: Task, plan: Plan, planned: Sequence[Planned] = PLANNED
+) -> tuple[Measured, list[Measured]]:
     """The base model and every planned bias. Asks the model only for what is not in the store."""
     examples, test = task.train[: plan.limit], task.test[: plan.limit]
     keys = await trials.collect("training", examples, trials.draw(SAMPLED), plan.samples)
@@ -107,7 +119,9 @@ async def measure(trials: Trials, task: Task, plan: Plan, planned: Sequence[Plan
     tail = NextToken.of(parts[1])
     scores = await trials.scores("test, base", test, SAMPLED, plan.test_samples)
     n = len(parts[1].keys)
-    base = _measured(Point("none", n, float("nan"), "", scores.mean_reward, 0.0, _tokens(scores)), scores, 0)
+    base = _measured(
+        Point("none", n, float("nan"), "", scores.mean_reward, 0.0, _tokens(scores)), scores, 0
+    )
     found = []
     for each in planned:
         bias = _compiled(trials, parts[each.fewer], _fitted(parts[each.fewer], each), plan.entries)
@@ -115,12 +129,16 @@ async def measure(trials: Trials, task: Task, plan: Plan, planned: Sequence[Plan
         scores = await trials.scores(title, test, SAMPLED, plan.test_samples, bias)
         kl = await trials.kl(test, plan.test_samples, bias, tail)
         n = len(parts[each.fewer].keys)
-        point = Point(each.estimator, n, each.tau, each.setting, scores.mean_reward, kl, _tokens(scores))
+        point = Point(
+            each.estimator, n, each.tau, each.setting, scores.mean_reward, kl, _tokens(scores)
+        )
         found.append(_measured(point, scores, len(bias)))
     return base, found
 
 
-def _with_lists(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> Rollouts:
+def _with_lists(
+    trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]]
+) -> Rollouts:
     """Every estimator here cuts the lists to its own length."""
     return scored(trials.store, examples, keys, trials.reward, trials.session.end_tokens)[0]
 
@@ -129,10 +147,14 @@ def _fitted(rollouts: Rollouts, planned: Planned) -> Fitted:
     for fitted in ESTIMATORS[planned.estimator](rollouts, (planned.tau,)):
         if fitted.setting == planned.setting:
             return fitted
-    raise ValueError(f"{planned.estimator} has no setting {planned.setting!r}; see bench/estimators.py for those it has")
+    raise ValueError(
+        f"{planned.estimator} has no setting {planned.setting!r}; see bench/estimators.py for those it has"
+    )
 
 
-def _compiled(trials: Trials, rollouts: Rollouts, fitted: Fitted, entries: int | None) -> dict[int, float]:
+def _compiled(
+    trials: Trials, rollouts: Rollouts, fitted: Fitted, entries: int | None
+) -> dict[int, float]:
     """What is sent: the learned bias, cut to what the provider takes."""
     rules, table = trials.session.profile.bias, NextToken.of(rollouts)
     sparse = sparsify(
@@ -170,7 +192,12 @@ def table(base: Measured, found: Sequence[Measured], label: str) -> str:
 def _row(each: Measured) -> list[str]:
     point = each.point
     setting = f"{point.setting}, tau {point.tau:g}" if point.setting else ""
-    numbers = [f"{point.reward:.3f} ± {each.error:.3f}", f"{each.accuracy:.3f}", f"{point.length:.1f}", f"{point.kl:.2f}"]
+    numbers = [
+        f"{point.reward:.3f} ± {each.error:.3f}",
+        f"{each.accuracy:.3f}",
+        f"{point.length:.1f}",
+        f"{point.kl:.2f}",
+    ]
     return [point.estimator, str(point.rollouts), setting, str(each.entries), *numbers]
 
 
@@ -178,11 +205,16 @@ def panel(base: Measured, found: Sequence[Measured], label: str) -> Panel:
     """The picture of it; dashed where fewer rollouts were used."""
     most = max(each.point.rollouts for each in found)
     return Panel(
-        "capitals, SmolLM2-135M-Instruct", f"mean {label}", _curves(base, found, most, True), _curves(base, found, most, False)
+        "capitals, SmolLM2-135M-Instruct",
+        f"mean {label}",
+        _curves(base, found, most, True),
+        _curves(base, found, most, False),
     )
 
 
-def _curves(base: Measured, found: Sequence[Measured], most: int, all_of_them: bool) -> dict[str, Curve]:
+def _curves(
+    base: Measured, found: Sequence[Measured], most: int, all_of_them: bool
+) -> dict[str, Curve]:
     chosen = [each.point for each in found if (each.point.rollouts == most) == all_of_them]
     return {
         name: Curve((point for point in chosen if point.estimator == name), base.point.reward)

@@ -34,7 +34,16 @@ TABLES = {"accuracy": "accuracy", "correct-and-short": "compression"}
 """--reward -> the paper's table."""
 REWARDS = {"accuracy": "log-accuracy", "correct-and-short": "correct-and-short"}
 """--reward -> the package's reward, of which GRPO gets what a user reads: 1{correct}, or 1{correct} T/length."""
-SHOWN = ("step", "loss", "reward", "reward_std", "grad_norm", "learning_rate", "completions/mean_length", "entropy")
+SHOWN = (
+    "step",
+    "loss",
+    "reward",
+    "reward_std",
+    "grad_norm",
+    "learning_rate",
+    "completions/mean_length",
+    "entropy",
+)
 """What is kept of the trainer's log."""
 
 
@@ -57,7 +66,9 @@ class Run:
     @property
     def steps(self) -> int:
         """Optimizer steps of the paper's epochs over the training problems, or ``max_steps`` where that is fewer."""
-        whole = self.configuration.lora.epochs * max(1, len(self.part.task.train) * self.generations // self.per_step)
+        whole = self.configuration.lora.epochs * max(
+            1, len(self.part.task.train) * self.generations // self.per_step
+        )
         return whole if self.max_steps is None else min(self.max_steps, whole)
 
     def within(self, tokens: int) -> int:
@@ -78,20 +89,32 @@ def train(path: str, run: Run) -> LoraResult:
     named = run.configuration.model_copy(update={"reward": REWARDS[run.configuration.lora.reward]})
     training, test = rewards_of(named, run.part)
     greedy = Greedy(tokenizer, test, task.stop, ends, run.within(run.part.benchmark.lora.test_cap))
-    base, before = greedy.scores(model, task.test), outcome_of(greedy.scores(model, task.validation))
-    checkpoints = Checkpoints(Goal(run.configuration.objective), before, lambda tuned: greedy.scores(tuned, task.validation))
+    base, before = (
+        greedy.scores(model, task.test),
+        outcome_of(greedy.scores(model, task.validation)),
+    )
+    checkpoints = Checkpoints(
+        Goal(run.configuration.objective),
+        before,
+        lambda tuned: greedy.scores(tuned, task.validation),
+    )
     rewarded = reward_function(task.train, training, tokenizer, task.stop, ends)
     tuned, log = _trained(model, tokenizer, rewarded, run, checkpoints)
     return _result(path, run, tuned, log, checkpoints, base, greedy, time.monotonic() - started)
 
 
-def _trained(model: Any, tokenizer: Any, rewarded: Any, run: Run, checkpoints: Checkpoints) -> tuple[Any, list[dict[str, Any]]]:
+def _trained(
+    model: Any, tokenizer: Any, rewarded: Any, run: Run, checkpoints: Checkpoints
+) -> tuple[Any, list[dict[str, Any]]]:
     """The model with the adapter that validation chose, and the trainer's log."""
     from datasets import Dataset
     from peft import set_peft_model_state_dict
     from trl import GRPOTrainer
 
-    rows = [{"prompt": prompt_text(example), "number": number} for number, example in enumerate(run.part.task.train)]
+    rows = [
+        {"prompt": prompt_text(example), "number": number}
+        for number, example in enumerate(run.part.task.train)
+    ]
     with TemporaryDirectory() as scratch:
         trainer = GRPOTrainer(
             model=model,
@@ -154,7 +177,9 @@ def _looking(checkpoints: Checkpoints, run: Run) -> Any:
     when = {round(run.steps * (number + 1) / evaluations) for number in range(evaluations)} - {0}
 
     class Looking(TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_more: Any) -> None:
+        def on_step_end(
+            self, args: Any, state: Any, control: Any, model: Any = None, **_more: Any
+        ) -> None:
             if state.global_step in when:
                 checkpoints.look(model, state.global_step)
                 model.train()
@@ -173,7 +198,11 @@ def _result(
     seconds: float,
 ) -> LoraResult:
     scores, rates = greedy.scores(tuned, run.part.task.test), run.part.benchmark.lora
-    own = {"test_cap": greedy.cap, "max_completion": run.within(rates.max_completion), "generations": run.generations}
+    own = {
+        "test_cap": greedy.cap,
+        "max_completion": run.within(rates.max_completion),
+        "generations": run.generations,
+    }
     return LoraResult(
         table=run.configuration.table,
         benchmark=run.part.name,
@@ -189,8 +218,13 @@ def _result(
         base={"accuracy": mean_of(base.correct or ()), "tokens": mean_of(base.tokens)},
         verdict=tuple(together(compare(GREEDY, base, scores, greedy.reward))),
         validation=tuple(checkpoints.told),
-        log=tuple({name: row[name] for name in SHOWN if name in row} for row in log if "loss" in row),
-        settings=run.configuration.lora.model_dump() | rates.model_dump() | own | {"seed": run.seed, "seconds": round(seconds)},
+        log=tuple(
+            {name: row[name] for name in SHOWN if name in row} for row in log if "loss" in row
+        ),
+        settings=run.configuration.lora.model_dump()
+        | rates.model_dump()
+        | own
+        | {"seed": run.seed, "seconds": round(seconds)},
         provenance=_provenance(),
     )
 
@@ -199,21 +233,43 @@ def _provenance() -> dict[str, Any]:
     told = provenance()
     packages = ("accelerate", "peft", "torch", "transformers", "trl")
     command = shlex.join(["python", "-m", "bench.studies.lora_grpo", *sys.argv[1:]])
-    return {**told, "command": command, "versions": told["versions"] | {name: version(name) for name in packages}}
+    return {
+        **told,
+        "command": command,
+        "versions": told["versions"] | {name: version(name) for name in packages},
+    }
 
 
 @click.command()
 @click.argument("model")
 @click.option("--reward", type=click.Choice(list(TABLES)), default="accuracy", show_default=True)
-@click.option("--benchmark", type=click.Choice(["math", "gsm8k", "gpqa"]), help="[default: the table's first]")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder with the benchmark's data.")
-@click.option("--data", type=click.Path(path_type=Path), help="JSONL or CSV of your own problems instead.")
+@click.option(
+    "--benchmark", type=click.Choice(["math", "gsm8k", "gpqa"]), help="[default: the table's first]"
+)
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Folder with the benchmark's data."
+)
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="JSONL or CSV of your own problems instead."
+)
 @click.option("--scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
-@click.option("--max-steps", type=click.IntRange(1), help="Optimizer steps at most. [default: one epoch]")
-@click.option("--generations", type=click.IntRange(2), default=8, show_default=True, help="Completions a problem.")
-@click.option("--cap", type=click.IntRange(1), help="Tokens of a completion at most, below the paper's.")
+@click.option(
+    "--max-steps", type=click.IntRange(1), help="Optimizer steps at most. [default: one epoch]"
+)
+@click.option(
+    "--generations",
+    type=click.IntRange(2),
+    default=8,
+    show_default=True,
+    help="Completions a problem.",
+)
+@click.option(
+    "--cap", type=click.IntRange(1), help="Tokens of a completion at most, below the paper's."
+)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("lora.json"), show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("lora.json"), show_default=True
+)
 def main(
     model: str,
     reward: str,
@@ -234,14 +290,24 @@ def main(
     configuration = load_configuration(TABLES[reward])
     benchmark = benchmark or next(iter(configuration.benchmarks))
     if benchmark not in configuration.benchmarks:
-        raise click.UsageError(f"the table of {TABLES[reward]} has {', '.join(configuration.benchmarks)}, not {benchmark}")
+        raise click.UsageError(
+            f"the table of {TABLES[reward]} has {', '.join(configuration.benchmarks)}, not {benchmark}"
+        )
     settings = configuration.benchmarks[benchmark]
-    part = scaled(benchmark, settings, load_problems(settings, data, data_dir), scale, configuration.projection.share)
+    part = scaled(
+        benchmark,
+        settings,
+        load_problems(settings, data, data_dir),
+        scale,
+        configuration.projection.share,
+    )
     found = train(model, Run(configuration, part, generations, max_steps, cap, seed))
     out.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
     click.echo(f"accuracy {found.accuracy}, tokens {found.tokens}; base {found.base}")
     for row in found.verdict:
-        click.echo(f"{row.metric}: {row.difference:+.3f} ({row.low:+.3f} to {row.high:+.3f}) {row.verdict}")
+        click.echo(
+            f"{row.metric}: {row.difference:+.3f} ({row.low:+.3f} to {row.high:+.3f}) {row.verdict}"
+        )
     click.echo(f"wrote {out}")
 
 

@@ -19,7 +19,9 @@ from blackbox_lb.types import Completion, Example
 __all__ = ["Checkpoints", "Greedy", "cut", "outcome_of", "prompt_text", "reward_function"]
 
 
-def cut(tokenizer: Any, ids: Sequence[int], stop: Sequence[str], ends: frozenset[int]) -> Completion:
+def cut(
+    tokenizer: Any, ids: Sequence[int], stop: Sequence[str], ends: frozenset[int]
+) -> Completion:
     """The completion that a server would have returned for ``ids``: its text before the first stop text, its tokens up to there."""
     text = tokenizer.decode(ids, skip_special_tokens=True)
     places = [place for place in map(text.find, stop) if place >= 0]
@@ -37,13 +39,22 @@ def cut(tokenizer: Any, ids: Sequence[int], stop: Sequence[str], ends: frozenset
 
 
 def reward_function(
-    examples: Sequence[Example], reward: Reward, tokenizer: Any, stop: Sequence[str], ends: frozenset[int]
+    examples: Sequence[Example],
+    reward: Reward,
+    tokenizer: Any,
+    stop: Sequence[str],
+    ends: frozenset[int],
 ) -> Callable[..., list[float]]:
     """What trl calls with the completions of a batch; ``number`` tells of which example each is."""
 
-    def reward_of(*, completion_ids: Sequence[Sequence[int]], number: Sequence[int], **_more: Any) -> list[float]:
+    def reward_of(
+        *, completion_ids: Sequence[Sequence[int]], number: Sequence[int], **_more: Any
+    ) -> list[float]:
         drawn = [cut(tokenizer, ids, stop, ends) for ids in completion_ids]
-        return [reward.value(reward.score(examples[n], each)) for n, each in zip(number, drawn, strict=True)]
+        return [
+            reward.value(reward.score(examples[n], each))
+            for n, each in zip(number, drawn, strict=True)
+        ]
 
     reward_of.__name__ = reward.name
     return reward_of
@@ -78,18 +89,29 @@ class Greedy:
         model.eval()
         with torch.no_grad():
             for start in range(0, len(examples), self.batch):
-                drawn += [[each] for each in self._complete(model, examples[start : start + self.batch])]
+                drawn += [
+                    [each] for each in self._complete(model, examples[start : start + self.batch])
+                ]
         return score(self.reward, examples, drawn)
 
     def _complete(self, model: Any, examples: Sequence[Example]) -> list[Completion]:
         texts = [prompt_text(example) for example in examples]
         inputs = self.tokenizer(texts, return_tensors="pt", padding=True).to(model.device)
-        stopping = {"stop_strings": list(self.stop), "tokenizer": self.tokenizer} if self.stop else {}
+        stopping = (
+            {"stop_strings": list(self.stop), "tokenizer": self.tokenizer} if self.stop else {}
+        )
         made = model.generate(
-            **inputs, do_sample=False, use_cache=True, max_new_tokens=self.cap, pad_token_id=self.tokenizer.pad_token_id, **stopping
+            **inputs,
+            do_sample=False,
+            use_cache=True,
+            max_new_tokens=self.cap,
+            pad_token_id=self.tokenizer.pad_token_id,
+            **stopping,
         )
         rows = made[:, inputs["input_ids"].shape[1] :].tolist()
-        return [cut(self.tokenizer, _until_end(row, self.ends), self.stop, self.ends) for row in rows]
+        return [
+            cut(self.tokenizer, _until_end(row, self.ends), self.stop, self.ends) for row in rows
+        ]
 
 
 def _until_end(ids: list[int], ends: frozenset[int]) -> list[int]:
@@ -125,4 +147,7 @@ class Checkpoints:
         click.echo(f"validation after step {step}: {self.told[-1]}", err=True)
         if self.goal.ranking(self.base, self.outcomes)[0] == len(self.outcomes) - 1:
             self.selected = step
-            self.kept = {name: value.detach().clone() for name, value in get_peft_model_state_dict(model).items()}
+            self.kept = {
+                name: value.detach().clone()
+                for name, value in get_peft_model_state_dict(model).items()
+            }

@@ -39,7 +39,9 @@ def draw(panels: Sequence[Panel], legend: tuple[str, str], path: Path) -> None:
         pyplot = importlib.import_module("matplotlib.pyplot")
         line = importlib.import_module("matplotlib.lines").Line2D
     except ModuleNotFoundError as error:
-        raise RuntimeError("the plot needs matplotlib: run with uv run --group bench, or give --no-plot") from error
+        raise RuntimeError(
+            "the plot needs matplotlib: run with uv run --group bench, or give --no-plot"
+        ) from error
     columns = min(len(panels), 2)
     rows = -(-len(panels) // columns)
     width = 5.2 * columns + (2.6 if columns == 1 else 0.0)
@@ -48,15 +50,26 @@ def draw(panels: Sequence[Panel], legend: tuple[str, str], path: Path) -> None:
         for curves, style in ((panel.solid, "-"), (panel.dashed, "--")):
             for name, curve in curves.items():
                 kl, reward = zip(*curve.hull, strict=True)
-                axis.plot(kl, reward, style, color=COLOURS[name], linewidth=1.6, marker=".", markersize=5)
-        axis.set_xlim(left=0)  # a linear axis: what lies between two biases is on the straight line between them
-        axis.set(title=panel.title, xlabel="KL to the base model (nats a completion)", ylabel=panel.reward)
+                axis.plot(
+                    kl, reward, style, color=COLOURS[name], linewidth=1.6, marker=".", markersize=5
+                )
+        axis.set_xlim(
+            left=0
+        )  # a linear axis: what lies between two biases is on the straight line between them
+        axis.set(
+            title=panel.title,
+            xlabel="KL to the base model (nats a completion)",
+            ylabel=panel.reward,
+        )
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
     names = dict.fromkeys(name for panel in panels for name in (*panel.solid, *panel.dashed))
     handles = [line([], [], color=COLOURS[name], label=name) for name in names]
-    handles += [line([], [], color="grey", linestyle=s, label=t) for s, t in zip(("-", "--"), legend, strict=True)]
+    handles += [
+        line([], [], color="grey", linestyle=s, label=t)
+        for s, t in zip(("-", "--"), legend, strict=True)
+    ]
     if columns == 1:
         figure.legend(handles=handles, loc="center right", frameon=False, fontsize=9)
         figure.tight_layout(rect=(0, 0, 5.2 / width, 1))

@@ -81,11 +81,17 @@ def _comparable(settings: Mapping[str, object]) -> dict[str, object]:
     """What two requests must share for their completions to be of one model at the same sampling."""
     sampling = settings["sampling"]
     assert isinstance(sampling, Mapping)
-    kept_back = {name: value for name, value in settings.items() if name not in ("bias", "seeds", "sampling")}
-    return kept_back | {"sampling": {name: value for name, value in sampling.items() if name != "seed"}}
+    kept_back = {
+        name: value for name, value in settings.items() if name not in ("bias", "seeds", "sampling")
+    }
+    return kept_back | {
+        "sampling": {name: value for name, value in sampling.items() if name != "seed"}
+    }
 
 
-def pooled(trials: Trials, rows: Sequence[Row], examples: Sequence[Example], tail: NextToken) -> Pooled:
+def pooled(
+    trials: Trials, rows: Sequence[Row], examples: Sequence[Example], tail: NextToken
+) -> Pooled:
     """What all completions of ``examples`` in the store say of every row; row 0 is the base, row 1 the full vector.
 
     With ``w_j = p_j / sum_i (n_i / n) p_i`` over the policies i of the store, the mean of row j on a prompt is
@@ -95,17 +101,35 @@ def pooled(trials: Trials, rows: Sequence[Row], examples: Sequence[Example], tai
     policies = [each for each in every if max(map(abs, each.bias.values()), default=0.0) <= WILD]
     owner = {key: p for each in policies for p, names in enumerate(each.keys) for key in names}
     drawn = dict(zip(owner, trials.store.completions(owner), strict=True))
-    whole = {key: each for key, each in drawn.items() if each.whole and each.readable and len(each.token_ids)}
+    whole = {
+        key: each
+        for key, each in drawn.items()
+        if each.whole and each.readable and len(each.token_ids)
+    }
     prompts = np.array([owner[key] for key in whole])
     rollouts = columns(whole, prompts.tolist(), [0.0] * len(whole), trials.session.end_tokens)
     biases = [*(each.bias for each in policies), *(row.bias for row in rows)]
-    table = NextToken.of(rollouts, tail=tail).with_tokens([token for bias in biases for token in bias])
-    ratios = np.array([log_policy_ratios(rollouts, table, table.align(list(bias), list(bias.values()))) for bias in biases])
+    table = NextToken.of(rollouts, tail=tail).with_tokens(
+        [token for bias in biases for token in bias]
+    )
+    ratios = np.array(
+        [
+            log_policy_ratios(rollouts, table, table.align(list(bias), list(bias.values())))
+            for bias in biases
+        ]
+    )
     counts = np.array([len(each.keys[0]) for each in policies], dtype=np.float64)
     mixture = logsumexp(ratios[: len(policies)] + np.log(counts / counts.sum())[:, None], axis=0)
     weights = np.exp(ratios[len(policies) :] - mixture)
-    scores = np.array([scores_of(trials, examples[p], each) for p, each in zip(prompts, whole.values(), strict=True)])
-    reward, correct, tokens = (_by_prompt(weights, scores[:, i], prompts, len(examples)) for i in range(3))
+    scores = np.array(
+        [
+            scores_of(trials, examples[p], each)
+            for p, each in zip(prompts, whole.values(), strict=True)
+        ]
+    )
+    reward, correct, tokens = (
+        _by_prompt(weights, scores[:, i], prompts, len(examples)) for i in range(3)
+    )
     return Pooled(
         reward,
         correct,
@@ -119,7 +143,9 @@ def pooled(trials: Trials, rows: Sequence[Row], examples: Sequence[Example], tai
     )
 
 
-def _by_prompt(weights: Vector, values: Vector, prompts: npt.NDArray[np.int64], count: int) -> Vector:
+def _by_prompt(
+    weights: Vector, values: Vector, prompts: npt.NDArray[np.int64], count: int
+) -> Vector:
     """(j, p) weighted means of ``values`` (n,) under ``weights`` (j, n)."""
     above = np.array([np.bincount(prompts, weights=w * values, minlength=count) for w in weights])
     below = np.array([np.bincount(prompts, weights=w, minlength=count) for w in weights])

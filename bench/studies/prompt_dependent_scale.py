@@ -21,26 +21,36 @@ __all__ = ["fitted", "problem"]
 LISTED = 20
 
 
-def problem(prompts: int, features: int, tokens: int, of_each: int) -> tuple[PromptPositions, sparse.csr_array]:
+def problem(
+    prompts: int, features: int, tokens: int, of_each: int
+) -> tuple[PromptPositions, sparse.csr_array]:
     """Prompts whose answer depends on their first feature: the positions, and the table of features."""
     rng = np.random.default_rng(0)
     columns = rng.integers(0, features, (prompts, of_each))
     rows = np.repeat(np.arange(prompts), of_each)
-    table = sparse.csr_array((np.full(columns.size, of_each**-0.5), (rows, columns.ravel())), shape=(prompts, features))
+    table = sparse.csr_array(
+        (np.full(columns.size, of_each**-0.5), (rows, columns.ravel())), shape=(prompts, features)
+    )
     listed = np.argsort(rng.random((prompts, tokens)).astype(np.float32), axis=1)[:, :LISTED]
     answer = columns[:, 0] % tokens
     listed[:, 0] = np.where((listed == answer[:, None]).any(axis=1), listed[:, 0], answer)
     mass = rng.dirichlet(np.ones(LISTED + 1), prompts)[:, :LISTED]
     at = (np.repeat(np.arange(prompts), LISTED), listed.ravel())
     masses = sparse.csr_array((mass.ravel(), at), shape=(prompts, tokens))
-    counts = sparse.csr_array((np.ones(prompts), (np.arange(prompts), answer)), shape=(prompts, tokens))
+    counts = sparse.csr_array(
+        (np.ones(prompts), (np.arange(prompts), answer)), shape=(prompts, tokens)
+    )
     tails = np.maximum(1 - np.asarray(masses.sum(axis=1)), 0) / 2
     unigram = np.full(tokens, 0.5 / tokens)
     ids = np.arange(tokens)
-    return PromptPositions(ids, masses, tails, unigram, np.arange(prompts), np.ones(prompts), counts), table
+    return PromptPositions(
+        ids, masses, tails, unigram, np.arange(prompts), np.ones(prompts), counts
+    ), table
 
 
-def fitted(prompts: int, features: int, tokens: int, of_each: int, iterations: int) -> tuple[float, int]:
+def fitted(
+    prompts: int, features: int, tokens: int, of_each: int, iterations: int
+) -> tuple[float, int]:
     """Gain in nats a position, and iterations."""
     positions, table = problem(prompts, features, tokens, of_each)
     fit = fit_prompts(positions, table, l2=1.0, slope_l2=1.0, max_iterations=iterations)
@@ -54,7 +64,9 @@ def fitted(prompts: int, features: int, tokens: int, of_each: int, iterations: i
 @click.option("--of-each", default=40, show_default=True, help="Features of a prompt.")
 @click.option("--iterations", default=100, show_default=True, help="Most of them.")
 @OUT
-def main(prompts: int, features: int, tokens: int, of_each: int, iterations: int, out: Path | None) -> None:
+def main(
+    prompts: int, features: int, tokens: int, of_each: int, iterations: int, out: Path | None
+) -> None:
     """One fit in a process of its own."""
     found = apart(partial(fitted, prompts, features, tokens, of_each, iterations))
     gain, used = found.value
@@ -62,7 +74,11 @@ def main(prompts: int, features: int, tokens: int, of_each: int, iterations: int
         f"{prompts:,} prompts x {features:,} features x {tokens} tokens: {found.seconds:.0f} s ({found.cpu:.0f} s of processor), "
         f"{used} iterations, peak memory {found.peak / 1e6:,.0f} MB, gain {gain:.3f} nats a position"
     )
-    rows = [row("fit", found.seconds, "s"), row("processor", found.cpu, "s"), row("peak memory", found.peak, "bytes")]
+    rows = [
+        row("fit", found.seconds, "s"),
+        row("processor", found.cpu, "s"),
+        row("peak memory", found.peak, "bytes"),
+    ]
     write(out, rows, {})
 
 

@@ -70,13 +70,19 @@ def losses(problem: str, plan: Plan, processes: int = 1) -> dict[str, dict[str, 
     else:
         draws = [work(draw) for draw in range(plan.draws)]
     mean = np.mean(draws, axis=0)
-    return {name: dict(zip(DISTURBANCES, mean[row].tolist(), strict=True)) for row, name in enumerate(plan.estimators)}
+    return {
+        name: dict(zip(DISTURBANCES, mean[row].tolist(), strict=True))
+        for row, name in enumerate(plan.estimators)
+    }
 
 
 def _draw(problem: str, plan: Plan, draw: int) -> list[list[float]]:
     """(estimators, disturbances) gains of one draw."""
     of, model = PROBLEMS[problem], PROBLEMS[problem].model()
-    reported = [model.rollouts(plan.rollouts, of.reward, 300 + draw, top=TOP, **how) for how in DISTURBANCES.values()]
+    reported = [
+        model.rollouts(plan.rollouts, of.reward, 300 + draw, top=TOP, **how)
+        for how in DISTURBANCES.values()
+    ]
     bases = {
         seed: estimate_policy(model, np.zeros(model.vocab_size), of.reward, n, seed).reward
         for seed, n in ((0, CHOOSING), (draw + 1, plan.completions))
@@ -111,7 +117,13 @@ def _lost(row: dict[str, float], kind: str) -> float:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Two draws.")
-@click.option("--problem", "problems", multiple=True, type=click.Choice(list(PROBLEMS)), help="Only these; repeatable.")
+@click.option(
+    "--problem",
+    "problems",
+    multiple=True,
+    type=click.Choice(list(PROBLEMS)),
+    help="Only these; repeatable.",
+)
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(1))
 def main(quick: bool, problems: Sequence[str], processes: int) -> None:
     """What censored, quantised and noisy logprobs take from the gain in E[r] - tau KL of each estimator."""
@@ -121,8 +133,12 @@ def main(quick: bool, problems: Sequence[str], processes: int) -> None:
         gains = losses(problem, plan, processes)
         click.echo(_table(problem, gains) + "\n")
         rows = [row for name, row in gains.items() if name.startswith("projection")]
-        worst = max(worst, *(_lost(row, kind) for row, kind in itertools.product(rows, DISTURBANCES)))
-    click.echo(f"{'MET' if worst < MOST_LOST else 'NOT MET'}: projection loses at most {worst:.1%} (limit {MOST_LOST:.0%})")
+        worst = max(
+            worst, *(_lost(row, kind) for row, kind in itertools.product(rows, DISTURBANCES))
+        )
+    click.echo(
+        f"{'MET' if worst < MOST_LOST else 'NOT MET'}: projection loses at most {worst:.1%} (limit {MOST_LOST:.0%})"
+    )
 
 
 if __name__ == "__main__":

@@ -54,9 +54,14 @@ async def bare(base_url: str, model: str, tokens: int, requests: int, in_flight:
 
         async def work() -> None:
             for prompt in waiting:
-                body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}
+                body = {
+                    "model": model,
+                    "messages": [{"role": "user", "content": prompt}],
+                    "max_tokens": tokens,
+                }
                 answer = await client.post(
-                    "/v1/chat/completions", json={**body, "temperature": 1.0, "logprobs": True, "top_logprobs": TOP}
+                    "/v1/chat/completions",
+                    json={**body, "temperature": 1.0, "logprobs": True, "top_logprobs": TOP},
                 )
                 answer.raise_for_status()
                 ended.append((time.monotonic(), answer.json()["usage"]["completion_tokens"]))
@@ -65,29 +70,62 @@ async def bare(base_url: str, model: str, tokens: int, requests: int, in_flight:
     return rate_of(ended)
 
 
-async def ours(provider: str, base_url: str, pace: Pace, tokens: int, requests: int) -> tuple[float, int]:
+async def ours(
+    provider: str, base_url: str, pace: Pace, tokens: int, requests: int
+) -> tuple[float, int]:
     """Tokens a second of this package's collector, and how many requests it had in flight in the end; ``pace`` goes on."""
     ended: list[tuple[float, int]] = []
 
     def watch(completion: Completion) -> None:
         ended.append((time.monotonic(), len(completion.token_ids)))
 
-    with tempfile.TemporaryDirectory() as folder, RolloutStore(Path(folder, "rollouts.db")) as store:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RolloutStore(Path(folder, "rollouts.db")) as store,
+    ):
         async with connect(provider, base_url=f"{base_url}/v1", endpoint="chat") as session:
             asked = [Prompt.user(each) for each in prompts(requests)]
             sampling = Sampling(max_tokens=tokens, top_logprobs=TOP)
             tokenizer = await session.tokenizer()
-            await collect(session, store, tokenizer, asked, Draw(sampling), samples=1, watch=watch, pace=pace)
+            await collect(
+                session, store, tokenizer, asked, Draw(sampling), samples=1, watch=watch, pace=pace
+            )
             return rate_of(ended), pace.level
 
 
 @click.command(help=__doc__)
 @click.option("--provider", default="vllm", show_default=True)
-@click.option("--base-url", default="http://127.0.0.1:8000", show_default=True, help="Of the server, without /v1.")
-@click.option("--tokens", default=64, show_default=True, type=click.IntRange(1), help="Of a completion, at most.")
-@click.option("--requests", default=512, show_default=True, type=click.IntRange(10), help="In each turn.")
-@click.option("--in-flight", multiple=True, type=int, default=(8, 32, 64, 128), show_default=True, help="Of bare loops.")
-@click.option("--warm-up", default=512, show_default=True, type=click.IntRange(10), help="Requests before all turns.")
+@click.option(
+    "--base-url",
+    default="http://127.0.0.1:8000",
+    show_default=True,
+    help="Of the server, without /v1.",
+)
+@click.option(
+    "--tokens",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Of a completion, at most.",
+)
+@click.option(
+    "--requests", default=512, show_default=True, type=click.IntRange(10), help="In each turn."
+)
+@click.option(
+    "--in-flight",
+    multiple=True,
+    type=int,
+    default=(8, 32, 64, 128),
+    show_default=True,
+    help="Of bare loops.",
+)
+@click.option(
+    "--warm-up",
+    default=512,
+    show_default=True,
+    type=click.IntRange(10),
+    help="Requests before all turns.",
+)
 @REPEATS
 @OUT
 def main(
@@ -116,11 +154,21 @@ def main(
     rates = {name: statistics.median(rate for rate, _ in each) for name, each in found.items()}
     saturated = max(rate for name, rate in rates.items() if name != "blb")
     lines = [
-        [name, f"{rate:.0f}", f"{rate / saturated:.3f}", ", ".join(str(level) for _, level in found[name])]
+        [
+            name,
+            f"{rate:.0f}",
+            f"{rate / saturated:.3f}",
+            ", ".join(str(level) for _, level in found[name]),
+        ]
         for name, rate in rates.items()
     ]
-    click.echo(markdown(["client", "tokens/s", "of the saturated rate", "in flight at the end"], lines))
-    rows = [row(name, rate, "tokens/s", requests=requests, tokens=tokens) for name, rate in rates.items()]
+    click.echo(
+        markdown(["client", "tokens/s", "of the saturated rate", "in flight at the end"], lines)
+    )
+    rows = [
+        row(name, rate, "tokens/s", requests=requests, tokens=tokens)
+        for name, rate in rates.items()
+    ]
     write(out, rows, {"saturation/blb over the best bare loop": ratio(rates["blb"], saturated)})
 
 

@@ -25,7 +25,14 @@ from blackbox_lb.bias.document import Bias
 __all__ = ["Arm", "arms_of", "main", "markdown", "measure", "rate", "report", "steps"]
 
 GOAL = 0.97
-NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1, "ignore_eos": True}
+NEUTRAL = {
+    "temperature": 1,
+    "top_p": 1,
+    "top_k": 0,
+    "min_p": 0,
+    "repetition_penalty": 1,
+    "ignore_eos": True,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,13 @@ def rate(base_url: str, model: str, arm: Arm, concurrent: int, tokens: int) -> f
     """Generated tokens a second of ``concurrent`` requests sent at once, from the first one sent to the last one answered."""
     bodies = [
         json.dumps(
-            {"model": model, "prompt": f"Number {i}. Once upon a time", "max_tokens": tokens, **NEUTRAL, **arm.fields}
+            {
+                "model": model,
+                "prompt": f"Number {i}. Once upon a time",
+                "max_tokens": tokens,
+                **NEUTRAL,
+                **arm.fields,
+            }
         ).encode()
         for i in range(concurrent)
     ]
@@ -51,12 +64,16 @@ def rate(base_url: str, model: str, arm: Arm, concurrent: int, tokens: int) -> f
 
 
 def _complete(base_url: str, body: bytes) -> int:
-    request = urllib.request.Request(f"{base_url}/completions", body, {"content-type": "application/json"})
+    request = urllib.request.Request(
+        f"{base_url}/completions", body, {"content-type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=3600) as answer:
         return int(json.load(answer)["usage"]["completion_tokens"])
 
 
-def measure(base_url: str, model: str, arms: Sequence[Arm], concurrent: int, tokens: int, repeats: int) -> dict[str, list[float]]:
+def measure(
+    base_url: str, model: str, arms: Sequence[Arm], concurrent: int, tokens: int, repeats: int
+) -> dict[str, list[float]]:
     """Tokens a second of each arm in each repeat. The arms take turns, in an order that rotates, after one unmeasured turn."""
     rates: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in arms:
@@ -64,14 +81,20 @@ def measure(base_url: str, model: str, arms: Sequence[Arm], concurrent: int, tok
     for repeat in range(repeats):
         for arm in (*arms[repeat % len(arms) :], *arms[: repeat % len(arms)]):
             rates[arm.name].append(rate(base_url, model, arm, concurrent, tokens))
-            click.echo(f"  {concurrent} concurrent, {arm.name}: {rates[arm.name][-1]:.1f} tokens/s", err=True)
+            click.echo(
+                f"  {concurrent} concurrent, {arm.name}: {rates[arm.name][-1]:.1f} tokens/s",
+                err=True,
+            )
     return rates
 
 
 def markdown(rates: Mapping[str, Sequence[float]], concurrent: int) -> str:
     """One row an arm: median tokens a second, and the median and range of its ratio to the first arm in the same repeat."""
     base = next(iter(rates.values()))
-    rows = [f"| {concurrent} concurrent | tokens/s, median | ratio, median | range |", "| --- | --- | --- | --- |"]
+    rows = [
+        f"| {concurrent} concurrent | tokens/s, median | ratio, median | range |",
+        "| --- | --- | --- | --- |",
+    ]
     for name, each in rates.items():
         ratios = [ours / plain for ours, plain in zip(each, base, strict=True)]
         row = f"{statistics.median(each):.1f} | {statistics.median(ratios):.3f} | {min(ratios):.3f} to {max(ratios):.3f}"
@@ -103,9 +126,13 @@ def arms_of(path: Path, sent: bool) -> list[Arm]:
 
 def report(rates: Mapping[str, Sequence[float]], concurrent: int) -> None:
     """Print the table and whether the goal is met."""
-    ours = statistics.median(a / b for a, b in zip(rates["LearnedBias"], rates["no bias"], strict=True))
+    ours = statistics.median(
+        a / b for a, b in zip(rates["LearnedBias"], rates["no bias"], strict=True)
+    )
     click.echo(markdown(rates, concurrent))
-    click.echo(f"\nLearnedBias at {concurrent}: {ours:.3f} of no bias, goal {GOAL}: {'MET' if ours >= GOAL else 'NOT MET'}\n")
+    click.echo(
+        f"\nLearnedBias at {concurrent}: {ours:.3f} of no bias, goal {GOAL}: {'MET' if ours >= GOAL else 'NOT MET'}\n"
+    )
 
 
 @click.group(help=__doc__)
@@ -114,12 +141,25 @@ def main() -> None:
 
 
 BIAS = click.option(
-    "--bias", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="In BLB_BIAS_DIR."
+    "--bias",
+    "path",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="In BLB_BIAS_DIR.",
 )
-CONCURRENT = click.option("--concurrent", multiple=True, default=(1, 64), show_default=True, type=click.IntRange(1))
-TOKENS = click.option("--tokens", default=64, show_default=True, type=click.IntRange(4), help="Of each completion.")
+CONCURRENT = click.option(
+    "--concurrent", multiple=True, default=(1, 64), show_default=True, type=click.IntRange(1)
+)
+TOKENS = click.option(
+    "--tokens", default=64, show_default=True, type=click.IntRange(4), help="Of each completion."
+)
 REPEATS = click.option("--repeats", default=5, show_default=True, type=click.IntRange(1))
-SENT = click.option("--sent/--no-sent", default=True, show_default=True, help="Whether to send it as logit_bias as well.")
+SENT = click.option(
+    "--sent/--no-sent",
+    default=True,
+    show_default=True,
+    help="Whether to send it as logit_bias as well.",
+)
 
 
 @main.command("server")
@@ -129,7 +169,9 @@ SENT = click.option("--sent/--no-sent", default=True, show_default=True, help="W
 @TOKENS
 @REPEATS
 @SENT
-def of_server(base_url: str, path: Path, concurrent: tuple[int, ...], tokens: int, repeats: int, sent: bool) -> None:
+def of_server(
+    base_url: str, path: Path, concurrent: tuple[int, ...], tokens: int, repeats: int, sent: bool
+) -> None:
     """Tokens a second of a running server, by the clock."""
     with urllib.request.urlopen(f"{base_url}/models", timeout=60) as answer:
         model = json.load(answer)["data"][0]["id"]
@@ -144,19 +186,27 @@ def of_server(base_url: str, path: Path, concurrent: tuple[int, ...], tokens: in
 @TOKENS
 @REPEATS
 @SENT
-def of_steps(model: str, path: Path, concurrent: tuple[int, ...], tokens: int, repeats: int, sent: bool) -> None:
+def of_steps(
+    model: str, path: Path, concurrent: tuple[int, ...], tokens: int, repeats: int, sent: bool
+) -> None:
     """Tokens a second of processor time, from the median step; run by the Python that has vLLM, with OMP_NUM_THREADS=1."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams
 
     engine = LLM(
-        model, max_model_len=1024, max_num_seqs=max(concurrent), enforce_eager=True, distributed_executor_backend="uni"
+        model,
+        max_model_len=1024,
+        max_num_seqs=max(concurrent),
+        enforce_eager=True,
+        distributed_executor_backend="uni",
     ).llm_engine
     fixed = {"temperature": 1.0, "max_tokens": tokens, "ignore_eos": True}
     params = {}
     for arm in arms_of(path, sent):
         field = {int(token): value for token, value in arm.fields.get("logit_bias", {}).items()}
-        params[arm.name] = SamplingParams(**fixed, extra_args=arm.fields["vllm_xargs"], logit_bias=field or None)
+        params[arm.name] = SamplingParams(
+            **fixed, extra_args=arm.fields["vllm_xargs"], logit_bias=field or None
+        )
     for each in concurrent:
         rates: dict[str, list[float]] = {name: [] for name in params}
         for repeat in range(-1, repeats):

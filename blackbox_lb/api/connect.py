@@ -40,13 +40,17 @@ async def connect(
     async with AsyncExitStack() as stack:
         if profile.connection.embedded:
             if base_url is not None:
-                raise InputError(f"{provider} starts its own engine and takes no --base-url; use --provider llamacpp for a server")
+                raise InputError(
+                    f"{provider} starts its own engine and takes no --base-url; use --provider llamacpp for a server"
+                )
             from blackbox_lb.api.local.engine import LocalEngine
             from blackbox_lb.api.local.hub import resolve_model
 
             slots = concurrency or profile.connection.concurrency
             room = max(PROMPT_ROOM, PROMPT_ROOM // 4 + longest_prompt // CHARACTERS_A_TOKEN)
-            engine = stack.enter_context(LocalEngine(resolve_model(model), parallel=slots, context=room + max_tokens))
+            engine = stack.enter_context(
+                LocalEngine(resolve_model(model), parallel=slots, context=room + max_tokens)
+            )
             model, base_url = None, engine.base_url
         opened = session(
             profile,

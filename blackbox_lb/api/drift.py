@@ -43,9 +43,13 @@ class DriftWatch:
         if not told:
             return None
         first = told[0]
-        change = self._change("the model that answers", self.models, first.model, self.policy or "stop")
+        change = self._change(
+            "the model that answers", self.models, first.model, self.policy or "stop"
+        )
         policy = self.policy or ("note" if fleet else "stop")
-        change = change or self._change("the system that answers", self.systems, first.fingerprint, policy)
+        change = change or self._change(
+            "the system that answers", self.systems, first.fingerprint, policy
+        )
         if change is not None:
             return Drifted(f"{change}; {GO_ON}")
         self.models[first.model] += len(told)

@@ -8,7 +8,13 @@ from typing import Any, Self
 from blackbox_lb.api.limits.budget import Budget, prompt_bound
 from blackbox_lb.api.transport.channel import Channel, Parse
 from blackbox_lb.api.transport.retries import ATTEMPTS
-from blackbox_lb.api.wire import AnswerReader, build_request, messages_of, read_answer, takes_messages
+from blackbox_lb.api.wire import (
+    AnswerReader,
+    build_request,
+    messages_of,
+    read_answer,
+    takes_messages,
+)
 from blackbox_lb.api.wire.dialects.token_identity import checked_id
 from blackbox_lb.api.wire.envelope import count
 from blackbox_lb.bias.limits import highest_id
@@ -27,7 +33,9 @@ from blackbox_lb.types import Completion, Draw, Endpoint, EndTokens, Prompt, Sam
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, Tokenizer, fingerprint
 
-OPENAI_VOCABULARIES = frozenset({"cl100k_base", "o200k_base", "o200k_harmony", "p50k_base", "r50k_base"})
+OPENAI_VOCABULARIES = frozenset(
+    {"cl100k_base", "o200k_base", "o200k_harmony", "p50k_base", "r50k_base"}
+)
 UNAUTHORIZED = 401
 CHARACTERS_A_TOKEN = 4
 """Rule of thumb for the size of a prompt in rate-limit budgets, where an error costs a little waiting."""
@@ -112,7 +120,9 @@ class Session:
             served = await self._served()
             if self._model is None:
                 if len(served) != 1:
-                    raise InputError(f"{self.base_url} serves {len(served)} models; choose one with --model: {', '.join(served)}")
+                    raise InputError(
+                        f"{self.base_url} serves {len(served)} models; choose one with --model: {', '.join(served)}"
+                    )
                 self._model = served[0]
                 self.profile.check_model(self._model)
         except BaseException:
@@ -121,7 +131,12 @@ class Session:
         self._budget.droppers.append(self.channel.drop_waiting)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._budget.droppers.remove(self.channel.drop_waiting)
         await self.channel.close()
 
@@ -135,7 +150,9 @@ class Session:
         """One completion; see ``complete_many``."""
         return (await self.complete_many(prompt, Draw(sampling, bias, endpoint)))[0]
 
-    async def complete_many(self, prompt: Prompt | Sequence[int], draw: Draw, n: int = 1) -> list[Completion]:
+    async def complete_many(
+        self, prompt: Prompt | Sequence[int], draw: Draw, n: int = 1
+    ) -> list[Completion]:
         """Return ``n`` completions by one request. A prompt that the provider's content filter refuses gives ``n`` empty ones.
 
         On the completions endpoint a prompt may be token ids (see ``prompt_ids``).
@@ -226,7 +243,9 @@ class Session:
             read=lambda answer: (answer, read(answer)),
             parse=parse,
         )
-        counted = count(answer, "prompt_tokens", "input_tokens") if isinstance(answer, dict) else None
+        counted = (
+            count(answer, "prompt_tokens", "input_tokens") if isinstance(answer, dict) else None
+        )
         if counted is not None and isinstance(prompt, Prompt):
             self._prompt_tokens[prompt, where] = counted
         return found
@@ -244,7 +263,11 @@ class Session:
         if not isinstance(prompt, Prompt):
             return len(prompt)
         counted = self._prompt_tokens.get((prompt, endpoint))
-        return prompt_bound([message.content for message in prompt.messages]) if counted is None else counted
+        return (
+            prompt_bound([message.content for message in prompt.messages])
+            if counted is None
+            else counted
+        )
 
     async def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return the prompt's token ids for the session's endpoint, by the rows ``reference`` of the profile; asked once.
@@ -258,22 +281,33 @@ class Session:
     async def _ids_of(self, prompt: Prompt) -> list[int]:
         rules = self.profile.reference
         if rules is None or self.profile.tokenizer.tokenize is None:
-            raise ProfileError(f"{self.profile.name} is not known to take a prompt as token ids; it has no rows under [reference]")
+            raise ProfileError(
+                f"{self.profile.name} is not known to take a prompt as token ids; it has no rows under [reference]"
+            )
         text: Any = prompt.text
         if takes_messages(self.endpoint):
             messages = messages_of(prompt)
-            text = await self._field(rules.chat.path, rules.chat.answer, {"messages": messages, **rules.chat.fields}, (str, list))
+            text = await self._field(
+                rules.chat.path,
+                rules.chat.answer,
+                {"messages": messages, **rules.chat.fields},
+                (str, list),
+            )
         if isinstance(text, list):
             return [checked_id(self.profile.name, token) for token in text]
         route = self.profile.tokenizer.tokenize
         ids = await self._field(route.path, "tokens", {route.text: text, **rules.text}, (list,))
         return [checked_id(self.profile.name, token) for token in ids]
 
-    async def _field(self, path: str, name: str, body: dict[str, Any], kinds: tuple[type, ...]) -> Any:
+    async def _field(
+        self, path: str, name: str, body: dict[str, Any], kinds: tuple[type, ...]
+    ) -> Any:
         """The field ``name`` in the answer of one of the server's own routes."""
         answer = await self.channel.post(self.channel.root(path), {"model": self.model, **body})
         if not isinstance(answer, dict) or not isinstance(answer.get(name), kinds):
-            raise CorruptResponse(f"{self.profile.name} answered {path} without {name!r}: {str(answer)[:200]}")
+            raise CorruptResponse(
+                f"{self.profile.name} answered {path} without {name!r}: {str(answer)[:200]}"
+            )
         return answer[name]
 
     async def tokenizer(self) -> Tokenizer:
@@ -285,7 +319,9 @@ class Session:
             if self.vocabulary is None:
                 return Tokenizer(f"model:{self.model}", None)
             return Tokenizer(self.vocabulary.fingerprint, self.vocabulary.size)
-        served = Tokenizer(fingerprint(await self._encoded(PROBE_TEXT)), await self._vocabulary_size())
+        served = Tokenizer(
+            fingerprint(await self._encoded(PROBE_TEXT)), await self._vocabulary_size()
+        )
         if self.vocabulary is not None and self.vocabulary.fingerprint != served.fingerprint:
             raise InputError(
                 f"--tokenizer {self.vocabulary.name} is not the tokenizer of {self.model}: it splits the probe text differently "
@@ -315,24 +351,36 @@ class Session:
             return [self.vocabulary.bytes_of(token) or b"" for token in tokens]
         unknown = [token for token in dict.fromkeys(tokens) if token not in self._bytes]
         texts = await self.texts_of(unknown)
-        self._bytes |= {token: (text or "").encode() for token, text in zip(unknown, texts, strict=True)}
+        self._bytes |= {
+            token: (text or "").encode() for token, text in zip(unknown, texts, strict=True)
+        }
         return [self._bytes[token] for token in tokens]
 
     async def decode(self, tokens: Sequence[int]) -> str:
         """The text of a row of tokens. Raises InputError: it cannot be known here."""
         if self.vocabulary is None:
             return await self._decoded(tokens)
-        return b"".join(self.vocabulary.bytes_of(token) or b"" for token in tokens).decode("utf-8", "replace")
+        return b"".join(self.vocabulary.bytes_of(token) or b"" for token in tokens).decode(
+            "utf-8", "replace"
+        )
 
     async def _decoded(self, tokens: Sequence[int]) -> str:
         route = self.profile.tokenizer.detokenize
         if route is None:
             raise InputError(f"{self.profile.name} has no row tokenizer.detokenize")
-        return str(await self._field(route.path, route.answer, {"tokens": [*tokens], **route.fields}, (str,)))
+        return str(
+            await self._field(
+                route.path, route.answer, {"tokens": [*tokens], **route.fields}, (str,)
+            )
+        )
 
     async def encode(self, text: str) -> list[int]:
         """The token ids of a text by itself, without special tokens. Raises InputError: they cannot be known here."""
-        return list(self.vocabulary.encode(text)) if self.vocabulary is not None else await self._encoded(text)
+        return (
+            list(self.vocabulary.encode(text))
+            if self.vocabulary is not None
+            else await self._encoded(text)
+        )
 
     async def _encoded(self, text: str) -> list[int]:
         """The token ids by the server's own route."""
@@ -343,7 +391,9 @@ class Session:
             )
         ids = await self._field(route.path, "tokens", {route.text: text, **route.fields}, (list,))
         if not ids or not all(isinstance(token, int) for token in ids):
-            raise CorruptResponse(f"{self.profile.name} answered {route.path} without token ids: {str(ids)[:200]}")
+            raise CorruptResponse(
+                f"{self.profile.name} answered {route.path} without token ids: {str(ids)[:200]}"
+            )
         return [checked_id(self.profile.name, token) for token in ids]
 
     async def _vocabulary_size(self) -> int | None:
@@ -363,7 +413,11 @@ class Session:
             return [str(model["id"]) for model in answer["data"]]
         except (AuthenticationFailed, RequestRejected, CorruptResponse) as error:
             # A key may be allowed to sample and not to list; only a wrong one is refused with 401.
-            if needed or getattr(getattr(error.__cause__, "response", None), "status_code", None) == UNAUTHORIZED:
+            if (
+                needed
+                or getattr(getattr(error.__cause__, "response", None), "status_code", None)
+                == UNAUTHORIZED
+            ):
                 raise
         except (KeyError, TypeError) as error:
             if needed:

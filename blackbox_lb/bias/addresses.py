@@ -8,7 +8,9 @@ from urllib.parse import quote
 
 from blackbox_lb.providers.schema import Connection
 
-ANY = Connection(base_url_env="OPENAI_BASE_URL", api_key_env="OPENAI_API_KEY", api_key_required=False)
+ANY = Connection(
+    base_url_env="OPENAI_BASE_URL", api_key_env="OPENAI_API_KEY", api_key_required=False
+)
 """An API without a known profile: its address and key stand in the variables of OpenAI's own SDK."""
 
 
@@ -37,8 +39,13 @@ class Address:
         shell = f"{rules.api_key_header}: {scheme}{value}" if value else ""
         query, shell_query = _query(rules)
         shell_path = shlex.quote(prefix + route) + shell_query
-        if rules.api_key_required and (rules.base_url_env, rules.api_key_env) == (ANY.base_url_env, ANY.api_key_env):
-            return cls(url if base_url else None, None, "Authorization", query, set_url, shell_path, shell)
+        if rules.api_key_required and (rules.base_url_env, rules.api_key_env) == (
+            ANY.base_url_env,
+            ANY.api_key_env,
+        ):
+            return cls(
+                url if base_url else None, None, "Authorization", query, set_url, shell_path, shell
+            )
         url = f"{url} + {literal(prefix)}" if prefix else url
         return cls(url, key, rules.api_key_header, query, set_url, shell_path, shell)
 
@@ -61,7 +68,10 @@ def _query(rules: Connection) -> tuple[str | None, str]:
     for name, value in parameters.items():
         given, text, variable = literal(value), quote(value, safe=""), rules.query_env.get(name)
         if variable is not None:
-            given, text = f"os.environ.get({literal(variable)}, {given})", f"${{{variable}:-{text}}}"
+            given, text = (
+                f"os.environ.get({literal(variable)}, {given})",
+                f"${{{variable}:-{text}}}",
+            )
         python.append(f"{literal(name)}: {given}")
         shell.append(f"{quote(name, safe='')}={text}")
     return f"{{{', '.join(python)}}}", f'"?{"&".join(shell)}"'
@@ -84,8 +94,14 @@ def _address(rules: Connection, base_url: str | None) -> tuple[str, str]:
         fixed = (base_url or rules.base_url or "").rstrip("/")
         return literal(fixed), f"URL={shlex.quote(fixed)}"
     if rules.base_url is not None:
-        return (f"os.environ.get({literal(name)}, {literal(rules.base_url)})", f"URL=${{{name}:-{shlex.quote(rules.base_url)}}}")
-    url, shell = (f"os.environ[{literal(name)}]", f': "${{{name}:?set it to the address of the API}}"\nURL=${name}')
+        return (
+            f"os.environ.get({literal(name)}, {literal(rules.base_url)})",
+            f"URL=${{{name}:-{shlex.quote(rules.base_url)}}}",
+        )
+    url, shell = (
+        f"os.environ[{literal(name)}]",
+        f': "${{{name}:?set it to the address of the API}}"\nURL=${name}',
+    )
     if not path:
         return url, shell
     quoted = shlex.quote(path)

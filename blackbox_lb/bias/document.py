@@ -18,7 +18,15 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AwareDatetime, FailFast, Field, Strict, ValidationError, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    FailFast,
+    Field,
+    Strict,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from blackbox_lb._version import __version__
 from blackbox_lb.bias.phases import Phases, PhaseVector
@@ -90,7 +98,9 @@ class Bias(Row):
     phases: tuple[PhaseVector, ...] = ()
     entries: Annotated[tuple[Entry, ...], FailFast(), Field(max_length=MAX_ENTRIES)]
 
-    if not TYPE_CHECKING:  # A declared __init__ would hide the typed one that the mypy plugin makes from the fields.
+    if (
+        not TYPE_CHECKING
+    ):  # A declared __init__ would hide the typed one that the mypy plugin makes from the fields.
 
         def __init__(self, /, **fields: object) -> None:
             try:
@@ -109,24 +119,33 @@ class Bias(Row):
         ordered = tuple(sorted(entries, key=attrgetter("id")))
         for entry, following in pairwise(ordered):
             if entry.id == following.id:
-                raise ValueError(f"token id {entry.id} is listed twice ({entry.bias} and {following.bias}); keep one entry a token")
+                raise ValueError(
+                    f"token id {entry.id} is listed twice ({entry.bias} and {following.bias}); keep one entry a token"
+                )
         return ordered
 
     @model_validator(mode="after")
     def _inside_vocabulary(self) -> Bias:
         if self.vocab_size is not None and self.entries and self.entries[-1].id >= self.vocab_size:
-            raise ValueError(f"token id {self.entries[-1].id} is outside the vocabulary of {self.vocab_size} tokens")
+            raise ValueError(
+                f"token id {self.entries[-1].id} is outside the vocabulary of {self.vocab_size} tokens"
+            )
         return self
 
     @model_validator(mode="after")
     def _parts_of_the_version(self) -> Bias:
-        for version, name, there in ((2, "features of the prompt", self.depends is not None), (3, "phases", bool(self.phases))):
+        for version, name, there in (
+            (2, "features of the prompt", self.depends is not None),
+            (3, "phases", bool(self.phases)),
+        ):
             if there != (version == self.version):
                 raise ValueError(f"version {self.version} {'with' if there else 'without'} {name}")
         features = self.depends.features if self.depends else ()
         sizes = {len(each.values) for each in features} | {len(each.values) for each in self.phases}
         if sizes - {len(self.entries)}:
-            raise ValueError(f"a feature or phase has not one value for each of the {len(self.entries)} entries")
+            raise ValueError(
+                f"a feature or phase has not one value for each of the {len(self.entries)} entries"
+            )
         if self.phases:
             Phases.of(self.phases)
         return self
@@ -143,7 +162,10 @@ class Bias(Row):
         groups: dict[str, list[str]] = {"HELPS": [], "NO EVIDENCE": [], "HURTS": []}
         for row in self.verdict:
             groups[row.verdict].append(f"{row.metric} ({row.setting})")
-        return "; ".join(f"{name}: {', '.join(rows)}" for name, rows in groups.items() if rows) or "UNVERIFIED"
+        return (
+            "; ".join(f"{name}: {', '.join(rows)}" for name, rows in groups.items() if rows)
+            or "UNVERIFIED"
+        )
 
     def same_for_all(self, who: str) -> Bias:
         """This bias, for what takes one vector only. BiasError: it depends on the prompt or has phases; ``who`` begins the
@@ -185,7 +207,11 @@ class Bias(Row):
         try:
             return cls(**document)
         except BiasError as error:
-            remedy = "" if "; " in str(error) else "; correct it, or restore the file as `blb fit` wrote it"
+            remedy = (
+                ""
+                if "; " in str(error)
+                else "; correct it, or restore the file as `blb fit` wrote it"
+            )
             raise BiasError(f"{path}: {error}{remedy}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -199,10 +225,14 @@ class Bias(Row):
         try:
             write_whole(path, content)
         except OSError as error:
-            raise BiasError(f"{path}: cannot be written ({error.strerror or error}); choose a writable folder") from None
+            raise BiasError(
+                f"{path}: cannot be written ({error.strerror or error}); choose a writable folder"
+            ) from None
 
     def _lines(self) -> Iterator[str]:
-        document = self.model_dump(mode="json", exclude={name for name in ("depends", "phases") if not getattr(self, name)})
+        document = self.model_dump(
+            mode="json", exclude={name for name in ("depends", "phases") if not getattr(self, name)}
+        )
         document["settings"] = dict(sorted(document["settings"].items()))
         last = len(document) - 1
         yield "{\n"
@@ -216,7 +246,11 @@ def _block(value: Any) -> str:
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(f"    {_json(row)}" for row in value) + "\n  ]"
     if isinstance(value, dict) and value:
-        return "{\n" + ",\n".join(f"    {_json(name)}: {_rows(row)}" for name, row in value.items()) + "\n  }"
+        return (
+            "{\n"
+            + ",\n".join(f"    {_json(name)}: {_rows(row)}" for name, row in value.items())
+            + "\n  }"
+        )
     return _json(value)
 
 
@@ -234,10 +268,14 @@ def _read(path: Path) -> builtins.bytes:
         raise BiasError(f"{path}: no such bias file; `blb fit` writes one") from None
     except OSError as error:
         reason = error.strerror or error
-        raise BiasError(f"{path}: cannot be read ({reason}); give the path of a bias file") from None
+        raise BiasError(
+            f"{path}: cannot be read ({reason}); give the path of a bias file"
+        ) from None
     except ValueError as error:
         if "\0" in str(path):
-            raise BiasError(f"{path}: cannot be read ({error}); give the path of a bias file") from None
+            raise BiasError(
+                f"{path}: cannot be read ({error}); give the path of a bias file"
+            ) from None
         raise BiasError(
             f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a bias file; compile the bias to fewer entries"
         ) from None
@@ -248,12 +286,18 @@ def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
     try:
         document = parse_json(content)
     except ValueError as error:
-        raise BiasError(f"{path}: not JSON in UTF-8 ({error}); give a bias file as `blb fit` writes it") from None
+        raise BiasError(
+            f"{path}: not JSON in UTF-8 ({error}); give a bias file as `blb fit` writes it"
+        ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise BiasError(f'{path}: JSON, but not a bias file (its "format" is not "{FORMAT}"); give a file that `blb fit` wrote')
+        raise BiasError(
+            f'{path}: JSON, but not a bias file (its "format" is not "{FORMAT}"); give a file that `blb fit` wrote'
+        )
     version = document.get("version")
     if type(version) is not int or version < 1:
-        raise BiasError(f'{path}: "version" is {_shown(version)}, not a positive integer; restore the file as it was written')
+        raise BiasError(
+            f'{path}: "version" is {_shown(version)}, not a positive integer; restore the file as it was written'
+        )
     if version > VERSION:
         raise BiasError(
             f"{path}: bias format version {version}, but blackbox-lb {__version__} reads {VERSION}; upgrade blackbox-lb"
@@ -265,7 +309,9 @@ def _sentence(error: ValidationError) -> str:
     """One sentence on the first finding, with its field and value, and the number of further findings."""
     found = error.errors(include_url=False)
     first = found[0]
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    field = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
+    ).lstrip(".")
     if first["type"] == "missing":
         message = f"field {field} is missing"
     elif first["type"] == "extra_forbidden":

@@ -48,9 +48,15 @@ def logit_bias(
     if of_prompt is None:
         values = loaded.same_for_all("logit_bias(bias) without messages=").logit_bias
     else:
-        body = {"prompt": messages} if isinstance(messages, str) else {"messages": list(messages or ())}
+        body = (
+            {"prompt": messages}
+            if isinstance(messages, str)
+            else {"messages": list(messages or ())}
+        )
         values = of_prompt.of_text(text_of(body | {GROUP: group}))
-    return {str(token): int(value) if value == int(value) else value for token, value in values.items()}
+    return {
+        str(token): int(value) if value == int(value) else value for token, value in values.items()
+    }
 
 
 def export(
@@ -119,12 +125,18 @@ class _Job:
         path = route = "/chat/completions" if self.chat else "/completions"
         if self.profile is not None and name in self.profile.endpoints:
             path = self.profile.endpoint(name).path.replace("{model}", quote(self.model, safe=""))
-        rules = ANY if self.profile is None or self.profile.connection.embedded else self.profile.connection
+        rules = (
+            ANY
+            if self.profile is None or self.profile.connection.embedded
+            else self.profile.connection
+        )
         return Address.of(rules, self.base_url, path.removesuffix(route), route)
 
     @property
     def prompt(self) -> dict[str, Any]:
-        return {"messages": [{"role": "user", "content": PROMPT}]} if self.chat else {"prompt": PROMPT}
+        return (
+            {"messages": [{"role": "user", "content": PROMPT}]} if self.chat else {"prompt": PROMPT}
+        )
 
     @property
     def asked(self) -> str:
@@ -150,8 +162,12 @@ class _Job:
             computed = f"LOGIT_BIAS = logit_bias({literal(str(self.file))}, messages=PROMPT)  # each prompt has its own"
             imports = f"from blackbox_lb import logit_bias\n{imports}"
             return f"{self.about}\n{system}{imports}\n\nPROMPT = {literal(value)}\n{computed}\n\n{text}\n"
-        items = [f"{json.dumps(token)}: {json.dumps(value)}," for token, value in self.values.items()]
-        lines = [" ".join(items[start : start + IN_A_LINE]) for start in range(0, len(items), IN_A_LINE)]
+        items = [
+            f"{json.dumps(token)}: {json.dumps(value)}," for token, value in self.values.items()
+        ]
+        lines = [
+            " ".join(items[start : start + IN_A_LINE]) for start in range(0, len(items), IN_A_LINE)
+        ]
         table = "".join(f"    {line}\n" for line in lines)
         return f"{self.about}\n{system}{imports}\n\nLOGIT_BIAS = {{\n{table}}}\n\n{text}\n"
 
@@ -159,7 +175,12 @@ class _Job:
         """A POST whose body is a here-document, so that the shell expands nothing."""
         server = self.server
         key = [f'-H "{server.shell_key}"'] if server.shell_key else []
-        words = ['"${URL%/}"' + server.shell_path, *key, '-H "Content-Type: application/json"', "--data-binary @-"]
+        words = [
+            '"${URL%/}"' + server.shell_path,
+            *key,
+            '-H "Content-Type: application/json"',
+            "--data-binary @-",
+        ]
         body = json.dumps({"model": self.model, **self.prompt, **fields})
         return f"curl -sS {' '.join(words)} <<'JSON'\n{body}\nJSON\n"
 
@@ -168,8 +189,17 @@ def _openai(job: _Job) -> str:
     call, text = ("chat.completions", "message.content") if job.chat else ("completions", "text")
     return job.python(
         "from openai import OpenAI",
-        *_call("client = OpenAI", {}, *job.server.arguments("base_url", "default_headers", "default_query")),
-        *_call(f"answer = client.{call}.create", {"model": job.model}, job.asked, "logit_bias=LOGIT_BIAS"),
+        *_call(
+            "client = OpenAI",
+            {},
+            *job.server.arguments("base_url", "default_headers", "default_query"),
+        ),
+        *_call(
+            f"answer = client.{call}.create",
+            {"model": job.model},
+            job.asked,
+            "logit_bias=LOGIT_BIAS",
+        ),
         f"print(answer.choices[0].{text})",
     )
 
@@ -187,7 +217,13 @@ def _litellm(job: _Job) -> str:
     where = server.arguments("api_base", "extra_headers", "extra_query")
     return job.python(
         "import litellm",
-        *_call(f"answer = litellm.{call}", {"model": f"{kind}/{job.model}"}, job.asked, "logit_bias=LOGIT_BIAS", *where),
+        *_call(
+            f"answer = litellm.{call}",
+            {"model": f"{kind}/{job.model}"},
+            job.asked,
+            "logit_bias=LOGIT_BIAS",
+            *where,
+        ),
         f"print(answer.choices[0].{text})",
     )
 
@@ -208,13 +244,19 @@ def _langchain(job: _Job) -> str:
 def _call(function: str, values: Mapping[str, Any], *more: str) -> list[str]:
     """The lines of a call, one argument a line."""
     arguments = [*(f"{name}={literal(value)}" for name, value in values.items()), *more]
-    return [f"{function}(", *(f"    {each}," for each in arguments), ")"] if arguments else [f"{function}()"]
+    return (
+        [f"{function}(", *(f"    {each}," for each in arguments), ")"]
+        if arguments
+        else [f"{function}()"]
+    )
 
 
 def _word(model: str) -> str:
     """A model's name, quoted for a shell. Raises InputError: it holds characters that would move a terminal's cursor."""
     if not model.isprintable():
-        raise InputError(f"the model is called '{printable(model)[:80]}', which no command can show; give its name with --model")
+        raise InputError(
+            f"the model is called '{printable(model)[:80]}', which no command can show; give its name with --model"
+        )
     return shlex.quote(model)
 
 

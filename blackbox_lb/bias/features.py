@@ -68,10 +68,14 @@ class DependsOn:
     kind: Kind
     routes: tuple[tuple[str, str], ...] = ()
     of: str = ""
-    _patterns: tuple[tuple[str, re.Pattern[str]], ...] = field(init=False, repr=False, compare=False)
+    _patterns: tuple[tuple[str, re.Pattern[str]], ...] = field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_patterns", tuple((name, _compiled(pattern)) for name, pattern in self.routes))
+        object.__setattr__(
+            self, "_patterns", tuple((name, _compiled(pattern)) for name, pattern in self.routes)
+        )
 
     @classmethod
     def parse(cls, given: str) -> DependsOn | None:
@@ -84,7 +88,9 @@ class DependsOn:
         if kind == "route" and mark:
             pairs = tuple(_route(part) for part in re.split(r",(?=[\w-]+=)", rest))
             if len({name for name, _ in pairs}) < len(pairs):
-                raise InputError(f"--depends-on {given!r} names a route twice; give each a name of its own")
+                raise InputError(
+                    f"--depends-on {given!r} names a route twice; give each a name of its own"
+                )
             return cls("route", routes=pairs)
         raise InputError(
             f"--depends-on {printable(given)!r} is not known; give nothing, words, system-prompt, groups:COLUMN, embedding:MODEL "
@@ -102,7 +108,10 @@ class DependsOn:
         if self.kind in ("groups", "system-prompt"):
             named = text.group if self.kind == "groups" else text.system
             return _short(named) if named else None
-        return next((name for name, pattern in self._patterns if pattern.search(text.user[:MOST_READ])), None)
+        return next(
+            (name for name, pattern in self._patterns if pattern.search(text.user[:MOST_READ])),
+            None,
+        )
 
     def counted(self, text: PromptText) -> dict[str | int, float]:
         """Feature -> its amount in a prompt, before any weight: 1 for a route, group or system prompt, ``1 + log(count)`` for a
@@ -127,18 +136,26 @@ def bucket_of(gram: str) -> int:
     return zlib.crc32(gram.encode("utf-8", "surrogatepass")) % BUCKETS
 
 
-def weighed(counted: Mapping[str | int, float], weights: Mapping[str | int, float]) -> dict[str | int, float]:
+def weighed(
+    counted: Mapping[str | int, float], weights: Mapping[str | int, float]
+) -> dict[str | int, float]:
     """The features that have a weight, times it, and of length 1 together; none where no feature is known."""
     values = {name: value * weights[name] for name, value in counted.items() if name in weights}
     length = sqrt(sum(value * value for value in values.values()))
     return {name: value / length for name, value in values.items()} if length else {}
 
 
-def document_frequency_weights(rows: Sequence[Mapping[str | int, float]], least: int = 2) -> dict[str | int, float]:
+def document_frequency_weights(
+    rows: Sequence[Mapping[str | int, float]], least: int = 2
+) -> dict[str | int, float]:
     """Feature -> ``log((1 + p) / (1 + prompts that have it)) + 1`` for those of at least ``least`` of p prompts (inverse document
     frequency, as scikit-learn has it)."""
     counts = Counter(name for row in rows for name in row)
-    return {name: log((1 + len(rows)) / (1 + count)) + 1 for name, count in counts.items() if count >= least}
+    return {
+        name: log((1 + len(rows)) / (1 + count)) + 1
+        for name, count in counts.items()
+        if count >= least
+    }
 
 
 def _short(name: str) -> str:
@@ -150,7 +167,9 @@ def _short(name: str) -> str:
 def _route(part: str) -> tuple[str, str]:
     name, mark, pattern = part.partition("=")
     if not mark or not re.fullmatch(r"[\w-]+", name) or not pattern:
-        raise InputError(f"--depends-on has the route {printable(part)!r}; give NAME=REGEX, with a comma between routes")
+        raise InputError(
+            f"--depends-on has the route {printable(part)!r}; give NAME=REGEX, with a comma between routes"
+        )
     return name, pattern
 
 
@@ -158,4 +177,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise InputError(f"--depends-on has the regular expression {printable(pattern)!r}, which is none ({error})") from None
+        raise InputError(
+            f"--depends-on has the regular expression {printable(pattern)!r}, which is none ({error})"
+        ) from None

@@ -22,7 +22,9 @@ def most_entries(profile: Profile, wanted: int | None) -> int | None:
     """
     limit = profile.bias.entries
     if wanted is not None and limit is not None and wanted > limit:
-        raise BiasError(f"{wanted} entries are wanted, {profile.name} takes at most {limit}; lower --entries")
+        raise BiasError(
+            f"{wanted} entries are wanted, {profile.name} takes at most {limit}; lower --entries"
+        )
     return limit if wanted is None else wanted
 
 
@@ -34,7 +36,11 @@ def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> N
         return
     check_limits(dict.fromkeys(bias.logit_bias, 0.0), profile, highest_id)
     rules = profile.bias
-    if depends.low < rules.low or depends.high > rules.high or not (rules.fractions or depends.integers):
+    if (
+        depends.low < rules.low
+        or depends.high > rules.high
+        or not (rules.fractions or depends.integers)
+    ):
         kind = "" if rules.fractions else ", whole numbers only"
         raise BiasError(
             f"the bias of a prompt may be from {depends.low:g} to {depends.high:g}, {profile.name} takes {rules.low:g} to "
@@ -42,7 +48,9 @@ def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> N
         )
 
 
-def check_limits(bias: Mapping[int, float], profile: Profile, highest_id: int | None = None) -> None:
+def check_limits(
+    bias: Mapping[int, float], profile: Profile, highest_id: int | None = None
+) -> None:
     """Raise BiasError where the provider does not take ``bias``; nothing is cut, clipped or rounded silently.
 
     ``highest_id``: the highest token id that may be biased, None for any (``Session.highest_id``).
@@ -55,14 +63,18 @@ def check_limits(bias: Mapping[int, float], profile: Profile, highest_id: int | 
             f"{_remedy(profile)}, which does without them"
         )
     if rules.entries is not None and len(bias) > rules.entries:
-        raise BiasError(f"the bias has {len(bias)} entries, {profile.name} takes at most {rules.entries}; {_remedy(profile)}")
+        raise BiasError(
+            f"the bias has {len(bias)} entries, {profile.name} takes at most {rules.entries}; {_remedy(profile)}"
+        )
     for token, value in bias.items():
         if not rules.low <= value <= rules.high:
             raise BiasError(
                 f"the bias of token {token} is {value:g}, {profile.name} takes {rules.low:g} to {rules.high:g}; {_remedy(profile)}"
             )
         if not rules.fractions and value != int(value):
-            raise BiasError(f"the bias of token {token} is {value:g}, {profile.name} takes whole numbers; {_remedy(profile)}")
+            raise BiasError(
+                f"the bias of token {token} is {value:g}, {profile.name} takes whole numbers; {_remedy(profile)}"
+            )
 
 
 def _remedy(profile: Profile) -> str:
@@ -79,7 +91,9 @@ def profile_of(bias: Bias, provider: str | None) -> Profile:
     return load_profile(provider or bias.provider)
 
 
-def vocabulary_of(bias: Bias, profiles: Iterable[Profile], tokenizer: str | None = None) -> Vocabulary | None:
+def vocabulary_of(
+    bias: Bias, profiles: Iterable[Profile], tokenizer: str | None = None
+) -> Vocabulary | None:
     """Return the vocabulary of the bias's model: the one called ``tokenizer`` (see ``load_vocabulary``), else OpenAI's encoding of
     that model name where one of ``profiles`` uses OpenAI's names, else None.
 
@@ -88,7 +102,10 @@ def vocabulary_of(bias: Bias, profiles: Iterable[Profile], tokenizer: str | None
     """
     from blackbox_lb.vocabulary import load_vocabulary, vocabulary_of_model
 
-    name, by_name = tokenizer, [each.name for each in profiles if each.tokenizer.source == "openai names"]
+    name, by_name = (
+        tokenizer,
+        [each.name for each in profiles if each.tokenizer.source == "openai names"],
+    )
     if name is None and by_name:
         name = vocabulary_of_model(bias.model)
         if name is None:

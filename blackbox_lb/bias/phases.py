@@ -78,7 +78,9 @@ class Phases:
         names = [name for each in given for name in _KINDS.split(each)]
         named = [name for name in dict.fromkeys(names) if name != REST]
         if not named or len(named) < len([name for name in names if name != REST]):
-            raise InputError(f"--phases {printable(','.join(names))!r} names {'one twice' if named else 'none'}; give each once")
+            raise InputError(
+                f"--phases {printable(','.join(names))!r} names {'one twice' if named else 'none'}; give each once"
+            )
         rest = len(named)
         found: dict[str, Any] = {}
         for number, name in enumerate(named):
@@ -96,7 +98,9 @@ class Phases:
         """Of a bias file. Raises InputError as ``parse`` does, and where a row is of several phases or of the rest."""
         found, names = cls.parse(row.phase for row in rows), [row.phase for row in rows]
         if names != [*found.names[:-1]]:
-            raise InputError(f"{len(names)} rows are of the phases {printable(found.spec)}; give each phase one row")
+            raise InputError(
+                f"{len(names)} rows are of the phases {printable(found.spec)}; give each phase one row"
+            )
         return found
 
     @property
@@ -119,7 +123,10 @@ class Phases:
             return ((0,) * 256,)
         opens, closes = self.until.encode(), self.back.encode()
         second = len(opens)
-        rows = [*_matching(opens, 0, second), *(_matching(closes, second, 0) if closes else [[second] * 256])]
+        rows = [
+            *_matching(opens, 0, second),
+            *(_matching(closes, second, 0) if closes else [[second] * 256]),
+        ]
         return tuple(tuple(row) for row in rows)
 
     def of_state(self, state: int, tokens: int) -> int:
@@ -168,7 +175,9 @@ class PhasedBias:
             return None
         ids = [entry.id for entry in bias.entries]
         rows = [*(each.values for each in bias.phases), [entry.bias for entry in bias.entries]]
-        vectors = tuple({token: value for token, value in zip(ids, row, strict=True) if value} for row in rows)
+        vectors = tuple(
+            {token: value for token, value in zip(ids, row, strict=True) if value} for row in rows
+        )
         return cls(Phases.of(bias.phases), vectors)
 
     def __len__(self) -> int:
@@ -184,7 +193,10 @@ class PhasedBias:
     @cached_property
     def identity(self) -> str:
         """What tells it from any other, as the store keeps it."""
-        told = json.dumps([self.phases.names, [sorted(each.items()) for each in self.vectors]], separators=(",", ":"))
+        told = json.dumps(
+            [self.phases.names, [sorted(each.items()) for each in self.vectors]],
+            separators=(",", ":"),
+        )
         return sha256(told.encode()).hexdigest()
 
 
@@ -208,7 +220,10 @@ def _parsed(name: str, number: int, rest: int) -> dict[str, Any]:
 
 def _spelled(text: str) -> bool:
     """Whether it has bytes, and not too many; half of a surrogate pair has none."""
-    return 0 < len(text.encode("utf-8", "ignore")) <= LONGEST and text.encode("utf-8", "ignore").decode() == text
+    return (
+        0 < len(text.encode("utf-8", "ignore")) <= LONGEST
+        and text.encode("utf-8", "ignore").decode() == text
+    )
 
 
 def _overlap(named: Sequence[str]) -> InputError:

@@ -103,10 +103,14 @@ class Dependence(Row):
     @property
     def computed(self) -> str:
         """The fingerprint that belongs to these features."""
-        document = self.model_dump(mode="json", exclude={"fingerprint"} | (set() if self.probe else {"probe"}))
+        document = self.model_dump(
+            mode="json", exclude={"fingerprint"} | (set() if self.probe else {"probe"})
+        )
         for feature in document["features"]:
             del feature["errors"]
-        return sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return sha256(
+            json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        ).hexdigest()
 
     def signed(self) -> Dependence:
         """The same with its fingerprint."""
@@ -121,19 +125,38 @@ class PromptBias:
     embedding model, where that is loaded.
     """
 
-    def __init__(self, common: Mapping[int, float], depends: Dependence, vectors: TextVectors | None = None) -> None:
+    def __init__(
+        self, common: Mapping[int, float], depends: Dependence, vectors: TextVectors | None = None
+    ) -> None:
         import numpy as np
 
-        self.ids, self.common, self.depends, self._on = tuple(common), dict(common), depends, DependsOn.parse(depends.on)
-        if any(len(each.values) != len(common) or len(each.errors) not in (0, len(common)) for each in depends.features):
-            raise BiasError(f"a feature has not one value for each of the {len(common)} entries; restore the file, or fit again")
+        self.ids, self.common, self.depends, self._on = (
+            tuple(common),
+            dict(common),
+            depends,
+            DependsOn.parse(depends.on),
+        )
+        if any(
+            len(each.values) != len(common) or len(each.errors) not in (0, len(common))
+            for each in depends.features
+        ):
+            raise BiasError(
+                f"a feature has not one value for each of the {len(common)} entries; restore the file, or fit again"
+            )
         self.unread = 0
         self.vectors = vectors
-        self._ids, self._common = np.array(self.ids, np.int64), np.array(list(common.values()), np.float64)
+        self._ids, self._common = (
+            np.array(self.ids, np.int64),
+            np.array(list(common.values()), np.float64),
+        )
         self._rows = {each.key: row for row, each in enumerate(depends.features)}
         self._weights = {each.key: each.weight for each in depends.features}
-        self._slopes = np.array([each.values for each in depends.features], np.float64).reshape(-1, len(common))
-        told = json.dumps([sorted(common.items()), depends.fingerprint or depends.computed], separators=(",", ":"))
+        self._slopes = np.array([each.values for each in depends.features], np.float64).reshape(
+            -1, len(common)
+        )
+        told = json.dumps(
+            [sorted(common.items()), depends.fingerprint or depends.computed], separators=(",", ":")
+        )
         self.identity = sha256(told.encode()).hexdigest()
 
     @classmethod
@@ -141,7 +164,9 @@ class PromptBias:
         """Of a bias file; None where its bias is the same for all prompts. kept: see ``TextVectors``."""
         if bias.depends is None:
             return None
-        return cls(bias.logit_bias, bias.depends, vectors_of(DependsOn.parse(bias.depends.on), kept))
+        return cls(
+            bias.logit_bias, bias.depends, vectors_of(DependsOn.parse(bias.depends.on), kept)
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -159,7 +184,10 @@ class PromptBias:
         """The texts with their vectors, of the model that it was learned with."""
         probe = vectors.of([PROBE])[0]
         size = len(self.depends.features)
-        far = max((abs(one - other) for one, other in zip(probe, self.depends.probe, strict=False)), default=0.0)
+        far = max(
+            (abs(one - other) for one, other in zip(probe, self.depends.probe, strict=False)),
+            default=0.0,
+        )
         if len(probe) != size or far > ROUNDING:
             raise BiasError(
                 f"the embedding model {vectors.name} gives other vectors than when the bias was learned ({len(probe)} "
@@ -176,12 +204,21 @@ class PromptBias:
 
         if text is not None and self.vectors is not None:
             (text,) = self._embedded([text], self.vectors)
-        values, found = self._common, {} if text is None or self._on is None else weighed(self._on.counted(text), self._weights)
+        values, found = (
+            self._common,
+            {}
+            if text is None or self._on is None
+            else weighed(self._on.counted(text), self._weights),
+        )
         if found:
             rows = [self._rows[name] for name in found]
             values = values + np.array(list(found.values())) @ self._slopes[rows]
         values = np.minimum(np.maximum(values, self.depends.low), self.depends.high)
-        sent = np.rint(values).astype(np.int64) if self.depends.integers else np.rint(values * SCALE) / SCALE
+        sent = (
+            np.rint(values).astype(np.int64)
+            if self.depends.integers
+            else np.rint(values * SCALE) / SCALE
+        )
         if sent.all():
             return dict(zip(self.ids, sent.tolist(), strict=True))
         there = sent.nonzero()[0]
@@ -211,12 +248,21 @@ def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
     features = bias.depends.features if bias.depends else ()
     parts = list[tuple[str, tuple[float, ...], tuple[float | None, ...]]]()
     parts += [(each.name, each.values, each.errors) for each in features]
-    parts += [(f"{each.phase} ({each.positions:,} positions)", each.values, each.errors) for each in bias.phases]
+    parts += [
+        (f"{each.phase} ({each.positions:,} positions)", each.values, each.errors)
+        for each in bias.phases
+    ]
     rows = []
     for name, values, known in parts:
-        errors = ["" if error is None else f" ± {error:.2f}" for error in known] or [""] * len(values)
-        moved = sorted(zip(bias.entries, values, errors, strict=True), key=lambda row: -abs(row[1]))[:shown]
-        told = ", ".join(f"'{entry.readable}' {value:+.2f}{error}" for entry, value, error in moved if value)
+        errors = ["" if error is None else f" ± {error:.2f}" for error in known] or [""] * len(
+            values
+        )
+        moved = sorted(
+            zip(bias.entries, values, errors, strict=True), key=lambda row: -abs(row[1])
+        )[:shown]
+        told = ", ".join(
+            f"'{entry.readable}' {value:+.2f}{error}" for entry, value, error in moved if value
+        )
         rows.append((abs(moved[0][1]) if moved else 0.0, name, told))
     return [(name, told) for _, name, told in sorted(rows, key=lambda row: -row[0])]
 

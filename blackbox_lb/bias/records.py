@@ -22,7 +22,10 @@ Scalar: TypeAlias = Flag | Annotated[int, Strict()] | Finite | str | None
 def settings_text(settings: Mapping[str, Scalar]) -> str:
     """The settings of an estimator that are set, as a sentence part; not safe to print."""
     told = ((name, value) for name, value in settings.items() if value is not None)
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in told
+    )
 
 
 class Row(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
@@ -89,7 +92,9 @@ class Censored(Row):
     def sentence(self, listed: int | None = None) -> str:
         """The whole record in words; ``listed``: alternatives that were asked for at a position."""
         share = self.outside / self.positions if self.positions else 0.0
-        done = {None: "", "bound": ", which is taken for it", "drop": "; they are left out"}[self.unobserved]
+        done = {None: "", "bound": ", which is taken for it", "drop": "; they are left out"}[
+            self.unobserved
+        ]
         missing = f"{self.bounded:,} have no logprob, only a bound (the least listed one){done}"
         return (
             f"{share:.1%} of sampled tokens ({self.outside:,} of {self.positions:,}) were outside the "
@@ -149,9 +154,17 @@ class Compiled(Row):
             (self.kl_lost_nats_per_token, "{:.5f} nats of KL lost a token"),
         )
         told = [text.format(value) for value, text in known if value is not None]
-        told += [f"{self.clipped:,} clipped", f"{self.rounded:,} rounded to 0", f"{self.dropped:,} dropped"]
-        rows = ", ".join(f"{row.entries:,}: {row.gain:.4f} ± {row.error:.4f}" for row in self.held_out)
-        return ", ".join(told) + (f"; held-out gain by entries, in nats a weighted token: {rows}" if rows else "")
+        told += [
+            f"{self.clipped:,} clipped",
+            f"{self.rounded:,} rounded to 0",
+            f"{self.dropped:,} dropped",
+        ]
+        rows = ", ".join(
+            f"{row.entries:,}: {row.gain:.4f} ± {row.error:.4f}" for row in self.held_out
+        )
+        return ", ".join(told) + (
+            f"; held-out gain by entries, in nats a weighted token: {rows}" if rows else ""
+        )
 
 
 class Learned(Row):
@@ -203,5 +216,7 @@ class Verdict(Row):
     @model_validator(mode="after")
     def _ordered(self) -> Verdict:
         if self.low > self.high:
-            raise ValueError(f"the interval of {self.metric} runs from {self.low} down to {self.high}; low must not exceed high")
+            raise ValueError(
+                f"the interval of {self.metric} runs from {self.low} down to {self.high}; low must not exceed high"
+            )
         return self

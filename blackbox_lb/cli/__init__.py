@@ -38,10 +38,17 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command, with the values in blb.toml as the defaults of its options."""
         name, command, rest = super().resolve_command(ctx, args)
-        if name is None or command is None or ctx.resilient_parsing or {"-h", "--help"}.intersection(rest):
+        if (
+            name is None
+            or command is None
+            or ctx.resilient_parsing
+            or {"-h", "--help"}.intersection(rest)
+        ):
             return name, command, rest
         from blackbox_lb.cli.settings import find_settings
 
@@ -71,7 +78,9 @@ class Commands(click.Group):
             error.message = _shown(error.message)  # type: ignore[misc]  # final for subclasses, and what show() prints
             raise
         except (KeyboardInterrupt, click.Abort) as error:
-            if isinstance(error, click.Abort) and not isinstance(error.__context__, KeyboardInterrupt):
+            if isinstance(error, click.Abort) and not isinstance(
+                error.__context__, KeyboardInterrupt
+            ):
                 raise
             click.echo(f"\nInterrupted{_what_is_left(ctx, self)}", err=True)
             ctx.exit(INTERRUPTED)
@@ -85,7 +94,9 @@ def _shown(message: str) -> str:
     return legible(redacted(message))
 
 
-def _told(path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, **options: Any) -> Any:
+def _told(
+    path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, **options: Any
+) -> Any:
     """Print which options the file gave, before the command runs with them."""
     ctx = click.get_current_context()
     given = [
@@ -93,7 +104,9 @@ def _told(path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, *
         for param in ctx.command.params
         if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.DEFAULT_MAP
     ]
-    quiet = ctx.get_parameter_source("quiet") is click.core.ParameterSource.COMMANDLINE and options.get("quiet")
+    quiet = ctx.get_parameter_source(
+        "quiet"
+    ) is click.core.ParameterSource.COMMANDLINE and options.get("quiet")
     if given and not quiet:
         click.echo(f"{path} gives {', '.join(given)}", err=True)
     return callback(*arguments, **options) if callback else None
@@ -115,13 +128,19 @@ def _print_anywhere() -> None:
 
 @click.group(
     cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": "BLB"},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "auto_envvar_prefix": "BLB",
+    },
     epilog="Exit codes: 0 done; 1 not confirmed (doctor), or you said no; 2 an error, said in one sentence; 130 interrupted "
     "by Ctrl-C or SIGTERM.",
 )
 @click.version_option(__version__, prog_name="blb", allow_from_autoenv=False)
 @click.option(
-    "--config", type=click.Path(path_type=Path), help="File with values of options. [default: blb.toml here or in a folder above]"
+    "--config",
+    type=click.Path(path_type=Path),
+    help="File with values of options. [default: blb.toml here or in a folder above]",
 )
 def main(config: Path | None) -> None:
     """Adapt a language model that you can only call.

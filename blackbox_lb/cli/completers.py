@@ -17,7 +17,9 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 def known(names: Callable[[], Iterable[str]]) -> Completer:
     """Complete one of ``names``; where none fits, any file."""
 
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete(
+        ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         return _fitting(names(), incomplete)
 
     return complete
@@ -40,7 +42,9 @@ def reward_names() -> list[str]:
 def bias_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a bias file here or in the runs below; where none fits, any file."""
     found = [*Path().glob("*.json"), *Path().glob("runs/*/*.json")]
-    return _fitting(sorted(path.as_posix() for path in found if path.name not in NO_BIAS), incomplete)
+    return _fitting(
+        sorted(path.as_posix() for path in found if path.name not in NO_BIAS), incomplete
+    )
 
 
 def _fitting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:

@@ -82,7 +82,9 @@ def option(group: HelpGroup | None, help: str, *names: str, **more: Any) -> Any:
             "multiple": annotation.startswith("tuple["),
             "show_default": "default" in more,
         }
-        return GroupedOption([*(names or [f"--{name.replace('_', '-')}"]), name], help=help, **{**inferred, **more})
+        return GroupedOption(
+            [*(names or [f"--{name.replace('_', '-')}"]), name], help=help, **{**inferred, **more}
+        )
 
     return field(metadata={HEADING: group, PARAM: make})
 
@@ -101,13 +103,17 @@ def options(kind: type[C]) -> type[C]:
 def picked(kind: type[T], source: object, **instead: Any) -> T:
     """An object of the dataclass ``kind`` with the fields of ``source`` that have the same names, and others ``instead``."""
     names = [each.name for each in fields(kind)]
-    return kind(**{name: instead[name] if name in instead else getattr(source, name) for name in names})
+    return kind(
+        **{name: instead[name] if name in instead else getattr(source, name) for name in names}
+    )
 
 
 def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
     """The parameters of all fields by heading; below one, those of each class stand before those of its bases."""
     known = {each.name: each for each in fields(kind)}
-    names = dict.fromkeys(name for each in kind.__mro__ for name in vars(each).get("__annotations__", ()))
+    names = dict.fromkeys(
+        name for each in kind.__mro__ for name in vars(each).get("__annotations__", ())
+    )
     groups = {heading: cloup.OptionGroup(heading) for heading in HelpGroup}
     ranks = {name: rank for rank, name in enumerate(MOST_USED)}
     order = list(groups)
@@ -120,7 +126,9 @@ def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
     params = []
     for name in sorted(names, key=place):
         if PARAM not in known[name].metadata:
-            raise TypeError(f"{kind.__name__}.{name} has no option; make it with option() or argument()")
+            raise TypeError(
+                f"{kind.__name__}.{name} has no option; make it with option() or argument()"
+            )
         param = known[name].metadata[PARAM](name, known[name].type)
         if isinstance(param, GroupedOption):
             param.group = groups.get(known[name].metadata[HEADING])

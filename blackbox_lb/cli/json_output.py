@@ -14,4 +14,8 @@ def print_json(value: Any) -> None:
     readable = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, indent=2, ensure_ascii=not readable, default=str)
     # Characters outside ASCII only stand in strings, where \\u is the same character.
-    click.echo("".join(each if each == "\n" or each.isprintable() else json.dumps(each)[1:-1] for each in text))
+    click.echo(
+        "".join(
+            each if each == "\n" or each.isprintable() else json.dumps(each)[1:-1] for each in text
+        )
+    )

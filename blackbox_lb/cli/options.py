@@ -42,11 +42,16 @@ class ServerOptions:
     """The model of a provider and its address; None stands for the provider's own."""
 
     model: str | None = option(
-        HelpGroup.FIRST, "Model name; for local a .gguf path or a hub name. [default: the server's only model]"
+        HelpGroup.FIRST,
+        "Model name; for local a .gguf path or a hub name. [default: the server's only model]",
     )
-    base_url: str | None = option(HelpGroup.FIRST, "Address of the API, with its /v1. [default: the provider's]")
+    base_url: str | None = option(
+        HelpGroup.FIRST, "Address of the API, with its /v1. [default: the provider's]"
+    )
     endpoint: Endpoint | None = option(
-        HelpGroup.MODEL, "Where to collect. [default: the provider's first]", type=LateChoice(_endpoints)
+        HelpGroup.MODEL,
+        "Where to collect. [default: the provider's first]",
+        type=LateChoice(_endpoints),
     )
     tokenizer: str | None = option(
         HelpGroup.MODEL,
@@ -54,7 +59,9 @@ class ServerOptions:
         "[default: by the model's name]",
     )
     concurrency: int | None = option(
-        HelpGroup.MODEL, "Requests in flight. [default: the provider's number, and more while that is faster]", type=COUNT
+        HelpGroup.MODEL,
+        "Requests in flight. [default: the provider's number, and more while that is faster]",
+        type=COUNT,
     )
 
 
@@ -73,25 +80,53 @@ class PromptOptions:
         shell_complete=known(task_names),
     )
     data: Path | None = option(
-        HelpGroup.FIRST, "JSONL, CSV or Parquet with prompt (or messages) and answer; a folder; or hf:OWNER/NAME[/CONFIG][@SPLIT]."
+        HelpGroup.FIRST,
+        "JSONL, CSV or Parquet with prompt (or messages) and answer; a folder; or hf:OWNER/NAME[/CONFIG][@SPLIT].",
     )
-    max_tokens: int | None = option(HelpGroup.FIRST, "Longest completion, in tokens. [default: the task's]", type=COUNT)
-    prompt_column: str = option(HelpGroup.TASK, "Column of --data with the prompt.", default="prompt")
-    answer_column: str = option(HelpGroup.TASK, "Column with the accepted answers.", default="answer")
+    max_tokens: int | None = option(
+        HelpGroup.FIRST, "Longest completion, in tokens. [default: the task's]", type=COUNT
+    )
+    prompt_column: str = option(
+        HelpGroup.TASK, "Column of --data with the prompt.", default="prompt"
+    )
+    answer_column: str = option(
+        HelpGroup.TASK, "Column with the accepted answers.", default="answer"
+    )
     messages_column: str = option(HelpGroup.TASK, "Column with chat messages.", default="messages")
-    prompt_template: str | None = option(HelpGroup.TASK, 'Prompt put together from columns: "Question: {question} Answer:".')
-    validation_data: Path | None = option(HelpGroup.TASK, "Prompts to choose on. [default: part of --data]")
-    test_data: Path | None = option(HelpGroup.TASK, "Prompts to judge on. [default: part of --data]")
-    validation_limit: int | None = option(HelpGroup.TASK, "Use only the first N validation prompts.", type=COUNT)
-    test_limit: int | None = option(HelpGroup.TASK, "Use only the first N test prompts.", type=COUNT)
-    data_dir: Path | None = option(
-        HelpGroup.TASK, "Folder with lm-eval:NAME's data, a file a split: train.jsonl, test.jsonl. [default: the hub]"
+    prompt_template: str | None = option(
+        HelpGroup.TASK, 'Prompt put together from columns: "Question: {question} Answer:".'
     )
-    num_fewshot: int | None = option(HelpGroup.TASK, "Examples before each question. [default: lm-eval's]", type=click.IntRange(0))
-    filter: str | None = option(HelpGroup.TASK, "Filter of lm-eval:NAME that extracts the answer. [default: its first]")
-    metric: str | None = option(HelpGroup.TASK, "Metric of lm-eval:NAME that says what is correct. [default: its first]")
+    validation_data: Path | None = option(
+        HelpGroup.TASK, "Prompts to choose on. [default: part of --data]"
+    )
+    test_data: Path | None = option(
+        HelpGroup.TASK, "Prompts to judge on. [default: part of --data]"
+    )
+    validation_limit: int | None = option(
+        HelpGroup.TASK, "Use only the first N validation prompts.", type=COUNT
+    )
+    test_limit: int | None = option(
+        HelpGroup.TASK, "Use only the first N test prompts.", type=COUNT
+    )
+    data_dir: Path | None = option(
+        HelpGroup.TASK,
+        "Folder with lm-eval:NAME's data, a file a split: train.jsonl, test.jsonl. [default: the hub]",
+    )
+    num_fewshot: int | None = option(
+        HelpGroup.TASK,
+        "Examples before each question. [default: lm-eval's]",
+        type=click.IntRange(0),
+    )
+    filter: str | None = option(
+        HelpGroup.TASK, "Filter of lm-eval:NAME that extracts the answer. [default: its first]"
+    )
+    metric: str | None = option(
+        HelpGroup.TASK, "Metric of lm-eval:NAME that says what is correct. [default: its first]"
+    )
     validation_size: int | None = option(
-        HelpGroup.TASK, "Documents of lm-eval:NAME sampled from train to choose on. [default: 20 %, at most 500]", type=COUNT
+        HelpGroup.TASK,
+        "Documents of lm-eval:NAME sampled from train to choose on. [default: 20 %, at most 500]",
+        type=COUNT,
     )
 
 
@@ -105,7 +140,8 @@ class TaskOptions(PromptOptions):
         required=True,
     )
     correct: str | None = option(
-        HelpGroup.TASK, "What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the task's]"
+        HelpGroup.TASK,
+        "What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the task's]",
     )
     thinking: str | None = option(
         HelpGroup.TASK,
@@ -127,35 +163,55 @@ class SamplingOptions:
         f"Alternatives listed a token, 0 for no logprobs at all. [default: {TOP_LOGPROBS}, or the provider's limit]",
         type=click.IntRange(0),
     )
-    seed: int | None = option(HelpGroup.SAMPLING, "Sent with every request, so that a run can be repeated.", type=click.IntRange(0))
+    seed: int | None = option(
+        HelpGroup.SAMPLING,
+        "Sent with every request, so that a run can be repeated.",
+        type=click.IntRange(0),
+    )
 
 
 @options
 class SpendingOptions:
     """The limits on a command's spending; None: no limit."""
 
-    max_requests: int | None = option(HelpGroup.LIMITS, "Stop before one more request would be sent.", type=COUNT)
+    max_requests: int | None = option(
+        HelpGroup.LIMITS, "Stop before one more request would be sent.", type=COUNT
+    )
     max_tokens_total: int | None = option(
-        HelpGroup.LIMITS, "Stop before prompts and completions together could pass so many tokens.", type=COUNT
+        HelpGroup.LIMITS,
+        "Stop before prompts and completions together could pass so many tokens.",
+        type=COUNT,
     )
     max_cost: float | None = option(
-        HelpGroup.FIRST, "Stop before the price could pass so many US dollars.", type=AMOUNT, metavar="USD"
+        HelpGroup.FIRST,
+        "Stop before the price could pass so many US dollars.",
+        type=AMOUNT,
+        metavar="USD",
     )
-    prices: Path | None = option(HelpGroup.LIMITS, "TOML with prices of your own, which go before those that come along.")
+    prices: Path | None = option(
+        HelpGroup.LIMITS, "TOML with prices of your own, which go before those that come along."
+    )
 
 
 @options
 class LimitOptions(SpendingOptions):
     """The limits on a command's spending, whether it asks first, and its rule for changes under way."""
 
-    price: str | None = option(HelpGroup.LIMITS, "PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60.")
-    yes: bool = option(HelpGroup.LIMITS, "Do not ask on a terminal before the first request that costs money.")
+    price: str | None = option(
+        HelpGroup.LIMITS, "PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60."
+    )
+    yes: bool = option(
+        HelpGroup.LIMITS, "Do not ask on a terminal before the first request that costs money."
+    )
     on_drift: OnDrift | None = option(
         HelpGroup.LIMITS,
         "Stop when another model or system answers, or note it and go on. [default: stop; systems of a provider with many: note]",
         type=click.Choice(ON_DRIFT),
     )
-    restart: bool = option(HelpGroup.LIMITS, "Go on in --out with other settings than those of a run that was not finished.")
+    restart: bool = option(
+        HelpGroup.LIMITS,
+        "Go on in --out with other settings than those of a run that was not finished.",
+    )
 
 
 @options
@@ -168,7 +224,9 @@ class PrintOptions:
 class OutputOptions(PrintOptions):
     """The place of results and the amount of output."""
 
-    out: Path | None = option(HelpGroup.FIRST, "Folder of the run; running again resumes. [default: runs/TASK]")
+    out: Path | None = option(
+        HelpGroup.FIRST, "Folder of the run; running again resumes. [default: runs/TASK]"
+    )
     store: Path | None = option(HelpGroup.OUTPUT, "Rollout store. [default: rollouts.db in --out]")
 
 

@@ -14,7 +14,14 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.grouped import picked
-from blackbox_lb.cli.options import STORE, TOP_LOGPROBS, ModelOptions, OutputOptions, TaskOptions, TrialOptions
+from blackbox_lb.cli.options import (
+    STORE,
+    TOP_LOGPROBS,
+    ModelOptions,
+    OutputOptions,
+    TaskOptions,
+    TrialOptions,
+)
 from blackbox_lb.cli.run_limits import accounted, record_of
 from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.errors import ProfileError
@@ -44,12 +51,16 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         answer_column=options.answer_column,
         messages_column=options.messages_column,
         prompt_template=options.prompt_template,
-        require_answers=parse_reward(reward, max_tokens=1, correct=correct or "contains").needs_answer,
+        require_answers=parse_reward(
+            reward, max_tokens=1, correct=correct or "contains"
+        ).needs_answer,
         harness=picked(HarnessOptions, options),
     ).first(validation=options.validation_limit, test=options.test_limit)
     limit = options.max_tokens or task.max_tokens
     named, count = options.thinking, options.count
-    return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct, thinking=named, count=count)
+    return task, parse_reward(
+        reward, max_tokens=limit, correct=correct or task.correct, thinking=named, count=count
+    )
 
 
 def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
@@ -139,7 +150,9 @@ async def open_trials(
                 stop=task.stop,
                 budget=budget,
             )
-            async with accounted(trials, options, record_of(trials, options, task, part, recorded or {}), stages):
+            async with accounted(
+                trials, options, record_of(trials, options, task, part, recorded or {}), stages
+            ):
                 yield trials
 
 

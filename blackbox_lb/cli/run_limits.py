@@ -34,7 +34,9 @@ def run(options: SpendingOptions, main: Callable[[Budget], Coroutine[Any, Any, T
     """Run ``main``, with a budget from the limits in ``options``; Ctrl-C ends it in good order."""
     if isinstance(options, LimitOptions) and options.price is not None:
         parse_prices(options.price)  # a bad price is an error before anything is opened
-    budget = Budget(SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost))
+    budget = Budget(
+        SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost)
+    )
     return run_interruptible(main(budget), budget)
 
 
@@ -47,7 +49,10 @@ def prices_of(options: LimitOptions, session: Session) -> Prices | None:
 
 @asynccontextmanager
 async def accounted(
-    trials: Trials, options: LimitOptions, record: Manifest, stages: Callable[[Trials], Iterable[ForecastStage | Forecast]]
+    trials: Trials,
+    options: LimitOptions,
+    record: Manifest,
+    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
 ) -> AsyncIterator[None]:
     """Inside, the trials' budget has its prices, changes are watched for, and the run is recorded in run.json.
 
@@ -87,13 +92,23 @@ async def accounted(
             record.end(trials.drift, budget.spent, error)
 
 
-def record_of(trials: Trials, options: TrialOptions, task: Task, part: str | None, more: Mapping[str, str | None]) -> Manifest:
+def record_of(
+    trials: Trials,
+    options: TrialOptions,
+    task: Task,
+    part: str | None,
+    more: Mapping[str, str | None],
+) -> Manifest:
     """The record of the running command, or of a ``part`` of it; ``more``: settings beyond those of every run."""
     ctx = click.get_current_context(silent=True)
     name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", part]))
-    prompts = [example.prompt for split in (task.train, task.validation, task.test) for example in split]
+    prompts = [
+        example.prompt for split in (task.train, task.validation, task.test) for example in split
+    ]
     settings = {**settings_of_run(trials, prompts), **more}
-    return Manifest(options.out or trials.store.path.parent, name, settings, restart=options.restart)
+    return Manifest(
+        options.out or trials.store.path.parent, name, settings, restart=options.restart
+    )
 
 
 def price_judge(budget: Budget, options: SpendingOptions, reward: Reward) -> None:
@@ -120,12 +135,18 @@ def _judge_prices(base_url: str, model: str, options: SpendingOptions) -> Prices
     """The prices of a judge: by the profile that has its host, or by the host itself."""
     host = urlsplit(base_url).hostname or ""
     known = (load_profile(name) for name in profile_names())
-    names = [each.name for each in known if urlsplit(each.connection.base_url or "").hostname == host]
+    names = [
+        each.name for each in known if urlsplit(each.connection.base_url or "").hostname == host
+    ]
     found = (find_prices(name, model, options.prices) for name in [host, *names])
     return next((each for each in found if each is not None), None)
 
 
-def _announce(trials: Trials, options: LimitOptions, stages: Callable[[Trials], Iterable[ForecastStage | Forecast]]) -> None:
+def _announce(
+    trials: Trials,
+    options: LimitOptions,
+    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
+) -> None:
     """Print the forecast, and ask where it costs money and somebody is there to answer. click.Abort: the answer is no."""
     session, size = trials.session, trials.store.size()
     total = forecast(trials, stages(trials))
@@ -155,9 +176,13 @@ def _is_hosted(session: Session, host: str) -> bool:
     return session.profile.connection.api_key_required and not is_loopback(host)
 
 
-def _with_store(error: BudgetExhausted | Interrupted, trials: Trials) -> BudgetExhausted | Interrupted:
+def _with_store(
+    error: BudgetExhausted | Interrupted, trials: Trials
+) -> BudgetExhausted | Interrupted:
     """The error, with a note on the kept data and its place."""
     kept = f"{trials.store.size().completions:,} completions are kept in {trials.store.path}"
     if isinstance(error, Interrupted):
-        return Interrupted(f"{error} after {trials.budget.spent}: {kept}, and the same command goes on from there")
+        return Interrupted(
+            f"{error} after {trials.budget.spent}: {kept}, and the same command goes on from there"
+        )
     return BudgetExhausted(f"{error}; {kept}")

@@ -53,7 +53,9 @@ class SettingsFile:
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     found: bool = False
 
-    def of(self, name: str, command: click.Command, arguments: Sequence[str] = ()) -> dict[str, Any]:
+    def of(
+        self, name: str, command: click.Command, arguments: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """Parameter name -> value for the command ``name``, its own table before the shared one.
 
         ``arguments``: those of the command line. Raises InputError: an unknown key or table, or a value of the wrong kind.
@@ -78,7 +80,9 @@ class SettingsFile:
     def _of_another_provider(self, name: str, arguments: Sequence[str]) -> frozenset[str]:
         """Options that belong to the file's provider, where the command line names another one."""
         asked = _provider(name, arguments)
-        ours = self.tables.get(name, {}).get("provider", self.tables.get(SHARED, {}).get("provider"))
+        ours = self.tables.get(name, {}).get(
+            "provider", self.tables.get(SHARED, {}).get("provider")
+        )
         return OF_THE_PROVIDER if asked and ours and asked != ours else frozenset()
 
     def _check_tables(self) -> None:
@@ -122,7 +126,9 @@ class SettingsFile:
         try:
             return self._fitted(value, option)
         except (click.BadParameter, TypeError) as error:
-            told = error.message.rstrip(".") if isinstance(error, click.BadParameter) else str(error)
+            told = (
+                error.message.rstrip(".") if isinstance(error, click.BadParameter) else str(error)
+            )
             own = f"; if it is meant for another command, put it under that command's table, not [{SHARED}]"
             raise InputError(
                 f"{self.path}: [{table}] {raw} = {_shown(value)} is no value of blb {name} {option.opts[0]}: {told}"
@@ -165,7 +171,9 @@ class SettingsFile:
             return str(Path(text).expanduser()) if text.startswith("~") else text
         folder = self.path.parent
         elsewhere = len(text.partition(":")[0]) > 1 and ":" in text  # hf:name, https://...
-        if (isinstance(option.type, click.Path) and not elsewhere) or text.startswith(("./", "../", "~")):
+        if (isinstance(option.type, click.Path) and not elsewhere) or text.startswith(
+            ("./", "../", "~")
+        ):
             return str(folder / Path(text).expanduser())
         for mark in ("", "=", ":"):
             head, _, rest = text.rpartition(mark) if mark else ("", "", text)
@@ -184,7 +192,13 @@ _KINDS: dict[tuple[type, ...], str] = {
 
 
 def _kind(value: Any) -> str:
-    kinds = {str: "text", int: "a whole number", float: "a number with a fraction", list: "a list", dict: "a table"}
+    kinds = {
+        str: "text",
+        int: "a whole number",
+        float: "a number with a fraction",
+        list: "a list",
+        dict: "a table",
+    }
     return kinds.get(type(value), f"a {type(value).__name__}")
 
 
@@ -202,8 +216,14 @@ def _bare(value: bool, option: click.Option) -> Any:
 
 def _displaced(name: str, arguments: Sequence[str]) -> set[str]:
     """Keys of the file that the command line or the environment overrules."""
-    given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
-    given |= {key for side in EITHER_OR for key in side if os.environ.get(f"BLB_{name}_{key}".upper())}
+    given = {
+        word.partition("=")[0].lstrip("-").replace("-", "_")
+        for word in arguments
+        if word.startswith("--")
+    }
+    given |= {
+        key for side in EITHER_OR for key in side if os.environ.get(f"BLB_{name}_{key}".upper())
+    }
     one, other = EITHER_OR
     return (other if given & one else set()) | (one if given & other else set())
 
@@ -244,10 +264,16 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
     path = given
     if path is None:
         here = (start or Path.cwd()).resolve()
-        path = next((folder / FILE for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
+        path = next(
+            (folder / FILE for folder in (here, *here.parents) if (folder / FILE).is_file()), None
+        )
     if path is None:
         return SettingsFile()
-    if given is None and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):  # it could redirect a key
-        raise InputError(f"{path} belongs to another user; look into it, and name it with --config if you trust it")
+    if (
+        given is None and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid())
+    ):  # it could redirect a key
+        raise InputError(
+            f"{path} belongs to another user; look into it, and name it with --config if you trust it"
+        )
     table = read_settings(path, "the settings file", "give another with --config")
     return SettingsFile(path, table, found=given is None)

@@ -13,7 +13,14 @@ import click
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -73,7 +80,11 @@ class Terminal:
             yield watch
             done = progress.tasks[0]
             if done.completed < completions:
-                progress.update(bar, completed=completions, rate=f"{completions - int(done.completed)} were stored")
+                progress.update(
+                    bar,
+                    completed=completions,
+                    rate=f"{completions - int(done.completed)} were stored",
+                )
         self._progress = None
 
     def confirm(self, question: str) -> None:
@@ -88,7 +99,9 @@ class Terminal:
 
     def remark(self, text: str) -> None:
         """Print one sentence; in a file it stays one line."""
-        self._console.print(legible(redacted(text)), markup=False, soft_wrap=not sys.stderr.isatty())
+        self._console.print(
+            legible(redacted(text)), markup=False, soft_wrap=not sys.stderr.isatty()
+        )
 
 
 class Lines:
@@ -96,7 +109,13 @@ class Lines:
 
     SHORTEST, LONGEST = 5.0, 30.0
 
-    def __init__(self, title: str, total: int, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._title, self._total, self._say, self._clock = title, total, say, clock
         self._done = self._tokens = self._tenth = 0
         self._begin = self._said = clock()
@@ -119,7 +138,9 @@ class Lines:
     def _tell(self, more: str) -> None:
         spent = self._clock() - self._begin
         rate = f", {self._tokens / spent:.0f} tokens/s" if spent > 1 and self._tokens else ""
-        self._say(f"{self._title}: {self._done:,} of {self._total:,} in {_clock_text(spent)}{rate}{more}")
+        self._say(
+            f"{self._title}: {self._done:,} of {self._total:,} in {_clock_text(spent)}{rate}{more}"
+        )
 
 
 def _clock_text(seconds: float) -> str:
@@ -138,7 +159,9 @@ WIDEST = 10_000
 """Columns in which any table fits: to measure one."""
 
 
-def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1) -> None:
+def print_table(
+    title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1
+) -> None:
     """Print a table on stdout; the first ``left`` columns are text, the others numbers. On a terminal too narrow for the numbers,
     each row becomes a block of ``name: value`` lines.
     """
@@ -153,11 +176,18 @@ def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]
     )
     for place, name in enumerate(names):
         text = place < left
-        table.add_column(Text(name), justify="left" if text else "right", overflow="fold", no_wrap=not text)
+        table.add_column(
+            Text(name), justify="left" if text else "right", overflow="fold", no_wrap=not text
+        )
     for row in cells:
-        table.add_row(*(Text(legible(cell)) for cell in row))  # literally: brackets in a token are no markup
+        table.add_row(
+            *(Text(legible(cell)) for cell in row)
+        )  # literally: brackets in a token are no markup
     screen = _screen()
-    if Measurement.get(screen, screen.options.update(max_width=WIDEST), table).minimum <= screen.width:
+    if (
+        Measurement.get(screen, screen.options.update(max_width=WIDEST), table).minimum
+        <= screen.width
+    ):
         screen.print(table)
     else:
         _blocks(screen, title, names, cells)
@@ -183,7 +213,12 @@ def _numbers(row: Verdict) -> tuple[str, str, str, str]:
     largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
     form = ".2f" if largest == 0 or 0.1 <= largest < 100_000 else ".3g"
     low, high = f"{row.low:+{form}}", f"{row.high:+{form}}"
-    return f"{row.base:{form}}", f"{row.biased:{form}}", f"{row.difference:+{form}}", f"{low} to {high}"
+    return (
+        f"{row.base:{form}}",
+        f"{row.biased:{form}}",
+        f"{row.difference:+{form}}",
+        f"{low} to {high}",
+    )
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> None:
@@ -201,7 +236,13 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
         "Test prompts, base against biased",
         ("setting", "metric", "base", "biased", "diff", "95 % interval", "p", "verdict"),
         (
-            (row.setting.replace("temperature ", "T = "), printable(row.metric), *_numbers(row), chance(row.p), row.verdict)
+            (
+                row.setting.replace("temperature ", "T = "),
+                printable(row.metric),
+                *_numbers(row),
+                chance(row.p),
+                row.verdict,
+            )
             for row in rows
         ),
         left=2,
@@ -212,8 +253,12 @@ def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = Fal
     """Print the findings on the fit: the first one, the test's, and all reasons to worry, or with ``everything`` all."""
     rows = list(findings)
     if rows:
-        click.echo("Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little data):")
+        click.echo(
+            "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little data):"
+        )
     for rank, each in enumerate(rows):
         if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
             remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""
-            click.echo(f"{each.word:12} {printable(each.code)}: {printable(each.sentence)}{printable(remedy)}")
+            click.echo(
+                f"{each.word:12} {printable(each.code)}: {printable(each.sentence)}{printable(remedy)}"
+            )

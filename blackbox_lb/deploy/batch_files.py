@@ -50,10 +50,16 @@ def apply_batch(
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
     if loaded.phases:
         loaded.same_for_all("a line of a batch file")
-    policy = RequestPolicy.of(loaded, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs)
+    policy = RequestPolicy.of(
+        loaded, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs
+    )
     target = Path(target)
     try:
-        with Path(source).open("rb") as lines, replacing(target) as draft, draft.open("xb") as output:
+        with (
+            Path(source).open("rb") as lines,
+            replacing(target) as draft,
+            draft.open("xb") as output,
+        ):
             return _copied(policy, lines, output)
     except OSError as error:
         raise InputError(
@@ -103,7 +109,9 @@ def _line(policy: RequestPolicy, line: bytes, number: int) -> bytes:
         raise InputError(f"line {number}: {error}") from None
     if biased is content:
         return line
-    whole = json.dumps({**document, "body": json.loads(biased)}, ensure_ascii=False, separators=(",", ":"))
+    whole = json.dumps(
+        {**document, "body": json.loads(biased)}, ensure_ascii=False, separators=(",", ":")
+    )
     # A lone surrogate, which UTF-8 cannot hold, becomes its JSON escape again.
     return whole.encode(errors="backslashreplace") + line[len(line.rstrip()) :]
 
@@ -113,8 +121,14 @@ def _request(line: bytes, number: int) -> tuple[dict[str, Any], UrlPurpose, dict
     try:
         document = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"line {number} is not JSON in UTF-8 ({error}); a batch file has one request a line") from None
-    if isinstance(document, dict) and isinstance(document.get("url"), str) and isinstance(document.get("body"), dict):
+        raise InputError(
+            f"line {number} is not JSON in UTF-8 ({error}); a batch file has one request a line"
+        ) from None
+    if (
+        isinstance(document, dict)
+        and isinstance(document.get("url"), str)
+        and isinstance(document.get("body"), dict)
+    ):
         return document, endpoint(document["url"]), document["body"]
     raise InputError(
         f'line {number} is no batch request ({quoted(line[:40].decode(errors="replace"))}); it needs "url" and an object "body"'
@@ -128,7 +142,11 @@ def _lacks(policy: RequestPolicy, line: bytes, number: int) -> bool:
     if not isinstance(url, str) or not isinstance(body, dict) or not endpoint(url).generates:
         return False
     try:
-        return policy.wanted(endpoint(url), body) and bool(policy.injection.values) and not body.get("logit_bias")
+        return (
+            policy.wanted(endpoint(url), body)
+            and bool(policy.injection.values)
+            and not body.get("logit_bias")
+        )
     except InputError as error:
         raise InputError(f"line {number} of the batch file: {error}") from None
 
@@ -142,4 +160,6 @@ def _streams(files: Any) -> Iterator[Any]:
         elif getattr(content, "seekable", lambda: False)():
             yield content
         else:
-            raise InputError("cannot look for the bias in a batch file that is streamed; pass its path or its bytes")
+            raise InputError(
+                "cannot look for the bias in a batch file that is streamed; pass its path or its bytes"
+            )

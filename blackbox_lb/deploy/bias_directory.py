@@ -36,7 +36,9 @@ def wanted(arguments: Mapping[str, Any] | None, default: str | None) -> str | No
     if name is None or name == NO_BIAS:
         return None
     if not isinstance(name, str) or not name:
-        raise BiasError(f'{FIELD} is {printable(repr(name))[:80]}, not the name of a bias; give a name or "{NO_BIAS}"')
+        raise BiasError(
+            f'{FIELD} is {printable(repr(name))[:80]}, not the name of a bias; give a name or "{NO_BIAS}"'
+        )
     return name
 
 
@@ -113,7 +115,10 @@ class BiasDirectory(Generic[T]):
             stamp = self._stamps.get(name)
             if stamp is None:
                 raise BiasError(f"no bias named {printable(name)[:80]!r}; {self._offer()}")
-            if self._good.get(name, (None,))[0] != stamp and self._bad.get(name, (None,))[0] != stamp:
+            if (
+                self._good.get(name, (None,))[0] != stamp
+                and self._bad.get(name, (None,))[0] != stamp
+            ):
                 self._load(name, stamp)
             if name not in self._good:
                 raise self._bad[name][1]
@@ -127,7 +132,11 @@ class BiasDirectory(Generic[T]):
             self._stamps = _stamps(self._folder)
         except OSError as error:
             if not self._unreadable:
-                self._log.warning("%s: cannot be listed (%s); the biases known so far stay in use", self._folder, error.strerror)
+                self._log.warning(
+                    "%s: cannot be listed (%s); the biases known so far stay in use",
+                    self._folder,
+                    error.strerror,
+                )
             self._unreadable = True
             return
         self._unreadable = False
@@ -142,14 +151,21 @@ class BiasDirectory(Generic[T]):
             self._bad.pop(name, None)
         except BiasError as error:
             stays = "; the earlier version stays in use" if name in self._good else ""
-            self._log.warning("bias %s is refused: %s%s", printable(name), legible(str(error)), stays)
-            self._bad[name] = (stamp, BiasError(f"bias {printable(name)}: {str(error).replace(f'{path}: ', '')}"))
+            self._log.warning(
+                "bias %s is refused: %s%s", printable(name), legible(str(error)), stays
+            )
+            self._bad[name] = (
+                stamp,
+                BiasError(f"bias {printable(name)}: {str(error).replace(f'{path}: ', '')}"),
+            )
 
     def _offer(self) -> str:
         names = [printable(name) for name in sorted(self._stamps)]
         if not names:
             return "this server has none yet"
-        return f"this server has {', '.join(names[:SHOWN])}" + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        return f"this server has {', '.join(names[:SHOWN])}" + (
+            f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        )
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
@@ -158,7 +174,11 @@ def _stamps(folder: Path) -> dict[str, Stamp]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name.removesuffix(".json")
-            if name not in (entry.name, NO_BIAS) and not entry.name.startswith(".") and entry.is_file():
+            if (
+                name not in (entry.name, NO_BIAS)
+                and not entry.name.startswith(".")
+                and entry.is_file()
+            ):
                 with suppress(FileNotFoundError):  # removed since it was listed
                     status = entry.stat()
                     found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -50,9 +50,18 @@ def apply(
     Raises InputError here for a wrong argument, and from the request itself for a refused model, conflict, endpoint or
     unreadable body. Raises BiasError for a bias file that cannot be read.
     """
-    policy = RequestPolicy.of(bias, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs, provider=provider)
+    policy = RequestPolicy.of(
+        bias,
+        models=models,
+        others=others,
+        on_conflict=on_conflict,
+        as_pairs=as_pairs,
+        provider=provider,
+    )
     if not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
-        raise InputError(f"cannot bias a {type(client).__name__}; give an openai.OpenAI or openai.AsyncOpenAI client")
+        raise InputError(
+            f"cannot bias a {type(client).__name__}; give an openai.OpenAI or openai.AsyncOpenAI client"
+        )
     # The SDK has no public access to its HTTP client.
     http_client = wrapped(client._client, policy, owned=False)
     try:

@@ -64,7 +64,9 @@ def wrapped(inner: Any, policy: RequestPolicy, *, owned: bool) -> Any:
 @cache
 def _classes(library: ModuleType, kind: Kind) -> tuple[type, type]:
     if kind == "Client":
-        return type("BiasedClient", (_Sync, library.Client), {}), type("Through", (_Through, library.BaseTransport), {})
+        return type("BiasedClient", (_Sync, library.Client), {}), type(
+            "Through", (_Through, library.BaseTransport), {}
+        )
     return (
         type("BiasedAsyncClient", (_Async, library.AsyncClient), {}),
         type("AsyncThrough", (_AsyncThrough, library.AsyncBaseTransport), {}),
@@ -87,7 +89,14 @@ class _Building:
                 self._edit(policy, place, method, url, options)
         return self._root.build_request(method, url, **options)
 
-    def _edit(self, policy: RequestPolicy, place: UrlPurpose, method: str, url: Any, options: dict[str, Any]) -> None:
+    def _edit(
+        self,
+        policy: RequestPolicy,
+        place: UrlPurpose,
+        method: str,
+        url: Any,
+        options: dict[str, Any],
+    ) -> None:
         if place.uploads:
             check_upload(policy, options.get("files"), options.get("data"))
             return
@@ -97,7 +106,9 @@ class _Building:
         if content:
             if (parts := policy.in_parts(place, content)) is not None:
                 parts.body()  # what is wrong with it is an error here: one from send() would be repeated by the SDK
-            options["content"] = content if self._later(policy) else policy.rewritten(place, content)
+            options["content"] = (
+                content if self._later(policy) else policy.rewritten(place, content)
+            )
             options.pop("json", None)
 
     def _later(self, policy: RequestPolicy) -> bool:
@@ -120,9 +131,13 @@ class _Building:
         if "json" not in request.headers.get("content-type", ""):
             return b""
         if given is not None and not isinstance(given, bytes | str):
-            raise InputError("cannot add a bias to a body that is streamed; pass the whole body at once")
+            raise InputError(
+                "cannot add a bias to a body that is streamed; pass the whole body at once"
+            )
         if "content-encoding" in request.headers:
-            raise InputError("cannot add a bias to a compressed body; send it without Content-Encoding")
+            raise InputError(
+                "cannot add a bias to a compressed body; send it without Content-Encoding"
+            )
         return bytes(request.content)
 
     @property
@@ -142,7 +157,12 @@ class _Sync(_Building):
             return self._inner.send(request, stream=stream, **options)
         answer = self._part(parts, request, options)
         if parts.streams and answer.status_code == OK:
-            answer = _replaced(answer, stream=_stream(self._library)(self._streamed(parts, answer, request, options), answer))
+            answer = _replaced(
+                answer,
+                stream=_stream(self._library)(
+                    self._streamed(parts, answer, request, options), answer
+                ),
+            )
         while not parts.streams and answer.status_code == OK and _taken(parts, answer.read()):
             if not parts.more:
                 return _replaced(answer, content=parts.answer)
@@ -168,7 +188,9 @@ class _Sync(_Building):
                 answer.close()
             time.sleep(pause)
 
-    def _streamed(self, parts: PhasedRequest, answer: Any, request: Any, options: Mapping[str, Any]) -> Iterator[bytes]:
+    def _streamed(
+        self, parts: PhasedRequest, answer: Any, request: Any, options: Mapping[str, Any]
+    ) -> Iterator[bytes]:
         while True:
             try:
                 if answer.status_code != OK:
@@ -197,14 +219,23 @@ class _Async(_Building):
         self._check_open()
         place, policy = endpoint(str(request.url)), self._policies[-1]
         if place.generates and request.method == "POST" and policy.injection.embeds:
-            request = _with_body(request, await asyncio.to_thread(policy.rewritten, place, request.content))
+            request = _with_body(
+                request, await asyncio.to_thread(policy.rewritten, place, request.content)
+            )
         parts = self._in_parts(request)
         if parts is None:
             return await self._inner.send(request, stream=stream, **options)
         answer = await self._part(parts, request, options)
         if parts.streams and answer.status_code == OK:
-            answer = _replaced(answer, stream=_stream(self._library)(self._streamed(parts, answer, request, options), answer))
-        while not parts.streams and answer.status_code == OK and _taken(parts, await answer.aread()):
+            answer = _replaced(
+                answer,
+                stream=_stream(self._library)(
+                    self._streamed(parts, answer, request, options), answer
+                ),
+            )
+        while (
+            not parts.streams and answer.status_code == OK and _taken(parts, await answer.aread())
+        ):
             if not parts.more:
                 return _replaced(answer, content=parts.answer)
             answer = await self._part(parts, request, options)
@@ -229,7 +260,9 @@ class _Async(_Building):
                 await answer.aclose()
             await asyncio.sleep(pause)
 
-    async def _streamed(self, parts: PhasedRequest, answer: Any, request: Any, options: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    async def _streamed(
+        self, parts: PhasedRequest, answer: Any, request: Any, options: Mapping[str, Any]
+    ) -> AsyncIterator[bytes]:
         while True:
             try:
                 if answer.status_code != OK:
@@ -251,13 +284,23 @@ class _Async(_Building):
 
 def _with_body(request: Any, content: bytes) -> Any:
     headers = {**request.headers, "content-length": str(len(content))}
-    return type(request)(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
+    return type(request)(
+        request.method, request.url, headers=headers, content=content, extensions=request.extensions
+    )
 
 
 def _replaced(answer: Any, **body: Any) -> Any:
     """An answer with another body. Its headers are decoded already, so that none tells an encoding or a length."""
-    kept = [(name, value) for name, value in answer.headers.multi_items() if name.lower() not in ENCODED]
-    made = type(answer)(answer.status_code, headers=kept, request=answer.request, extensions=answer.extensions, **body)
+    kept = [
+        (name, value) for name, value in answer.headers.multi_items() if name.lower() not in ENCODED
+    ]
+    made = type(answer)(
+        answer.status_code,
+        headers=kept,
+        request=answer.request,
+        extensions=answer.extensions,
+        **body,
+    )
     with suppress(RuntimeError):  # not read yet
         made.elapsed = answer.elapsed
     return made
@@ -315,7 +358,9 @@ class _Through(_Borrowed):
 
 class _AsyncThrough(_Borrowed):
     async def handle_async_request(self, request: Any) -> Any:
-        return await self._inner.send(request, stream=True, auth=self._auth(), follow_redirects=False)
+        return await self._inner.send(
+            request, stream=True, auth=self._auth(), follow_redirects=False
+        )
 
     async def aclose(self) -> None:
         if self._owned:

@@ -73,13 +73,17 @@ class Injection:
         """What this body gets; the common vector where its prompt holds no text that can be read, which is said once."""
         if self.of_prompt is None:
             return self.values
-        from blackbox_lb.bias.prompt_bias import text_of  # loads pydantic, which completion must not
+        from blackbox_lb.bias.prompt_bias import (
+            text_of,
+        )  # loads pydantic, which completion must not
 
         text = text_of(document)
         if text is None:
             self.of_prompt.unread += 1
             if self.of_prompt.unread == 1:
-                log.warning("a prompt without text that can be read: it gets what all prompts have in common of the bias")
+                log.warning(
+                    "a prompt without text that can be read: it gets what all prompts have in common of the bias"
+                )
         return self.of_prompt.of_text(text)
 
     def body(self, content: bytes, document: dict[str, Any]) -> bytes:
@@ -105,7 +109,9 @@ class Injection:
                 "the request has a logit_bias of its own; leave it out, or choose on_conflict='ours', 'theirs' or 'add'"
             )
         total = _sum(values, own) if own and self.on_conflict == "add" else values
-        return json.dumps({**document, "logit_bias": _wire(total, self.as_pairs)}, separators=(",", ":")).encode()
+        return json.dumps(
+            {**document, "logit_bias": _wire(total, self.as_pairs)}, separators=(",", ":")
+        ).encode()
 
     def appended(self, content: bytes, *, empty: bool = False) -> bytes:
         """``content``, a JSON object that holds no ``logit_bias``, with the bias as its last member.
@@ -140,7 +146,11 @@ def _sum(ours: Mapping[int, float], own: object) -> dict[int, float]:
         token = _token_id(key)
         if isinstance(value, bool) and not value:
             total[token] = False
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_OWN:
+        elif (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not abs(value) <= MAX_OWN
+        ):
             raise InputError(
                 f"the request's own logit_bias gives {quoted(value)} to token {token}; give a number of nats within +-{MAX_OWN:g}"
             )
@@ -154,7 +164,9 @@ def _pairs(own: object) -> list[tuple[object, object]]:
         return list(own.items())
     if isinstance(own, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in own):
         return [(key, value) for key, value in own]
-    raise InputError("the request's own logit_bias is neither an object nor a list of [id, value] pairs; correct it")
+    raise InputError(
+        "the request's own logit_bias is neither an object nor a list of [id, value] pairs; correct it"
+    )
 
 
 def _token_id(key: object) -> int:
@@ -162,7 +174,9 @@ def _token_id(key: object) -> int:
         return key
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10:
         return int(key)
-    raise InputError(f"the request's own logit_bias has the key {quoted(key)}, which is no token id; give ids from 0")
+    raise InputError(
+        f"the request's own logit_bias has the key {quoted(key)}, which is no token id; give ids from 0"
+    )
 
 
 def _wire(values: Mapping[int, float], as_pairs: bool) -> object:

@@ -60,7 +60,9 @@ class PhasedRequests:
     apart: int = 0
 
     @classmethod
-    def of(cls, bias: Bias, provider: str | None, on_conflict: OnConflict, as_pairs: bool) -> PhasedRequests | None:
+    def of(
+        cls, bias: Bias, provider: str | None, on_conflict: OnConflict, as_pairs: bool
+    ) -> PhasedRequests | None:
         """Of a bias file, None where it has no phases. provider: the server's profile, by default that of the file.
 
         Raises InputError: a text ends a phase, and the server is not known to say which stop text ended an answer.
@@ -68,7 +70,9 @@ class PhasedRequests:
         phased = PhasedBias.of(bias)
         if phased is None:
             return None
-        from blackbox_lb.providers.profile import load_profile  # no other bias needs one to be applied
+        from blackbox_lb.providers.profile import (
+            load_profile,
+        )  # no other bias needs one to be applied
 
         profile = load_profile(provider or bias.provider)
         if phased.phases.until and profile.answers.stop_reason is False:
@@ -77,16 +81,26 @@ class PhasedRequests:
                 f"({phased.phases.spec}) could not be told from the end of the answer; serve the bias inside vLLM "
                 "(docs/serving.md), name the server's profile with provider=, or learn one with --phases first"
             )
-        return cls(phased, tuple(Injection(each, on_conflict, as_pairs) for each in phased.vectors), profile)
+        return cls(
+            phased,
+            tuple(Injection(each, on_conflict, as_pairs) for each in phased.vectors),
+            profile,
+        )
 
     def count(self, why: str | None) -> None:
         """Count an answer; ``why`` its parts do not fit together, None where they do. The first one is said, and giving up."""
         self.joined += why is None
         self.apart += why is not None
         if why is not None and self.apart == 1:
-            log.warning("an answer in parts could not be joined, because %s: it gets the vector of the rest throughout", why)
+            log.warning(
+                "an answer in parts could not be joined, because %s: it gets the vector of the rest throughout",
+                why,
+            )
         if why is not None and self.given_up:
-            log.warning("%d answers in parts, and none could be joined: all get the vector of the rest from now on", self.apart)
+            log.warning(
+                "%d answers in parts, and none could be joined: all get the vector of the rest from now on",
+                self.apart,
+            )
 
     @property
     def given_up(self) -> bool:
@@ -104,14 +118,23 @@ class _Part:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """One event of a stream, or a whole answer."""
-        self.answer = {**event, **{name: value for name, value in self.answer.items() if value is not None}}
+        self.answer = {
+            **event,
+            **{name: value for name, value in self.answer.items() if value is not None},
+        }
         self.answer |= {"usage": event.get("usage") or self.answer.get("usage")}
         for choice in event["choices"]:
             message = choice.get("message") or choice.get("delta") or choice
             self.text += _text(choice)
             ids = [*self.choice.get("token_ids", ()), *(choice.get("token_ids") or ())]
-            self.choice |= {name: value for name, value in choice.items() if value is not None} | {"token_ids": ids}
-            self.choice["thoughts"] = self.choice.get("thoughts") or message.get("reasoning_content") or message.get("reasoning")
+            self.choice |= {name: value for name, value in choice.items() if value is not None} | {
+                "token_ids": ids
+            }
+            self.choice["thoughts"] = (
+                self.choice.get("thoughts")
+                or message.get("reasoning_content")
+                or message.get("reasoning")
+            )
 
     def counted(self, name: str) -> int | None:
         found = (self.answer.get("usage") or {}).get(f"{name}_tokens")
@@ -133,16 +156,27 @@ class PhasedRequest:
         self._chat = "messages" in document
         self._check()
         self.streams, self.more = bool(document.get("stream")), True
-        self._limits = [name for name in ("max_completion_tokens", "max_tokens") if isinstance(document.get(name), int)]
+        self._limits = [
+            name
+            for name in ("max_completion_tokens", "max_tokens")
+            if isinstance(document.get(name), int)
+        ]
         self._most: int | None = min((document[name] for name in self._limits), default=None)
-        self._stops: list[str] = [stop] if isinstance(stop := document.get("stop") or [], str) else list(stop)
+        self._stops: list[str] = (
+            [stop] if isinstance(stop := document.get("stop") or [], str) else list(stop)
+        )
         self._usage: dict[str, Any] = {}
         self._begin(sender.given_up)
 
     def _begin(self, common: bool) -> None:
         """common: with the vector of the rest alone, in one part."""
         self._common, self._text, self._state, self._tokens = common, "", 0, 0
-        self._parts, self._prompt, self._before, self._ids = list[_Part](), list[int](), 0, list[int]()
+        self._parts, self._prompt, self._before, self._ids = (
+            list[_Part](),
+            list[int](),
+            0,
+            list[int](),
+        )
         self._open, self._line, self._held = _Part(), b"", list[bytes]()
 
     def _check(self) -> None:
@@ -161,13 +195,17 @@ class PhasedRequest:
             )
         last = messages[-1] if isinstance(messages, list) and messages else None
         if isinstance(last, dict) and last.get("role") == "assistant":
-            raise InputError(f"{_PARTS} begins the answer with a message of its own; leave that out")
+            raise InputError(
+                f"{_PARTS} begins the answer with a message of its own; leave that out"
+            )
 
     def body(self) -> bytes:
         """The next request."""
         self._failed = 0
         phases, number = self._sender.bias.phases, len(self._parts)
-        sent = {key: value for key, value in self._asked.items() if key not in ("stop", *self._limits)}
+        sent = {
+            key: value for key, value in self._asked.items() if key not in ("stop", *self._limits)
+        }
         here, self._awaited = len(phases.names) - 1, list[str]()
         self._size = None if self._most is None else self._most - self._tokens
         if not self._common:
@@ -177,9 +215,13 @@ class PhasedRequest:
                 self._size = left if self._size is None else min(left, self._size)
             elif number + 1 < MOST_PARTS:
                 text = phases.awaited(self._state)
-                begun = self._state - len(phases.until.encode()) * phases.second(self._state)  # by the end of the part before
+                begun = self._state - len(phases.until.encode()) * phases.second(
+                    self._state
+                )  # by the end of the part before
                 rest = text.encode()[begun:].decode(errors="ignore")
-                self._awaited = [each for each in dict.fromkeys((text, rest)) if each and each not in self._stops]
+                self._awaited = [
+                    each for each in dict.fromkeys((text, rest)) if each and each not in self._stops
+                ]
         if self._size is not None:
             sent |= dict.fromkeys(self._limits or ["max_tokens"], self._size)
         if "min_tokens" in sent:
@@ -189,7 +231,10 @@ class PhasedRequest:
         if self._stops or self._awaited:
             sent["stop"] = [*self._stops, *self._awaited]
         if number and self._chat:
-            sent["messages"] = [*self._asked["messages"], {"role": "assistant", "content": self._text}]
+            sent["messages"] = [
+                *self._asked["messages"],
+                {"role": "assistant", "content": self._text},
+            ]
             sent |= self._rules.continues or {}
         elif number:
             sent["prompt"] = self._asked["prompt"] + self._text
@@ -197,7 +242,9 @@ class PhasedRequest:
             sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
         if self._rules.prompt_ids is not False:
             sent["return_token_ids"] = True
-        return self._sender.injections[here].body(json.dumps(sent, separators=(",", ":")).encode(), sent)
+        return self._sender.injections[here].body(
+            json.dumps(sent, separators=(",", ":")).encode(), sent
+        )
 
     def take(self, content: bytes) -> None:
         """A whole answer. Raises ValueError, TypeError or KeyError: it is none."""
@@ -206,7 +253,9 @@ class PhasedRequest:
         missing = repeats and not self._open.text.startswith(self._text)
         if repeats:
             self._open.text = self._open.text.removeprefix(self._text)
-        self._close("the server did not repeat the part before, as its profile says" if missing else None)
+        self._close(
+            "the server did not repeat the part before, as its profile says" if missing else None
+        )
 
     def feed(self, piece: bytes) -> bytes:
         """A piece of a stream; what the client gets of it now."""
@@ -238,13 +287,19 @@ class PhasedRequest:
         self._held.append(_event({"error": error}))
         return b"".join(self._held)
 
-    def pause(self, status: int | None = None, headers: Mapping[str, str] = MappingProxyType({})) -> float | None:
+    def pause(
+        self, status: int | None = None, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> float | None:
         """Seconds until a part whose request failed is sent again; None: no more. The first part is the client's own to repeat.
 
         status, headers: of the answer, None and none where there is no answer. What it asks to wait counts up to a minute.
         """
         self._failed += 1
-        if not self._parts or self._failed > len(PAUSES) or not (status is None or status in (408, 409, 429) or status >= 500):
+        if (
+            not self._parts
+            or self._failed > len(PAUSES)
+            or not (status is None or status in (408, 409, 429) or status >= 500)
+        ):
             return None
         asked = retry_after(headers)
         return PAUSES[self._failed - 1] if asked is None else min(asked, 60.0)
@@ -253,16 +308,22 @@ class PhasedRequest:
     def answer(self) -> bytes:
         """The joined answer: the last one with all text and logprobs, and the usage of all."""
         last = self._parts[-1]
-        choice = {name: value for name, value in last.choice.items() if name != "thoughts"} | {"token_ids": self._ids}
+        choice = {name: value for name, value in last.choice.items() if name != "thoughts"} | {
+            "token_ids": self._ids
+        }
         listed = [part.choice["logprobs"] for part in self._parts if part.choice.get("logprobs")]
         choice["logprobs"] = (
-            {name: [row for each in listed for row in each.get(name) or ()] for name in listed[-1]} if listed else None
+            {name: [row for each in listed for row in each.get(name) or ()] for name in listed[-1]}
+            if listed
+            else None
         )
         if self._chat:
             choice["message"] = {**choice["message"], "content": self._text}
         else:
             choice["text"] = self._text
-        return json.dumps(self._cleared({**last.answer, "choices": [choice], "usage": self._usage})).encode()
+        return json.dumps(
+            self._cleared({**last.answer, "choices": [choice], "usage": self._usage})
+        ).encode()
 
     def _close(self, why: str | None) -> None:
         """Take in the part that has come, and say whether there is more."""
@@ -271,24 +332,37 @@ class PhasedRequest:
         why = None if self._common else why or self._unfit(part)
         if why is not None:
             self._sender.count(why)
-            if not (self.streams and self._sender.joined and self._text + part.text):  # else the client has it already
+            if not (
+                self.streams and self._sender.joined and self._text + part.text
+            ):  # else the client has it already
                 self._begin(common=True)
                 return
-        reason, ended = part.choice.get(str(self._rules.stop_reason)), part.choice.get("finish_reason")
+        reason, ended = (
+            part.choice.get(str(self._rules.stop_reason)),
+            part.choice.get("finish_reason"),
+        )
         matched = reason if ended == "stop" and reason in self._awaited else ""
         made = part.counted("completion") or 0
         self._state = self._sender.bias.phases.after(self._state, (part.text + matched).encode())
         self._text, self._tokens = self._text + part.text + matched, self._tokens + made
         self._ids += part.choice.get("token_ids", ())
         self._parts.append(part)
-        cut = not self._common and ended == "length" and self._size is not None and made >= self._size
+        cut = (
+            not self._common and ended == "length" and self._size is not None and made >= self._size
+        )
         left = (self._most is None or self._tokens < self._most) and len(self._parts) < MOST_PARTS
         self.more = left and (cut or bool(matched))
         if matched and not left:
             part.choice["finish_reason"] = "length"
         if matched and self.streams:
             said = {"delta": {"content": matched}} if self._chat else {"text": matched}
-            self._tell({**part.answer, "choices": [{"index": 0, **said, "finish_reason": None}], "usage": None})
+            self._tell(
+                {
+                    **part.answer,
+                    "choices": [{"index": 0, **said, "finish_reason": None}],
+                    "usage": None,
+                }
+            )
         if not self.more and len(self._parts) > 1 and why is None:
             self._sender.count(None)
 
@@ -305,7 +379,11 @@ class PhasedRequest:
             and (not part.text or part.text.endswith("\N{REPLACEMENT CHARACTER}"))
         ):
             return "it ended inside a character"
-        ids = part.answer.get(str(self._rules.prompt_ids)) or part.choice.get(str(self._rules.prompt_ids)) or []
+        ids = (
+            part.answer.get(str(self._rules.prompt_ids))
+            or part.choice.get(str(self._rules.prompt_ids))
+            or []
+        )
         if not self._parts:
             self._prompt, self._before = ids, counted
         if counted != self._before + self._tokens:
@@ -321,12 +399,27 @@ class PhasedRequest:
         try:
             event = json.loads(data)
             self._open.add(event)
-        except (ValueError, KeyError, TypeError, AttributeError):  # an error, say: the client reads it as it is
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # an error, say: the client reads it as it is
             self._held.append(b"data: " + data.strip() + b"\n\n")
             return
-        first = not self._parts and len(event["choices"]) and "role" in (event["choices"][0].get("delta") or ())
+        first = (
+            not self._parts
+            and len(event["choices"])
+            and "role" in (event["choices"][0].get("delta") or ())
+        )
         if first or any(_text(each) or each.get("logprobs") for each in event["choices"]):
-            self._tell({**event, "choices": [{**each, "finish_reason": None} for each in event["choices"]], "usage": None})
+            self._tell(
+                {
+                    **event,
+                    "choices": [{**each, "finish_reason": None} for each in event["choices"]],
+                    "usage": None,
+                }
+            )
 
     def _tell(self, event: Mapping[str, Any]) -> None:
         self._held.append(_event(self._cleared(event)))
@@ -340,13 +433,24 @@ class PhasedRequest:
 
     def _cleared(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """With the name of the first part, and without what was not asked for."""
-        own = {"token_ids", "prompt_token_ids"} if not self._asked.get("return_token_ids") else set[str]()
+        own = (
+            {"token_ids", "prompt_token_ids"}
+            if not self._asked.get("return_token_ids")
+            else set[str]()
+        )
         if answer.get("usage") is None:
             own.add("usage")
         first = self._parts[0].answer if self._parts else answer
-        choices = [{name: value for name, value in each.items() if name not in own} for each in answer["choices"]]
+        choices = [
+            {name: value for name, value in each.items() if name not in own}
+            for each in answer["choices"]
+        ]
         kept = {name: value for name, value in answer.items() if name not in own}
-        return kept | {name: first[name] for name in ("id", "created") if name in first} | {"choices": choices}
+        return (
+            kept
+            | {name: first[name] for name in ("id", "created") if name in first}
+            | {"choices": choices}
+        )
 
 
 def _text(choice: Mapping[str, Any]) -> str:

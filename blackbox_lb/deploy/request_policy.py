@@ -33,7 +33,9 @@ UNBIASABLE = {
 }
 """Endpoints that generate and take no ``logit_bias``, by the request types of openai 3.54 and Anthropic's reference:
 https://github.com/openai/openai-python/tree/main/src/openai/types and https://docs.anthropic.com/en/api/messages."""
-_UNBIASABLE = re.compile("(?:" + "|".join(f"(?P<{name}>{path})" for name, path in UNBIASABLE.items()) + ")/?$")
+_UNBIASABLE = re.compile(
+    "(?:" + "|".join(f"(?P<{name}>{path})" for name, path in UNBIASABLE.items()) + ")/?$"
+)
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
 
 log = logging.getLogger(__name__)
@@ -76,7 +78,9 @@ class RequestPolicy:
     _starts: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        starts = tuple(b'{"model":%s,' % json.dumps(name, ensure_ascii=False).encode() for name in self.models)
+        starts = tuple(
+            b'{"model":%s,' % json.dumps(name, ensure_ascii=False).encode() for name in self.models
+        )
         object.__setattr__(self, "_starts", starts)
 
     @classmethod
@@ -95,11 +99,20 @@ class RequestPolicy:
         _check_choice("on_conflict", on_conflict, get_args(OnConflict))
         loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
         phased = PhasedRequests.of(loaded, provider, on_conflict, as_pairs)
-        return cls(Injection.of(loaded, on_conflict, as_pairs), _names(models, loaded.model), others, phased)
+        return cls(
+            Injection.of(loaded, on_conflict, as_pairs),
+            _names(models, loaded.model),
+            others,
+            phased,
+        )
 
     def in_parts(self, place: UrlPurpose, content: bytes) -> PhasedRequest | None:
         """The request in parts, None where it goes out as it is. Raises InputError as ``rewritten`` does."""
-        if self.phased is None or (document := parsed(content)) is None or not self.wanted(place, document):
+        if (
+            self.phased is None
+            or (document := parsed(content)) is None
+            or not self.wanted(place, document)
+        ):
             return None
         return PhasedRequest(self.phased, document)
 
@@ -193,12 +206,16 @@ def _named(place: UrlPurpose, document: Mapping[str, Any]) -> list[str]:
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise InputError(f"{name}={value!r} is not a choice; give one of {', '.join(map(repr, allowed))}")
+        raise InputError(
+            f"{name}={value!r} is not a choice; give one of {', '.join(map(repr, allowed))}"
+        )
 
 
 def _names(models: Iterable[str] | None, default: str) -> frozenset[str]:
     if isinstance(models, str):
-        raise InputError(f"models={models!r} is one string; give a list of model names, [{models!r}]")
+        raise InputError(
+            f"models={models!r} is one string; give a list of model names, [{models!r}]"
+        )
     names = frozenset((default,) if models is None else models)
     if not names or "" in names:
         raise InputError(

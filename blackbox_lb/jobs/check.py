@@ -31,11 +31,20 @@ class Checked:
 
     def as_json(self) -> dict[str, Any]:
         """The findings for JSON; null for a margin of an unlisted answer."""
-        margins = [round(float(each), 4) if np.isfinite(each) else None for each in self.found.margins]
-        return {**asdict(self.found), "margins": margins, "sentence": self.found.sentence, "lists": self.read}
+        margins = [
+            round(float(each), 4) if np.isfinite(each) else None for each in self.found.margins
+        ]
+        return {
+            **asdict(self.found),
+            "margins": margins,
+            "sentence": self.found.sentence,
+            "lists": self.read,
+        }
 
 
-async def check(trials: Trials, examples: Sequence[Example], labels: Labels, listed: int | None = None) -> Checked:
+async def check(
+    trials: Trials, examples: Sequence[Example], labels: Labels, listed: int | None = None
+) -> Checked:
     """Look at the first ``LOOKED_AT`` of ``examples``: their greedy answers, and one first list each; drawn unless stored.
 
     Raises InputError: fewer than two labels among them. NoLogprobs: no list at all. ProviderError: the API failed.
@@ -43,10 +52,17 @@ async def check(trials: Trials, examples: Sequence[Example], labels: Labels, lis
     looked, title = examples[:LOOKED_AT], "check, greedy answers"
     for sentence in confusable(labels, trials.reward.matcher):
         trials.report.remark(sentence)
-    keys = await trials.collect(title, looked, trials.draw(GREEDY, None, trials.session.biased_endpoint), 1)
+    keys = await trials.collect(
+        title, looked, trials.draw(GREEDY, None, trials.session.biased_endpoint), 1
+    )
     drawn = [list(trials.store.completions(row)) for row in keys]
     scores = trials.scored(title, looked, drawn)
-    said = [(example, each.text) for example, row in zip(looked, drawn, strict=True) for each in row if each.readable]
+    said = [
+        (example, each.text)
+        for example, row in zip(looked, drawn, strict=True)
+        for each in row
+        if each.readable
+    ]
     remark_on_others(trials, title, labels, said)
     found = await first_tokens(trials, looked, "check", listed)
     right = None
@@ -57,7 +73,9 @@ async def check(trials: Trials, examples: Sequence[Example], labels: Labels, lis
     return Checked(replace(judged(found, labels, right), after=after), found.sentence)
 
 
-def after_label(reward: Reward, labels: Labels, said: Sequence[tuple[Example, str]], longest: int) -> AfterLabel | None:
+def after_label(
+    reward: Reward, labels: Labels, said: Sequence[tuple[Example, str]], longest: int
+) -> AfterLabel | None:
     """Test the greedy answers ``said`` that begin with a label as if it were the right one; None where one token is all there is.
 
     A task's own test of correctness reads more of a row than its answer: there only right labels are looked at.
@@ -67,16 +85,29 @@ def after_label(reward: Reward, labels: Labels, said: Sequence[tuple[Example, st
     if reward.max_tokens == 1:
         return None
     answers = {labels.of(example): example.answers for example, _ in said}
-    begun = [(example, text, number) for example, text in said if (number := labels.begun(text)) is not None]
+    begun = [
+        (example, text, number)
+        for example, text in said
+        if (number := labels.begun(text)) is not None
+    ]
     begun = [each for each in begun if matcher.judge is None or each[2] == labels.of(each[0])]
-    tested = [(replace(each, answers=answers.get(number) or (labels.names[number],)), text) for each, text, number in begun]
+    tested = [
+        (replace(each, answers=answers.get(number) or (labels.names[number],)), text)
+        for each, text, number in begun
+    ]
     refused = [text for example, text in tested if not matcher(example, text)]
-    remedies = [f"--max-tokens {longest} leaves no room for more than the longest label"] if longest < reward.max_tokens else []
+    remedies = (
+        [f"--max-tokens {longest} leaves no room for more than the longest label"]
+        if longest < reward.max_tokens
+        else []
+    )
     if matcher.spec == "exact-match":
         option = "reward" if reward.spec == matcher.spec else "correct"
         remedies.append(f"--{option} contains accepts a label anywhere in the answer")
     remedy = ", or ".join(remedies) or "let the prompt ask for the label alone"
-    return AfterLabel(len(tested), len(tested) - len(refused), matcher.spec, refused[0] if refused else "", remedy)
+    return AfterLabel(
+        len(tested), len(tested) - len(refused), matcher.spec, refused[0] if refused else "", remedy
+    )
 
 
 def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Feasibility:
@@ -84,7 +115,9 @@ def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Fe
     numbers = [labels.of(example) for example in found.examples]
     known = np.array([number is not None for number in numbers], np.bool_)
     if not known.any():
-        raise InputError("none of the prompts that were looked at has one of the labels; name them with --labels")
+        raise InputError(
+            "none of the prompts that were looked at has one of the labels; name them with --labels"
+        )
     return feasibility(
         FirstLists(found.ids[known], found.logprobs[known]),
         [ids for ids, has in zip(found.accepted, known.tolist(), strict=True) if has],

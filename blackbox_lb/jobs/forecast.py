@@ -59,7 +59,11 @@ class Forecast:
         if prices is not None:
             most = prices.dollars(self.most_prompt_tokens, self.most_completion_tokens)
             expected = prices.dollars(self.prompt_tokens, likely)
-            text += f"; at most ${most:.2f}" + (f", likely ${expected:.2f}" if stored else "") + f" ({prices})"
+            text += (
+                f"; at most ${most:.2f}"
+                + (f", likely ${expected:.2f}" if stored else "")
+                + f" ({prices})"
+            )
         if stored:
             text += f"; of {stored:,} completions in the store none is asked for again"
         return text
@@ -67,7 +71,10 @@ class Forecast:
 
 def forecast(trials: Trials, stages: Iterable[ForecastStage | Forecast]) -> Forecast:
     """The sum of ``stages``, with nothing of them stored."""
-    return sum((stage if isinstance(stage, Forecast) else _of(trials, stage) for stage in stages), Forecast())
+    return sum(
+        (stage if isinstance(stage, Forecast) else _of(trials, stage) for stage in stages),
+        Forecast(),
+    )
 
 
 def _of(trials: Trials, stage: ForecastStage) -> Forecast:
@@ -90,21 +97,33 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
     """The most that a fit asks for: training, the validation of every candidate, and the test."""
     most = _candidates(plan.sweep)
     firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.reads_answers else []
-    settings, phased = dict.fromkeys(plan.settings), 2 * most if plan.phases else 0  # each completion of two parts
+    settings, phased = (
+        dict.fromkeys(plan.settings),
+        2 * most if plan.phases else 0,
+    )  # each completion of two parts
     extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
     judged = [
         ForecastStage(task.validation, 1, 1)
         if plan.predicts
-        else ForecastStage(task.validation, (1 + most + len(plan.depends_on) + phased) * _count(setting, plan.validation_samples))
+        else ForecastStage(
+            task.validation,
+            (1 + most + len(plan.depends_on) + phased) * _count(setting, plan.validation_samples),
+        )
         for setting in [*settings, *[SAMPLED] * extra]
     ]
     policies = 3 + 2 * bool(plan.phases) if plan.depends_on or plan.phases else 2
-    judged += [ForecastStage(task.test, policies * _count(setting, plan.test_samples)) for setting in settings]
+    judged += [
+        ForecastStage(task.test, policies * _count(setting, plan.test_samples))
+        for setting in settings
+    ]
     if SAMPLED not in settings:
         judged.append(ForecastStage(task.test[:KL_PROMPTS], 1))
     return [
         *firsts,
-        ForecastStage(task.train[: plan.limit], 0 if plan.only_stored or plan.learn_from == "answers" else plan.samples),
+        ForecastStage(
+            task.train[: plan.limit],
+            0 if plan.only_stored or plan.learn_from == "answers" else plan.samples,
+        ),
         *judged,
     ]
 
@@ -112,7 +131,10 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
 def _candidates(sweep: Sweep) -> int:
     """Most biases of a sweep; cross-validation of l2 proposes two."""
     own = [each.facts.swept for each in estimators(sweep).values()]
-    given = [[[2 if value == "cv" else 1 for value in getattr(sweep, field)] for field in fields] for fields in own]
+    given = [
+        [[2 if value == "cv" else 1 for value in getattr(sweep, field)] for field in fields]
+        for fields in own
+    ]
     return len(sweep.tau) * sum(math.prod(map(sum, each)) for each in given)
 
 
@@ -120,9 +142,15 @@ def _count(setting: Setting, samples: int) -> int:
     return 1 if setting.deterministic else samples
 
 
-def eval_stages(task: Task, biases: Mapping[str, Mapping[int, float]], plan: EvalPlan) -> list[ForecastStage]:
+def eval_stages(
+    task: Task, biases: Mapping[str, Mapping[int, float]], plan: EvalPlan
+) -> list[ForecastStage]:
     """The most that an evaluation asks for: every arm of every setting on the test prompts, and the lists for decisions here."""
-    firsts = [ForecastStage(other.decision.lists(), 1, 1) for other in plan.alternatives if other.decision is not None]
+    firsts = [
+        ForecastStage(other.decision.lists(), 1, 1)
+        for other in plan.alternatives
+        if other.decision is not None
+    ]
     return firsts + [
         ForecastStage(
             [arm.alternative.asked(example) for example in task.test],

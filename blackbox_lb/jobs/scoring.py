@@ -101,8 +101,14 @@ class Group:
 
     def difference(self, base: Group) -> Difference | None:
         """The difference to a group of the same split; None where no prompt is in both."""
-        rows, base_rows = (dict(zip(each.scored, each.scores.reward, strict=True)) for each in (self, base))
-        shared = [name for name in self.scored if name in base_rows and rows[name].size and base_rows[name].size]
+        rows, base_rows = (
+            dict(zip(each.scored, each.scores.reward, strict=True)) for each in (self, base)
+        )
+        shared = [
+            name
+            for name in self.scored
+            if name in base_rows and rows[name].size and base_rows[name].size
+        ]
         if not shared:
             return None
         one, other = paired([base_rows[name] for name in shared], [rows[name] for name in shared])
@@ -139,10 +145,17 @@ async def rescore(
 
     def order(settings: Settings) -> tuple[bool, float, int, str]:
         """Base first, then by temperature, then the bias with the most entries."""
-        return bool(settings["bias"]), -settings["sampling"]["temperature"], -len(settings["bias"]), canonical(settings)
+        return (
+            bool(settings["bias"]),
+            -settings["sampling"]["temperature"],
+            -len(settings["bias"]),
+            canonical(settings),
+        )
 
     for request, settings in sorted(requests.items(), key=lambda each: order(each[1])):
-        if "prefix" in settings or not keep(settings):  # a continuation of a given beginning is no answer of its own
+        if "prefix" in settings or not keep(
+            settings
+        ):  # a continuation of a given beginning is no answer of its own
             continue
         stored = _by_prompt(store.prompts(request))
         others += sum(len(keys) for prompt, keys in stored.items() if prompt not in known)
@@ -152,10 +165,16 @@ async def rescore(
             if examples:
                 reward = reward_of(settings["sampling"]["max_tokens"])
                 title = f"{split}, {'biased' if settings['bias'] else 'base'} {request[:8]}"
-                scores = await _scored(store, reward, split, examples, keys, report, title, watch, budget)
+                scores = await _scored(
+                    store, reward, split, examples, keys, report, title, watch, budget
+                )
                 if any(row.size for row in scores.reward):
                     names = tuple(example.id for example in examples)
-                    groups.append(Group(split, request, settings, reward, len(task.split(split)), names, scores))
+                    groups.append(
+                        Group(
+                            split, request, settings, reward, len(task.split(split)), names, scores
+                        )
+                    )
     if not groups:
         raise InputError(
             f"{store.path} holds {store.size().completions:,} completions of {len(requests)} kinds of requests, none of them to be "
@@ -188,7 +207,9 @@ async def _scored(
     budget: Budget | None,
 ) -> PolicyScores:
     """The scores of one group, prompt by prompt, so that memory holds the completions of one."""
-    pairs = ((e, each) for e, row in zip(examples, keys, strict=True) for each in store.completions(row))
+    pairs = (
+        (e, each) for e, row in zip(examples, keys, strict=True) for each in store.completions(row)
+    )
     if reward.remote is not None:
         await fetch_rewards(store, reward, pairs, report, title, budget)
     rewards, correct, tokens, left_out = [], [], [], 0
@@ -204,14 +225,26 @@ async def _scored(
         tokens.append(np.array([record.completion.n_tokens for record in read], dtype=float))
     check_values(f"{title}: {reward.label}", np.concatenate([np.zeros(0), *rewards]))
     if left_out:
-        report.remark(f"{title}: {left_out} completions are not scored: a content filter stopped them, or they could not be read")
+        report.remark(
+            f"{title}: {left_out} completions are not scored: a content filter stopped them, or they could not be read"
+        )
     known = all(flag is not None for flags in correct for flag in flags)
     right = tuple(np.array(flags, dtype=float) for flags in correct) if known else None
     return PolicyScores(tuple(rewards), right, tuple(tokens), left_out)
 
 
-def _record(reward: Reward, split: Split, example: Example, key: str, completion: Completion) -> ScoredCompletion:
+def _record(
+    reward: Reward, split: Split, example: Example, key: str, completion: Completion
+) -> ScoredCompletion:
     if not completion.readable:
         return ScoredCompletion(split, example.id, key, completion, None, None, None)
     nats = reward.score(example, completion)
-    return ScoredCompletion(split, example.id, key, completion, nats, reward.value(nats), reward.correct(example, completion))
+    return ScoredCompletion(
+        split,
+        example.id,
+        key,
+        completion,
+        nats,
+        reward.value(nats),
+        reward.correct(example, completion),
+    )

@@ -40,8 +40,12 @@ class Credentials:
         self._key = None if token_provider else key
         self._token = None if self._key else token
         self._token_provider = token_provider
-        self._extra = {header: value for header, name in rules.headers_env.items() if (value := _secret(name))}
-        self._query = {name: value for name, key in rules.query_env.items() if (value := environment(key))}
+        self._extra = {
+            header: value for header, name in rules.headers_env.items() if (value := _secret(name))
+        }
+        self._query = {
+            name: value for name, key in rules.query_env.items() if (value := environment(key))
+        }
         self._last_token: str | None = None
 
     async def __call__(self, request: httpx2.Request) -> None:

@@ -13,4 +13,8 @@ def profiles_folder() -> Traversable:
 
 def profile_names() -> list[str]:
     """The sorted names of the packaged profiles."""
-    return sorted(entry.name.removesuffix(".toml") for entry in profiles_folder().iterdir() if entry.name.endswith(".toml"))
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in profiles_folder().iterdir()
+        if entry.name.endswith(".toml")
+    )

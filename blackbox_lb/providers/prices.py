@@ -36,7 +36,9 @@ class Prices:
     def in_batch(self, share: float) -> Prices:
         """The prices in a batch API: these times their own row's share, else times ``share``."""
         own = share if self.batch is None else self.batch
-        source = ", ".join(part for part in (self.source, f"in a batch {own:g} of the price") if part)
+        source = ", ".join(
+            part for part in (self.source, f"in a batch {own:g} of the price") if part
+        )
         return Prices(self.prompt * own, self.completion * own, source)
 
     def __str__(self) -> str:
@@ -55,13 +57,20 @@ class _Row(BaseModel, extra="forbid", frozen=True):
 
     def fits(self, provider: str, model: str) -> bool:
         """Whether the row holds for this model."""
-        return fnmatchcase(provider, self.provider) and any(fnmatchcase(model, each) for each in self.models)
+        return fnmatchcase(provider, self.provider) and any(
+            fnmatchcase(model, each) for each in self.models
+        )
 
     @property
     def prices(self) -> Prices:
         """The row's numbers, with their origin."""
         seen = f"{self.date:%Y-%m-%d}" if self.date else ""
-        return Prices(self.prompt, self.completion, ", ".join(part for part in (self.source, seen) if part), self.batch)
+        return Prices(
+            self.prompt,
+            self.completion,
+            ", ".join(part for part in (self.source, seen) if part),
+            self.batch,
+        )
 
 
 class _Table(BaseModel, extra="forbid", frozen=True):
@@ -100,7 +109,9 @@ def _rows(own: Path | None) -> Iterator[_Row]:
 
 def _table(path: Path) -> list[_Row]:
     try:
-        return _Table.model_validate(read_settings(path, "the price table", "give another with --prices")).price
+        return _Table.model_validate(
+            read_settings(path, "the price table", "give another with --prices")
+        ).price
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

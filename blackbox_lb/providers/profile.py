@@ -40,8 +40,19 @@ ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 """Keys of a profile that are no rows: its name, its base, its evidence."""
 OF_A_HOST = frozenset(
     {
-        *("models", "batch", "connection.base_url_env", "connection.api_key_env", "connection.api_key_url"),
-        *("connection.token_env", "connection.headers_env", "connection.query_env", "connection.rate_limit_headers"),
+        *(
+            "models",
+            "batch",
+            "connection.base_url_env",
+            "connection.api_key_env",
+            "connection.api_key_url",
+        ),
+        *(
+            "connection.token_env",
+            "connection.headers_env",
+            "connection.query_env",
+            "connection.rate_limit_headers",
+        ),
     }
 )
 """Rows and tables about one host: its keys, its headers, its models, its batches. Another address does not inherit them."""
@@ -71,9 +82,9 @@ class Profile(ProfileRow):
     answers: AnswerRules = AnswerRules()
     batch: BatchRules | None = None
     neutral: dict[str, Json]
-    request: Annotated[dict[str, Json | list[str] | dict[str, Json | list[str]]], AfterValidator(no_secrets)] = Field(
-        default_factory=dict
-    )
+    request: Annotated[
+        dict[str, Json | list[str] | dict[str, Json | list[str]]], AfterValidator(no_secrets)
+    ] = Field(default_factory=dict)
     unknown: list[str] = Field(default_factory=list)
     evidence: dict[str, Evidence] = Field(default_factory=dict)
 
@@ -82,17 +93,25 @@ class Profile(ProfileRow):
         rows = set(_dotted(self.model_dump(exclude=set(ABOUT))))
         for guess in self.unknown:
             if guess not in rows:
-                raise ValueError(f"row unknown names {guess!r}, which is no row or table of a profile")
+                raise ValueError(
+                    f"row unknown names {guess!r}, which is no row or table of a profile"
+                )
         if self.answers.prompt_logprobs is not False and self.reference is None:
-            raise ValueError("row answers.prompt_logprobs needs prompts of token ids; give the rows under [reference], too")
+            raise ValueError(
+                "row answers.prompt_logprobs needs prompts of token ids; give the rows under [reference], too"
+            )
         if self.answers.continues is not False and "chat" not in self.endpoints:
-            raise ValueError("row answers.continues is about the chat endpoint, and there is none; leave it out")
+            raise ValueError(
+                "row answers.continues is about the chat endpoint, and there is none; leave it out"
+            )
         return self
 
     def endpoint(self, name: Endpoint) -> EndpointRules:
         """The rules of an endpoint. Raises ProfileError, with a list of all endpoints, where the provider lacks this one."""
         if name not in self.endpoints:
-            raise ProfileError(f"{self.name} has no {name} endpoint; its profile lists {', '.join(self.endpoints)}")
+            raise ProfileError(
+                f"{self.name} has no {name} endpoint; its profile lists {', '.join(self.endpoints)}"
+            )
         return self.endpoints[name]
 
     def most_logprobs(self, endpoint: Endpoint) -> int | None:
@@ -114,7 +133,9 @@ class Profile(ProfileRow):
         """
         if model is None:
             if not self.connection.lists_models:
-                raise ProfileError(f"{self.name} does not list what it serves; name the model or deployment with --model")
+                raise ProfileError(
+                    f"{self.name} does not list what it serves; name the model or deployment with --model"
+                )
             return
         for refused in self.models.refused:
             if fnmatchcase(_base_model(model), refused.pattern):
@@ -122,27 +143,39 @@ class Profile(ProfileRow):
 
     def tried(self, model: str | None) -> bool:
         """Whether sources agree that ``model`` takes a bias; None is no model in particular."""
-        return model is None or not any(fnmatchcase(_base_model(model), pattern) for pattern in self.models.untried)
+        return model is None or not any(
+            fnmatchcase(_base_model(model), pattern) for pattern in self.models.untried
+        )
 
     @property
     def rows_of_its_host(self) -> dict[str, Any]:
         """The rows of ``OF_A_HOST`` but ``base_url_env``, for a profile of this host at another address."""
         connection = {row.partition(".")[2] for row in OF_A_HOST - {"connection.base_url_env"}}
         return self.model_dump(
-            mode="json", exclude_defaults=True, include={"connection": connection, "models": True, "batch": True}
+            mode="json",
+            exclude_defaults=True,
+            include={"connection": connection, "models": True, "batch": True},
         )
 
     def unsuitable(self, model: str, why: str) -> ModelUnsuitable:
         """The error for a ``model`` that cannot be used here: why, and which models can."""
         said = f"{model} cannot be adapted through {self.name}: {why.rstrip('.')}"
-        return ModelUnsuitable(with_remedy(said, f"models that work: {', '.join(self.models.work)}") if self.models.work else said)
+        return ModelUnsuitable(
+            with_remedy(said, f"models that work: {', '.join(self.models.work)}")
+            if self.models.work
+            else said
+        )
 
     def is_known(self, row: str) -> bool:
         """Whether a dotted row or table is more than a guess; the tables around it and the rows in it count too."""
         return not self._guesses_about(row)
 
     def _guesses_about(self, row: str) -> list[str]:
-        return [each for each in self.unknown if f"{row}.".startswith(f"{each}.") or each.startswith(f"{row}.")]
+        return [
+            each
+            for each in self.unknown
+            if f"{row}.".startswith(f"{each}.") or each.startswith(f"{row}.")
+        ]
 
     def require(self, rows: Iterable[str], purpose: str, model: str | None = None) -> None:
         """Raise ProfileError where one of ``rows``, or a row of a table among them, is not known; name the measuring command."""
@@ -208,11 +241,15 @@ def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if name in seen:
-        raise ProfileError(f"provider profile {name} extends itself: {' -> '.join((*seen, name))}; correct extends")
+        raise ProfileError(
+            f"provider profile {name} extends itself: {' -> '.join((*seen, name))}; correct extends"
+        )
     try:
         rows = parse_toml(_read(name))
     except ValueError as error:
-        raise ProfileError(f"provider profile {name} is not valid TOML: {error}; correct the file") from error
+        raise ProfileError(
+            f"provider profile {name} is not valid TOML: {error}; correct the file"
+        ) from error
     base = rows.pop("extends", None)
     return rows if base is None else _extended(_rows(str(base), (*seen, name)), rows, name)
 
@@ -227,12 +264,22 @@ def _extended(base: dict[str, Any], own: dict[str, Any], name: str) -> dict[str,
     if isinstance(address, dict) and "base_url" in address:
         there = base.get("connection", {})
         theirs = str(there.get("base_url") or "")
-        if theirs and address["base_url"] != theirs and not is_loopback(urlsplit(theirs).hostname or ""):
+        if (
+            theirs
+            and address["base_url"] != theirs
+            and not is_loopback(urlsplit(theirs).hostname or "")
+        ):
             base = {key: value for key, value in base.items() if key not in OF_A_HOST}
-            there = {key: value for key, value in there.items() if f"connection.{key}" not in OF_A_HOST}
+            there = {
+                key: value for key, value in there.items() if f"connection.{key}" not in OF_A_HOST
+            }
             known = base.get("evidence", {}).items()
-            base["evidence"] = {row: seen for row, seen in known if not OF_A_HOST & {row, row.partition(".")[0]}}
-            base["unknown"] = [row for row in base.get("unknown", []) if row.partition(".")[0] not in OF_A_HOST]
+            base["evidence"] = {
+                row: seen for row, seen in known if not OF_A_HOST & {row, row.partition(".")[0]}
+            }
+            base["unknown"] = [
+                row for row in base.get("unknown", []) if row.partition(".")[0] not in OF_A_HOST
+            ]
             own = {"name": Path(name).stem, **own}
         base["connection"] = {key: value for key, value in there.items() if key != "base_url_env"}
     rows = _merged(base, own)
@@ -243,7 +290,9 @@ def _extended(base: dict[str, Any], own: dict[str, Any], name: str) -> dict[str,
 
 def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """``own`` laid over ``base``, table by table; any other value is replaced."""
-    both = {key: _merged(base[key], own[key]) for key in own if _are_tables(base.get(key), own[key])}
+    both = {
+        key: _merged(base[key], own[key]) for key in own if _are_tables(base.get(key), own[key])
+    }
     return {**base, **own, **both}
 
 
@@ -257,8 +306,12 @@ def _read(name: str) -> bytes:
             return read_bounded(Path(name), MAX_SETTINGS)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ProfileError(f"cannot read the provider profile {name}: {reason}; give another --provider") from error
+            raise ProfileError(
+                f"cannot read the provider profile {name}: {reason}; give another --provider"
+            ) from error
     if name not in profile_names():
         known = ", ".join(profile_names())
-        raise ProfileError(f"unknown provider {name!r}; known: {known}; or give the path of your own profile, ending in .toml")
+        raise ProfileError(
+            f"unknown provider {name!r}; known: {known}; or give the path of your own profile, ending in .toml"
+        )
     return (profiles_folder() / f"{name}.toml").read_bytes()

@@ -26,7 +26,11 @@ def no_secrets(table: T) -> T:
     for name, value in table.items():
         if isinstance(value, Mapping):
             no_secrets(value)
-        if isinstance(value, str) and value and (SECRET_WORD.search(name) or redacted(value) != value):
+        if (
+            isinstance(value, str)
+            and value
+            and (SECRET_WORD.search(name) or redacted(value) != value)
+        ):
             raise ValueError(
                 f"{name} holds what looks like a key, and a profile is no place for one; put it into an environment variable and "
                 f'name that in connection.query_env or connection.headers_env, as in query_env = {{ "{name}" = "MY_KEY" }}'
@@ -71,7 +75,12 @@ class Connection(ProfileRow):
     @property
     def secret_variables(self) -> list[str]:
         """Names of the environment variables whose values go out with requests."""
-        names = (self.api_key_env, self.token_env, *self.headers_env.values(), *self.query_env.values())
+        names = (
+            self.api_key_env,
+            self.token_env,
+            *self.headers_env.values(),
+            *self.query_env.values(),
+        )
         return [name for name in names if name]
 
     @model_validator(mode="after")
@@ -173,7 +182,9 @@ class TokenizerRules(ProfileRow):
     @model_validator(mode="after")
     def _routes(self) -> TokenizerRules:
         if self.source == "server" and (self.tokenize is None or self.detokenize is None):
-            raise ValueError("source 'server' needs the rows tokenize and detokenize; or set source = \"model name\"")
+            raise ValueError(
+                "source 'server' needs the rows tokenize and detokenize; or set source = \"model name\""
+            )
         return self
 
 

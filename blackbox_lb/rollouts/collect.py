@@ -41,7 +41,11 @@ class Throughput(NamedTuple):
 
     def told(self) -> str:
         """One sentence on whose speed it was."""
-        ours = "; this program is the limit: blb collect --shard uses more cores" if self.cpu > BUSY else ""
+        ours = (
+            "; this program is the limit: blb collect --shard uses more cores"
+            if self.cpu > BUSY
+            else ""
+        )
         return (
             f"{self.tokens / self.seconds:,.0f} tokens/s, {self.places:.0f} requests at a time, of whose time the server had them "
             f"{1 - self.without_server:.0%}; this program used {self.cpu:.0%} of a core{ours}"
@@ -121,9 +125,14 @@ async def collect(
     """
     settings = settings_of(session, tokenizer, draw)
     request = request_hash(settings)
-    keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
+    keys = tuple(
+        tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples))
+        for prompt in prompts
+    )
     phased = draw.bias_of if isinstance(draw.bias_of, PhasedBias | ThinkingBudget) else None
-    batch = 1 if phased else batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
+    batch = (
+        1 if phased else batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
+    )
     stored = store.keys(request)
     if only_stored:
         keys = tuple(tuple(key for key in row if key in stored) for row in keys)
@@ -140,7 +149,11 @@ async def collect(
         nonlocal tokens, under_way
         began = time.monotonic()
         n, seed = len(wanted.samples), draw.sampling.seed
-        seeded = draw if seed is None else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
+        seeded = (
+            draw
+            if seed is None
+            else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
+        )
         if isinstance(phased, ThinkingBudget):
             completions = [await phased.drawn(session, wanted.prompt, seeded)]
         elif phased is not None:
@@ -148,8 +161,14 @@ async def collect(
         else:
             completions = await session.complete_many(wanted.prompt, seeded.at(wanted.prompt), n)
         drifted = drift.seen(completions, session.profile.models.fleet)
-        of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
-        await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
+        of = (
+            settings
+            if drifted is None
+            else {**settings, **of_another(session.model, completions[0])}
+        )
+        await writer.add_answer(
+            of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False))
+        )
         notes.update(each.note for each in completions if each.note)
         now, made = time.monotonic(), sum(len(each.token_ids) for each in completions)
         pace.ended(made, session.refusals, now)
@@ -172,13 +191,18 @@ async def collect(
         await run_all(missing, receive, lambda: pace.level, budget, session.drop_waiting)
     seconds = max(time.monotonic() - begin, 1e-9)
     idle = max(1 - (session.channel.served - served) / max(under_way, 1e-9), 0.0)
-    throughput = Throughput(seconds, tokens, under_way / seconds, idle, (time.process_time() - cpu) / seconds)
+    throughput = Throughput(
+        seconds, tokens, under_way / seconds, idle, (time.process_time() - cpu) / seconds
+    )
     return Collection(keys, sum(len(wanted.samples) for wanted in missing), notes, throughput)
 
 
 def of_another(asked: str, completion: Completion) -> dict[str, str]:
     """Settings that separate completions of another model or system from the requested ones."""
-    return {"model": f"{completion.model} ({completion.fingerprint or 'system not told'})", "asked": asked}
+    return {
+        "model": f"{completion.model} ({completion.fingerprint or 'system not told'})",
+        "asked": asked,
+    }
 
 
 def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
@@ -191,10 +215,18 @@ def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
     cut = bool(sampling.stop) and not profile.logprobs.stop_text_listed
     if not rules.shares_prompt or cut or sampling.seed is not None:
         return 1
-    return max(1, min(most_completions(profile, endpoint, sampling.top_logprobs), MOST_TOKENS // sampling.max_tokens))
+    return max(
+        1,
+        min(
+            most_completions(profile, endpoint, sampling.top_logprobs),
+            MOST_TOKENS // sampling.max_tokens,
+        ),
+    )
 
 
-def _missing(stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]], batch: int) -> list[_Request]:
+def _missing(
+    stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]], batch: int
+) -> list[_Request]:
     """Requests to send, prompt by prompt, so that a server's prefix cache serves the samples of one prompt."""
     seen = set(stored)
     requests: list[_Request] = []

@@ -14,7 +14,10 @@ LISTED = EndTokens()
 
 
 def columns(
-    completions: dict[str, Completion], prompts: Sequence[int], rewards: Sequence[float], end_tokens: EndTokens = LISTED
+    completions: dict[str, Completion],
+    prompts: Sequence[int],
+    rewards: Sequence[float],
+    end_tokens: EndTokens = LISTED,
 ) -> Rollouts:
     """Completions by key, with the number of the prompt and the reward in nats of each, laid end to end.
 
@@ -32,23 +35,38 @@ def columns(
         rewards=np.array(rewards, dtype=np.float64),
         lengths=np.array([len(completion.token_ids) for completion in each], dtype=np.int64),
         token_ids=np.concatenate([completion.token_ids for completion in each]),
-        logprobs=np.concatenate([one.logprobs if one.propensities is None else one.propensities for one in each]),
-        top_ids=np.where(np.isin(top_ids, hidden), UNNAMED, top_ids).astype(np.int32) if hidden else top_ids,
+        logprobs=np.concatenate(
+            [one.logprobs if one.propensities is None else one.propensities for one in each]
+        ),
+        top_ids=np.where(np.isin(top_ids, hidden), UNNAMED, top_ids).astype(np.int32)
+        if hidden
+        else top_ids,
         top_logprobs=_stacked([completion.top_logprobs for completion in each], width, -np.inf),
-        bounded=np.concatenate([np.zeros(len(one.token_ids), np.bool_) if one.bounded is None else one.bounded for one in each]),
+        bounded=np.concatenate(
+            [
+                np.zeros(len(one.token_ids), np.bool_) if one.bounded is None else one.bounded
+                for one in each
+            ]
+        ),
     )
 
 
 def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt.NDArray[Any]:
     """One below the other, ``width`` columns of each, the last ones ``fill`` where it has fewer."""
-    return np.concatenate([each if each.shape[1] == width else padded(each, width, fill) for each in tables])
+    return np.concatenate(
+        [each if each.shape[1] == width else padded(each, width, fill) for each in tables]
+    )
 
 
 def openers(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
     """The tokens of ``known`` (id -> bytes) in which a stop text may begin: they hold it, or end with its beginning."""
     texts = [text.encode() for text in stop]
     begun = tuple(text[:size] for text in texts for size in range(1, len(text) + 1))
-    return frozenset(token for token, raw in known.items() if raw.endswith(begun) or any(text in raw for text in texts))
+    return frozenset(
+        token
+        for token, raw in known.items()
+        if raw.endswith(begun) or any(text in raw for text in texts)
+    )
 
 
 def sampled_ids(completions: Iterable[tuple[str, Completion]]) -> frozenset[int]:

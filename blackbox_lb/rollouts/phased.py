@@ -34,7 +34,9 @@ def check_continues(session: Session, phases: Phases) -> None:
         )
 
 
-async def drawn_by_phase(session: Session, prompt: Prompt, draw: Draw, bias: PhasedBias) -> Completion:
+async def drawn_by_phase(
+    session: Session, prompt: Prompt, draw: Draw, bias: PhasedBias
+) -> Completion:
     """One completion of a prompt; see ``Session.complete_many``.
 
     A part that a text ends is drawn up to that text where the server lists the tokens of stop texts, else to its own end, and what
@@ -60,11 +62,19 @@ async def drawn_by_phase(session: Session, prompt: Prompt, draw: Draw, bias: Pha
             met, number = phases.second(before) != phases.second(state), number + 1
             changed = not last and phases.of_state(state, len(taken) + number) != here
         taken += tokens[:number]
-        if number < len(tokens) or (met and stop):  # it did not end here; the text lacks the stop text
+        if number < len(tokens) or (
+            met and stop
+        ):  # it did not end here; the text lacks the stop text
             part = await _cut(session, part, number)
         parts.append(part)
         ended = part.finish_reason != "length"
-        if not changed or ended or not part.whole or part.filtered or len(taken) >= sampling.max_tokens:
+        if (
+            not changed
+            or ended
+            or not part.whole
+            or part.filtered
+            or len(taken) >= sampling.max_tokens
+        ):
             return await _joined(session, parts)
 
 
@@ -100,42 +110,69 @@ class ThinkingBudget:
         """One completion of a prompt, whose thinking is over after ``tokens``; the text that is put there counts like its own."""
         phases, sampling, parts = self.phases, draw.sampling, list[Completion]()
         assert session.profile.reference is not None  # checked before anything is drawn
-        ids, here = await session.prompt_ids(prompt), replace(draw, bias_of=None, endpoint=session.profile.reference.endpoint)
+        ids, here = (
+            await session.prompt_ids(prompt),
+            replace(draw, bias_of=None, endpoint=session.profile.reference.endpoint),
+        )
         forced = phases.until + phases.back
         if self.tokens:
             most = min(self.tokens, sampling.max_tokens)
-            parts += await session.complete_many(ids, replace(here, sampling=replace(sampling, max_tokens=most)))
+            parts += await session.complete_many(
+                ids, replace(here, sampling=replace(sampling, max_tokens=most))
+            )
             begun = parts[0].token_ids.tolist()
             known = await bytes_of(session, begun, parts[0].token_bytes)
             *_, phase = phases.along(known[token] for token in begun)
             forced = "" if phase else phases.closing
-            if parts[0].finish_reason != "length" or not parts[0].whole or most == sampling.max_tokens:
+            if (
+                parts[0].finish_reason != "length"
+                or not parts[0].whole
+                or most == sampling.max_tokens
+            ):
                 return parts[0]
         if forced:
             tokens = await session.encode(forced)
             raw, size = dict(zip(tokens, await session.bytes_of(tokens), strict=True)), len(tokens)
             lists = np.zeros((size, 0), np.int32), np.zeros((size, 0), np.float32)
             unknown, all_ = np.zeros(size, np.float32), np.ones(size, np.bool_)
-            parts.append(Completion(forced, "length", np.array(tokens, np.int32), unknown, *lists, bounded=all_, token_bytes=raw))
+            parts.append(
+                Completion(
+                    forced,
+                    "length",
+                    np.array(tokens, np.int32),
+                    unknown,
+                    *lists,
+                    bounded=all_,
+                    token_bytes=raw,
+                )
+            )
         taken = [token for part in parts for token in part.token_ids.tolist()]
         left = max(1, sampling.max_tokens - len(taken))
-        parts += await session.complete_many([*ids, *taken], replace(here, sampling=replace(sampling, max_tokens=left)))
+        parts += await session.complete_many(
+            [*ids, *taken], replace(here, sampling=replace(sampling, max_tokens=left))
+        )
         return replace(await _joined(session, parts), text="".join(part.text for part in parts))
 
 
-async def bytes_of(session: Session, tokens: Sequence[int], known: Mapping[int, bytes]) -> dict[int, bytes]:
+async def bytes_of(
+    session: Session, tokens: Sequence[int], known: Mapping[int, bytes]
+) -> dict[int, bytes]:
     """Token id -> its bytes, from what is ``known``, else from the vocabulary or the server, which are asked once for each."""
     unknown = [token for token in dict.fromkeys(tokens) if token not in known]
     return {**known, **dict(zip(unknown, await session.bytes_of(unknown), strict=True))}
 
 
-async def phases_of(session: Session, phases: Phases, rollouts: Rollouts, known: Mapping[int, bytes]) -> npt.NDArray[np.int64]:
+async def phases_of(
+    session: Session, phases: Phases, rollouts: Rollouts, known: Mapping[int, bytes]
+) -> npt.NDArray[np.int64]:
     """(m,) the number of the phase of each position. known: bytes of tokens, see ``bytes_of``."""
     if phases.until:
         known = await bytes_of(session, np.unique(rollouts.token_ids).tolist(), known)
     found, start, ids = list[int](), 0, rollouts.token_ids.tolist()
     for size in rollouts.lengths.tolist():
-        found += islice(phases.along(known.get(token, b"") for token in ids[start : start + size]), size)
+        found += islice(
+            phases.along(known.get(token, b"") for token in ids[start : start + size]), size
+        )
         start += size
     return np.array(found, np.int64)
 
@@ -169,6 +206,11 @@ async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:
         propensities=None,
         bounded=None
         if all(part.bounded is None for part in parts)
-        else np.concatenate([np.zeros(len(p.token_ids), np.bool_) if p.bounded is None else p.bounded for p in parts]),
+        else np.concatenate(
+            [
+                np.zeros(len(p.token_ids), np.bool_) if p.bounded is None else p.bounded
+                for p in parts
+            ]
+        ),
         generated=sum(counts),
     )

@@ -67,7 +67,9 @@ class Cluster:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             import ray
         except ImportError as error:
-            raise InputError("--engine ray needs Ray; install it with: pip install 'blackbox-lb[ray]'") from error
+            raise InputError(
+                "--engine ray needs Ray; install it with: pip install 'blackbox-lb[ray]'"
+            ) from error
         self._ray: Any = ray
         self._wanted = workers
         self._started = False
@@ -77,15 +79,28 @@ class Cluster:
     def __enter__(self) -> Self:
         if not self._ray.is_initialized():
             address = os.environ.get("RAY_ADDRESS")
-            here = {} if address else {"num_cpus": self._wanted or passes.cores(), "include_dashboard": False}
+            here = (
+                {}
+                if address
+                else {"num_cpus": self._wanted or passes.cores(), "include_dashboard": False}
+            )
             try:
-                self._ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **here)
+                self._ray.init(
+                    address=address or "local", log_to_driver=False, logging_level="ERROR", **here
+                )
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise InputError(f"no Ray cluster answers at {address or 'this machine'}: {error}; see RAY_ADDRESS") from error
+                raise InputError(
+                    f"no Ray cluster answers at {address or 'this machine'}: {error}; see RAY_ADDRESS"
+                ) from error
             self._started = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for actor in self.actors:
             self._ray.kill(actor)
         self.actors.clear()
@@ -120,7 +135,9 @@ class Cluster:
 
     def _cores_each(self, workers: int) -> float:
         """The part of a core for each of them, so that every machine has room for its share: none waits for ever."""
-        machines = [each["Resources"].get("CPU", 0.0) for each in self._ray.nodes() if each["Alive"]]
+        machines = [
+            each["Resources"].get("CPU", 0.0) for each in self._ray.nodes() if each["Alive"]
+        ]
         part = 1.0
         while any(machines) and sum(int(cores / part) for cores in machines) < workers:
             part /= 2
@@ -130,7 +147,10 @@ class Cluster:
         """See ``shares.Workers``."""
         shared = [self._reference(each) for each in common]
         return self._get(
-            [actor.call.remote(method, *shared, *map(self._reference, row)) for actor, row in zip(self.actors, own, strict=True)]
+            [
+                actor.call.remote(method, *shared, *map(self._reference, row))
+                for actor, row in zip(self.actors, own, strict=True)
+            ]
         )
 
     def _get(self, references: list[Any]) -> list[Any]:

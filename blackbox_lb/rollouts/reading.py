@@ -73,7 +73,9 @@ class ReadOnce:
 
     def _copied(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The same numbers in the same order of memory, so that sums over them have the same last bits."""
-        own = self._scratch(table.size, table.dtype.type).reshape(table.shape, order="F" if table.flags.fnc else "C")
+        own = self._scratch(table.size, table.dtype.type).reshape(
+            table.shape, order="F" if table.flags.fnc else "C"
+        )
         own[:] = table
         return own
 
@@ -113,7 +115,9 @@ class Reading:
     def only(self, keys: Sequence[str]) -> Reading:
         """The reading of these completions alone, in this order."""
         owner = {key: self.owner[key] for key in keys}
-        return replace(self, owner=owner, examples={p: self.examples[p] for p in set(owner.values())})
+        return replace(
+            self, owner=owner, examples={p: self.examples[p] for p in set(owner.values())}
+        )
 
 
 def reading_of(
@@ -130,7 +134,9 @@ def reading_of(
     owner = {key: p for p, row in enumerate(keys) for key in row}
     owner = {key: owner[key] for key in store.order(owner)}
     if end_tokens.listed is None or end_tokens.openers:
-        end_tokens = settled(end_tokens, sampled_ids(kept_completions(store, owner, encode, Counter())))
+        end_tokens = settled(
+            end_tokens, sampled_ids(kept_completions(store, owner, encode, Counter()))
+        )
     again = store.again(owner)
     return Reading(dict(enumerate(examples)), owner, reward, end_tokens, again, encode, vocab_size)
 
@@ -140,7 +146,11 @@ def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completio
     if completion.filtered:
         return "filtered", completion
     if completion.text and not len(completion.token_ids):
-        return ("incomplete", completion) if encode is None else ("encoded", _encoded(completion, encode))
+        return (
+            ("incomplete", completion)
+            if encode is None
+            else ("encoded", _encoded(completion, encode))
+        )
     return "listed" if completion.whole else "incomplete", completion
 
 
@@ -185,7 +195,9 @@ def _batches(kept: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Compl
 
 
 def nothing_to_learn(drawn: int, filtered: int, encode: Encode | None) -> NoLogprobs:
-    remedy = "" if encode is not None else ", take --estimator ratio with --tokenizer, which needs none"
+    remedy = (
+        "" if encode is not None else ", take --estimator ratio with --tokenizer, which needs none"
+    )
     return NoLogprobs(
         f"none of {drawn} completions has a complete list of token logprobs ({filtered} were stopped by a content filter); choose "
         f"a model or server that gives them{remedy}, or other prompts; of a model that thinks, turn the thinking off"
@@ -195,4 +207,8 @@ def nothing_to_learn(drawn: int, filtered: int, encode: Encode | None) -> NoLogp
 def _cut(completion: Completion) -> bool:
     """Whether a completion counts as whole although more tokens were generated than it lists."""
     stopped = completion.whole and completion.finish_reason == "stop"
-    return stopped and completion.generated is not None and completion.generated > len(completion.token_ids)
+    return (
+        stopped
+        and completion.generated is not None
+        and completion.generated > len(completion.token_ids)
+    )

@@ -16,7 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.api.limits.workers import run_all
-from blackbox_lb.errors import CorruptResponse, InputError, NoLogprobs, ProfileError, RequestRejected
+from blackbox_lb.errors import (
+    CorruptResponse,
+    InputError,
+    NoLogprobs,
+    ProfileError,
+    RequestRejected,
+)
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.providers.schema import ReferenceRules
@@ -68,7 +74,9 @@ class Reference:
     def sentence(self) -> str:
         """The number asked for, the cost, and the agreement with the logged lists."""
         r, v = self.exact.shape
-        cost = f"{self.received} asked for in {self.seconds:.0f} s, {self.stored / 1e3:,.0f} kB stored"
+        cost = (
+            f"{self.received} asked for in {self.seconds:.0f} s, {self.stored / 1e3:,.0f} kB stored"
+        )
         missing = f", {self.unanswered} more came without a list" if self.unanswered else ""
         missing += f", {self.padding} more ids name no token" if self.padding else ""
         word = "agree" if self.agrees else "DO NOT AGREE"
@@ -114,14 +122,18 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
         )
 
 
-async def ask_reference(trials: Trials, examples: Sequence[Example], rollouts: Rollouts, count: int, seed: int) -> Reference:
+async def ask_reference(
+    trials: Trials, examples: Sequence[Example], rollouts: Rollouts, count: int, seed: int
+) -> Reference:
     """The whole next-token distribution at ``count`` positions of ``rollouts``, whose lists are in memory; stored ones are not
     asked for again.
 
     Raises CorruptResponse: an answer that is no distribution over the vocabulary, or fewer than two answers with a list.
     ProviderError: the API failed; what was received is kept.
     """
-    chosen = sample_positions(rollouts, count, seed, np.asarray((rollouts.top_ids >= 0).any(axis=1)))
+    chosen = sample_positions(
+        rollouts, count, seed, np.asarray((rollouts.top_ids >= 0).any(axis=1))
+    )
     asker, started = _Asker.of(trials), time.monotonic()
     found = await _asked(asker, examples, rollouts, chosen)
     sizes = sorted({len(row) for row in found.values()})
@@ -151,7 +163,11 @@ async def ask_reference(trials: Trials, examples: Sequence[Example], rollouts: R
 def _vocabulary_size(trials: Trials, rollouts: Rollouts, listed: int) -> int:
     """The number of the ``listed`` ids that are tokens: a model's matrix often has rows without a token, as padding."""
     size = trials.tokenizer.vocabulary_size
-    return listed if size is None else min(listed, max(size, int(max(rollouts.token_ids.max(), rollouts.top_ids.max())) + 1))
+    return (
+        listed
+        if size is None
+        else min(listed, max(size, int(max(rollouts.token_ids.max(), rollouts.top_ids.max())) + 1))
+    )
 
 
 def total_variation(rollouts: Rollouts, positions: Ids, exact: npt.NDArray[np.floating]) -> Vector:
@@ -162,7 +178,9 @@ def total_variation(rollouts: Rollouts, positions: Ids, exact: npt.NDArray[np.fl
     return np.asarray(np.where(ids >= 0, np.abs(np.exp(now) - np.exp(logged)), 0.0).sum(axis=1) / 2)
 
 
-async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts, chosen: Ids) -> dict[int, FloatArray]:
+async def _asked(
+    asker: _Asker, examples: Sequence[Example], rollouts: Rollouts, chosen: Ids
+) -> dict[int, FloatArray]:
     """The distributions at the ``chosen`` positions that came with a list."""
     found: dict[int, FloatArray] = {}
     starts, owner = np.cumsum(rollouts.lengths) - rollouts.lengths, rollouts.rollout_of
@@ -175,7 +193,9 @@ async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts,
             prefix = rollouts.token_ids[starts[row] : position].tolist()
             # llama.cpp answers with half a character, and no list, where it drew half a character.
             with suppress(NoLogprobs):
-                answer = await asker.distribution(examples[int(rollouts.prompts[row])].prompt, prefix, watch)
+                answer = await asker.distribution(
+                    examples[int(rollouts.prompts[row])].prompt, prefix, watch
+                )
                 if answer is not None:
                     found[position] = answer
 
@@ -191,7 +211,10 @@ def sample_positions(rollouts: Rollouts, count: int, seed: int, usable: Bools) -
     """
     ranks = np.concatenate(
         [np.zeros(0, np.uint64)]
-        + [_ranks(key, length, seed) for key, length in zip(rollouts.keys, rollouts.lengths.tolist(), strict=True)]
+        + [
+            _ranks(key, length, seed)
+            for key, length in zip(rollouts.keys, rollouts.lengths.tolist(), strict=True)
+        ]
     )
     where = np.flatnonzero(usable)
     return np.sort(where[np.argsort(ranks[where], kind="stable")[:count]])
@@ -199,7 +222,9 @@ def sample_positions(rollouts: Rollouts, count: int, seed: int, usable: Bools) -
 
 def _ranks(key: str, length: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     # Raw PCG64 output is fixed by numpy's compatibility policy; Generator methods are not.
-    words = np.frombuffer(hashlib.sha256(f"reference\0{seed}\0{key}".encode()).digest(), dtype="<u4")
+    words = np.frombuffer(
+        hashlib.sha256(f"reference\0{seed}\0{key}".encode()).digest(), dtype="<u4"
+    )
     return np.asarray(np.random.PCG64(words.tolist()).random_raw(length), dtype=np.uint64)
 
 
@@ -228,7 +253,9 @@ class _Asker:
         settings = settings_of(session, trials.tokenizer, Draw(sampling, endpoint=rules.endpoint))
         return cls(trials, rules, sampling, {**settings, "prompt": session.endpoint})
 
-    async def distribution(self, prompt: Prompt, prefix: Sequence[int], watch: Watcher | None = None) -> FloatArray | None:
+    async def distribution(
+        self, prompt: Prompt, prefix: Sequence[int], watch: Watcher | None = None
+    ) -> FloatArray | None:
         """(v,) logprobs in nats of the token after ``prompt`` and ``prefix``; None where the answer lists nothing."""
         store, session = self.trials.store, self.trials.session
         key = next_token_key(self.settings, prompt_hash(prompt), prefix)
@@ -236,10 +263,14 @@ class _Asker:
         if known is not None:
             return known
         ids = await session.prompt_ids(prompt)
-        completion = await session.complete([*ids, *prefix], self.sampling, endpoint=self.rules.endpoint)
+        completion = await session.complete(
+            [*ids, *prefix], self.sampling, endpoint=self.rules.endpoint
+        )
         if watch is not None:
             watch(completion)
-        if not len(completion.token_ids):  # llama.cpp lists no token that leaves a character incomplete
+        if not len(
+            completion.token_ids
+        ):  # llama.cpp lists no token that leaves a character incomplete
             return None
         row = _whole(session.profile.name, completion)
         self.received, self.stored = self.received + 1, self.stored + store.add_next_token(key, row)

@@ -77,7 +77,9 @@ async def fetch_rewards(
     missing = [(key, each) for key, each in wanted.items() if key not in stored]
     if missing:
         unread += await _fetch(store, remote, missing, report, title, budget or Budget())
-        report.remark(f"{title}: rewards from {remote.name}: {len(missing)} came, {len(stored)} were stored")
+        report.remark(
+            f"{title}: rewards from {remote.name}: {len(missing)} came, {len(stored)} were stored"
+        )
     if unread:
         report.remark(
             f"{title}: {unread} of {len(wanted)} answers of {remote.name} hold no number and count as {remote.otherwise:g}"
@@ -110,9 +112,18 @@ def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
     return number is None
 
 
-async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Reporter, title: str, budget: Budget) -> int:
+async def _fetch(
+    store: RolloutStore,
+    remote: Remote,
+    missing: Items,
+    report: Reporter,
+    title: str,
+    budget: Budget,
+) -> int:
     """Ask, store and take in; return the number of answers without a number."""
-    batches = [missing[start : start + remote.batch] for start in range(0, len(missing), remote.batch)]
+    batches = [
+        missing[start : start + remote.batch] for start in range(0, len(missing), remote.batch)
+    ]
     unread = 0
     with report.stage(f"{title}: rewards", len(missing)) as watch:
         async with BoundedClient(
@@ -127,7 +138,11 @@ async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Re
             async def receive(batch: Items) -> None:
                 nonlocal unread
                 answers = await _ask(client, remote, [each.item for _, each in batch], budget)
-                told = {key: answer for (key, _), answer in zip(batch, answers, strict=True) if isinstance(answer, str)}
+                told = {
+                    key: answer
+                    for (key, _), answer in zip(batch, answers, strict=True)
+                    if isinstance(answer, str)
+                }
                 store.add_rewards(told)
                 for (key, each), answer in zip(batch, answers, strict=True):
                     if isinstance(answer, CorruptResponse):
@@ -149,7 +164,9 @@ async def _ask(
         if not isinstance(remote, Judge):
             return remote.answers(await _once(client, remote, content), items)
         most = prompt_bound([content.decode()]), remote.file.max_tokens
-        reply = await budget.metered(lambda: _once(client, remote, content), *most, budget.judge_prices)
+        reply = await budget.metered(
+            lambda: _once(client, remote, content), *most, budget.judge_prices
+        )
         return remote.answers(reply, items)
 
     again, enough = retry_if_exception(is_passing), stop_after_attempt(ATTEMPTS)
@@ -171,18 +188,24 @@ async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> A
         return json.loads(Redactor(remote.secrets).answer(response.content))
     except (ValueError, RecursionError) as error:
         said = masked(response.text[:MOST_QUOTED], remote.secrets())[:100]
-        raise CorruptResponse(f"{remote.name} answered with something that is not JSON: {said!r}") from error
+        raise CorruptResponse(
+            f"{remote.name} answered with something that is not JSON: {said!r}"
+        ) from error
 
 
 def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
     """The refusal as one of this package's errors, in the words of the other side."""
     if response.status_code < 400:
         to = masked(response.headers.get("location", "no address"), remote.secrets())
-        return RequestRejected(f"{remote.name} answered {response.status_code}: it has moved to {to}; give that address")
+        return RequestRejected(
+            f"{remote.name} answered {response.status_code}: it has moved to {to}; give that address"
+        )
     fault = classify(response.status_code, response.text, remote.name, secrets=remote.secrets())
     match fault.kind:
         case "authentication":
-            return AuthenticationFailed(with_remedy(fault, f"check the credentials of {remote.name}"))
+            return AuthenticationFailed(
+                with_remedy(fault, f"check the credentials of {remote.name}")
+            )
         case "quota":
             return QuotaExhausted(with_remedy(fault, KEPT))
         case "rate limit":

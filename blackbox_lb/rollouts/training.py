@@ -17,7 +17,14 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
 from blackbox_lb.rollouts.columns import LISTED, columns
-from blackbox_lb.rollouts.reading import CompletionSource, Encode, Reading, kept_completions, nothing_to_learn, reading_of
+from blackbox_lb.rollouts.reading import (
+    CompletionSource,
+    Encode,
+    Reading,
+    kept_completions,
+    nothing_to_learn,
+    reading_of,
+)
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import BoolArray, EndTokens, Example
@@ -89,9 +96,15 @@ class Training:
                 "came without token logprobs: their tokens are those of the text under the vocabulary, the end token not among "
                 "them",
             ),
-            (self.cut, "ended at a stop text whose tokens the provider does not list: nothing is learned of stopping there"),
+            (
+                self.cut,
+                "ended at a stop text whose tokens the provider does not list: nothing is learned of stopping there",
+            ),
         )
-        return [*self.left_out, *(f"{count} completions {what}" for count, what in reasons if count)]
+        return [
+            *self.left_out,
+            *(f"{count} completions {what}" for count, what in reasons if count),
+        ]
 
 
 class FitEngine(Protocol):
@@ -101,7 +114,9 @@ class FitEngine(Protocol):
         """All rollouts of ``reading``, and the tally of the completions."""
 
 
-def spread_training(engine: FitEngine, store: CompletionSource, reading: Reading, most: int, seed: int = 0) -> Training:
+def spread_training(
+    engine: FitEngine, store: CompletionSource, reading: Reading, most: int, seed: int = 0
+) -> Training:
     """``training_set`` of ``reading``, with all of it in the engine, and here a sample of about ``most`` positions."""
     whole, count = engine.whole(reading)
     positions, keys = whole.positions.n_positions, list(whole.rollouts.keys)
@@ -133,7 +148,9 @@ def training_set(
 
     Raises NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
-    reading = reading_of(store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size)
+    reading = reading_of(
+        store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size
+    )
     return _gathered(store, reading, given)
 
 
@@ -178,10 +195,14 @@ def scored(
     if not any(each.top_ids.size for each in kept.values()):
         raise nothing_to_learn(len(owner), count["filtered"], None)
     prompts = [owner[key] for key in kept]
-    rewards = [reward.score(examples[p], each) for p, each in zip(prompts, kept.values(), strict=True)]
+    rewards = [
+        reward.score(examples[p], each) for p, each in zip(prompts, kept.values(), strict=True)
+    ]
     return columns(kept, prompts, rewards, end_tokens), count
 
 
-def censored(rollouts: Rollouts, next_token: NextToken, unobserved: Unobserved | None = None) -> Censored:
+def censored(
+    rollouts: Rollouts, next_token: NextToken, unobserved: Unobserved | None = None
+) -> Censored:
     """The tokens of these rollouts that the provider withheld, for the bias file; ``unobserved`` is the rule of ``ips``."""
     return Censored(**asdict(Censoring.of(rollouts, next_token)), unobserved=unobserved)

@@ -42,4 +42,8 @@ def first_line(error: BaseException) -> str:
 def with_remedy(said: object, remedy: str) -> str:
     """Someone else's words, then ours: behind a semicolon in place of their full stop, or a new sentence after their question."""
     words = str(said).rstrip(" .;:,")
-    return f"{words} {remedy[:1].upper()}{remedy[1:]}" if words.endswith(("?", "!")) else f"{words}; {remedy}"
+    return (
+        f"{words} {remedy[:1].upper()}{remedy[1:]}"
+        if words.endswith(("?", "!"))
+        else f"{words}; {remedy}"
+    )

@@ -31,7 +31,8 @@ SECRET_WORD = re.compile(
 )
 """Last part of the name of a secret query parameter, header or field: api-key, access_token, X-Amz-Signature."""
 _VARIABLE = re.compile(
-    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)|(?<=[A-Z])(?:APIKEY|PASSWORD|PASSWD)$", re.IGNORECASE
+    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)|(?<=[A-Z])(?:APIKEY|PASSWORD|PASSWD)$",
+    re.IGNORECASE,
 )
 """The name of any environment variable that holds a secret."""
 _SHAPES = re.compile(
@@ -77,14 +78,23 @@ def redaction(secrets: Iterable[str] = ()) -> Callable[[str], str]:
             return text
         for secret in spelled:
             text = text.replace(secret, MASK)
-        return _SHAPES.sub(lambda found: (found["name"] or "") + MASK, text) if _LONG_WORD.search(text) else text
+        return (
+            _SHAPES.sub(lambda found: (found["name"] or "") + MASK, text)
+            if _LONG_WORD.search(text)
+            else text
+        )
 
     return masking
 
 
 def _spellings(secrets: Iterable[str], shortest: int) -> list[str]:
     """Each secret as it is, in a URL's spelling and in JSON's; the longest first, because one may begin with another."""
-    told = {each for secret in secrets if secret and len(secret) >= shortest for each in _spelled(secret)}
+    told = {
+        each
+        for secret in secrets
+        if secret and len(secret) >= shortest
+        for each in _spelled(secret)
+    }
     return sorted(told, key=len, reverse=True)
 
 
@@ -153,7 +163,9 @@ def _clean_record(record: logging.LogRecord) -> None:
     if (clean := redacted(said)) != said:
         record.msg, record.args = clean, ()
     if record.exc_info:
-        record.exc_text = redacted("".join(traceback.format_exception(*record.exc_info))).rstrip("\n")
+        record.exc_text = redacted("".join(traceback.format_exception(*record.exc_info))).rstrip(
+            "\n"
+        )
 
 
 def _guard_tracebacks() -> None:
@@ -161,11 +173,17 @@ def _guard_tracebacks() -> None:
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _told
     if threading.excepthook is threading.__excepthook__:
-        threading.excepthook = lambda found: _told(found.exc_type, found.exc_value, found.exc_traceback)
+        threading.excepthook = lambda found: _told(
+            found.exc_type, found.exc_value, found.exc_traceback
+        )
     if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = lambda found: _told(found.exc_type, found.exc_value, found.exc_traceback)
+        sys.unraisablehook = lambda found: _told(
+            found.exc_type, found.exc_value, found.exc_traceback
+        )
 
 
-def _told(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+def _told(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
     if kind is not SystemExit and sys.stderr is not None:
         sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))

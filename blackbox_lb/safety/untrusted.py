@@ -61,12 +61,16 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     return value
 
 
-def read_settings(path: Path, what: str, remedy: str, *, parse: Callable[[bytes], Any] = parse_toml) -> Any:
+def read_settings(
+    path: Path, what: str, remedy: str, *, parse: Callable[[bytes], Any] = parse_toml
+) -> Any:
     """Read a small file that a user wrote, called ``what`` in errors. Raises InputError: no such file, or it cannot be parsed."""
     try:
         content = read_bounded(path, MAX_SETTINGS)
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {what} {path}: {getattr(error, 'strerror', None) or error}; {remedy}") from error
+        raise InputError(
+            f"cannot read {what} {path}: {getattr(error, 'strerror', None) or error}; {remedy}"
+        ) from error
     try:
         return parse(content)
     except ValueError as error:
@@ -83,7 +87,9 @@ def check_depth(value: object) -> None:
     while level := [
         inner
         for each in level
-        for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+        for inner in (
+            each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        )
         if isinstance(inner, dict | list)
     ]:
         depth += 1

@@ -56,12 +56,17 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
             self._runner = _RunnerV1(VectorTable(vllm_config, torch.device(place)))
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", None) or 0
-            self._runner = _RunnerV2(VectorTable(vllm_config, torch.device(place.device)), place, drafts)
+            self._runner = _RunnerV2(
+                VectorTable(vllm_config, torch.device(place.device)), place, drafts
+            )
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Raise BiasError, which the server answers with 400, where a request cannot have the bias that it names."""
-        if len(sampling_params.logit_bias or ()) > MOST_OF_A_REQUEST and _caller_config().use_v2_model_runner:
+        if (
+            len(sampling_params.logit_bias or ()) > MOST_OF_A_REQUEST
+            and _caller_config().use_v2_model_runner
+        ):
             raise BiasError(
                 f"a logit_bias of {len(sampling_params.logit_bias):,} entries would end the engine: vLLM's model runner V2 takes "
                 f"{MOST_OF_A_REQUEST:,}; send fewer, or serve the bias as a file"
@@ -110,8 +115,14 @@ class _RunnerV1:
         placed = self._table.slots({name for name, _ in names.values() if name}, self._rows.in_use)
         changed = self._rows.update(
             change.removed,
-            [(row, Seat(placed[name], drawn) if name else None) for row, (name, drawn) in names.items()],
-            [(source, target, way is MoveDirectionality.SWAP) for source, target, way in change.moved],
+            [
+                (row, Seat(placed[name], drawn) if name else None)
+                for row, (name, drawn) in names.items()
+            ],
+            [
+                (source, target, way is MoveDirectionality.SWAP)
+                for source, target, way in change.moved
+            ],
         )
         if changed or change.batch_size != self._size:
             self._size, self._slots = change.batch_size, []
@@ -124,7 +135,10 @@ class _RunnerV1:
         if slots != self._slots:  # the batch changed, or the phase of a row
             self._slots, self._all = slots, _common(slots) if len(seats) == self._size else None
             if self._all is None:
-                self._index, self._of_index = self._table.integers(list(seats)), self._table.integers(slots)
+                self._index, self._of_index = (
+                    self._table.integers(list(seats)),
+                    self._table.integers(slots),
+                )
         if self._all is not None and len(logits) == self._size:
             self._table.add_to_all(logits, self._all)
         else:
@@ -138,7 +152,12 @@ class _RunnerV2:
     """
 
     def __init__(self, table: VectorTable, requests: Any, drafts: int) -> None:
-        self._table, self._requests, self._drafts, size = table, requests, drafts, requests.max_num_reqs
+        self._table, self._requests, self._drafts, size = (
+            table,
+            requests,
+            drafts,
+            requests.max_num_reqs,
+        )
         self._placed = [NO_BIAS] * size
         self._fresh = set[int]()
         self._stale = set[int]()
@@ -161,12 +180,22 @@ class _RunnerV2:
     def flush(self) -> None:
         if not self._stale:
             return
-        self._tables = list(dict.fromkeys(placed.table for placed in self._placed if placed.table is not None))
+        self._tables = list(
+            dict.fromkeys(placed.table for placed in self._placed if placed.table is not None)
+        )
         width = max(len(placed.slots) for placed in self._placed)
-        slots = [slot for placed in self._placed for slot in (*placed.slots, *[NOTHING] * (width - len(placed.slots)))]
+        slots = [
+            slot
+            for placed in self._placed
+            for slot in (*placed.slots, *[NOTHING] * (width - len(placed.slots)))
+        ]
         self._slots = self._table.integers(slots).view(-1, width)
-        self._table_of = self._table.integers([0 if p.table is None else 1 + self._tables.index(p.table) for p in self._placed])
-        kept = self._table.integers([number not in self._stale for number in range(len(self._placed))])
+        self._table_of = self._table.integers(
+            [0 if p.table is None else 1 + self._tables.index(p.table) for p in self._placed]
+        )
+        kept = self._table.integers(
+            [number not in self._stale for number in range(len(self._placed))]
+        )
         self._state, self._read = self._state * kept, self._read * kept
         self._stale.clear()
 
@@ -183,32 +212,61 @@ class _RunnerV2:
         for number, table in enumerate(self._tables, 1):
             if any(placed.table is table for placed in here):
                 phases = self._phases(number, table, batch, context)
-                slots = torch.where(self._table_of[rows] == number, self._slots[rows, phases], slots)
+                slots = torch.where(
+                    self._table_of[rows] == number, self._slots[rows, phases], slots
+                )
         self._table.add(logits, None, slots)
 
-    def _phases(self, number: int, table: PhaseTable, batch: list[int], context: Any) -> torch.Tensor:
+    def _phases(
+        self, number: int, table: PhaseTable, batch: list[int], context: Any
+    ) -> torch.Tensor:
         """(rows,) the number of the phase of each row, by this table."""
         requests, at = self._requests, context.idx_mapping.long()
         (steps, stretch), width = self._table.on_device(table), table.steps.shape[1]
-        fresh = [place for place, request in enumerate(batch) if request in self._fresh and self._placed[request].table is table]
-        most = 1 + self._drafts  # tokens since the step before; after a preemption all, of which the host knows a bound
+        fresh = [
+            place
+            for place, request in enumerate(batch)
+            if request in self._fresh and self._placed[request].table is table
+        ]
+        most = (
+            1 + self._drafts
+        )  # tokens since the step before; after a preemption all, of which the host knows a bound
         for place in fresh:
-            most = max(most, int(context.seq_lens_upper_bound_np[place]) - int(requests.prompt_len.np[batch[place]]))
+            most = max(
+                most,
+                int(context.seq_lens_upper_bound_np[place])
+                - int(requests.prompt_len.np[batch[place]]),
+            )
         self._fresh.difference_update(batch[place] for place in fresh)
-        start, tokens, mine = requests.prompt_len.gpu[at].long(), requests.all_token_ids.gpu, self._table_of[at] == number
+        start, tokens, mine = (
+            requests.prompt_len.gpu[at].long(),
+            requests.all_token_ids.gpu,
+            self._table_of[at] == number,
+        )
         drawn = torch.where(mine, requests.total_len.gpu[at].long() - start, 0)
         state, read = self._state[at], self._read[at]
         for _ in range(most):
-            token = tokens[at, torch.clamp(start + read, max=tokens.shape[1] - 1)].long().clamp(0, width - 1)
+            token = (
+                tokens[at, torch.clamp(start + read, max=tokens.shape[1] - 1)]
+                .long()
+                .clamp(0, width - 1)
+            )
             more = read < drawn
-            state, read = torch.where(more, steps[torch.where(more, state, 0) * width + token], state), read + more.long()
+            state, read = (
+                torch.where(more, steps[torch.where(more, state, 0) * width + token], state),
+                read + more.long(),
+            )
         self._state[at], self._read[at] = state, read
         rows, local = context.expanded_idx_mapping, context.expanded_local_pos
         of_row = torch.where(self._table_of[rows] == number, self._state[rows], 0)
         for draft in range(1, self._drafts + 1):  # the row of a draft follows the row before it
-            after = steps[torch.roll(of_row, 1) * width + context.input_ids.long().clamp(0, width - 1)]
+            after = steps[
+                torch.roll(of_row, 1) * width + context.input_ids.long().clamp(0, width - 1)
+            ]
             of_row = torch.where(local == draft, after, of_row)
-        return torch.where(self._read[rows] + local < table.phases.first, table.phases.beginning, stretch[of_row])
+        return torch.where(
+            self._read[rows] + local < table.phases.first, table.phases.beginning, stretch[of_row]
+        )
 
 
 def _wanted(params: SamplingParams) -> str | None:
@@ -248,14 +306,19 @@ def _admissible(config: VllmConfig) -> BiasDirectory[None]:
     if id(config) not in _admissions:
         folder = bias_folder()
         if folder is None:
-            raise BiasError("this server serves no biases; start it with BLB_BIAS_DIR set to the folder of the bias files")
+            raise BiasError(
+                "this server serves no biases; start it with BLB_BIAS_DIR set to the folder of the bias files"
+            )
         if config.speculative_config is not None and not config.use_v2_model_runner:
             raise BiasError(
                 "this server cannot add a bias: vLLM's model runner V1 runs no logits processors under speculative decoding; "
                 "start it without speculative decoding or with VLLM_USE_V2_MODEL_RUNNER=1"
             )
         expected = expected_of(config)
-        _admissions[id(config)] = (config, BiasDirectory(folder, lambda bias: _check(bias, config, expected), log=logger))
+        _admissions[id(config)] = (
+            config,
+            BiasDirectory(folder, lambda bias: _check(bias, config, expected), log=logger),
+        )
     return _admissions[id(config)][1]
 
 
@@ -265,7 +328,9 @@ def _check(bias: Bias, config: VllmConfig, expected: Expected) -> None:
     if not bias.phases:
         bias.same_for_all("LearnedBias in vLLM")
         return
-    late = config.scheduler_config.async_scheduling and NAME not in (config.model_config.logits_processors or ())
+    late = config.scheduler_config.async_scheduling and NAME not in (
+        config.model_config.logits_processors or ()
+    )
     if late and not config.use_v2_model_runner and Phases.of(bias.phases).until:
         raise BiasError(
             "the phases of this bias depend on the drawn tokens, and model runner V1 keeps these from a processor that is not "

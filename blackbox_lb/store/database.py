@@ -30,9 +30,22 @@ _REMEDIES = {
     sqlite3.SQLITE_TOOBIG: f"an answer holds a value that is too large for it: the provider is at fault; {_KEPT}",
 }
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, None)
+_DAMAGED = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_MISMATCH,
+    None,
+)
 """No code: a text that is not UTF-8. A table or column missing for our own statement was there once, too."""
-_OURS = (OSError, OverflowError, UnicodeEncodeError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
+_OURS = (
+    OSError,
+    OverflowError,
+    UnicodeEncodeError,
+    sqlite3.ProgrammingError,
+    sqlite3.InterfaceError,
+    sqlite3.DataError,
+)
 """Errors that do not concern the file."""
 
 
@@ -121,10 +134,15 @@ class Database:
             return StoreCorrupt(
                 f"{said}; blb store check {self.path} says what is damaged, blb store recover {self.path} NEW copies what is intact"
             )
-        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):  # the latter where the log's index finds no room
+        if code in (
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_IOERR,
+        ):  # the latter where the log's index finds no room
             said += f" ({self._free()})"
         remedy = _REMEDIES.get(sqlite3.SQLITE_CANTOPEN if isinstance(error, OSError) else code or 0)
-        return StoreError(f"{said}; {remedy or f'give another path with --out or --store; {_KEPT}'}")
+        return StoreError(
+            f"{said}; {remedy or f'give another path with --out or --store; {_KEPT}'}"
+        )
 
     def _free(self) -> str:
         with suppress(OSError):
@@ -134,7 +152,9 @@ class Database:
     def _open_to_write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Another thread may store what this one received (``writer``); they take turns.
-        self._connection = sqlite3.connect(self.path, timeout=self.patience, isolation_level=None, check_same_thread=False)
+        self._connection = sqlite3.connect(
+            self.path, timeout=self.patience, isolation_level=None, check_same_thread=False
+        )
         self._check_origin(empty_is_ours=True)
         self._insist(lambda: self.connection.execute("PRAGMA journal_mode = WAL"))
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -161,24 +181,34 @@ class Database:
 
     def _open_to_read(self) -> None:
         if not self.path.is_file():
-            raise StoreError(f"there is no rollout store {self.path}; give one that blb collect or blb fit made")
+            raise StoreError(
+                f"there is no rollout store {self.path}; give one that blb collect or blb fit made"
+            )
         try:
             self._read_as("mode=ro")
         except sqlite3.OperationalError as error:
             log = self.path.with_name(self.path.name + "-wal")
-            if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR):
+            if _code(error) not in (
+                sqlite3.SQLITE_CANTOPEN,
+                sqlite3.SQLITE_READONLY,
+                sqlite3.SQLITE_IOERR,
+            ):
                 raise
             if log.exists() and log.stat().st_size:
                 raise StoreError(
                     f"cannot read {self.path}: its newest answers are in {log.name}, which cannot be used where nothing may be "
                     "written; copy both files into a folder of yours"
                 ) from error
-            self._read_as("mode=ro&immutable=1")  # nobody can write here, and SQLite asks for a lock file otherwise
+            self._read_as(
+                "mode=ro&immutable=1"
+            )  # nobody can write here, and SQLite asks for a lock file otherwise
 
     def _read_as(self, how: str) -> None:
         self.close()
         address = f"{self.path.resolve().as_uri()}?{how}"
-        self._connection = sqlite3.connect(address, uri=True, timeout=self.patience, isolation_level=None)
+        self._connection = sqlite3.connect(
+            address, uri=True, timeout=self.patience, isolation_level=None
+        )
         self._check_origin(empty_is_ours=False)
         self._connection.execute("PRAGMA temp_store = MEMORY")
 
@@ -194,7 +224,9 @@ class Database:
         db.execute("COMMIT")
         if mark != APPLICATION_ID and (kinds or not empty_is_ours):
             whose = "is a database of another program" if kinds else "is empty"
-            raise StoreError(f"{self.path} {whose}, no rollout store; give another path with --out or --store")
+            raise StoreError(
+                f"{self.path} {whose}, no rollout store; give another path with --out or --store"
+            )
         for kind in kinds.keys() & {"trigger", "view"}:
             raise StoreError(
                 f"{self.path} holds the {kind} {str(kinds[kind])[:60]!r}, which blackbox_lb never makes; do not use this file"

@@ -15,9 +15,24 @@ from blackbox_lb.types import Completion, FloatArray, Message, Prompt
 Row = Mapping[str, Any]
 """Column -> value, with all columns of ``database.TABLES``."""
 TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("hash", "messages", "settings", "key", "request_hash", "prompt_hash", "text", "finish_reason"), (str,)),
+    **dict.fromkeys(
+        (
+            "hash",
+            "messages",
+            "settings",
+            "key",
+            "request_hash",
+            "prompt_hash",
+            "text",
+            "finish_reason",
+        ),
+        (str,),
+    ),
     **dict.fromkeys(("model", "fingerprint", "tokenizer", "answer"), (str,)),
-    **dict.fromkeys(("sample", "prompt_tokens", "n_tokens", "whole", "bounded", "outside", "id", "checksum"), (int,)),
+    **dict.fromkeys(
+        ("sample", "prompt_tokens", "n_tokens", "whole", "bounded", "outside", "id", "checksum"),
+        (int,),
+    ),
     "generated": (int, type(None)),
     **dict.fromkeys(("tokens", "bytes"), (bytes,)),
     "received": (float, int),
@@ -103,7 +118,9 @@ def completion_of(row: Row) -> Completion:
         raise StoreCorrupt("its key does not follow from its request, prompt and sample")
     arrays = unpack(row["tokens"])
     if len(arrays.token_ids) != row["n_tokens"]:
-        raise StoreCorrupt(f"it has {len(arrays.token_ids)} tokens where {row['n_tokens']} were stored")
+        raise StoreCorrupt(
+            f"it has {len(arrays.token_ids)} tokens where {row['n_tokens']} were stored"
+        )
     return Completion(
         text=row["text"],
         finish_reason=row["finish_reason"],
@@ -119,8 +136,12 @@ def completion_of(row: Row) -> Completion:
 def distribution_of(row: Row) -> FloatArray:
     """The logprobs (v,) in a row of ``next_tokens``. Raises StoreCorrupt with the damage in words."""
     arrays = unpack(_checked(row)["tokens"])
-    if arrays.top_ids.shape[0] != 1 or not np.array_equal(arrays.top_ids[0], np.arange(arrays.top_ids.shape[1])):
-        raise StoreCorrupt(f"it has the shape {arrays.top_ids.shape} and is not one vocabulary in order")
+    if arrays.top_ids.shape[0] != 1 or not np.array_equal(
+        arrays.top_ids[0], np.arange(arrays.top_ids.shape[1])
+    ):
+        raise StoreCorrupt(
+            f"it has the shape {arrays.top_ids.shape} and is not one vocabulary in order"
+        )
     logprobs: FloatArray = arrays.top_logprobs[0]
     return logprobs
 

@@ -11,7 +11,9 @@ from blackbox_lb.types import Prompt
 
 def canonical(value: Any) -> str:
     """``value`` as JSON with one spelling: sorted keys, no spaces, UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def tagged_hash(tag: str, text: str) -> str:
@@ -21,7 +23,9 @@ def tagged_hash(tag: str, text: str) -> str:
 
 def messages_of(prompt: Prompt) -> str:
     """The messages of a prompt as canonical JSON: [{"content", "role"}]."""
-    return canonical([{"role": message.role, "content": message.content} for message in prompt.messages])
+    return canonical(
+        [{"role": message.role, "content": message.content} for message in prompt.messages]
+    )
 
 
 def prompt_hash(prompt: Prompt) -> str:

@@ -45,15 +45,24 @@ def pack(arrays: Arrays) -> bytes:
     """
     lengths = [len(column) for column in arrays if column is not None]
     if len(set(lengths)) > 1 or arrays.top_ids.shape != arrays.top_logprobs.shape:
-        raise StoreError(f"a completion has columns of {lengths} tokens; it cannot be stored: this is a bug, please report it")
-    flags = (arrays.propensities is not None) * PROPENSITIES | (arrays.bounded is not None) * BOUNDED
+        raise StoreError(
+            f"a completion has columns of {lengths} tokens; it cannot be stored: this is a bug, please report it"
+        )
+    flags = (arrays.propensities is not None) * PROPENSITIES | (
+        arrays.bounded is not None
+    ) * BOUNDED
     columns = [arrays.token_ids.astype("<i4"), arrays.logprobs.astype("<f4")]
     version = PLAIN if len(arrays.token_ids) == 1 else DIFFERENCES
     top_logprobs = arrays.top_logprobs.T.astype("<f4")
-    columns += [arrays.top_ids.T.astype("<i4"), _differences(top_logprobs) if version == DIFFERENCES else top_logprobs]
+    columns += [
+        arrays.top_ids.T.astype("<i4"),
+        _differences(top_logprobs) if version == DIFFERENCES else top_logprobs,
+    ]
     if arrays.propensities is not None:
         columns.append(arrays.propensities.astype("<f4"))
-    body = b"".join(np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4).T.tobytes() for column in columns)
+    body = b"".join(
+        np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4).T.tobytes() for column in columns
+    )
     if arrays.bounded is not None:
         body += np.packbits(arrays.bounded).tobytes()
     how, strategy = (LEVEL, zlib.Z_DEFAULT_STRATEGY) if version == PLAIN else (1, zlib.Z_RLE)
@@ -67,7 +76,9 @@ def unpack(blob: bytes) -> Arrays:
     """Return the arrays given to ``pack``. Raises StoreCorrupt: the blob is damaged. StoreError: it is of a newer format."""
     t, k, flags, body = _opened(blob)
     ids, logprobs, body = _column(body, "<i4", t), _column(body[4 * t :], "<f4", t), body[8 * t :]
-    top_ids, top_logprobs = (_column(body[4 * t * k * n :], kind, k, t) for n, kind in enumerate(("<i4", "<f4")))
+    top_ids, top_logprobs = (
+        _column(body[4 * t * k * n :], kind, k, t) for n, kind in enumerate(("<i4", "<f4"))
+    )
     if blob[0] == DIFFERENCES:
         top_logprobs = np.cumsum(top_logprobs.view("<u4"), axis=0, dtype="<u4").view("<f4")
     rest = body[8 * t * k :]
@@ -86,14 +97,18 @@ def _opened(blob: bytes) -> tuple[int, int, int, bytes]:
     """t, k, the optional columns present, and the inflated columns, of the length that these need."""
     version = blob[0] if blob else 0
     if version > DIFFERENCES:
-        raise StoreError(f"a stored completion has format {version}, this version reads {DIFFERENCES}; upgrade blackbox_lb")
+        raise StoreError(
+            f"a stored completion has format {version}, this version reads {DIFFERENCES}; upgrade blackbox_lb"
+        )
     if version < PLAIN:
         raise _damaged(f"format {version}")
     try:
         _, t, k, flags = HEADER.unpack_from(blob)
         size = 4 * t * (2 + 2 * k + bool(flags & PROPENSITIES)) + _bytes_of_bits(t, flags)
         if flags > PROPENSITIES | BOUNDED or max(size, k) > MOST:
-            raise _damaged(f"{t:,} x {k:,} values in columns {flags}, at most {MOST:,} bytes can be read")
+            raise _damaged(
+                f"{t:,} x {k:,} values in columns {flags}, at most {MOST:,} bytes can be read"
+            )
         return t, k, flags, _inflated(blob[HEADER.size :], size)
     except (struct.error, zlib.error) as error:
         raise _damaged(str(error)) from error

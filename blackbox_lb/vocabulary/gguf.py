@@ -11,10 +11,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.vocabulary.bpe import SPACE, byte_level_encoder, bytes_of_piece, sentencepiece_encoder
+from blackbox_lb.vocabulary.bpe import (
+    SPACE,
+    byte_level_encoder,
+    bytes_of_piece,
+    sentencepiece_encoder,
+)
 from blackbox_lb.vocabulary.table import Vocabulary
 
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+NUMBERS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 """struct's letter of each GGUF value type; 8 is a string and 9 an array."""
 STRING, ARRAY = 8, 9
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -48,20 +65,28 @@ def read_gguf(path: Path) -> Vocabulary:
     except InputError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"the tokenizer in {path} is incomplete: {error!r}; convert the model anew") from error
+        raise InputError(
+            f"the tokenizer in {path} is incomplete: {error!r}; convert the model anew"
+        ) from error
 
 
 def _tokens(metadata: Mapping[str, Any]) -> list[Token]:
     pieces = metadata["tokenizer.ggml.tokens"]
     kinds = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(pieces))
-    return [Token(token, piece, kind) for token, (piece, kind) in enumerate(zip(pieces, kinds, strict=True))]
+    return [
+        Token(token, piece, kind)
+        for token, (piece, kind) in enumerate(zip(pieces, kinds, strict=True))
+    ]
 
 
 def _byte_level(name: str, tokens: list[Token], metadata: Mapping[str, Any]) -> Vocabulary:
     raw = {token.id: bytes_of_piece(token.piece) for token in tokens if token.kind == NORMAL}
     ordinary = {token: known for token, known in raw.items() if known is not None}
     ordinary |= {token.id: _raw(token.piece) for token in tokens if token.kind == USER_DEFINED}
-    merges = ((left, right) for left, _, right in (merge.partition(" ") for merge in metadata["tokenizer.ggml.merges"]))
+    merges = (
+        (left, right)
+        for left, _, right in (merge.partition(" ") for merge in metadata["tokenizer.ggml.merges"])
+    )
     pre = metadata.get("tokenizer.ggml.pre", "default")
     encoder = byte_level_encoder(_ids(tokens, NORMAL), merges, pre, _ids(tokens, USER_DEFINED))
     return Vocabulary(name, ordinary, _ids(tokens, CONTROL, UNKNOWN), len(tokens), encoder)
@@ -112,8 +137,17 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (struct.error, KeyError, ValueError, RecursionError, OverflowError, MemoryError) as error:
-        raise InputError(f"{path} is damaged: its metadata ends or breaks off; copy or download it again") from error
+    except (
+        struct.error,
+        KeyError,
+        ValueError,
+        RecursionError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        raise InputError(
+            f"{path} is damaged: its metadata ends or breaks off; copy or download it again"
+        ) from error
 
 
 class _Reader:

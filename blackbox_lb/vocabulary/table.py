@@ -114,7 +114,9 @@ def display_bytes(text: str) -> bytes | None:
     if match is None or "\\" not in text:
         return None
     parts = re.split(r"\\x(..)", match[1])
-    return b"".join(bytes.fromhex(part) if number % 2 else _utf8(part) for number, part in enumerate(parts))
+    return b"".join(
+        bytes.fromhex(part) if number % 2 else _utf8(part) for number, part in enumerate(parts)
+    )
 
 
 def _utf8(text: str) -> bytes:

@@ -8,7 +8,13 @@ from math import sqrt
 from threading import Lock
 from typing import Any, Protocol
 
-from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError, RateLimited, ServerFailed
+from blackbox_lb.errors import (
+    ConnectionFailed,
+    CorruptResponse,
+    InputError,
+    RateLimited,
+    ServerFailed,
+)
 from blackbox_lb.safety.printable import first_line, with_remedy
 
 OPENAI = "https://api.openai.com/"
@@ -65,14 +71,18 @@ class TextVectors:
         for start in range(0, len(missing), AT_ONCE):
             part = missing[start : start + AT_ONCE]
             if self._encode is None:
-                from blackbox_lb.vocabulary.embedding import load_encoder  # loads numpy, which reading a bias file must not
+                from blackbox_lb.vocabulary.embedding import (
+                    load_encoder,
+                )  # loads numpy, which reading a bias file must not
 
                 self._encode = self._stored if of_an_api(self.name) else load_encoder(self.name)
             for text, row in zip(part, self._encode(part), strict=True):
                 numbers = [float(value) for value in row]
                 length = sqrt(sum(value * value for value in numbers))
                 if not 0 < length < float("inf"):
-                    raise InputError(f"the embedding model {self.name} gives a vector of length {length}; use another")
+                    raise InputError(
+                        f"the embedding model {self.name} gives a vector of length {length}; use another"
+                    )
                 self._known[text] = tuple(round(value / length, 6) for value in numbers)
         return [self._known[text] if text else () for text in texts]
 
@@ -80,10 +90,15 @@ class TextVectors:
         """The vectors in the store, those that it lacks from the API."""
         if self._kept is None:
             return self._asked(texts)
-        keys = {text: sha256(f"embedding\0{self.name}\0{text}".encode("utf-8", "replace")).hexdigest() for text in texts}
+        keys = {
+            text: sha256(f"embedding\0{self.name}\0{text}".encode("utf-8", "replace")).hexdigest()
+            for text in texts
+        }
         found = {key: json.loads(row) for key, row in self._kept.rewards(keys.values()).items()}
         if missing := [text for text in texts if keys[text] not in found]:
-            asked = {keys[text]: row for text, row in zip(missing, self._asked(missing), strict=True)}
+            asked = {
+                keys[text]: row for text, row in zip(missing, self._asked(missing), strict=True)
+            }
             self._kept.add_rewards({key: json.dumps(row) for key, row in asked.items()})
             found |= asked
         return [found[keys[text]] for text in texts]
@@ -103,15 +118,29 @@ class TextVectors:
             reraise=True,
         )
         try:
-            answer = tries(_posted, f"{url.rstrip('/')}/embeddings", {"model": model, "input": list(texts)}, headers)
-            rows = [[float(value) for value in row["embedding"]] for row in sorted(answer["data"], key=lambda row: row["index"])]
+            answer = tries(
+                _posted,
+                f"{url.rstrip('/')}/embeddings",
+                {"model": model, "input": list(texts)},
+                headers,
+            )
+            rows = [
+                [float(value) for value in row["embedding"]]
+                for row in sorted(answer["data"], key=lambda row: row["index"])
+            ]
             self.tokens += int(answer.get("usage", {}).get("total_tokens", 0))
         except httpx2.TransportError as error:
-            raise ConnectionFailed(f"the embeddings API {url} does not answer ({first_line(error)}); check its address") from error
+            raise ConnectionFailed(
+                f"the embeddings API {url} does not answer ({first_line(error)}); check its address"
+            ) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptResponse(f"the embeddings API {url} answers with no list of vectors ({first_line(error)})") from error
+            raise CorruptResponse(
+                f"the embeddings API {url} answers with no list of vectors ({first_line(error)})"
+            ) from error
         if len(rows) != len(texts):
-            raise CorruptResponse(f"the embeddings API {url} gave {len(rows)} vectors for {len(texts)} texts")
+            raise CorruptResponse(
+                f"the embeddings API {url} gave {len(rows)} vectors for {len(texts)} texts"
+            )
         return rows
 
 

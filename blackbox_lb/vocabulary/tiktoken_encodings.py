@@ -17,7 +17,9 @@ def encoding_names() -> Sequence[str]:
     try:
         return tiktoken.list_encoding_names()
     except (ImportError, ValueError) as error:
-        raise InputError(f"a plugin of tiktoken cannot be loaded: {error}; update it, or uninstall it") from error
+        raise InputError(
+            f"a plugin of tiktoken cannot be loaded: {error}; update it, or uninstall it"
+        ) from error
 
 
 def read_encoding(name: str) -> Vocabulary:
@@ -41,7 +43,9 @@ def read_encoding(name: str) -> Vocabulary:
         except KeyError:  # ids between the special tokens have no token
             continue
     # Two names of one id: the plainer one first, so that a token is never printed as reserved.
-    ordered = dict(sorted(special.items(), key=lambda item: (item[1], "reserved" in item[0], item[0])))
+    ordered = dict(
+        sorted(special.items(), key=lambda item: (item[1], "reserved" in item[0], item[0]))
+    )
     return Vocabulary(name, ordinary, ordered, encoding.n_vocab, encoding.encode_ordinary)
 
 
@@ -63,7 +67,11 @@ def _unread(name: str, error: OSError) -> str:
     if address is None:  # no failed download: the cache itself
         return f"tiktoken cannot read or write its cache for {name}: {error}; TIKTOKEN_CACHE_DIR says where it is"
     folder = cache_folder()
-    where = "tiktoken's cache is switched off" if folder is None else f"it is not in tiktoken's cache {folder}"
+    where = (
+        "tiktoken's cache is switched off"
+        if folder is None
+        else f"it is not in tiktoken's cache {folder}"
+    )
     return (
         f"{name} needs the rank file {address}: {where}, and it cannot be fetched ({type(error).__name__}). Fetch it on a "
         f"machine with internet, save it as {cache_name(address)} in a folder, and set TIKTOKEN_CACHE_DIR to that folder"

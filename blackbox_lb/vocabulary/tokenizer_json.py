@@ -36,13 +36,21 @@ def read_tokenizer_json(path: Path) -> Vocabulary:
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"cannot read {path}: {error}; give the model's own tokenizer.json") from error
+        raise InputError(
+            f"cannot read {path}: {error}; give the model's own tokenizer.json"
+        ) from error
     _same_ids(path, document.get("added_tokens") or [], tokenizer)
     decode, decode_added = _decoding(path, _flat(document.get("decoder")))
     added = tokenizer.get_added_tokens_decoder()
-    table = {number: decode(piece) for piece, number in tokenizer.get_vocab(with_added_tokens=False).items()}
+    table = {
+        number: decode(piece)
+        for piece, number in tokenizer.get_vocab(with_added_tokens=False).items()
+    }
     size = 1 + max([*table, *added], default=-1)
-    table |= {number: None if token.special else decode_added(token.content) for number, token in added.items()}
+    table |= {
+        number: None if token.special else decode_added(token.content)
+        for number, token in added.items()
+    }
     ordinary = {number: raw for number, raw in sorted(table.items()) if raw is not None}
     special = {token.content: number for number, token in added.items() if token.special}
 
@@ -50,7 +58,9 @@ def read_tokenizer_json(path: Path) -> Vocabulary:
         try:
             return list(tokenizer.encode(text, add_special_tokens=False).ids)
         except Exception as error:  # the library raises nothing more specific
-            raise InputError(f"the tokenizer in {path} cannot encode {text[:40]!r}: {error}") from error
+            raise InputError(
+                f"the tokenizer in {path} cannot encode {text[:40]!r}: {error}"
+            ) from error
 
     return Vocabulary(str(path), ordinary, special, size, encode)
 
@@ -63,7 +73,9 @@ def _tokenizer(path: Path, text: str) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing more specific
-        raise InputError(f"{path} is no tokenizer.json that the tokenizers library reads: {error}; give the model's own") from error
+        raise InputError(
+            f"{path} is no tokenizer.json that the tokenizers library reads: {error}; give the model's own"
+        ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # the property's name means: encode them as text
@@ -108,7 +120,11 @@ def _is_space(step: Mapping[str, Any]) -> bool:
     """Whether a decoder's step turns U+2581 into a space."""
     if step.get("type") == "Metaspace":
         return bool(step.get("replacement") == SPACE)
-    return step.get("type") == "Replace" and step.get("pattern") == {"String": SPACE} and step.get("content") == " "
+    return (
+        step.get("type") == "Replace"
+        and step.get("pattern") == {"String": SPACE}
+        and step.get("content") == " "
+    )
 
 
 def _utf8(piece: str) -> bytes | None:

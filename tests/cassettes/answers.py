@@ -50,7 +50,11 @@ SMOLLM2_IDS: Mapping[Token, int] = {
 
 def usage(prompt: int, generated: int) -> JSON:
     """What is paid for, in tokens."""
-    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+    }
 
 
 DETAILS = {
@@ -67,7 +71,12 @@ DETAILS = {
 # --- OpenAI: schemas CreateChatCompletionResponse, ChatCompletionTokenLogprob, CreateCompletionResponse ---
 
 
-def openai_chat(story: Story, samples: Sequence[Sequence[Token]], prompt: int, model: str = "gpt-4o-mini-2024-07-18") -> JSON:
+def openai_chat(
+    story: Story,
+    samples: Sequence[Sequence[Token]],
+    prompt: int,
+    model: str = "gpt-4o-mini-2024-07-18",
+) -> JSON:
     """One choice a sample, with 20 alternatives a token. ``prompt``: its tokens."""
     choices = [_choice(index, story, tokens) for index, tokens in enumerate(samples)]
     return chat(choices, prompt, sum(map(len, samples)), model)
@@ -97,7 +106,12 @@ def _choice(index: int, story: Story, tokens: Sequence[Token]) -> JSON:
     ]
     return {
         "index": index,
-        "message": {"role": "assistant", "content": text_of(tokens), "refusal": None, "annotations": []},
+        "message": {
+            "role": "assistant",
+            "content": text_of(tokens),
+            "refusal": None,
+            "annotations": [],
+        },
         "logprobs": {"content": content, "refusal": None},
         "finish_reason": "stop",
     }
@@ -105,7 +119,11 @@ def _choice(index: int, story: Story, tokens: Sequence[Token]) -> JSON:
 
 def _alternative(token: Token, logprob: float) -> JSON:
     """Fragments of characters are printed as escapes, a special token has no bytes."""
-    return {"token": _escaped(token), "logprob": logprob, "bytes": None if isinstance(token, str) else list(token)}
+    return {
+        "token": _escaped(token),
+        "logprob": logprob,
+        "bytes": None if isinstance(token, str) else list(token),
+    }
 
 
 def _escaped(token: Token) -> str:
@@ -115,8 +133,13 @@ def _escaped(token: Token) -> str:
 def openai_legacy(story: Story, tokens: Sequence[Token], prompt: str, prompt_tokens: int) -> JSON:
     """Parallel lists of strings. A sampled token outside its list of five stands beside it; the lists have no order."""
     places = drawn(story, tokens)
-    tops = [{_key(token): value for token, value in [*at.listed[:5], (at.token, at.logprob)]} for at in places]
-    starts = [len(b"".join(map(raw, tokens[:t])).decode("utf-8", "ignore")) for t in range(len(tokens))]
+    tops = [
+        {_key(token): value for token, value in [*at.listed[:5], (at.token, at.logprob)]}
+        for at in places
+    ]
+    starts = [
+        len(b"".join(map(raw, tokens[:t])).decode("utf-8", "ignore")) for t in range(len(tokens))
+    ]
     logprobs = {
         "tokens": [_key(token) for token in tokens],
         "token_logprobs": [at.logprob for at in places],
@@ -128,7 +151,9 @@ def openai_legacy(story: Story, tokens: Sequence[Token], prompt: str, prompt_tok
         "object": "text_completion",
         "created": NOW,
         "model": "gpt-3.5-turbo-instruct",
-        "choices": [{"text": text_of(tokens), "index": 0, "logprobs": logprobs, "finish_reason": "length"}],
+        "choices": [
+            {"text": text_of(tokens), "index": 0, "logprobs": logprobs, "finish_reason": "length"}
+        ],
         "usage": usage(prompt_tokens, len(tokens)),
     }
 
@@ -140,14 +165,22 @@ def _key(token: Token) -> str:
 
 # --- Azure: schemas createChatCompletionResponse, contentFilterPromptResults, contentFilterChoiceResults ---
 
-SAFE: JSON = {name: {"filtered": False, "severity": "safe"} for name in ("hate", "self_harm", "sexual", "violence")}
+SAFE: JSON = {
+    name: {"filtered": False, "severity": "safe"}
+    for name in ("hate", "self_harm", "sexual", "violence")
+}
 HATE: JSON = {**SAFE, "hate": {"filtered": True, "severity": "high"}}
 
 
 def filtered(answer: JSON, *withheld: int) -> JSON:
     """OpenAI's answer as it leaves Azure's filter: of a ``withheld`` choice neither message nor logprobs are left."""
     choices = [
-        {"index": choice["index"], "finish_reason": "content_filter", "logprobs": None, "content_filter_results": HATE}
+        {
+            "index": choice["index"],
+            "finish_reason": "content_filter",
+            "logprobs": None,
+            "content_filter_results": HATE,
+        }
         if choice["index"] in withheld
         else {**choice, "content_filter_results": SAFE}
         for choice in answer["choices"]
@@ -159,7 +192,13 @@ def filtered(answer: JSON, *withheld: int) -> JSON:
 # --- Fireworks: its SDK's NewLogProbsContent and NewLogProbsContentTopLogProbs ---
 
 
-def fireworks(story: Story, tokens: Sequence[Token], bias: Mapping[Token, float] | None = None, *, chat: bool = True) -> JSON:
+def fireworks(
+    story: Story,
+    tokens: Sequence[Token],
+    bias: Mapping[Token, float] | None = None,
+    *,
+    chat: bool = True,
+) -> JSON:
     """Five alternatives. ``logprob`` is the model's, ``sampling_logprob`` that of softmax(logits + bias)."""
     entries = []
     for t, at in enumerate(drawn(story, tokens)):
@@ -171,19 +210,30 @@ def fireworks(story: Story, tokens: Sequence[Token], bias: Mapping[Token, float]
             "top_logprobs": [_named(*pair) for pair in at.listed[:5]],
         }
         entries.append(entry)
-    said = {"message": {"role": "assistant", "content": text_of(tokens)}} if chat else {"text": text_of(tokens)}
+    said = (
+        {"message": {"role": "assistant", "content": text_of(tokens)}}
+        if chat
+        else {"text": text_of(tokens)}
+    )
     return {
         "id": "constructed",
         "object": "chat.completion" if chat else "text_completion",
         "created": NOW,
         "model": FIREWORKS_MODEL,
-        "choices": [{"index": 0, **said, "logprobs": {"content": entries}, "finish_reason": "stop"}],
+        "choices": [
+            {"index": 0, **said, "logprobs": {"content": entries}, "finish_reason": "stop"}
+        ],
         "usage": usage(QUESTION_TOKENS + (CHAT_TOKENS if chat else 0), len(tokens)),
     }
 
 
 def _named(token: Token, logprob: float) -> JSON:
-    return {"token": _printed(token), "bytes": list(_printed(token).encode()), "logprob": logprob, "token_id": SMOLLM2_IDS[token]}
+    return {
+        "token": _printed(token),
+        "bytes": list(_printed(token).encode()),
+        "logprob": logprob,
+        "token_id": SMOLLM2_IDS[token],
+    }
 
 
 def _printed(token: Token) -> str:
@@ -191,7 +241,9 @@ def _printed(token: Token) -> str:
     return raw(token).decode("utf-8", "replace")
 
 
-def _tilted(listed: Sequence[tuple[Token, float]], sampled: Token, bias: Mapping[Token, float]) -> float:
+def _tilted(
+    listed: Sequence[tuple[Token, float]], sampled: Token, bias: Mapping[Token, float]
+) -> float:
     """log p + delta - log(1 + sum over biased tokens of p (e^delta - 1)); all biased tokens must be listed."""
     logprobs = dict(listed)
     moved = sum(math.exp(logprobs[token]) * math.expm1(nats) for token, nats in bias.items())
@@ -205,14 +257,32 @@ def lmstudio_response(story: Story, tokens: Sequence[Token], *, logprobs: bool =
     """The Responses API; ``bytes`` are those of the printed text. Without logprobs the list is empty."""
 
     def alternative(token: Token, logprob: float | None) -> JSON:
-        return {"token": _printed(token), "logprob": logprob, "bytes": list(_printed(token).encode())}
+        return {
+            "token": _printed(token),
+            "logprob": logprob,
+            "bytes": list(_printed(token).encode()),
+        }
 
     entries = [
-        {**alternative(at.token, at.logprob), "top_logprobs": [alternative(*pair) for pair in at.listed[:5]]}
+        {
+            **alternative(at.token, at.logprob),
+            "top_logprobs": [alternative(*pair) for pair in at.listed[:5]],
+        }
         for at in drawn(story, tokens)
     ]
-    part = {"type": "output_text", "text": text_of(tokens), "annotations": [], "logprobs": entries if logprobs else []}
-    message = {"id": "msg_constructed", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    part = {
+        "type": "output_text",
+        "text": text_of(tokens),
+        "annotations": [],
+        "logprobs": entries if logprobs else [],
+    }
+    message = {
+        "id": "msg_constructed",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
     return {
         "id": "resp_constructed",
         "object": "response",

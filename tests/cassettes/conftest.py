@@ -39,7 +39,10 @@ def _response(response: dict[str, Any]) -> dict[str, Any]:
 
 def _same_body(one: Any, other: Any) -> None:
     # As text, because 5 and 5.0 are equal and a provider that wants whole numbers takes only one of them.
-    first, second = (json.dumps(json.loads(each.body), sort_keys=True) if each.body else "" for each in (one, other))
+    first, second = (
+        json.dumps(json.loads(each.body), sort_keys=True) if each.body else ""
+        for each in (one, other)
+    )
     if first != second:
         raise AssertionError(f"{first} is not {second}")
 

@@ -41,7 +41,12 @@ class Exchange:
 
 Scenes: TypeAlias = dict[str, list[Exchange]]
 
-NEUTRAL: JSON = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+NEUTRAL: JSON = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
 CAPITAL, EMOJI = "Name the capital of Estonia in one word.", "Show a parrot as one emoji."
 CAPITAL_TOKENS, EMOJI_TOKENS = 9 + 7, 8 + 7
 """Tokens of the text under o200k_base and 7 that chat puts around it."""
@@ -72,14 +77,28 @@ OWL: list[Token] = [b"\xf0\x9f", b"\xa6", b"\x89"]
 def asked(text: str, model: str = "gpt-4o-mini", **more: Any) -> JSON:
     """A request of the chat endpoint with neutral sampling and 20 alternatives."""
     logprobs = {"logprobs": True, "top_logprobs": 20}
-    return {"model": model, "messages": said(text), **NEUTRAL, "max_completion_tokens": 16, **logprobs, **more}
+    return {
+        "model": model,
+        "messages": said(text),
+        **NEUTRAL,
+        "max_completion_tokens": 16,
+        **logprobs,
+        **more,
+    }
 
 
-def to_openai(body: JSON, answer: JSON, status: int = 200, headers: Mapping[str, str] | None = None) -> Exchange:
+def to_openai(
+    body: JSON, answer: JSON, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Exchange:
     return Exchange(f"{OPENAI}/chat/completions", body, answer, status, headers or {})
 
 
-def openai_error(message: str, kind: str = "invalid_request_error", param: str | None = None, code: str | None = None) -> JSON:
+def openai_error(
+    message: str,
+    kind: str = "invalid_request_error",
+    param: str | None = None,
+    code: str | None = None,
+) -> JSON:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -88,18 +107,31 @@ def openai() -> Scenes:
     bias = {"720": 15, "1105": 5, "13": -100}
     entries = {str(token): 1 for token in range(1000, 1301)}
     client = {"messages": said(CAPITAL), "model": "gpt-4o-mini", "logit_bias": bias}
-    plain = {"index": 0, "message": {"role": "assistant", "content": "Reval", "refusal": None, "annotations": []}}
-    reval = chat([{**plain, "logprobs": None, "finish_reason": "stop"}], CAPITAL_TOKENS, 2, "gpt-4o-mini-2024-07-18")
+    plain = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Reval", "refusal": None, "annotations": []},
+    }
+    reval = chat(
+        [{**plain, "logprobs": None, "finish_reason": "stop"}],
+        CAPITAL_TOKENS,
+        2,
+        "gpt-4o-mini-2024-07-18",
+    )
     return {
         "collect": [
             MODELS,
-            to_openai(asked(CAPITAL, n=3), openai_chat(ESTONIA, [TALLINN, [*TALLINN, b"."], REVAL], CAPITAL_TOKENS)),
+            to_openai(
+                asked(CAPITAL, n=3),
+                openai_chat(ESTONIA, [TALLINN, [*TALLINN, b"."], REVAL], CAPITAL_TOKENS),
+            ),
             to_openai(asked(EMOJI, n=3), openai_chat(PARROT, [POLLY, POLLY, OWL], EMOJI_TOKENS)),
         ],
         "a_biased_request": [
             MODELS,
             free,
-            to_openai(asked(CAPITAL, logit_bias=bias), openai_chat(ESTONIA, [REVAL], CAPITAL_TOKENS)),
+            to_openai(
+                asked(CAPITAL, logit_bias=bias), openai_chat(ESTONIA, [REVAL], CAPITAL_TOKENS)
+            ),
         ],
         "a_client_with_a_bias": [to_openai(client, reval)],
         "completions_endpoint": [MODELS, *_legacy()],
@@ -108,7 +140,9 @@ def openai() -> Scenes:
             MODELS,
             to_openai(
                 asked(CAPITAL, logit_bias=entries),
-                openai_error("You provided 301 logit biases, but can provide at most 300", param="logit_bias"),
+                openai_error(
+                    "You provided 301 logit biases, but can provide at most 300", param="logit_bias"
+                ),
                 400,
             ),
         ],
@@ -117,9 +151,22 @@ def openai() -> Scenes:
 
 
 def _legacy() -> list[Exchange]:
-    request = {"model": "gpt-3.5-turbo-instruct", "prompt": BARE, **NEUTRAL, "max_tokens": 3, "logprobs": 5}
-    completions: list[list[Token]] = [[b" Tall", b"inn", b"."], [b" R", b"iga"], [b" \xf0\x9f", b"\xa6", b"\x89"]]
-    return [Exchange(f"{OPENAI}/completions", request, openai_legacy(LEGACY, each, BARE, 5)) for each in completions]
+    request = {
+        "model": "gpt-3.5-turbo-instruct",
+        "prompt": BARE,
+        **NEUTRAL,
+        "max_tokens": 3,
+        "logprobs": 5,
+    }
+    completions: list[list[Token]] = [
+        [b" Tall", b"inn", b"."],
+        [b" R", b"iga"],
+        [b" \xf0\x9f", b"\xa6", b"\x89"],
+    ]
+    return [
+        Exchange(f"{OPENAI}/completions", request, openai_legacy(LEGACY, each, BARE, 5))
+        for each in completions
+    ]
 
 
 def _openai_refusals() -> Scenes:
@@ -131,15 +178,30 @@ def _openai_refusals() -> Scenes:
         "the docs: https://platform.openai.com/docs/guides/error-codes/api-errors."
     )
     return {
-        "a_wrong_key": [Exchange(MODELS.url, None, openai_error(shown, code="invalid_api_key"), 401)],
-        "an_unknown_model": [MODELS, to_openai(asked(CAPITAL, "gpt-4o-tiny"), openai_error(unknown, code="model_not_found"), 404)],
+        "a_wrong_key": [
+            Exchange(MODELS.url, None, openai_error(shown, code="invalid_api_key"), 401)
+        ],
+        "an_unknown_model": [
+            MODELS,
+            to_openai(
+                asked(CAPITAL, "gpt-4o-tiny"), openai_error(unknown, code="model_not_found"), 404
+            ),
+        ],
         "a_model_without_logprobs": [
             MODELS,
-            to_openai(asked(CAPITAL, "gpt-4.1-thinking"), openai_error(lacks, param="logprobs", code="unsupported_parameter"), 400),
+            to_openai(
+                asked(CAPITAL, "gpt-4.1-thinking"),
+                openai_error(lacks, param="logprobs", code="unsupported_parameter"),
+                400,
+            ),
         ],
         "a_spent_quota": [
             MODELS,
-            to_openai(asked(CAPITAL), openai_error(spent, "insufficient_quota", code="insufficient_quota"), 429),
+            to_openai(
+                asked(CAPITAL),
+                openai_error(spent, "insufficient_quota", code="insufficient_quota"),
+                429,
+            ),
         ],
     }
 
@@ -156,7 +218,9 @@ def _rate_limit() -> list[Exchange]:
     refusal = openai_error(message, "tokens", code="rate_limit_exceeded")
     return [
         to_openai(asked(CAPITAL), refusal, 429, _budget(limit, limit - used) | asks),
-        to_openai(asked(CAPITAL), openai_chat(ESTONIA, [TALLINN], CAPITAL_TOKENS), 200, _budget(limit, 0)),
+        to_openai(
+            asked(CAPITAL), openai_chat(ESTONIA, [TALLINN], CAPITAL_TOKENS), 200, _budget(limit, 0)
+        ),
     ]
 
 
@@ -164,7 +228,12 @@ def _budget(limit: int, left: int) -> dict[str, str]:
     milliseconds = (limit - left) * 60_000 // limit
     tokens = "1m0s" if milliseconds == 60_000 else f"{milliseconds / 1000}s"
     requests = {"limit-requests": "500", "remaining-requests": "499", "reset-requests": "120ms"}
-    told = {**requests, "limit-tokens": str(limit), "remaining-tokens": str(left), "reset-tokens": tokens}
+    told = {
+        **requests,
+        "limit-tokens": str(limit),
+        "remaining-tokens": str(left),
+        "reset-tokens": tokens,
+    }
     return {f"x-ratelimit-{name}": value for name, value in told.items()}
 
 
@@ -173,7 +242,10 @@ def _budget(limit: int, left: int) -> dict[str, str]:
 AZURE = "https://example-resource.openai.azure.com/openai"
 DEPLOYMENT = "capitals"
 AZURE_MODELS = listing(f"{AZURE}/v1/models", "gpt-4o-mini-2024-07-18")
-BAD_PROMPT, BAD_ANSWER = "A prompt that the filter refuses.", "A prompt with an answer that the filter withholds."
+BAD_PROMPT, BAD_ANSWER = (
+    "A prompt that the filter refuses.",
+    "A prompt with an answer that the filter withholds.",
+)
 REFUSED = {
     "error": {
         "message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy. Please modify "
@@ -221,13 +293,22 @@ def azure() -> Scenes:
         ],
         "a_filtered_completion": [
             AZURE_MODELS,
-            to_azure(asked(BAD_ANSWER, DEPLOYMENT, n=2), filtered(openai_chat(ESTONIA, [[*TALLINN, b"."], TALLINN], 11 + 7), 0)),
+            to_azure(
+                asked(BAD_ANSWER, DEPLOYMENT, n=2),
+                filtered(openai_chat(ESTONIA, [[*TALLINN, b"."], TALLINN], 11 + 7), 0),
+            ),
         ],
         "an_unknown_deployment": [
             AZURE_MODELS,
-            to_azure(asked(CAPITAL, "nowhere"), {"error": {"code": "DeploymentNotFound", "message": missing}}, 404),
+            to_azure(
+                asked(CAPITAL, "nowhere"),
+                {"error": {"code": "DeploymentNotFound", "message": missing}},
+                404,
+            ),
         ],
-        "a_wrong_key": [Exchange(AZURE_MODELS.url, None, {"error": {"code": "401", "message": denied}}, 401)],
+        "a_wrong_key": [
+            Exchange(AZURE_MODELS.url, None, {"error": {"code": "401", "message": denied}}, 401)
+        ],
     }
 
 
@@ -235,13 +316,25 @@ def azure_classic() -> Scenes:
     """The deployment is in the path, every request names an api-version, and tokens are limited by ``max_tokens``."""
     version = "api-version=2024-10-21"
     url = f"{AZURE}/deployments/{DEPLOYMENT}/chat/completions?{version}"
-    body = {("max_tokens" if key == "max_completion_tokens" else key): value for key, value in asked(CAPITAL, DEPLOYMENT).items()}
+    body = {
+        ("max_tokens" if key == "max_completion_tokens" else key): value
+        for key, value in asked(CAPITAL, DEPLOYMENT).items()
+    }
     sampled = filtered(openai_chat(ESTONIA, [TALLINN], CAPITAL_TOKENS))
-    client = {"messages": said(CAPITAL), "model": DEPLOYMENT, "max_tokens": 16, "logit_bias": {"155897": 2}}
+    client = {
+        "messages": said(CAPITAL),
+        "model": DEPLOYMENT,
+        "max_tokens": 16,
+        "logit_bias": {"155897": 2},
+    }
     return {
         "collect": [
             listing(f"{AZURE}/models?{version}", "gpt-4o-mini-2024-07-18"),
-            Exchange(url, {**body, "n": 2}, filtered(openai_chat(ESTONIA, [TALLINN, [*TALLINN, b"."]], CAPITAL_TOKENS))),
+            Exchange(
+                url,
+                {**body, "n": 2},
+                filtered(openai_chat(ESTONIA, [TALLINN, [*TALLINN, b"."]], CAPITAL_TOKENS)),
+            ),
         ],
         "a_client_with_a_bias": [Exchange(url, client, _without_logprobs(sampled))],
     }
@@ -254,11 +347,22 @@ def _without_logprobs(answer: JSON) -> JSON:
 # --- Fireworks --------------------------------------------------------------------------------------------------------------
 
 FIREWORKS = "https://api.fireworks.ai/inference/v1"
-FIREWORKS_NEUTRAL: JSON = {**NEUTRAL, "top_k": 0, "min_p": 0.0, "typical_p": 1.0, "repetition_penalty": 1.0}
+FIREWORKS_NEUTRAL: JSON = {
+    **NEUTRAL,
+    "top_k": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repetition_penalty": 1.0,
+}
 
 
 def to_fireworks(prompt: JSON, **more: Any) -> JSON:
-    rest = {"max_tokens": 8, "logprobs": True, "top_logprobs": 5, "context_length_exceeded_behavior": "error"}
+    rest = {
+        "max_tokens": 8,
+        "logprobs": True,
+        "top_logprobs": 5,
+        "context_length_exceeded_behavior": "error",
+    }
     return {"model": FIREWORKS_MODEL, **prompt, **FIREWORKS_NEUTRAL, **rest, **more}
 
 
@@ -269,15 +373,36 @@ def fireworks_ai() -> Scenes:
     bias: dict[Token, float] = {b"No": 2.5, b"Yes": -1.25}
     biased = {str(SMOLLM2_IDS[token]): nats for token, nats in bias.items()}
     unknown = "Extra inputs are not permitted, field: 'xtc_probability', value: 0.0"
-    refusal = {"object": "error", "type": "invalid_request_error", "code": "invalid_request_error", "message": unknown}
+    refusal = {
+        "object": "error",
+        "type": "invalid_request_error",
+        "code": "invalid_request_error",
+        "message": unknown,
+    }
     return {
-        "collect": [models, *(Exchange(url, to_fireworks(question), fireworks(SKY, each)) for each in (yes, no, sure))],
-        "a_biased_request": [models, Exchange(url, to_fireworks(question, logit_bias=biased), fireworks(SKY, no, bias))],
+        "collect": [
+            models,
+            *(
+                Exchange(url, to_fireworks(question), fireworks(SKY, each))
+                for each in (yes, no, sure)
+            ),
+        ],
+        "a_biased_request": [
+            models,
+            Exchange(url, to_fireworks(question, logit_bias=biased), fireworks(SKY, no, bias)),
+        ],
         "completions_endpoint": [
             models,
-            Exchange(f"{FIREWORKS}/completions", to_fireworks({"prompt": QUESTION}), fireworks(SKY, yes, chat=False)),
+            Exchange(
+                f"{FIREWORKS}/completions",
+                to_fireworks({"prompt": QUESTION}),
+                fireworks(SKY, yes, chat=False),
+            ),
         ],
-        "an_unknown_field": [models, Exchange(url, to_fireworks(question, xtc_probability=0.0), {"error": refusal}, 400)],
+        "an_unknown_field": [
+            models,
+            Exchange(url, to_fireworks(question, xtc_probability=0.0), {"error": refusal}, 400),
+        ],
     }
 
 
@@ -295,9 +420,16 @@ def lm_studio() -> Scenes:
     url = f"{LMSTUDIO}/responses"
     without = lmstudio_response(SKY, samples[0], logprobs=False)
     return {
-        "collect": [models, *(Exchange(url, request, lmstudio_response(SKY, each)) for each in samples)],
+        "collect": [
+            models,
+            *(Exchange(url, request, lmstudio_response(SKY, each)) for each in samples),
+        ],
         "an_answer_without_logprobs": [models, Exchange(url, request, without)],
-        "judging": [models, *_judged({}, ("Yes, it is.", 5), ("Yes.", 2)), *_judged({"28": -100.0}, ("Yes.", 2), ("Yes", 1))],
+        "judging": [
+            models,
+            *_judged({}, ("Yes, it is.", 5), ("Yes.", 2)),
+            *_judged({"28": -100.0}, ("Yes.", 2), ("Yes", 1)),
+        ],
     }
 
 
@@ -307,7 +439,13 @@ def _judged(bias: Mapping[str, float], *texts: tuple[str, int]) -> list[Exchange
     return [
         Exchange(
             f"{LMSTUDIO}/chat/completions",
-            {"model": LMSTUDIO_MODEL, "messages": said(prompt), **LMSTUDIO_NEUTRAL, "max_tokens": 8, **added},
+            {
+                "model": LMSTUDIO_MODEL,
+                "messages": said(prompt),
+                **LMSTUDIO_NEUTRAL,
+                "max_tokens": 8,
+                **added,
+            },
             lmstudio_chat(text, prompt_tokens, generated),
         )
         for prompt, prompt_tokens in ((QUESTION, 10 + 30), (OTHER, 9 + 30))

@@ -47,10 +47,20 @@ def exchanges(path: Path) -> list[tuple[Request, dict[str, Any]]]:
 def test_every_cassette_belongs_to_a_test() -> None:
     """A constructed one to the test of its folder and name, a recorded one to the test of its name, which has one."""
     tests = {
-        kind: set(re.findall(r"^def test_(\w+)", Path(__file__).with_name(f"test_{kind}.py").read_text(), re.MULTILINE))
+        kind: set(
+            re.findall(
+                r"^def test_(\w+)",
+                Path(__file__).with_name(f"test_{kind}.py").read_text(),
+                re.MULTILINE,
+            )
+        )
         for kind in ("constructed", "recorded")
     }
-    made = {f"{path.parent.name}_{path.stem}".replace("-", "_") for path in FILES if path.parent.name in SOURCES}
+    made = {
+        f"{path.parent.name}_{path.stem}".replace("-", "_")
+        for path in FILES
+        if path.parent.name in SOURCES
+    }
     recorded = {path.stem for path in FILES if path.parent.name not in SOURCES}
     assert made <= tests["constructed"]
     assert recorded == tests["recorded"]
@@ -58,7 +68,11 @@ def test_every_cassette_belongs_to_a_test() -> None:
 
 def test_every_cassette_says_where_it_is_from() -> None:
     """The README's table lists every folder, as recorded or constructed; in the first line of each file stands the same."""
-    rows = re.findall(r"^\| `([\w-]+)/` \| (recorded|constructed) \|", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([\w-]+)/` \| (recorded|constructed) \|",
+        (FOLDER / "README.md").read_text(),
+        re.MULTILINE,
+    )
     assert {folder for folder, _ in rows} == {path.parent.name for path in FILES}
     assert len(rows) == len(dict(rows))
     for path in FILES:
@@ -71,7 +85,9 @@ def test_constructed_cassettes_are_what_is_constructed() -> None:
     made = cassettes()
     assert {name_of(path) for path in FILES if path.parent.name in SOURCES} == set(made)
     for name, content in made.items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == content, f"{name}: run python -m tests.cassettes.construct"
+        assert (FOLDER / name).read_text(encoding="utf-8") == content, (
+            f"{name}: run python -m tests.cassettes.construct"
+        )
 
 
 @every_cassette
@@ -86,7 +102,9 @@ def test_no_cassette_holds_a_secret(path: Path, vcr_config: dict[str, Any]) -> N
 
 
 @every_cassette
-def test_no_cassette_answers_another_body(path: Path, vcr_config: dict[str, Any], pytestconfig: pytest.Config) -> None:
+def test_no_cassette_answers_another_body(
+    path: Path, vcr_config: dict[str, Any], pytestconfig: pytest.Config
+) -> None:
     """The order of fields is free; one more, one less, another number or the same number of another kind is another request."""
     from vcr import VCR
     from vcr.matchers import requests_match
@@ -119,11 +137,16 @@ def others(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if isinstance(bias := body.get("logit_bias"), dict):
         token, nats = next(iter(bias.items()))
         yield {**body, "logit_bias": {**bias, token: -nats}}
-        yield {**body, "logit_bias": {**bias, token: float(nats) if isinstance(nats, int) else int(nats)}}
+        yield {
+            **body,
+            "logit_bias": {**bias, token: float(nats) if isinstance(nats, int) else int(nats)},
+        }
         yield {**body, "logit_bias": {**bias, "7": 1}}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name in SOURCES], ids=name_of)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.parent.name in SOURCES], ids=name_of
+)
 def test_constructed_numbers_agree(path: Path) -> None:
     """Lists run from the most likely and hold at most the whole mass, the sampled token has one logprob, and usage adds up."""
     for _, answer in exchanges(path):
@@ -132,10 +155,17 @@ def test_constructed_numbers_agree(path: Path) -> None:
                 logprobs = [each["logprob"] for each in top]
                 assert logprobs == sorted(logprobs, reverse=True)
                 assert sum(map(exp, logprobs)) < 1
-                assert [each["logprob"] for each in top if each["token"] == found["token"]] in ([], [found["logprob"]])
+                assert [each["logprob"] for each in top if each["token"] == found["token"]] in (
+                    [],
+                    [found["logprob"]],
+                )
                 assert found["logprob"] < 0
             if "total_tokens" in found:
-                parts = [value for name, value in found.items() if re.fullmatch(r"(prompt|completion|input|output)_tokens", name)]
+                parts = [
+                    value
+                    for name, value in found.items()
+                    if re.fullmatch(r"(prompt|completion|input|output)_tokens", name)
+                ]
                 assert found["total_tokens"] == sum(parts)
 
 

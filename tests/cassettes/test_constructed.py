@@ -19,7 +19,13 @@ from blackbox_lb.api.transport import retries as retrying
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.client import apply
-from blackbox_lb.errors import AuthenticationFailed, ModelUnsuitable, NoLogprobs, QuotaExhausted, RequestRejected
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ModelUnsuitable,
+    NoLogprobs,
+    QuotaExhausted,
+    RequestRejected,
+)
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
@@ -35,7 +41,10 @@ if TYPE_CHECKING:
     from vcr.cassette import Cassette
 
 T = TypeVar("T")
-CAPITAL, EMOJI = Prompt.user("Name the capital of Estonia in one word."), Prompt.user("Show a parrot as one emoji.")
+CAPITAL, EMOJI = (
+    Prompt.user("Name the capital of Estonia in one word."),
+    Prompt.user("Show a parrot as one emoji."),
+)
 QUESTION = Prompt.user("Is the sky blue? Answer yes or no.")
 SIXTEEN = Sampling(max_tokens=16)
 EIGHT = Sampling(max_tokens=8, top_logprobs=5)
@@ -80,16 +89,32 @@ def default_cassette_name(request: pytest.FixtureRequest) -> str:
     named = request.node.get_closest_marker("default_cassette")
     if named is not None:
         return str(named.args[0])
-    name = str(request.function.__name__).removeprefix("test_").replace("azure_classic", "azure-classic")
+    name = (
+        str(request.function.__name__)
+        .removeprefix("test_")
+        .replace("azure_classic", "azure-classic")
+    )
     return name.replace("_", "/", 1)
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Placeholders for keys, nothing else that a user's shell may hold, and no waiting but what a provider asks for."""
-    for name in ("OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_API_VERSION", "AZURE_OPENAI_AD_TOKEN"):
+    for name in (
+        "OPENAI_BASE_URL",
+        "OPENAI_ORG_ID",
+        "OPENAI_PROJECT_ID",
+        "OPENAI_API_VERSION",
+        "AZURE_OPENAI_AD_TOKEN",
+    ):
         monkeypatch.delenv(name, raising=False)
-    for name in ("FIREWORKS_BASE_URL", "LMSTUDIO_BASE_URL", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+    for name in (
+        "FIREWORKS_BASE_URL",
+        "LMSTUDIO_BASE_URL",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://example-resource.openai.azure.com")
@@ -120,7 +145,12 @@ def talk(provider: str, work: Callable[[Session], Awaitable[T]], **options: Any)
     return asyncio.run(go())
 
 
-def ask(provider: str, sampling: Sampling = SIXTEEN, bias: dict[int, float] | None = None, **options: Any) -> Completion:
+def ask(
+    provider: str,
+    sampling: Sampling = SIXTEEN,
+    bias: dict[int, float] | None = None,
+    **options: Any,
+) -> Completion:
     """One completion of the question about a capital."""
     return talk(provider, lambda session: session.complete(CAPITAL, sampling, bias), **options)
 
@@ -129,7 +159,12 @@ Keys = tuple[tuple[str, ...], ...]
 
 
 def gathered(
-    provider: str, store: RolloutStore, prompts: Sequence[Prompt], samples: int, sampling: Sampling, **options: Any
+    provider: str,
+    store: RolloutStore,
+    prompts: Sequence[Prompt],
+    samples: int,
+    sampling: Sampling,
+    **options: Any,
 ) -> tuple[Keys, list[Completion]]:
     """Keys and completions of all prompts, collected into ``store``; a second run has nothing left to ask for."""
 
@@ -194,7 +229,9 @@ def test_openai_a_biased_request() -> None:
     async def work(session: Session) -> tuple[Completion, Completion]:
         assert session.highest_id == 199999
         assert session.tells_base_logprobs
-        return await session.complete(CAPITAL, SIXTEEN), await session.complete(CAPITAL, SIXTEEN, BIAS)
+        return await session.complete(CAPITAL, SIXTEEN), await session.complete(
+            CAPITAL, SIXTEEN, BIAS
+        )
 
     free, biased = talk("openai", work, **MINI)
     assert ids([free, biased]) == [[155897, 3148, 13], [720, 1105]]
@@ -208,7 +245,9 @@ def test_openai_a_biased_request() -> None:
 @pytest.mark.vcr
 def test_openai_a_client_with_a_bias() -> None:
     """A caller's own client sends the bias file's entries with its own request."""
-    answer = apply(openai.OpenAI(), bias_file("openai", "gpt-4o-mini", BIAS)).chat.completions.create(
+    answer = apply(
+        openai.OpenAI(), bias_file("openai", "gpt-4o-mini", BIAS)
+    ).chat.completions.create(
         model="gpt-4o-mini", messages=[{"role": "user", "content": CAPITAL.text}]
     )
     assert answer.choices[0].message.content == "Reval"
@@ -217,7 +256,14 @@ def test_openai_a_client_with_a_bias() -> None:
 def bias_file(provider: str, model: str, bias: dict[int, float]) -> Bias:
     """A bias as it is loaded from a file."""
     entries = tuple(Entry(id=token, text="", bias=nats) for token, nats in bias.items())
-    return Bias(provider=provider, model=model, tokenizer="t", reward="length", estimator="ips", entries=entries)
+    return Bias(
+        provider=provider,
+        model=model,
+        tokenizer="t",
+        reward="length",
+        estimator="ips",
+        entries=entries,
+    )
 
 
 @pytest.mark.vcr
@@ -226,12 +272,20 @@ def test_openai_completions_endpoint() -> None:
 
     async def work(session: Session) -> list[Completion]:
         sampling = Sampling(max_tokens=3, top_logprobs=5)
-        return [await session.complete(Prompt.user("The capital of Estonia is"), sampling) for _ in range(3)]
+        return [
+            await session.complete(Prompt.user("The capital of Estonia is"), sampling)
+            for _ in range(3)
+        ]
 
-    tallinn, riga, owl = drawn = talk("openai", work, model="gpt-3.5-turbo-instruct", endpoint="completions")
+    tallinn, riga, owl = drawn = talk(
+        "openai", work, model="gpt-3.5-turbo-instruct", endpoint="completions"
+    )
     assert ids(drawn) == [[42202, 6258, 13], [432, 16960], [11410, 99, 231]]
     assert [each.text for each in drawn] == [" Tallinn.", " Riga", " 🦉"]
-    assert all(each.whole and each.top_ids.shape == (each.n_tokens, 5) and (each.top_ids >= 0).all() for each in drawn)
+    assert all(
+        each.whole and each.top_ids.shape == (each.n_tokens, 5) and (each.top_ids >= 0).all()
+        for each in drawn
+    )
     assert 378 in tallinn.top_ids[1]
     assert 100257 in tallinn.top_ids[2]
     assert 432 not in riga.top_ids[0]
@@ -242,7 +296,10 @@ def test_openai_completions_endpoint() -> None:
 @pytest.mark.vcr
 def test_openai_a_wrong_key(vcr: Cassette) -> None:
     """One sentence that names the variable, after one request."""
-    with pytest.raises(AuthenticationFailed, match=r"answered 401: Incorrect API key.*check the key in OPENAI_API_KEY"):
+    with pytest.raises(
+        AuthenticationFailed,
+        match=r"answered 401: Incorrect API key.*check the key in OPENAI_API_KEY",
+    ):
         ask("openai", **MINI)
     assert vcr.play_count == 1
 
@@ -250,14 +307,20 @@ def test_openai_a_wrong_key(vcr: Cassette) -> None:
 @pytest.mark.vcr
 def test_openai_an_unknown_model() -> None:
     """The provider's sentence, and the question whether the name is right."""
-    with pytest.raises(RequestRejected, match=r"answered 404: The model `gpt-4o-tiny` does not exist.*is 'gpt-4o-tiny'"):
+    with pytest.raises(
+        RequestRejected,
+        match=r"answered 404: The model `gpt-4o-tiny` does not exist.*is 'gpt-4o-tiny'",
+    ):
         ask("openai", model="gpt-4o-tiny")
 
 
 @pytest.mark.vcr
 def test_openai_a_model_without_logprobs() -> None:
     """A model that no profile knows to be unsuitable says so itself; models that work are named."""
-    with pytest.raises(ModelUnsuitable, match=r"^gpt-4.1-thinking cannot be adapted.*'logprobs' is not supported.*gpt-4o"):
+    with pytest.raises(
+        ModelUnsuitable,
+        match=r"^gpt-4.1-thinking cannot be adapted.*'logprobs' is not supported.*gpt-4o",
+    ):
         ask("openai", model="gpt-4.1-thinking")
 
 
@@ -272,7 +335,10 @@ def test_openai_a_spent_quota(vcr: Cassette) -> None:
 @pytest.mark.vcr
 def test_openai_too_many_entries() -> None:
     """The limit is the provider's own words, should a profile ever allow more."""
-    with pytest.raises(RequestRejected, match="answered 400: You provided 301 logit biases, but can provide at most 300"):
+    with pytest.raises(
+        RequestRejected,
+        match="answered 400: You provided 301 logit biases, but can provide at most 300",
+    ):
         ask("openai", bias=dict.fromkeys(range(1000, 1301), 1.0), **MINI)
 
 
@@ -332,7 +398,10 @@ def test_azure_a_filtered_prompt(store: RolloutStore, vcr: Cassette) -> None:
     examples = [Example(prompt.text, prompt) for prompt in prompts]
     training = training_set(store, examples, keys, parse_reward("length", max_tokens=16))
     assert (training.filtered, training.incomplete, len(training.rollouts.keys)) == (4, 0, 2)
-    assert "4 completions are left out: the provider's content filter stopped them" in training.left_out
+    assert (
+        "4 completions are left out: the provider's content filter stopped them"
+        in training.left_out
+    )
 
 
 @pytest.mark.vcr
@@ -349,14 +418,20 @@ def test_azure_a_filtered_completion(store: RolloutStore) -> None:
 @pytest.mark.vcr
 def test_azure_an_unknown_deployment() -> None:
     """The provider's sentence and the deployment's name."""
-    with pytest.raises(RequestRejected, match=r"answered 404: The API deployment for this resource does not exist.*'nowhere'"):
+    with pytest.raises(
+        RequestRejected,
+        match=r"answered 404: The API deployment for this resource does not exist.*'nowhere'",
+    ):
         ask("azure", model="nowhere", tokenizer="o200k_base")
 
 
 @pytest.mark.vcr
 def test_azure_a_wrong_key(vcr: Cassette) -> None:
     """A code that is a string means the same, and the variable is Azure's."""
-    with pytest.raises(AuthenticationFailed, match=r"answered 401: Access denied.*check the key in AZURE_OPENAI_API_KEY"):
+    with pytest.raises(
+        AuthenticationFailed,
+        match=r"answered 401: Access denied.*check the key in AZURE_OPENAI_API_KEY",
+    ):
         ask("azure", **DEPLOYMENT)
     assert vcr.play_count == 1
 
@@ -388,7 +463,9 @@ def test_azure_classic_a_client_with_a_bias() -> None:
         async with openai.AsyncAzureOpenAI(api_version="2024-10-21") as client:
             biased = apply(client, bias_file("azure-classic", "capitals", {155897: 2.0}))
             answer = await biased.chat.completions.create(
-                model="capitals", messages=[{"role": "user", "content": CAPITAL.text}], max_tokens=16
+                model="capitals",
+                messages=[{"role": "user", "content": CAPITAL.text}],
+                max_tokens=16,
             )
             return answer.choices[0].message.content
 
@@ -410,7 +487,9 @@ def test_fireworks_collect(store: RolloutStore) -> None:
         assert each.propensities is not None
         assert np.allclose(each.propensities, each.logprobs, atol=1e-5)
     assert 34355 not in drawn[2].top_ids[0]
-    training = training_set(store, [Example("sky", QUESTION)], keys, parse_reward("length", max_tokens=8))
+    training = training_set(
+        store, [Example("sky", QUESTION)], keys, parse_reward("length", max_tokens=8)
+    )
     assert len(training.rollouts.keys) == 3
     assert training.next_token.overfull == 0
     assert {headers["authorization"] for headers in SENT} == {f"Bearer {KEYS['FIREWORKS_API_KEY']}"}
@@ -420,7 +499,9 @@ def test_fireworks_collect(store: RolloutStore) -> None:
 def test_fireworks_a_biased_request() -> None:
     """Fractions go out as they are; the propensity is the tilted logprob, the logprob and the list stay the model's."""
     bias = {5230: 2.5, 10539: -1.25}
-    biased = talk("fireworks", lambda session: session.complete(QUESTION, EIGHT, bias), model=FIREWORKS_MODEL)
+    biased = talk(
+        "fireworks", lambda session: session.complete(QUESTION, EIGHT, bias), model=FIREWORKS_MODEL
+    )
     assert ids([biased]) == [[5230]]
     listed = dict(zip(biased.top_ids[0].tolist(), biased.top_logprobs[0].tolist(), strict=True))
     moved = 1 + sum(np.exp(listed[token]) * np.expm1(nats) for token, nats in bias.items())
@@ -432,7 +513,12 @@ def test_fireworks_a_biased_request() -> None:
 @pytest.mark.vcr
 def test_fireworks_completions_endpoint() -> None:
     """The other endpoint answers in the dialect of chat, with text in the place of the message."""
-    drawn = talk("fireworks", lambda session: session.complete(QUESTION, EIGHT), model=FIREWORKS_MODEL, endpoint="completions")
+    drawn = talk(
+        "fireworks",
+        lambda session: session.complete(QUESTION, EIGHT),
+        model=FIREWORKS_MODEL,
+        endpoint="completions",
+    )
     assert (drawn.text, ids([drawn])) == ("Yes.", [[10539, 30]])
     assert drawn.prompt_tokens == 10
 
@@ -442,7 +528,10 @@ def test_fireworks_an_unknown_field(tmp_path: Path) -> None:
     """A field that a user's own profile adds is refused by name."""
     mine = tmp_path / "mine.toml"
     mine.write_text('extends = "fireworks"\n[neutral]\nxtc_probability = 0.0\n')
-    with pytest.raises(RequestRejected, match="answered 400: Extra inputs are not permitted, field: 'xtc_probability'"):
+    with pytest.raises(
+        RequestRejected,
+        match="answered 400: Extra inputs are not permitted, field: 'xtc_probability'",
+    ):
         talk(str(mine), lambda session: session.complete(QUESTION, EIGHT), model=FIREWORKS_MODEL)
 
 
@@ -452,14 +541,18 @@ def test_fireworks_an_unknown_field(tmp_path: Path) -> None:
 @pytest.mark.vcr
 def test_lmstudio_collect(store: RolloutStore) -> None:
     """The Responses API, under the vocabulary of the model's own file; printed fragments of a character name no token."""
-    keys, drawn = gathered("lmstudio", store, [QUESTION], 3, RESPONSES, tokenizer=str(resolve_model(None)))
+    keys, drawn = gathered(
+        "lmstudio", store, [QUESTION], 3, RESPONSES, tokenizer=str(resolve_model(None))
+    )
     assert ids(drawn) == [[10539, 30], [5230], [34355, 17]]
     assert [each.text for each in drawn] == ["Yes.", "No", "Sure!"]
     assert all(each.whole and each.top_ids.shape == (each.n_tokens, 4) for each in drawn)
     assert [int((each.top_ids < 0).sum()) for each in drawn] == [0, 0, 1]
     assert drawn[2].top_ids[1, 3] == UNNAMED
     assert 2 in drawn[0].top_ids[1]
-    training = training_set(store, [Example("sky", QUESTION)], keys, parse_reward("length", max_tokens=8))
+    training = training_set(
+        store, [Example("sky", QUESTION)], keys, parse_reward("length", max_tokens=8)
+    )
     assert training.next_token.overfull == 0
     assert {headers["authorization"] for headers in SENT} == {f"Bearer {KEYS['LM_API_TOKEN']}"}
 
@@ -468,14 +561,19 @@ def test_lmstudio_collect(store: RolloutStore) -> None:
 def test_lmstudio_an_answer_without_logprobs() -> None:
     """An older LM Studio, or an engine that gives none: the sentence says what is missing, and where."""
     options = {"tokenizer": str(resolve_model(None))}
-    with pytest.raises(NoLogprobs, match="lmstudio returned no logprobs on its responses endpoint; learning needs"):
+    with pytest.raises(
+        NoLogprobs, match="lmstudio returned no logprobs on its responses endpoint; learning needs"
+    ):
         talk("lmstudio", lambda session: session.complete(QUESTION, RESPONSES), **options)
 
 
 @pytest.mark.vcr
 def test_lmstudio_judging(store: RolloutStore) -> None:
     """Base and biased completions both come from chat, which takes a bias and gives no logprobs; usage counts their tokens."""
-    examples = [Example("sky", QUESTION), Example("grass", Prompt.user("Is grass green? Answer yes or no."))]
+    examples = [
+        Example("sky", QUESTION),
+        Example("grass", Prompt.user("Is grass green? Answer yes or no.")),
+    ]
     reward = parse_reward("length", max_tokens=8)
 
     async def work(session: Session) -> Any:
@@ -485,7 +583,13 @@ def test_lmstudio_judging(store: RolloutStore) -> None:
         trials = Trials(session, store, tokenizer, reward, Silent(), top_logprobs=5, concurrency=1)
         return await trials.judge(examples, [SAMPLED], 2, {28: -100.0})
 
-    verdicts = {each.metric: each for each in talk("lmstudio", work, tokenizer=str(resolve_model(None)))}
+    verdicts = {
+        each.metric: each for each in talk("lmstudio", work, tokenizer=str(resolve_model(None)))
+    }
     tokens = verdicts["tokens"]
-    assert (tokens.base, tokens.biased, tokens.verdict) == (3.5, 1.5, "NO EVIDENCE")  # of two prompts
+    assert (tokens.base, tokens.biased, tokens.verdict) == (
+        3.5,
+        1.5,
+        "NO EVIDENCE",
+    )  # of two prompts
     assert tokens.n_prompts == 2

@@ -36,7 +36,9 @@ RECORDED_AT = "http://127.0.0.1:8000/v1"
 TOO_MANY = {"sglang": 9000}
 """Words that are more than the recorded server's context, where that is larger than the others'."""
 COUNTRIES = ("Albania", "Angola", "Antigua and Barbuda", "Argentina", "Australia", "Austria")
-EXAMPLES = [Example(country, Prompt.user(f"What is the capital of {country}?")) for country in COUNTRIES]
+EXAMPLES = [
+    Example(country, Prompt.user(f"What is the capital of {country}?")) for country in COUNTRIES
+]
 SAMPLING = Sampling(max_tokens=12, top_logprobs=5, seed=5)
 
 
@@ -61,7 +63,9 @@ def talk(provider: str, endpoint: Endpoint, work: Callable[[Session], Awaitable[
     tokenizer = str(resolve_model(None)) if profile.endpoint(endpoint).id == "latin-1" else None
 
     async def go() -> T:
-        async with Session(profile, base_url=address, endpoint=endpoint, tokenizer=tokenizer) as session:
+        async with Session(
+            profile, base_url=address, endpoint=endpoint, tokenizer=tokenizer
+        ) as session:
             return await work(session)
 
     return asyncio.run(go())
@@ -85,16 +89,25 @@ def test_collect(provider: str, tmp_path: Path, vcr: Cassette) -> None:
             assert tokenizer.fingerprint == FINGERPRINT
             assert tokenizer.vocabulary_size in (VOCABULARY, None)
             prompts = [example.prompt for example in EXAMPLES]
-            done = await collect(session, store, tokenizer, prompts, Draw(SAMPLING), samples=4, concurrency=2)
+            done = await collect(
+                session, store, tokenizer, prompts, Draw(SAMPLING), samples=4, concurrency=2
+            )
             return done.keys
 
         keys = talk(provider, "chat", work)
         training = training_set(store, EXAMPLES, keys, reward)
         drawn = [key for row in keys for key in row]
-        whole = {key: each for key, each in zip(drawn, store.completions(drawn), strict=True) if each.whole}
+        whole = {
+            key: each
+            for key, each in zip(drawn, store.completions(drawn), strict=True)
+            if each.whole
+        }
     assert_played(vcr)
     rollouts = columns(whole, [0] * len(whole), [0.0] * len(whole))
-    assert (training.rollouts.keys, training.rollouts.token_ids.tolist()) == (rollouts.keys, rollouts.token_ids.tolist())
+    assert (training.rollouts.keys, training.rollouts.token_ids.tolist()) == (
+        rollouts.keys,
+        rollouts.token_ids.tolist(),
+    )
     assert len(whole) + training.incomplete == 24
     assert set(rollouts.lengths) <= set(range(1, 13))
     table = training.next_token
@@ -102,7 +115,9 @@ def test_collect(provider: str, tmp_path: Path, vcr: Cassette) -> None:
     sure = 4 if provider == "vllm" else 5
     assert ((rollouts.top_ids >= 0).sum(axis=1) == sure).all()
     listed = rollouts.top_ids == rollouts.token_ids[:, None]
-    assert np.allclose(rollouts.top_logprobs[listed], rollouts.logprobs[listed.any(axis=1)], atol=1e-6)
+    assert np.allclose(
+        rollouts.top_logprobs[listed], rollouts.logprobs[listed.any(axis=1)], atol=1e-6
+    )
     ended = rollouts.token_ids[np.cumsum(rollouts.lengths) - 1] == END
     assert ended[rollouts.lengths < 12].all()
     fitted = projection(training.rollouts, l2=1.0, next_token=table)
@@ -153,7 +168,10 @@ def test_a_stop_text(provider: str, vcr: Cassette) -> None:
     """The text ends before a stop text, whose tokens are counted and not listed; what is listed can be learned from."""
 
     async def work(session: Session) -> None:
-        prompt, stopping = (Prompt.user("Write a long story about a dog."), replace(SAMPLING, max_tokens=40, stop=(".", " a dog")))
+        prompt, stopping = (
+            Prompt.user("Write a long story about a dog."),
+            replace(SAMPLING, max_tokens=40, stop=(".", " a dog")),
+        )
         several = await session.complete(prompt, stopping)
         free = await session.complete(prompt, replace(stopping, stop=()))
         assert free.text.startswith(several.text)
@@ -165,7 +183,12 @@ def test_a_stop_text(provider: str, vcr: Cassette) -> None:
         assert several.token_ids.tolist() == free.token_ids[:listed].tolist()
         assert np.allclose(several.logprobs, free.logprobs[:listed], atol=1e-3)
         at_once = await session.complete(prompt, stopping, {PERIOD: 100.0})
-        assert (at_once.text, at_once.whole, at_once.n_tokens, len(at_once.token_ids)) == ("", True, 1, 0)
+        assert (at_once.text, at_once.whole, at_once.n_tokens, len(at_once.token_ids)) == (
+            "",
+            True,
+            1,
+            0,
+        )
 
     talk(provider, "chat", work)
     assert_played(vcr)

@@ -10,7 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["ESTONIA", "LEGACY", "PARROT", "SKY", "Drawn", "Place", "Story", "Token", "drawn", "raw", "text_of"]
+__all__ = [
+    "ESTONIA",
+    "LEGACY",
+    "PARROT",
+    "SKY",
+    "Drawn",
+    "Place",
+    "Story",
+    "Token",
+    "drawn",
+    "raw",
+    "text_of",
+]
 
 Token: TypeAlias = bytes | str
 
@@ -32,7 +44,9 @@ class Place:
         gaps = [0.0] + [STEP * round((self.lead + 1.25 * math.log(rank)) / STEP) for rank in ranks]
         others = 4 * math.exp(-gaps[-1])
         first = -round(math.log(sum(math.exp(-gap) for gap in gaps) + others), 6)
-        return [(token, round(first - gap, 6)) for token, gap in zip(self.likeliest, gaps, strict=True)]
+        return [
+            (token, round(first - gap, 6)) for token, gap in zip(self.likeliest, gaps, strict=True)
+        ]
 
 
 Story: TypeAlias = Mapping[bytes, Place]
@@ -50,7 +64,10 @@ class Drawn(NamedTuple):
 def drawn(story: Story, tokens: Sequence[Token]) -> list[Drawn]:
     """The positions of a completion."""
     places = [story[b"".join(map(raw, tokens[:t]))].listed() for t in range(len(tokens))]
-    return [Drawn(token, dict(listed).get(token), listed) for token, listed in zip(tokens, places, strict=True)]
+    return [
+        Drawn(token, dict(listed).get(token), listed)
+        for token, listed in zip(tokens, places, strict=True)
+    ]
 
 
 def raw(token: Token) -> bytes:
@@ -65,11 +82,30 @@ def text_of(tokens: Iterable[Token]) -> str:
 
 def place(lead: float, *heads: Token, rest: Iterable[bytes] = ()) -> Place:
     """``heads``, filled up to 20 tokens from ``rest``."""
-    return Place(lead, (*heads, *(token for token in rest if token not in heads))[: max(LISTED, len(heads))])
+    return Place(
+        lead, (*heads, *(token for token in rest if token not in heads))[: max(LISTED, len(heads))]
+    )
 
 
 WORDS = b"The It A In This I Sure Here That You We One Yes No As There If To My So Well Of".split()
-MARKS = [b".", b",", b"\n", b"!", b" is", b" (", b" and", b":", b" the", b"\n\n", b"-", b" in", b" of", b" a", b"?", b";"]
+MARKS = [
+    b".",
+    b",",
+    b"\n",
+    b"!",
+    b" is",
+    b" (",
+    b" and",
+    b":",
+    b" the",
+    b"\n\n",
+    b"-",
+    b" in",
+    b" of",
+    b" a",
+    b"?",
+    b";",
+]
 MARKS += [b" to", b" for", b" as", b"s", b" with", b" on"]
 BYTES = [bytes([value]) for value in range(0x80, 0x98)]
 

@@ -29,8 +29,16 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 MODEL = ExactModel(24, 8, seed=2, end=True, prompts=8, sharpness=0.7)
 END = MODEL.vocab_size - 1
-KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY", "fireworks": "FIREWORKS_API_KEY"}
-HOSTED = {"openai": "gpt-4o-mini", "azure": "gpt-4o-mini", "fireworks": "accounts/fireworks/models/gateway"}
+KEYS = {
+    "openai": "OPENAI_API_KEY",
+    "azure": "AZURE_OPENAI_API_KEY",
+    "fireworks": "FIREWORKS_API_KEY",
+}
+HOSTED = {
+    "openai": "gpt-4o-mini",
+    "azure": "gpt-4o-mini",
+    "fireworks": "accounts/fireworks/models/gateway",
+}
 SAMPLES = {"collect", "doctor", "eval", "fit"}
 """Commands that send prompts: their completions are made short."""
 FEW = {
@@ -43,9 +51,13 @@ FEW = {
 
 def command_lines(page: Path) -> list[list[str]]:
     """The words after ``blb``, or from ``bench.paper`` on, of every line that a reader would type, continued lines joined."""
-    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    found = (re.match(r"\$ (?:uv run )?(?:blb (.*)|python -m (bench\.paper .*))", line) for line in lines)
+    found = (
+        re.match(r"\$ (?:uv run )?(?:blb (.*)|python -m (bench\.paper .*))", line) for line in lines
+    )
     return [shlex.split(each[1] or each[2], comments=True) for each in found if each]
 
 
@@ -74,7 +86,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     """A folder with the files that the pages name, and a run for pages that start from one."""
     root, word = tmp_path_factory.mktemp("prepared"), engine.texts[3].strip()
     rows = [{"prompt": f"question {n}", "answer": word} for n in range(30)]
-    sums = [{"question": f"What is {n} and 1?", "answer": f"It is {n + 1}.\n#### {n + 1}"} for n in range(1200)]
+    sums = [
+        {"question": f"What is {n} and 1?", "answer": f"It is {n + 1}.\n#### {n + 1}"}
+        for n in range(1200)
+    ]
     (root / "gsm8k").mkdir()
     other = [{"prompt": f"other {n}", "answer": word} for n in range(20)]
     decisions = [{**row, "answer": engine.texts[3 + n % 2].strip()} for n, row in enumerate(rows)]
@@ -86,10 +101,21 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
         "gsm8k/test": sums[1100:],
     }.items():
         (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-    (root / "questions.csv").write_text("question,gold\n" + "".join(f"q {n},{word}\n" for n in range(30)))
-    task = ["--data", str(root / "train.jsonl"), "--reward", "contains", "--out", str(root / "runs" / "train")]
+    (root / "questions.csv").write_text(
+        "question,gold\n" + "".join(f"q {n},{word}\n" for n in range(30))
+    )
+    task = [
+        "--data",
+        str(root / "train.jsonl"),
+        "--reward",
+        "contains",
+        "--out",
+        str(root / "runs" / "train"),
+    ]
     task += [word for pair in FEW["fit"].items() for word in pair]
-    run(["fit", "--provider", "llamacpp", "--base-url", engine.base_url, *task, "--max-tokens", "8"])
+    run(
+        ["fit", "--provider", "llamacpp", "--base-url", engine.base_url, *task, "--max-tokens", "8"]
+    )
     shutil.copy(root / "runs" / "train" / "bias.json", root)
     for name in ("machine1.db", "machine2.db", "broken.db"):
         shutil.copy(root / "runs" / "train" / "rollouts.db", root / name)
@@ -102,7 +128,9 @@ def save_tokenizer(folder: Path) -> None:
     """A model's folder with a vocabulary of single bytes."""
     tokenizers = pytest.importorskip("tokenizers")
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    made = tokenizers.Tokenizer(tokenizers.models.BPE({letter: n for n, letter in enumerate(letters)}, []))
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE({letter: n for n, letter in enumerate(letters)}, [])
+    )
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     folder.mkdir()
@@ -118,7 +146,11 @@ def folder(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def run(words: list[str]) -> None:
     """One command in this process; exit code 0."""
-    result = CliRunner().invoke(paper, words[1:]) if words[0] == "bench.paper" else CliRunner().invoke(main, words)
+    result = (
+        CliRunner().invoke(paper, words[1:])
+        if words[0] == "bench.paper"
+        else CliRunner().invoke(main, words)
+    )
     # blb doctor ends with 1 where a claim is contradicted: here the encoding has more tokens than the exact model.
     expected = {0, 1} if words[0] == "doctor" and "fireworks" in words else {0}
     assert result.exit_code in expected, (words, result.output)
@@ -131,7 +163,13 @@ def option(words: list[str], name: str) -> str | None:
 
 def without(words: list[str], *names: str) -> list[str]:
     """The words without these options and their values."""
-    drop = {place + shift for name in names if name in words for place in [words.index(name)] for shift in (0, 1)}
+    drop = {
+        place + shift
+        for name in names
+        if name in words
+        for place in [words.index(name)]
+        for shift in (0, 1)
+    }
     return [word for place, word in enumerate(words) if place not in drop]
 
 
@@ -141,28 +179,69 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
     if provider == "vllm" and "--batch" in words:  # asks no server
         return [*words, "--max-tokens", "8"]
     if provider in HOSTED:
-        words = [*without(words, "--tokenizer", "--base-url"), "--tokenizer", "pages", "--base-url", gateways[provider]]
+        words = [
+            *without(words, "--tokenizer", "--base-url"),
+            "--tokenizer",
+            "pages",
+            "--base-url",
+            gateways[provider],
+        ]
         words[words.index("--model") + 1] = HOSTED[provider]
         words = [*words, *(["--yes"] if words[0] == "doctor" else [])]
     elif provider is not None:
-        words = [*without(words, "--base-url", "--provider"), "--provider", "llamacpp", "--base-url", engine.base_url]
-    if "gsm8k" in (option(words, "--benchmark"), (option(words, "--task") or "").removeprefix("lm-eval:")):
+        words = [
+            *without(words, "--base-url", "--provider"),
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            engine.base_url,
+        ]
+    if "gsm8k" in (
+        option(words, "--benchmark"),
+        (option(words, "--task") or "").removeprefix("lm-eval:"),
+    ):
         words = [*without(words, "--data-dir"), "--data-dir", "gsm8k"]
-        few = {"--limit": "30", "--validation-limit": "10", "--test-limit": "10"} if words[0] == "fit" else {}
+        few = (
+            {"--limit": "30", "--validation-limit": "10", "--test-limit": "10"}
+            if words[0] == "fit"
+            else {}
+        )
         words = [*without(words, *few), *(word for pair in few.items() for word in pair)]
     if option(words, "--task") == "capitals":  # the exact model writes no English
         words = [*without(words, "--task"), "--data", "train.jsonl", "--out", "runs/capitals"]
-    if option(words, "--task") == "continents" or {"--labels", "--labels-only"} & set(words):  # nor its labels
+    if option(words, "--task") == "continents" or {"--labels", "--labels-only"} & set(
+        words
+    ):  # nor its labels
         labels = ",".join(text.strip() for text in engine.texts[3:5])
-        words = [*without(words, "--task", "--data", "--labels"), "--data", "decisions.jsonl", "--labels", labels]
+        words = [
+            *without(words, "--task", "--data", "--labels"),
+            "--data",
+            "decisions.jsonl",
+            "--labels",
+            labels,
+        ]
         words = [*words, *([] if "--out" in words else ["--out", f"runs/{words[0]}-decisions"])]
     if option(words, "--correct") == "exact-match":  # and no word alone
         words = without(words, "--correct")
     if option(words, "--task") == "lm-eval:gsm8k":  # and no sums
         words = [*without(words, "--reward"), "--reward", "length"]
     if words == ["init"]:  # what a reader types
-        words = ["init", "--provider", "llamacpp", "--base-url", engine.base_url, "--data", "train.jsonl", "--yes"]
-    fewer = [word for name, number in FEW.get(words[0], {}).items() if name not in words for word in (name, number)]
+        words = [
+            "init",
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            engine.base_url,
+            "--data",
+            "train.jsonl",
+            "--yes",
+        ]
+    fewer = [
+        word
+        for name, number in FEW.get(words[0], {}).items()
+        if name not in words
+        for word in (name, number)
+    ]
     return [*words, *fewer, *(["--max-tokens", "8"] if words[0] in SAMPLES - {"doctor"} else [])]
 
 
@@ -170,7 +249,9 @@ def serve(words: list[str], engine: ExactServer) -> None:
     """``blb proxy`` as a process of its own: it says where it listens, answers one request, and stops when asked."""
     words = [*without(words, "--upstream"), "--upstream", engine.base_url, "--port", "0"]
     command = [sys.executable, "-m", "blackbox_lb", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proxy:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as proxy:
         watchdog = threading.Timer(60, proxy.kill)
         watchdog.start()
         try:
@@ -183,7 +264,9 @@ def serve(words: list[str], engine: ExactServer) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("page", [page for page in PAGES if command_lines(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if command_lines(page)], ids=lambda page: page.stem
+)
 def test_the_lines_of_a_page_run(page: Path, engine: ExactServer, gateways: dict[str, str]) -> None:
     """One after the other, in a folder that has what the page says there is."""
     for words in command_lines(page):

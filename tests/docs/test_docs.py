@@ -23,7 +23,9 @@ from tests.unit.test_layers import ROOMS, SENTENCES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCS = {page.stem: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
+DOCS = {
+    page.stem: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))
+}
 BENCH = {"bench/README.md": (ROOT / "bench" / "README.md").read_text(encoding="utf-8")}
 PAGES = {"README.md": README} | BENCH | {f"docs/{name}.md": text for name, text in DOCS.items()}
 LINES, WIDTH = 200, 150
@@ -37,8 +39,14 @@ def snippets(language: str, text: str = README) -> list[str]:
 
 def anchors(text: str) -> set[str]:
     """What a link may name behind its #: the headings, as GitHub and the site write them."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    headings = re.findall(
+        r"^#+ (.+)$",
+        re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE),
+        flags=re.MULTILINE,
+    )
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
 
 
 def test_the_readme_is_short() -> None:
@@ -67,7 +75,9 @@ def test_programs_that_a_page_names_exist(page: str) -> None:
         path = ROOT.joinpath(*module.split("."))
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
     for name in re.findall(r"\bblackbox_lb(?:\.\w+)+", PAGES[page]):
-        path = ROOT.joinpath(*name.split(".")).with_suffix(".py")  # one of them needs vLLM to be imported
+        path = ROOT.joinpath(*name.split(".")).with_suffix(
+            ".py"
+        )  # one of them needs vLLM to be imported
         assert path.is_file() or pkgutil.resolve_name(name) is not None
 
 
@@ -76,10 +86,14 @@ def test_the_architecture_page_is_true() -> None:
     page = DOCS["architecture"]
     rooms = re.findall(r"^\| `(\w+)` \|", page.split("## Reading")[0], flags=re.MULTILINE)
     assert rooms == [room for room in ROOMS if not room.startswith("_")]
-    assert re.findall(r"^- (.+)$", page, flags=re.MULTILINE) == [sentence for sentence, *_ in SENTENCES]
+    assert re.findall(r"^- (.+)$", page, flags=re.MULTILINE) == [
+        sentence for sentence, *_ in SENTENCES
+    ]
     package = ROOT / "blackbox_lb"
     parts = re.findall(r"^\| `(\w+)` \|", page.split("## Reading")[1], flags=re.MULTILINE)
-    assert sorted(parts) == sorted(path.parent.name for path in package.glob("estimate/*/__init__.py"))
+    assert sorted(parts) == sorted(
+        path.parent.name for path in package.glob("estimate/*/__init__.py")
+    )
     for path in re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", page):
         assert any((base / path).exists() for base in (ROOT, package, package / "estimate")), path
 
@@ -94,7 +108,14 @@ def test_the_command_reference_is_the_help() -> None:
 def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the README runs in a folder with a bias file."""
     entry = Entry(id=1, text=" a", bias=1.0)
-    bias = Bias(provider="vllm", model="m", tokenizer="t", reward="length", estimator="ips", entries=(entry,))
+    bias = Bias(
+        provider="vllm",
+        model="m",
+        tokenizer="t",
+        reward="length",
+        estimator="ips",
+        entries=(entry,),
+    )
     bias.save(tmp_path / "bias.json")
     monkeypatch.chdir(tmp_path)
     assert snippets("python")
@@ -114,13 +135,20 @@ def test_toml_snippets_are_profiles(tmp_path: Path) -> None:
 
 def test_every_blb_command_line_parses() -> None:
     """Options of the README's command lines exist, with values of the right kind."""
-    lines = [line for block in snippets("console") for line in block.splitlines() if line.startswith("$ ") and "blb " in line]
+    lines = [
+        line
+        for block in snippets("console")
+        for line in block.splitlines()
+        if line.startswith("$ ") and "blb " in line
+    ]
     assert len(lines) >= 4
     for line in lines:
         words = shlex.split(line.split("blb ", 1)[1], comments=True)
         command = main.get_command(click.Context(main), words[0])
         assert command is not None, line
-        command.make_context(words[0], words[1:], parent=click.Context(main, **main.context_settings))
+        command.make_context(
+            words[0], words[1:], parent=click.Context(main, **main.context_settings)
+        )
 
 
 def test_the_store_tables_are_documented() -> None:
@@ -158,7 +186,11 @@ def test_the_layout_is_true() -> None:
 
 def test_pins_are_the_same_for_uv_and_pip() -> None:
     """constraints.txt and uv's constraints in pyproject.toml list the same versions, without any address."""
-    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     project = (ROOT / "pyproject.toml").read_text()
     assert re.findall(r'^  "([\w.\-]+==[^"]+)",$', project, flags=re.MULTILINE) == pins
     assert "://" not in "\n".join(pins)

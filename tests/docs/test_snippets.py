@@ -47,7 +47,9 @@ class Block:
 
 def blocks() -> list[Block]:
     """Every fenced block of docs/."""
-    pattern = re.compile(r"(<!-- not run here: [^>]+ -->\n)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    pattern = re.compile(
+        r"(<!-- not run here: [^>]+ -->\n)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL
+    )
     return [
         Block(page.name, match[2], match[3], bool(match[1]))
         for page in PAGES
@@ -63,7 +65,12 @@ def of(language: str) -> list[Block]:
 def command_lines() -> list[tuple[str, list[str]]]:
     """(page, words after blb) of every ``$ blb`` line, continued lines joined."""
     joined = [(block.page, block.code.replace("\\\n", " ")) for block in of("console")]
-    lines = [(page, line) for page, code in joined for line in code.splitlines() if re.match(r"\$ (uv run )?blb ", line)]
+    lines = [
+        (page, line)
+        for page, code in joined
+        for line in code.splitlines()
+        if re.match(r"\$ (uv run )?blb ", line)
+    ]
     return [(page, shlex.split(line.split("blb ", 1)[1], comments=True)) for page, line in lines]
 
 
@@ -71,7 +78,14 @@ def command_lines() -> list[tuple[str, list[str]]]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the files that the pages name."""
     entry = Entry(id=1, text=" a", bias=1.0)
-    bias = Bias(provider="vllm", model="m", tokenizer="t", reward="length", estimator="ips", entries=(entry,))
+    bias = Bias(
+        provider="vllm",
+        model="m",
+        tokenizer="t",
+        reward="length",
+        estimator="ips",
+        entries=(entry,),
+    )
     for place in (tmp_path, tmp_path / "runs" / "train", tmp_path / "runs" / "capitals"):
         place.mkdir(parents=True, exist_ok=True)
         bias.save(place / "bias.json")
@@ -94,7 +108,11 @@ def test_python_blocks_run(block: Block, folder: Path) -> None:
     exec(compile(block.code, block.page, "exec"), {})
 
 
-@pytest.mark.parametrize(("page", "words"), command_lines(), ids=lambda value: value if isinstance(value, str) else value[0])
+@pytest.mark.parametrize(
+    ("page", "words"),
+    command_lines(),
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
 def test_command_lines_parse(page: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option exists and takes such a value. What a page leaves to its blb.toml may be missing."""
     command = main.get_command(click.Context(main), words[0])
@@ -102,10 +120,14 @@ def test_command_lines_parse(page: str, words: list[str], monkeypatch: pytest.Mo
     for param in command.params:
         if param.name in ("reward",):
             monkeypatch.setattr(param, "required", False)
-    command.make_context(words[0], list(words[1:]), parent=click.Context(main, **main.context_settings))
+    command.make_context(
+        words[0], list(words[1:]), parent=click.Context(main, **main.context_settings)
+    )
 
 
-@pytest.mark.parametrize("words", [words for _, words in command_lines() if words[0] in QUICK], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [words for _, words in command_lines() if words[0] in QUICK], ids=" ".join
+)
 def test_quick_command_lines_run(words: list[str], folder: Path) -> None:
     """Those that need no server end with exit code 0."""
     result = CliRunner().invoke(main, words)
@@ -170,11 +192,29 @@ def server() -> Iterator[ExactServer]:
 def test_the_tutorial_runs(folder: Path, server: ExactServer) -> None:
     """Its commands from init to the report, in order, against an exact model's server in place of vLLM's."""
     (folder / "runs" / "train" / "bias.json").unlink()
-    steps = [words for page, words in command_lines() if page == "tutorial.md" and words[0] not in ("proxy",)]
-    steps = [words for words in steps if "local" not in words and "runs/capitals/bias.json" not in words]
-    assert [words[0] for words in steps] == ["init", "eval", "fit", "eval", "analyze", "report", "export"]
+    steps = [
+        words
+        for page, words in command_lines()
+        if page == "tutorial.md" and words[0] not in ("proxy",)
+    ]
+    steps = [
+        words for words in steps if "local" not in words and "runs/capitals/bias.json" not in words
+    ]
+    assert [words[0] for words in steps] == [
+        "init",
+        "eval",
+        "fit",
+        "eval",
+        "analyze",
+        "report",
+        "export",
+    ]
     for words in steps:
-        swap = {"vllm": "llamacpp", "http://127.0.0.1:8000/v1": server.base_url, "correct-and-short": "length"}
+        swap = {
+            "vllm": "llamacpp",
+            "http://127.0.0.1:8000/v1": server.base_url,
+            "correct-and-short": "length",
+        }
         more = ["--max-tokens", "8"] if words[0] in ("eval", "fit") else []
         result = CliRunner().invoke(main, [*(swap.get(word, word) for word in words), *more])
         assert result.exit_code == 0, (words, result.output)
@@ -184,10 +224,23 @@ def test_the_tutorial_runs(folder: Path, server: ExactServer) -> None:
 def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
     """mkdocs --strict finds no broken link, and no page loads a script, style or font from elsewhere."""
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path),
+    ]
+    built = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert built.returncode == 0, built.stderr
     pages = list(tmp_path.rglob("index.html"))
     assert len(pages) >= len(PAGES)
     for page in pages:
-        assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?https?://", page.read_text("utf-8"))
+        assert not re.findall(
+            r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?https?://", page.read_text("utf-8")
+        )

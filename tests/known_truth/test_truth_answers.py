@@ -33,12 +33,17 @@ def world(seed: int, spellings: int = 1) -> tuple[Vector, list[npt.NDArray[np.in
     return logits - logsumexp(logits, axis=1, keepdims=True), accepted
 
 
-def answers(logprobs: Vector, accepted: list[npt.NDArray[np.int64]], width: int = VOCAB) -> Rollouts:
+def answers(
+    logprobs: Vector, accepted: list[npt.NDArray[np.int64]], width: int = VOCAB
+) -> Rollouts:
     """The accepted tokens as given answers, with lists of ``width`` tokens and the answers' own at their true probability."""
     prompts = np.repeat(np.arange(len(accepted)), [len(each) for each in accepted])
     tokens = np.concatenate(accepted)
     wanted = np.unique(tokens)
-    ids = np.array([np.union1d(np.argsort(-row)[:width], wanted)[: width + len(wanted)] for row in logprobs], dtype=object)
+    ids = np.array(
+        [np.union1d(np.argsort(-row)[:width], wanted)[: width + len(wanted)] for row in logprobs],
+        dtype=object,
+    )
     size = max(map(len, ids))
     table, values = np.full((len(ids), size), -1, np.int32), np.full((len(ids), size), -np.inf)
     for at, row in enumerate(ids):
@@ -58,7 +63,9 @@ def answers(logprobs: Vector, accepted: list[npt.NDArray[np.int64]], width: int 
     )
 
 
-def objective(delta: Vector, logprobs: Vector, accepted: list[npt.NDArray[np.int64]], l2: float = L2) -> float:
+def objective(
+    delta: Vector, logprobs: Vector, accepted: list[npt.NDArray[np.int64]], l2: float = L2
+) -> float:
     """The penalised log-likelihood of the sets, from whole distributions."""
     tilted = logprobs + delta
     own = np.array(accepted)
@@ -69,7 +76,9 @@ def objective(delta: Vector, logprobs: Vector, accepted: list[npt.NDArray[np.int
 def learned(rollouts: Rollouts, l2: float = L2) -> Vector:
     """(v,) what the estimator learns."""
     table = NextToken.of(rollouts, vocab_size=VOCAB)
-    begin = replace(rollouts, shares=posterior_shares(rollouts, table, np.zeros(len(table.token_ids)))[0])
+    begin = replace(
+        rollouts, shares=posterior_shares(rollouts, table, np.zeros(len(table.token_ids)))[0]
+    )
     fit, _ = fit_sets(begin, table, partial(projection, tau=1.0, l2=l2, next_token=table))
     delta = np.zeros(VOCAB)
     delta[fit.token_ids] = fit.delta
@@ -124,7 +133,9 @@ def test_shares_of_a_prompt_sum_to_its_weight() -> None:
     for p, own in enumerate(accepted):
         parts = np.exp(logprobs[p, own])
         np.testing.assert_allclose(shares[rollouts.prompts == p], parts / parts.sum(), rtol=1e-5)
-    assert likelihood == pytest.approx(objective(np.zeros(VOCAB), logprobs, accepted) / PROMPTS, rel=1e-5)
+    assert likelihood == pytest.approx(
+        objective(np.zeros(VOCAB), logprobs, accepted) / PROMPTS, rel=1e-5
+    )
     drawn = replace(rollouts, shares=None)
     assert np.isnan(posterior_shares(drawn, table, np.zeros(len(table.token_ids)))[0]).all()
 

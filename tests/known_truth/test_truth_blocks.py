@@ -35,9 +35,13 @@ def rollouts(top: int, seed: int = 0, unnamed: int | None = None) -> Rollouts:
     data = MODEL.rollouts(N, lambda tokens, _: 1.0 * (2 in tokens), seed, top=top)
     if unnamed is None:
         return data
-    kept = np.array([unnamed not in part for part in np.split(data.token_ids, np.cumsum(data.lengths)[:-1])])
+    kept = np.array(
+        [unnamed not in part for part in np.split(data.token_ids, np.cumsum(data.lengths)[:-1])]
+    )
     data = data.take(kept)
-    return dataclasses.replace(data, top_ids=np.where(data.top_ids == unnamed, UNNAMED, data.top_ids).astype(np.int32))
+    return dataclasses.replace(
+        data, top_ids=np.where(data.top_ids == unnamed, UNNAMED, data.top_ids).astype(np.int32)
+    )
 
 
 def pieces(data: Rollouts, size: int) -> Iterator[Rollouts]:
@@ -61,7 +65,10 @@ def without_lists(data: Rollouts) -> Rollouts:
 
 def dense(table: NextToken) -> np.ndarray:
     """(m, s) pi_0, token by token."""
-    out, masses = np.zeros((table.n_positions, len(table.token_ids))), table.by_token(np.arange(len(table.token_ids)))
+    out, masses = (
+        np.zeros((table.n_positions, len(table.token_ids))),
+        table.by_token(np.arange(len(table.token_ids))),
+    )
     for token in range(len(table.token_ids)):
         rows, mass = masses.mass(token)
         out[rows, token] = mass
@@ -72,20 +79,39 @@ def assert_same(one: NextToken, other: NextToken, seed: int = 0) -> None:
     """Every public number agrees."""
     rng = np.random.default_rng(seed)
     delta, weights = rng.normal(size=len(one.token_ids)), rng.random(one.n_positions)
-    for name in ("token_ids", "tail_mass", "sampled", "sampled_outside", "unigram", "unnamed", "rest", "named_mass"):
-        np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-15, err_msg=name)
+    for name in (
+        "token_ids",
+        "tail_mass",
+        "sampled",
+        "sampled_outside",
+        "unigram",
+        "unnamed",
+        "rest",
+        "named_mass",
+    ):
+        np.testing.assert_allclose(
+            getattr(one, name), getattr(other, name), atol=1e-15, err_msg=name
+        )
     assert one.overfull == other.overfull
     np.testing.assert_allclose(one.log_normaliser(delta), other.log_normaliser(delta), atol=1e-13)
     np.testing.assert_allclose(one.kl(delta), other.kl(delta), atol=1e-13)
-    np.testing.assert_allclose(one.expected(delta, weights), other.expected(delta, weights), atol=1e-12)
-    np.testing.assert_allclose(one.potential(delta, weights)[0], other.potential(delta, weights)[0], atol=1e-11)
-    np.testing.assert_allclose(one.sampled_counts(weights), other.sampled_counts(weights), atol=1e-12)
+    np.testing.assert_allclose(
+        one.expected(delta, weights), other.expected(delta, weights), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        one.potential(delta, weights)[0], other.potential(delta, weights)[0], atol=1e-11
+    )
+    np.testing.assert_allclose(
+        one.sampled_counts(weights), other.sampled_counts(weights), atol=1e-12
+    )
     np.testing.assert_allclose(dense(one), dense(other), atol=1e-15)
 
 
 @settings(max_examples=40)
 @given(tops, st.integers(1, N), seeds, st.sampled_from([None, 0, 4]))
-def test_blocks_of_any_size_are_one_table(top: int, size: int, seed: int, unnamed: int | None) -> None:
+def test_blocks_of_any_size_are_one_table(
+    top: int, size: int, seed: int, unnamed: int | None
+) -> None:
     """Cutting the rollouts changes no number, with and without tokens that have no id, before and after conditioning on those."""
     data = rollouts(top, seed, unnamed)
     whole, blocks = NextToken.of(data), NextToken.gather(pieces(data, size))
@@ -106,7 +132,10 @@ def test_arrays_may_live_in_files(tmp_path: Path) -> None:
     assert_same(mapped, whole)
     assert sum(path.stat().st_size for path in given) >= 12 * 5 * whole.n_positions
     learned, weights = np.linspace(-3, 3, len(whole.token_ids)), np.ones(whole.n_positions)
-    searched = (integer_search(table, weights, table.expected(learned), learned, np.arange(4), -6, 6) for table in (whole, mapped))
+    searched = (
+        integer_search(table, weights, table.expected(learned), learned, np.arange(4), -6, 6)
+        for table in (whole, mapped)
+    )
     assert next(searched).tolist() == next(searched).tolist()
 
 
@@ -117,26 +146,39 @@ def test_complete_lists_are_exact_in_blocks(size: int) -> None:
     table = NextToken.gather(pieces(data, size), vocab_size=VOCAB)
     prefixes = [
         (tuple(part[:t].tolist()), int(prompt))
-        for part, prompt in zip(np.split(data.token_ids, np.cumsum(data.lengths)[:-1]), data.prompts, strict=True)
+        for part, prompt in zip(
+            np.split(data.token_ids, np.cumsum(data.lengths)[:-1]), data.prompts, strict=True
+        )
         for t in range(len(part))
     ]
-    exact = [np.log(np.exp(MODEL.logprobs(prefix, prompt) + delta).sum()) for prefix, prompt in prefixes]
+    exact = [
+        np.log(np.exp(MODEL.logprobs(prefix, prompt) + delta).sum()) for prefix, prompt in prefixes
+    ]
     np.testing.assert_allclose(table.log_normaliser(delta[table.token_ids]), exact, atol=2e-6)
     assert not table.tail_mass.any()
 
 
 @settings(max_examples=40)
 @given(st.data(), tops, st.integers(1, N), st.sampled_from([None, 4]))
-def test_taken_positions_keep_their_distributions(data: st.DataObject, top: int, size: int, unnamed: int | None) -> None:
+def test_taken_positions_keep_their_distributions(
+    data: st.DataObject, top: int, size: int, unnamed: int | None
+) -> None:
     """Positions in any order and any number of times, taken once or twice, have the rows that they had."""
     table = NextToken.gather(pieces(rollouts(top, 1, unnamed), size))
-    picked = np.array(data.draw(st.lists(st.integers(0, table.n_positions - 1), min_size=1, max_size=80)))
+    picked = np.array(
+        data.draw(st.lists(st.integers(0, table.n_positions - 1), min_size=1, max_size=80))
+    )
     again = np.array(data.draw(st.lists(st.integers(0, len(picked) - 1), min_size=1, max_size=80)))
     delta = np.linspace(-2, 2, len(table.token_ids))
-    for part, where in ((table.take(picked), picked), (table.named().take(picked).take(again), picked[again])):
+    for part, where in (
+        (table.take(picked), picked),
+        (table.named().take(picked).take(again), picked[again]),
+    ):
         before = table.named() if where is not picked else table
         np.testing.assert_array_equal(part.unigram, table.unigram)
-        np.testing.assert_allclose(part.log_normaliser(delta), before.log_normaliser(delta)[where], atol=1e-14)
+        np.testing.assert_allclose(
+            part.log_normaliser(delta), before.log_normaliser(delta)[where], atol=1e-14
+        )
         np.testing.assert_allclose(part.kl(delta), before.kl(delta)[where], atol=1e-14)
         np.testing.assert_allclose(dense(part), dense(before)[where], atol=1e-15)
         counts = np.bincount(where, minlength=table.n_positions).astype(np.float64)
@@ -151,9 +193,12 @@ def test_a_fit_to_a_part_is_the_fit_to_those_rollouts() -> None:
     half = table.take(chosen[data.rollout_of])
     assert half.lists.parts[0].table is table.lists.parts[0].table
     one, own = (
-        projection(data.take(chosen), next_token=each) for each in (half, NextToken.of(data.take(chosen), vocab_size=VOCAB))
+        projection(data.take(chosen), next_token=each)
+        for each in (half, NextToken.of(data.take(chosen), vocab_size=VOCAB))
     )
-    np.testing.assert_allclose(one.delta[np.isin(one.token_ids, own.token_ids)], own.delta, atol=1e-4)
+    np.testing.assert_allclose(
+        one.delta[np.isin(one.token_ids, own.token_ids)], own.delta, atol=1e-4
+    )
     for nothing in (np.zeros(table.n_positions), np.zeros(0)):
         with pytest.raises(InputError, match="no token position was chosen"):
             table.take(nothing.astype(np.bool_))
@@ -170,7 +215,9 @@ def test_tokens_that_nobody_saw_may_join(top: int) -> None:
     assert not dense(wider)[:, ~old].any()
     delta = np.where(old, 0.0, 5.0)
     delta[old] = np.linspace(-1, 1, old.sum())
-    np.testing.assert_allclose(wider.log_normaliser(delta), table.log_normaliser(delta[old]), atol=1e-14)
+    np.testing.assert_allclose(
+        wider.log_normaliser(delta), table.log_normaliser(delta[old]), atol=1e-14
+    )
     np.testing.assert_allclose(wider.kl(delta), table.kl(delta[old]), atol=1e-14)
     np.testing.assert_allclose(wider.expected(delta)[old], table.expected(delta[old]), atol=1e-12)
     assert not wider.expected(delta)[~old].any()
@@ -207,8 +254,13 @@ def test_completions_with_and_without_lists_do_not_mix(size: int) -> None:
     is_bare = (shuffled >= N)[np.repeat(np.arange(2 * N), both.lengths[shuffled])]
     np.testing.assert_allclose(table.log_normaliser(np.zeros(len(table.token_ids))), 0, atol=1e-14)
     shares = table.sampled_counts() / table.n_positions
-    np.testing.assert_allclose(dense(table)[is_bare], np.tile(shares, (is_bare.sum(), 1)), atol=1e-15)
-    seen, order = np.isin(table.token_ids, alone.token_ids), _positions(listed, shuffled[shuffled < N])
+    np.testing.assert_allclose(
+        dense(table)[is_bare], np.tile(shares, (is_bare.sum(), 1)), atol=1e-15
+    )
+    seen, order = (
+        np.isin(table.token_ids, alone.token_ids),
+        _positions(listed, shuffled[shuffled < N]),
+    )
     np.testing.assert_allclose(dense(table)[~is_bare][:, seen], dense(alone)[order], atol=1e-15)
     assert not dense(table)[~is_bare][:, ~seen].any()
 
@@ -226,4 +278,6 @@ def test_the_divergence_needs_no_list() -> None:
     assert divergence(data, [], [], table).kl == pytest.approx(0, abs=1e-12)
     found = divergence(data, np.arange(VOCAB), delta, table)
     steps = delta[data.token_ids] - table.log_normaliser(delta[table.token_ids])
-    np.testing.assert_allclose(found.per_completion, np.bincount(data.rollout_of, steps), atol=1e-12)
+    np.testing.assert_allclose(
+        found.per_completion, np.bincount(data.rollout_of, steps), atol=1e-12
+    )

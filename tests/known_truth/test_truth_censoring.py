@@ -38,7 +38,9 @@ def rollouts(n: int, seed: int, *, censored: bool = True, top: int = TOP) -> Rol
     return MODEL.rollouts(n, reward, seed, top=top, censored=censored)
 
 
-def zhat(data: Rollouts, rule: Unobserved = "bound", positions: int | None = None, seed: int = 0) -> np.ndarray:
+def zhat(
+    data: Rollouts, rule: Unobserved = "bound", positions: int | None = None, seed: int = 0
+) -> np.ndarray:
     """(v,) Zhat of every token."""
     ips = IPS(statistics_of(data, TAU, positions=positions, seed=seed, unobserved=rule))
     out = np.zeros(MODEL.vocab_size)
@@ -91,8 +93,12 @@ def test_dropping_is_too_high_where_nothing_is_censored_and_zero_where_all_is() 
         assert drop[NEVER] == 0
 
 
-@pytest.mark.parametrize(("rule", "token", "side"), [("bound", NEVER, -1), ("drop", ALWAYS, 1), ("drop", NEVER, -1)])
-def test_the_direction_of_the_bias_against_the_exact_truth(rule: Unobserved, token: int, side: int) -> None:
+@pytest.mark.parametrize(
+    ("rule", "token", "side"), [("bound", NEVER, -1), ("drop", ALWAYS, 1), ("drop", NEVER, -1)]
+)
+def test_the_direction_of_the_bias_against_the_exact_truth(
+    rule: Unobserved, token: int, side: int
+) -> None:
     """Over 200 replications the mean of Zhat is off the exact Z_avg by more than 4 standard errors, to the side that is said."""
     truth = Exact(MODEL, reward).z_avg(TAU)
     draws = np.array([zhat(rollouts(100, seed), rule) for seed in range(200)])
@@ -103,13 +109,18 @@ def test_the_direction_of_the_bias_against_the_exact_truth(rule: Unobserved, tok
 def test_the_bound_is_unbiased_for_what_is_never_censored() -> None:
     """Over 200 replications the mean of Zhat with bounds is the exact Z_avg of the always listed token, within sampling error."""
     draws = np.array([zhat(rollouts(100, seed), "bound")[ALWAYS] for seed in range(200)])
-    z = (draws.mean() - Exact(MODEL, reward).z_avg(TAU)[ALWAYS]) / (draws.std(ddof=1) / np.sqrt(len(draws)))
+    z = (draws.mean() - Exact(MODEL, reward).z_avg(TAU)[ALWAYS]) / (
+        draws.std(ddof=1) / np.sqrt(len(draws))
+    )
     assert abs(z) < stats.norm.isf(0.0005)
 
 
 def test_drawing_fewer_positions_does_not_move_what_drop_estimates() -> None:
     """With one position a completion "drop" has the expectation that it has with all, token by token."""
-    few, all_ = (np.array([zhat(rollouts(100, seed), "drop", positions, seed) for seed in range(200)]) for positions in (1, None))
+    few, all_ = (
+        np.array([zhat(rollouts(100, seed), "drop", positions, seed) for seed in range(200)])
+        for positions in (1, None)
+    )
     seen = all_.any(axis=0)
     difference = (few - all_)[:, seen]
     z = difference.mean(0) / (difference.std(0, ddof=1) / np.sqrt(len(difference)))
@@ -125,16 +136,24 @@ def test_the_projection_does_not_notice(top: int) -> None:
     assert one.delta.tobytes() == other.delta.tobytes()
     limits = CompileLimits(entries=4, low=-100.0, high=100.0, integers=False)
     tables = NextToken.of(whole), NextToken.of(censored)
-    for first, second in zip(*(candidates(whole, table, Sweep(), limits) for table in tables), strict=True):
+    for first, second in zip(
+        *(candidates(whole, table, Sweep(), limits) for table in tables), strict=True
+    ):
         assert first.logit_bias == second.logit_bias
 
 
 def test_the_rule_reaches_the_candidates() -> None:
     """A sweep of ips with "drop" leaves the never listed token at 0; with "bound" it has a bias."""
     data = rollouts(800, 2)
-    table, limits = NextToken.of(data), CompileLimits(entries=None, low=-100.0, high=100.0, integers=False)
+    table, limits = (
+        NextToken.of(data),
+        CompileLimits(entries=None, low=-100.0, high=100.0, integers=False),
+    )
     where = table.token_ids.tolist().index(NEVER)
-    learned = {rule: next(candidates(data, table, Sweep(("ips",), unobserved=rule), limits)).learned for rule in ("bound", "drop")}
+    learned = {
+        rule: next(candidates(data, table, Sweep(("ips",), unobserved=rule), limits)).learned
+        for rule in ("bound", "drop")
+    }
     assert learned["drop"][where] == 0 < learned["bound"][where]
 
 
@@ -144,9 +163,15 @@ def test_censoring_is_counted_and_its_chance_is_the_unlisted_mass(top: int) -> N
     data = rollouts(5_000, 4, top=top)
     found = Censoring.of(data, NextToken.of(data))
     outside = ~(data.top_ids == data.token_ids[:, None]).any(axis=1)
-    assert (found.positions, found.outside, found.bounded) == (len(outside), outside.sum(), outside.sum())
+    assert (found.positions, found.outside, found.bounded) == (
+        len(outside),
+        outside.sum(),
+        outside.sum(),
+    )
     unlisted = 1 - np.exp(data.top_logprobs.astype(np.float64)).sum(axis=1)
-    assert found.mass == pytest.approx(unlisted.mean(), abs=1e-8)  # listed probabilities are read to float32, as logprobs are
+    assert found.mass == pytest.approx(
+        unlisted.mean(), abs=1e-8
+    )  # listed probabilities are read to float32, as logprobs are
     spread = np.sqrt((unlisted * (1 - unlisted)).sum()) / len(outside)
     assert found.outside / found.positions == pytest.approx(found.mass, abs=4 * spread)
     whole = rollouts(5_000, 4, top=top, censored=False)

@@ -28,7 +28,9 @@ GROUPS = np.arange(VOCABULARY) % 3
 class GroupedModel(ExactModel):
     """What follows depends on the groups of the tokens before and not on the tokens: within a group all have one Z."""
 
-    def next_logprobs(self, prefixes: npt.NDArray[np.int64], prompts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def next_logprobs(
+        self, prefixes: npt.NDArray[np.int64], prompts: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
         """As ExactModel, each prefix read as the first tokens of its groups."""
         return super().next_logprobs(GROUPS[prefixes], prompts)
 
@@ -39,15 +41,22 @@ def grouped_reward(tokens: tuple[int, ...], prompt: int) -> float:
     return 0.8 * groups.count(0) - 0.5 * groups.count(2) + 0.2 * prompt * (groups[-1] == 1)
 
 
-def replicated(size: int, replications: int, *, sharpness: float = 0.7) -> tuple[GroupedModel, list[Statistics]]:
+def replicated(
+    size: int, replications: int, *, sharpness: float = 0.7
+) -> tuple[GroupedModel, list[Statistics]]:
     """Independent rollout sets of one grouped model."""
     model = GroupedModel(VOCABULARY, 3, seed=5, prompts=2, sharpness=sharpness)
-    return model, [statistics_of(model.rollouts(size, grouped_reward, seed, top=0), TAUS) for seed in range(replications)]
+    return model, [
+        statistics_of(model.rollouts(size, grouped_reward, seed, top=0), TAUS)
+        for seed in range(replications)
+    ]
 
 
 def some(size: int = 60, seed: int = 1) -> Statistics:
     """A few rollouts of a context-dependent model in which tokens of a group differ."""
-    return statistics_of(ExactModel(VOCABULARY, 3, seed=2).rollouts(size, grouped_reward, seed, top=0), TAUS)
+    return statistics_of(
+        ExactModel(VOCABULARY, 3, seed=2).rollouts(size, grouped_reward, seed, top=0), TAUS
+    )
 
 
 def test_tying_tokens_of_equal_value_reduces_the_error() -> None:
@@ -91,7 +100,11 @@ def test_every_token_its_own_cluster_is_plain_ips() -> None:
     for labels in (np.arange(VOCABULARY), np.full(VOCABULARY, -1), 10**12 * np.arange(VOCABULARY)):
         tied = TiedIPS(statistics, labels)
         np.testing.assert_array_equal(tied.delta(TAU, ALPHA, relative=True), expected)
-        np.testing.assert_allclose(centered(tied, TAU, ALPHA, VOCABULARY), centered(ips, TAU, ALPHA, VOCABULARY), rtol=1e-12)
+        np.testing.assert_allclose(
+            centered(tied, TAU, ALPHA, VOCABULARY),
+            centered(ips, TAU, ALPHA, VOCABULARY),
+            rtol=1e-12,
+        )
 
 
 def test_one_cluster_changes_no_policy() -> None:
@@ -115,9 +128,15 @@ def test_the_tied_bias_is_the_papers() -> None:
     tied = TiedIPS(statistics, labels)
     np.testing.assert_allclose(zhat_of(tied, TAU), z, rtol=1e-12)
     paper = np.log(ALPHA + z) - np.log(ALPHA + z).mean()
-    np.testing.assert_allclose(centered(tied, TAU, ALPHA, VOCABULARY), paper, rtol=1e-10, atol=1e-14)
-    assert center(tied, TAU, ALPHA, VOCABULARY) == pytest.approx(np.log(ALPHA + z).mean(), rel=1e-12)
-    np.testing.assert_allclose(tied.delta(TAU, ALPHA), np.log(ALPHA + z) - np.log(ALPHA), rtol=1e-10)
+    np.testing.assert_allclose(
+        centered(tied, TAU, ALPHA, VOCABULARY), paper, rtol=1e-10, atol=1e-14
+    )
+    assert center(tied, TAU, ALPHA, VOCABULARY) == pytest.approx(
+        np.log(ALPHA + z).mean(), rel=1e-12
+    )
+    np.testing.assert_allclose(
+        tied.delta(TAU, ALPHA), np.log(ALPHA + z) - np.log(ALPHA), rtol=1e-10
+    )
 
 
 def drawn(*tokens: int, rewards: tuple[float, ...] | None = None) -> Statistics:
@@ -164,7 +183,9 @@ def test_rewards_of_any_size_are_held() -> None:
     """10,000 nats on every reward change nothing where alpha is relative to the mean weight."""
     near = TiedIPS(drawn(0, 1, 2, rewards=(0.0, 1.0, 2.0)), [0, 0, 1])
     far = TiedIPS(drawn(0, 1, 2, rewards=(1e4, 1e4 + 1, 1e4 + 2)), [0, 0, 1])
-    np.testing.assert_allclose(far.delta(TAU, 0.1, relative=True), near.delta(TAU, 0.1, relative=True), rtol=1e-9)
+    np.testing.assert_allclose(
+        far.delta(TAU, 0.1, relative=True), near.delta(TAU, 0.1, relative=True), rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize(

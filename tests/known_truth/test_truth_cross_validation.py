@@ -31,7 +31,9 @@ def population() -> tuple[ExactModel, Exact]:
     return model, Exact(model, liked)
 
 
-def test_the_best_on_held_out_prompts_is_close_to_the_true_best(population: tuple[ExactModel, Exact]) -> None:
+def test_the_best_on_held_out_prompts_is_close_to_the_true_best(
+    population: tuple[ExactModel, Exact],
+) -> None:
     """Over 3 sets of 400 completions ``best`` loses a fifth at most of what the worst of the grid loses in KL(p* || p_delta)."""
     model, exact = population
     lost = []
@@ -46,7 +48,9 @@ def test_the_best_on_held_out_prompts_is_close_to_the_true_best(population: tupl
             delta[fit.token_ids] = fit.delta
             true[l2] = exact.kl_to_target(delta, TAU)
         assert choice.l2 == choice.best
-        lost.append((true[choice.best] - min(true.values())) / (max(true.values()) - min(true.values())))
+        lost.append(
+            (true[choice.best] - min(true.values())) / (max(true.values()) - min(true.values()))
+        )
     assert np.mean(lost) < 0.2
 
 
@@ -60,11 +64,15 @@ def test_held_out_gain_estimates_the_exact_one(population: tuple[ExactModel, Exa
     for row in choice.table:
         fit = projection(rollouts, tau=TAU, l2=row.value, next_token=table)
         # Every completion has 3 tokens.
-        assert row.gain == pytest.approx((none - exact.kl_to_target(fit.delta, TAU)) / 3, abs=3 * row.error)
+        assert row.gain == pytest.approx(
+            (none - exact.kl_to_target(fit.delta, TAU)) / 3, abs=3 * row.error
+        )
         assert row.error > 0
 
 
-def test_more_data_wants_no_other_l2_and_noise_wants_the_strongest(population: tuple[ExactModel, Exact]) -> None:
+def test_more_data_wants_no_other_l2_and_noise_wants_the_strongest(
+    population: tuple[ExactModel, Exact],
+) -> None:
     """Four times the rollouts move the best l2 by one step of the grid at most; where rewards are noise it is a large one."""
     model, _ = population
     best = []
@@ -79,7 +87,9 @@ def test_more_data_wants_no_other_l2_and_noise_wants_the_strongest(population: t
     assert max(row.gain - 2 * row.error for row in choice.table) < 0
 
 
-def test_the_rule_takes_the_weakest_strength_that_keeps_the_gain(population: tuple[ExactModel, Exact]) -> None:
+def test_the_rule_takes_the_weakest_strength_that_keeps_the_gain(
+    population: tuple[ExactModel, Exact],
+) -> None:
     """The table is sorted, the best has nothing ahead of it, and what may lose more of the gain is never a stronger penalty."""
     rollouts = population[0].rollouts(240, liked, 5)
     table = NextToken.of(rollouts)
@@ -90,7 +100,11 @@ def test_the_rule_takes_the_weakest_strength_that_keeps_the_gain(population: tup
         assert tuple(rows) == L2_GRID
         assert rows[choice.best].behind == 0.0
         assert rows[choice.l2].gain >= keep * rows[choice.best].gain
-        assert all(row.gain < keep * rows[choice.best].gain for row in choice.table if row.value < choice.l2)
+        assert all(
+            row.gain < keep * rows[choice.best].gain
+            for row in choice.table
+            if row.value < choice.l2
+        )
         chosen.append(choice.l2)
     assert chosen[0] >= chosen[1] > chosen[2]
 
@@ -135,7 +149,9 @@ def test_too_little_to_validate_is_an_error() -> None:
     """One rewarded completion, none, or next tokens of other rollouts: the message says so."""
     rollouts = some({3: 0.0})
     table = NextToken.of(rollouts)
-    with pytest.raises(InputError, match="1 of 24 completions hold a token and earned a reward that counts"):
+    with pytest.raises(
+        InputError, match="1 of 24 completions hold a token and earned a reward that counts"
+    ):
         choose_l2(rollouts, table, tau=1.0)
     with pytest.raises(InputError, match="no completion earned a reward"):
         choose_l2(some({}), table, tau=1.0)

@@ -19,7 +19,9 @@ from tests.support.exact import ExactModel
 
 NAMES = (*ROWS, "clusters")
 VOCAB, N = 8, 24
-BASE = ExactModel(VOCAB, 4, end=True, seed=1, prompts=4).rollouts(N, lambda tokens, _: float(5 in tokens), 2, top=4)
+BASE = ExactModel(VOCAB, 4, end=True, seed=1, prompts=4).rollouts(
+    N, lambda tokens, _: float(5 in tokens), 2, top=4
+)
 
 LIMITS = {
     "none": CompileLimits(None, -100.0, 100.0, integers=False),
@@ -34,7 +36,10 @@ LIMITS = {
 
 def rewarded(rewards: object, rollouts: Rollouts = BASE) -> Rollouts:
     """The same completions with other rewards."""
-    return replace(rollouts, rewards=np.broadcast_to(np.asarray(rewards, dtype=np.float64), len(rollouts.keys)).copy())
+    return replace(
+        rollouts,
+        rewards=np.broadcast_to(np.asarray(rewards, dtype=np.float64), len(rollouts.keys)).copy(),
+    )
 
 
 def emptied(rows: object, rollouts: Rollouts = BASE) -> Rollouts:
@@ -45,7 +50,10 @@ def emptied(rows: object, rollouts: Rollouts = BASE) -> Rollouts:
         rollouts,
         lengths=np.where(empty, 0, rollouts.lengths),
         bounded=rollouts.is_bounded[left],
-        **{name: getattr(rollouts, name)[left] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")},
+        **{
+            name: getattr(rollouts, name)[left]
+            for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")
+        },
     )
 
 
@@ -90,7 +98,10 @@ CASES: dict[str, tuple[Rollouts, dict[str, str]]] = {
     "one reward": (rewarded(ONE), {}),
     "no reward": (rewarded(-np.inf), dict.fromkeys(NAMES, "no completion earned a reward: all 24")),
     "vocabulary of one": (single_token(), {}),
-    "all censored": (replace(BASE, bounded=np.ones(len(BASE.token_ids), dtype=np.bool_)), BY_PROPENSITY),
+    "all censored": (
+        replace(BASE, bounded=np.ones(len(BASE.token_ids), dtype=np.bool_)),
+        BY_PROPENSITY,
+    ),
     "no logprobs": (bare(), BY_PROPENSITY),
     "some empty": (emptied([0, 3, 5]), {}),
     "only an empty one earned a reward": (
@@ -111,7 +122,9 @@ def sweeps(name: str) -> Iterator[Sweep]:
         yield replace(fixed, unobserved="drop", positions=2, clip=20.0)
 
 
-def made(rollouts: Rollouts, sweep: Sweep, limits: CompileLimits = LIMITS["none"]) -> list[Candidate]:
+def made(
+    rollouts: Rollouts, sweep: Sweep, limits: CompileLimits = LIMITS["none"]
+) -> list[Candidate]:
     """All candidates; the vocabulary has three clusters."""
     with clusters_in_table(np.arange(VOCAB) % 3):
         return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits))
@@ -142,7 +155,9 @@ def test_a_right_answer_or_one_sentence(case: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["snips", "ratio"])
-@pytest.mark.parametrize("case", ["one rollout", "equal rewards", "large equal rewards", "vocabulary of one"])
+@pytest.mark.parametrize(
+    "case", ["one rollout", "equal rewards", "large equal rewards", "vocabulary of one"]
+)
 def test_nothing_to_compare_is_no_bias(name: str, case: str) -> None:
     """A ratio of mean rewards is 1 for every token where all rewards are equal, or all tokens."""
     (candidate,) = made(CASES[case][0], next(sweeps(name)))
@@ -160,7 +175,10 @@ def test_a_vocabulary_of_one_has_one_policy(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_constant_reward_counts_as_any_other(name: str) -> None:
     """exp(r / tau) divides out, also where it is beyond float64."""
-    (one,), (other,) = (made(CASES[case][0], next(sweeps(name))) for case in ("equal rewards", "large equal rewards"))
+    (one,), (other,) = (
+        made(CASES[case][0], next(sweeps(name)))
+        for case in ("equal rewards", "large equal rewards")
+    )
     np.testing.assert_allclose(one.learned, other.learned, atol=1e-6)
 
 
@@ -168,7 +186,9 @@ def test_a_constant_reward_counts_as_any_other(name: str) -> None:
 def test_empty_completions_are_not_there(name: str) -> None:
     """What holds no token says nothing of any: the estimate is that of the others."""
     rollouts = CASES["some empty"][0]
-    (one,), (other,) = (made(each, next(sweeps(name))) for each in (rollouts, rollouts.take(rollouts.lengths > 0)))
+    (one,), (other,) = (
+        made(each, next(sweeps(name))) for each in (rollouts, rollouts.take(rollouts.lengths > 0))
+    )
     np.testing.assert_allclose(one.learned, other.learned, atol=1e-12)
 
 
@@ -186,7 +206,9 @@ def test_rewards_that_are_no_number_are_refused_with_their_row(value: float) -> 
         rewarded(np.where(np.arange(N) == 7, value, 0.0))
 
 
-@pytest.mark.parametrize("rollouts", [BASE.take([]), emptied(np.arange(N))], ids=["none", "all empty"])
+@pytest.mark.parametrize(
+    "rollouts", [BASE.take([]), emptied(np.arange(N))], ids=["none", "all empty"]
+)
 def test_no_token_at_all_is_refused(rollouts: Rollouts) -> None:
     """No completion, or none with a token: there is nothing to learn from, whatever the estimator."""
     with pytest.raises(InputError, match="rollouts hold no token position"):
@@ -194,11 +216,21 @@ def test_no_token_at_all_is_refused(rollouts: Rollouts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "found"), [("one rollout", "1 of 1"), ("one reward", "1 of 24"), ("rewards far apart", "1 of 24"), ("no reward", None)]
+    ("case", "found"),
+    [
+        ("one rollout", "1 of 1"),
+        ("one reward", "1 of 24"),
+        ("rewards far apart", "1 of 24"),
+        ("no reward", None),
+    ],
 )
 def test_too_little_to_cross_validate_is_said(case: str, found: str | None) -> None:
     """l2 from cross-validation needs two completions that count; a number beside it does not hide that, and is the remedy."""
-    message = "no completion earned a reward" if found is None else f"{found} completions hold a token .* --l2 as numbers"
+    message = (
+        "no completion earned a reward"
+        if found is None
+        else f"{found} completions hold a token .* --l2 as numbers"
+    )
     for sweep in (Sweep(l2=("cv",)), Sweep(l2=(5.0, "cv"))):
         with pytest.raises(InputError, match=message):
             made(CASES[case][0], sweep)

@@ -17,7 +17,12 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection, reward_weights
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
-from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, Touched, effective_sample_size, tail_coverage
+from blackbox_lb.estimate.reweighting.weight_diagnostics import (
+    Censoring,
+    Touched,
+    effective_sample_size,
+    tail_coverage,
+)
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf
 
@@ -27,7 +32,15 @@ SEEDS = range(3)
 
 def model(seed: int, prompts: int = 40) -> ExactModel:
     """Thirty tokens, completions of at most six, prompts that differ."""
-    return ExactModel(VOCAB, 6, seed=seed, end=True, prompts=prompts, sharpness=0.6, unigram=-0.05 * np.arange(VOCAB))
+    return ExactModel(
+        VOCAB,
+        6,
+        seed=seed,
+        end=True,
+        prompts=prompts,
+        sharpness=0.6,
+        unigram=-0.05 * np.arange(VOCAB),
+    )
 
 
 def good_tokens(tokens: tuple[int, ...], _: int) -> float:
@@ -40,7 +53,9 @@ def nearly_always(tokens: tuple[int, ...], _: int) -> float:
     return float(tokens[0] != 22)
 
 
-def facts(data: Rollouts, *, tau: float = 0.5, l2: float = 5.0, estimator: str = "projection") -> Facts:
+def facts(
+    data: Rollouts, *, tau: float = 0.5, l2: float = 5.0, estimator: str = "projection"
+) -> Facts:
     """Everything that is measured of a fit before it is tested."""
     table = NextToken.of(data)
     fit = projection(data, tau=tau, l2=l2, next_token=table)
@@ -83,7 +98,14 @@ def test_a_healthy_fit_has_no_reason_to_fail(seed: int) -> None:
     assert found[0].code == "test"
     assert "it helped" in found[0].sentence
     words = {code: finding.word for code, finding in by_code(found).items()}
-    assert words["reward"] == words["samples"] == words["tau"] == words["censoring"] == words["saturated"] == "PASS"
+    assert (
+        words["reward"]
+        == words["samples"]
+        == words["tau"]
+        == words["censoring"]
+        == words["saturated"]
+        == "PASS"
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -181,7 +203,9 @@ def test_what_was_not_measured_is_not_fine() -> None:
 def test_an_infinite_number_is_never_fine() -> None:
     """Effective samples and effects that are not finite FAIL."""
     for bad in (math.inf, math.nan):
-        found = by_code(diagnose(Facts("ips", effective_sample=bad, effect=Effect(bad, 0.1, 0.2, 9, 9))))
+        found = by_code(
+            diagnose(Facts("ips", effective_sample=bad, effect=Effect(bad, 0.1, 0.2, 9, 9)))
+        )
         assert found["weights"].word == found["test"].word == "FAIL"
 
 
@@ -204,19 +228,29 @@ def test_an_effect_that_is_excluded_wants_no_larger_test() -> None:
         "it hurt": Effect(-0.2, -0.3, -0.1, 10, 60),
     }
     for words, effect in tests.items():
-        assert words in by_code(diagnose(Facts("ips", headroom=room, effect=effect)))["test"].sentence
-    assert by_code(diagnose(Facts("ips", effect=Effect(0.0, 0.0, 0.0, 1, 1))))["test"].word == "INCONCLUSIVE"
+        assert (
+            words in by_code(diagnose(Facts("ips", headroom=room, effect=effect)))["test"].sentence
+        )
+    assert (
+        by_code(diagnose(Facts("ips", effect=Effect(0.0, 0.0, 0.0, 1, 1))))["test"].word
+        == "INCONCLUSIVE"
+    )
 
 
 def test_a_finding_never_says_more_than_the_verdict() -> None:
     """An interval beside 0 that the verdict does not count, for many rows or few prompts, neither helped nor hurt; nor do
     prompts that all agree exclude an effect."""
     room = planted(0, 800, good_tokens).headroom
-    for effect in (Effect(0.2, 0.1, 0.3, 5, 30, proven=False), Effect(-0.1, -0.1, -0.1, 1, 6, proven=False)):
+    for effect in (
+        Effect(0.2, 0.1, 0.3, 5, 30, proven=False),
+        Effect(-0.1, -0.1, -0.1, 1, 6, proven=False),
+    ):
         found = by_code(diagnose(Facts("ips", headroom=room, effect=effect)))["test"]
         assert found.word == "INCONCLUSIVE"
         assert not any(word in found.sentence for word in ("helped", "hurt"))
-    agreeing = by_code(diagnose(Facts("ips", headroom=room, effect=Effect(0.0, 0.0, 0.0, 10, 10, proven=False))))["test"]
+    agreeing = by_code(
+        diagnose(Facts("ips", headroom=room, effect=Effect(0.0, 0.0, 0.0, 10, 10, proven=False)))
+    )["test"]
     assert agreeing.word == "INCONCLUSIVE"
     assert "excluded" not in agreeing.sentence
 
@@ -229,7 +263,9 @@ def test_split_half_agrees_with_the_standard_errors(seed: int) -> None:
     fit = projection(data, tau=0.5, l2=5.0, next_token=table)
     errors = standard_errors(data, table, fit, tau=0.5, l2=5.0)
 
-    first = np.random.default_rng(seed).permutation(int(data.prompts.max()) + 1)[data.prompts] % 2 == 0
+    first = (
+        np.random.default_rng(seed).permutation(int(data.prompts.max()) + 1)[data.prompts] % 2 == 0
+    )
     one, other = (projection(data.take(half), tau=0.5, l2=2.5) for half in (first, ~first))
     halves = np.array([table.align(each.token_ids, each.delta) for each in (one, other)])
     halves -= (halves @ errors.usage / errors.usage.sum())[:, None]

@@ -73,14 +73,21 @@ def test_tail_coverage_matches_the_model() -> None:
     model = ExactModel(40, 2, seed=2)
     rollouts = model.rollouts(5_000, lambda *_: 0.0, 3, top=5)
     found = tail_coverage(NextToken.of(rollouts))
-    assert found.tail_mass == pytest.approx(1 - np.exp(rollouts.top_logprobs.astype(float)).sum(1).mean(), abs=1e-9)
+    assert found.tail_mass == pytest.approx(
+        1 - np.exp(rollouts.top_logprobs.astype(float)).sum(1).mean(), abs=1e-9
+    )
     assert found.unattributed == 0
 
 
 def test_delta_statistics_by_eye() -> None:
     """Two of ten tokens at +4 and +1: mean .5, so the others are at -.5, and only the first passes five medians."""
     found = delta_statistics(np.array([4.0, 1.0]), 10)
-    assert (found.low, found.high, found.sampled_fraction, found.selected_fraction) == (-0.5, 3.5, 0.2, 0.1)
+    assert (found.low, found.high, found.sampled_fraction, found.selected_fraction) == (
+        -0.5,
+        3.5,
+        0.2,
+        0.1,
+    )
     assert found.sigma == pytest.approx(np.std([4, 1] + [0] * 8))
 
 
@@ -124,7 +131,12 @@ def test_headroom_of_a_log_reward_by_eye() -> None:
     found = headroom([0.0, -np.inf, -np.inf, -np.inf], [0, 0, 1, 1], [1.0, 0.0, 0.0, 0.0], tau=0.5)
     assert (found.v0, found.ceiling) == (0.25, 0.25)
     assert found.gain == pytest.approx(0.5)
-    assert (found.varying, found.prompts, found.decision, found.word) == (1, 2, "unknown", "INCONCLUSIVE")
+    assert (found.varying, found.prompts, found.decision, found.word) == (
+        1,
+        2,
+        "unknown",
+        "INCONCLUSIVE",
+    )
 
 
 def test_headroom_decides() -> None:

@@ -22,10 +22,14 @@ def ends_low(tokens: tuple[int, ...], prompt: int) -> float:
     return float(tokens[-1] < 10)
 
 
-def biased_rollouts(delta: np.ndarray[tuple[int], np.dtype[np.float64]], n: int, top: int, seed: int) -> Rollouts:
+def biased_rollouts(
+    delta: np.ndarray[tuple[int], np.dtype[np.float64]], n: int, top: int, seed: int
+) -> Rollouts:
     """Completions of the biased model that list the base model's likeliest tokens."""
     tokens = MODEL.sample(n, np.random.default_rng(seed), delta)
-    logprobs = np.stack([MODEL.next_logprobs(tokens[:, :t], np.zeros(n, np.int64)) for t in range(3)], axis=1).reshape(-1, 40)
+    logprobs = np.stack(
+        [MODEL.next_logprobs(tokens[:, :t], np.zeros(n, np.int64)) for t in range(3)], axis=1
+    ).reshape(-1, 40)
     flat = tokens.reshape(-1)
     listed = np.argsort(-logprobs, axis=1)[:, :top]
     return Rollouts(
@@ -52,7 +56,9 @@ def test_the_divergence_is_the_exact_one(kind: str, top: int, tolerance: float) 
         ips = IPS(statistics_of(base, 1.0))
         delta[ips.token_ids] = ips.delta(1.0, 0.05)
     truth = Exact(MODEL, ends_low).kl(delta)
-    found = divergence(biased_rollouts(delta, 20_000, top, 3), np.arange(40), delta, NextToken.of(base))
+    found = divergence(
+        biased_rollouts(delta, 20_000, top, 3), np.arange(40), delta, NextToken.of(base)
+    )
     assert found.kl == pytest.approx(truth, rel=tolerance, abs=0.02)
 
 

@@ -27,7 +27,11 @@ def drawn(arm: Arm, seed: int, salt: int) -> ArmResult:
 
 def loud(seed: int) -> bool:
     """Whether anything is said of a bias, an alternative and both together, 11 comparisons, none of which changes anything."""
-    arms = [Arm(SAMPLED, name, {1: 1.0} if name else {}, other) for other in OTHERS for name in (None, "b")]
+    arms = [
+        Arm(SAMPLED, name, {1: 1.0} if name else {}, other)
+        for other in OTHERS
+        for name in (None, "b")
+    ]
     rows = comparisons([drawn(arm, seed, salt) for salt, arm in enumerate(arms)], "share")
     assert len(rows) == 11
     return any(row.verdict != "NO EVIDENCE" for row in rows)

@@ -23,7 +23,10 @@ def test_enumeration_is_the_product_of_conditionals() -> None:
     """Without an end token every sequence occurs once, with the product of its next-token probabilities."""
     model = ExactModel(3, 3, seed=1, prompts=2)
     exact = Exact(model, reward)
-    seen = {(int(p), *map(int, row)): lp for p, row, lp in zip(exact.prompts, exact.sequences, exact.base, strict=True)}
+    seen = {
+        (int(p), *map(int, row)): lp
+        for p, row, lp in zip(exact.prompts, exact.sequences, exact.base, strict=True)
+    }
     for prompt, *tokens in itertools.product(range(2), range(3), range(3), range(3)):
         steps = [model.logprobs(tokens[:t], prompt)[tokens[t]] for t in range(3)]
         assert seen[(prompt, *tokens)] == pytest.approx(sum(steps) - np.log(2), abs=1e-12)
@@ -128,7 +131,9 @@ def test_rollouts_list_what_the_model_says() -> None:
     starts = np.cumsum(full.lengths) - full.lengths
     for start, prompt in zip(starts, full.prompts, strict=True):
         expected = model.logprobs([], int(prompt))
-        np.testing.assert_allclose(full.top_logprobs[start], expected[full.top_ids[start]], rtol=1e-5)
+        np.testing.assert_allclose(
+            full.top_logprobs[start], expected[full.top_ids[start]], rtol=1e-5
+        )
 
 
 def test_short_lists_are_the_head_of_full_lists() -> None:
@@ -150,7 +155,9 @@ def test_evaluation_is_the_enumeration(end_sharpness: float | None) -> None:
     found = estimate_policy(model, delta, reward, 20_000, 1)
     assert abs(found.reward - exact.expected_reward(delta)) < 4 * found.reward_error
     assert abs(found.kl - exact.kl(delta)) < 4 * found.kl_error
-    assert found.length == pytest.approx(exact.expectation(exact.lengths.astype(np.float64), delta), abs=0.05)
+    assert found.length == pytest.approx(
+        exact.expectation(exact.lengths.astype(np.float64), delta), abs=0.05
+    )
     assert 0 < found.kl_error < 0.05 * exact.kl(delta)
     assert found == estimate_policy(model, delta + 50.0, reward, 20_000, 1)
 
@@ -168,7 +175,9 @@ def test_an_evaluation_without_a_bias_is_at_no_distance() -> None:
     """KL 0 for a constant bias; a reward of -inf makes the mean -inf; fewer than two completions are refused."""
     model = ExactModel(5, 3, seed=5)
     assert estimate_policy(model, np.full(5, 3.0), reward, 500, 1).kl == pytest.approx(0, abs=1e-12)
-    worthless = estimate_policy(model, np.zeros(5), lambda tokens, _: -np.inf if 2 in tokens else 0.0, 500, 1)
+    worthless = estimate_policy(
+        model, np.zeros(5), lambda tokens, _: -np.inf if 2 in tokens else 0.0, 500, 1
+    )
     assert worthless.reward == -np.inf
     assert np.isnan(worthless.reward_error)
     with pytest.raises(InputError, match="at least 2"):
@@ -192,7 +201,9 @@ def test_quantised_gaps_are_whole_steps() -> None:
     found = model.rollouts(40, reward, 3, quantum=1 / 16)
     gaps = 16 * (found.top_logprobs - found.top_logprobs[:, :1]).astype(np.float64)
     np.testing.assert_allclose(gaps, np.round(gaps), atol=1e-3)
-    np.testing.assert_allclose(np.exp(found.top_logprobs.astype(np.float64)).sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(
+        np.exp(found.top_logprobs.astype(np.float64)).sum(axis=1), 1, atol=1e-5
+    )
     exact = model.rollouts(40, reward, 3)
     assert 0 < np.abs(found.logprobs - exact.logprobs).max() < 1 / 16
 
@@ -203,15 +214,22 @@ def test_noise_has_the_stated_size_and_leaves_the_draw_alone() -> None:
     found, exact = model.rollouts(300, reward, 3, noise=0.3), model.rollouts(300, reward, 3)
     np.testing.assert_array_equal(found.token_ids, exact.token_ids)
     assert (np.diff(found.top_logprobs, axis=1) <= 0).all()
-    both = [np.take_along_axis(each.top_logprobs, each.top_ids.argsort(axis=1), axis=1) for each in (found, exact)]
+    both = [
+        np.take_along_axis(each.top_logprobs, each.top_ids.argsort(axis=1), axis=1)
+        for each in (found, exact)
+    ]
     difference = (both[0] - both[1]).astype(np.float64)
-    assert (difference - difference.mean(axis=1, keepdims=True)).std() == pytest.approx(0.3, rel=0.03)
+    assert (difference - difference.mean(axis=1, keepdims=True)).std() == pytest.approx(
+        0.3, rel=0.03
+    )
     np.testing.assert_array_equal(found.top_ids, model.rollouts(300, reward, 3, noise=0.3).top_ids)
 
 
 def test_an_end_that_context_hardly_moves() -> None:
     """With end_sharpness 0 the end token's logit is the same after every prefix: its odds vary by the other tokens alone."""
-    steady, moved = (ExactModel(6, 3, seed=2, end=True, prompts=4, end_sharpness=sharp) for sharp in (0.0, None))
+    steady, moved = (
+        ExactModel(6, 3, seed=2, end=True, prompts=4, end_sharpness=sharp) for sharp in (0.0, None)
+    )
     contexts = np.array([[a, b] for a in range(5) for b in range(5)])
     for model, same in ((steady, True), (moved, False)):
         logits = model._logits(contexts, np.zeros(len(contexts), np.int64))
@@ -229,5 +247,7 @@ def test_too_large_a_model_is_refused() -> None:
 def _sharper(model: ExactModel, temperature: float) -> ExactModel:
     """A model whose softmax at temperature 1 is this one's at ``temperature``."""
     other = ExactModel(model.vocab_size, model.horizon, end=model.end is not None)
-    other.__dict__.update({k: v / temperature for k, v in vars(model).items() if isinstance(v, np.ndarray)})
+    other.__dict__.update(
+        {k: v / temperature for k, v in vars(model).items() if isinstance(v, np.ndarray)}
+    )
     return other

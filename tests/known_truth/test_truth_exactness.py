@@ -20,7 +20,9 @@ def exact_at(model: ExactModel, rollouts: Rollouts, positions: np.ndarray) -> np
     """(r, v) log pi_0 after the prefix of each position."""
     owner, starts = rollouts.rollout_of, np.cumsum(rollouts.lengths) - rollouts.lengths
     rows = [
-        model.logprobs(rollouts.token_ids[starts[owner[m]] : m].tolist(), int(rollouts.prompts[owner[m]]))
+        model.logprobs(
+            rollouts.token_ids[starts[owner[m]] : m].tolist(), int(rollouts.prompts[owner[m]])
+        )
         for m in positions.tolist()
     ]
     return np.stack(rows)
@@ -34,7 +36,9 @@ def rewarded(tokens: tuple[int, ...], prompt: int) -> float:
 def logged(n: int, seed: int, top: int) -> tuple[Rollouts, np.ndarray, np.ndarray]:
     """Rollouts with top-k lists, 60 reference positions and the distributions there."""
     rollouts = MODEL.rollouts(n, rewarded, seed, top=top)
-    positions = sample_positions(rollouts, 60, seed, np.ones(len(rollouts.token_ids), dtype=np.bool_))
+    positions = sample_positions(
+        rollouts, 60, seed, np.ones(len(rollouts.token_ids), dtype=np.bool_)
+    )
     return rollouts, positions, exact_at(MODEL, rollouts, positions)
 
 
@@ -43,8 +47,13 @@ def test_lists_are_no_way_from_the_models_own_distributions(top: int) -> None:
     """Whatever is listed, the total variation is 0 to the float32 of the lists; from another model's distributions it is not."""
     rollouts, positions, exact = logged(60, 1, top)
     assert total_variation(rollouts, positions, exact).max() < 1e-6
-    others = ExactModel(VOCAB, 6, prompts=8, seed=7, unigram=np.random.default_rng(2).standard_normal(VOCAB))
-    assert total_variation(rollouts, positions, exact_at(others, rollouts, positions)).mean() > 0.1 * min(top, 3) / 3
+    others = ExactModel(
+        VOCAB, 6, prompts=8, seed=7, unigram=np.random.default_rng(2).standard_normal(VOCAB)
+    )
+    assert (
+        total_variation(rollouts, positions, exact_at(others, rollouts, positions)).mean()
+        > 0.1 * min(top, 3) / 3
+    )
 
 
 def test_the_total_variation_is_its_definition() -> None:
@@ -53,8 +62,15 @@ def test_the_total_variation_is_its_definition() -> None:
     other = np.asarray(log_softmax(exact + np.random.default_rng(3).standard_normal(VOCAB), axis=1))
     whole = np.abs(np.exp(other) - np.exp(exact)).sum(axis=1) / 2
     np.testing.assert_allclose(total_variation(rollouts, positions, other), whole, atol=1e-6)
-    some = replace(rollouts, top_ids=np.where(np.arange(VOCAB) < 9, rollouts.top_ids, -1).astype(np.int32))
-    first = np.take_along_axis(np.abs(np.exp(other) - np.exp(exact)), rollouts.top_ids[positions][:, :9], axis=1).sum(axis=1) / 2
+    some = replace(
+        rollouts, top_ids=np.where(np.arange(VOCAB) < 9, rollouts.top_ids, -1).astype(np.int32)
+    )
+    first = (
+        np.take_along_axis(
+            np.abs(np.exp(other) - np.exp(exact)), rollouts.top_ids[positions][:, :9], axis=1
+        ).sum(axis=1)
+        / 2
+    )
     np.testing.assert_allclose(total_variation(some, positions, other), first, atol=1e-6)
 
 

@@ -95,7 +95,10 @@ def test_what_is_predicted_is_what_the_bias_does() -> None:
         fresh, truth = shared_margin(rng)
         fresh[:, :LABELS] += 3.0 + 2.0
         right = (fresh.argmax(axis=1) == truth).mean()
-        assert abs(found.predicted - right) < 3 * np.hypot(found.error, np.sqrt(right * (1 - right) / PROMPTS)) + 0.05
+        assert (
+            abs(found.predicted - right)
+            < 3 * np.hypot(found.error, np.sqrt(right * (1 - right) / PROMPTS)) + 0.05
+        )
 
 
 def test_what_says_nothing_is_refused() -> None:

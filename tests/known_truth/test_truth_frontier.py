@@ -26,9 +26,13 @@ def point(kl: float, reward: float) -> Point:
 
 def test_a_frontier_by_eye() -> None:
     """Dominated points drop out; between two biases the frontier is the straight line that mixing them reaches."""
-    found = Curve([point(1.0, 2.0), point(1.5, 1.9), point(3.0, 3.0), point(0.5, 0.9), point(4.0, 2.0)], 0.0)
+    found = Curve(
+        [point(1.0, 2.0), point(1.5, 1.9), point(3.0, 3.0), point(0.5, 0.9), point(4.0, 2.0)], 0.0
+    )
     assert found.hull == [(0.0, 0.0), (1.0, 2.0), (3.0, 3.0)]
-    assert [found.kl_at(reward) for reward in (-1.0, 1.0, 2.5, 3.0)] == pytest.approx([0.0, 0.5, 2.0, 3.0])
+    assert [found.kl_at(reward) for reward in (-1.0, 1.0, 2.5, 3.0)] == pytest.approx(
+        [0.0, 0.5, 2.0, 3.0]
+    )
     assert found.kl_at(3.1) == math.inf
     assert found.objective(1.0) == 1.0
     assert found.objective(10.0) == 0.0
@@ -87,7 +91,11 @@ def test_what_depends_on_content_needs_a_fifth_of_the_rollouts(name: str) -> Non
 def test_the_run_on_a_real_model_resumes_and_reports(tmp_path: Path, limit: int | None) -> None:
     """Against an exact server: every planned bias is judged, and a second run asks for no completion."""
     splits = (("train", range(6)), ("validation", range(6, 9)), ("test", range(9, 13)))
-    rows = [{"prompt": f"question {n}", "answer": "a", "split": split} for split, numbers in splits for n in numbers]
+    rows = [
+        {"prompt": f"question {n}", "answer": "a", "split": split}
+        for split, numbers in splits
+        for n in numbers
+    ]
     data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     profile.write_text('extends = "llamacpp"\nname = "own"\n')
@@ -97,7 +105,9 @@ def test_the_run_on_a_real_model_resumes_and_reports(tmp_path: Path, limit: int 
         async with connect(str(profile), base_url=server.base_url, max_tokens=8) as session:
             with RolloutStore(tmp_path / "rollouts.db") as store:
                 reward = parse_reward("length", max_tokens=8)
-                trials = Trials(session, store, await session.tokenizer(), reward, Silent(), plan.top_logprobs)
+                trials = Trials(
+                    session, store, await session.tokenizer(), reward, Silent(), plan.top_logprobs
+                )
                 return await local.measure(trials, load_task(data=data), plan)
 
     def drawn(server: ExactServer) -> int:
@@ -111,8 +121,13 @@ def test_the_run_on_a_real_model_resumes_and_reports(tmp_path: Path, limit: int 
     assert again[1] == found
     train, test = (limit or len(list(numbers)) for _, numbers in (splits[0], splits[2]))
     assert asked == train * plan.samples + test * plan.test_samples * (1 + len(local.PLANNED))
-    assert [each.point.rollouts for each in found if each.point.estimator == PEER] == [train * plan.samples] * 3
-    assert {each.point.rollouts for each in found} == {train * plan.samples, train * plan.samples // 5}
+    assert [each.point.rollouts for each in found if each.point.estimator == PEER] == [
+        train * plan.samples
+    ] * 3
+    assert {each.point.rollouts for each in found} == {
+        train * plan.samples,
+        train * plan.samples // 5,
+    }
     assert base.point.kl == 0
     table = local.table(base, found, "T/len")
     assert len(table.splitlines()) == 3 + len(local.PLANNED)

@@ -54,7 +54,10 @@ def test_the_ratio_of_a_completion_is_that_of_its_probabilities() -> None:
     """With complete lists log p_delta / p_0 of each completion is the difference of the enumerated log probabilities."""
     data, delta = MODEL.rollouts(300, reward, 1), bias(1)
     truth = np.log(EXACT.probabilities(delta)) - EXACT.base
-    of = {(int(p), *row[row >= 0].tolist()): n for n, (row, p) in enumerate(zip(EXACT.sequences, EXACT.prompts, strict=True))}
+    of = {
+        (int(p), *row[row >= 0].tolist()): n
+        for n, (row, p) in enumerate(zip(EXACT.sequences, EXACT.prompts, strict=True))
+    }
     parts = np.split(data.token_ids, np.cumsum(data.lengths)[:-1])
     rows = [of[int(p), *part.tolist()] for p, part in zip(data.prompts, parts, strict=True)]
     table = NextToken.of(data)

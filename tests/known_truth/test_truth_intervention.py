@@ -36,18 +36,27 @@ def nothing(tokens: tuple[int, ...], prompt: int) -> float:
     return 0.0
 
 
-def scores_of(rollouts: Rollouts, shifts: np.ndarray[tuple[int], np.dtype[np.float64]]) -> InterventionScores:
+def scores_of(
+    rollouts: Rollouts, shifts: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> InterventionScores:
     """Of all positions."""
     return intervention_scores(rollouts.token_ids, rollouts.rollout_of, shifts)
 
 
-def three_sources(top: int | None, seed: int = 3) -> tuple[Rollouts, dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
+def three_sources(
+    top: int | None, seed: int = 3
+) -> tuple[Rollouts, dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
     """The same biased completions, and their shifts by each source."""
-    before, after = MODEL.rollouts(N, nothing, seed, top=top, delta=DELTA), BIASED.rollouts(N, nothing, seed, top=top)
+    before, after = (
+        MODEL.rollouts(N, nothing, seed, top=top, delta=DELTA),
+        BIASED.rollouts(N, nothing, seed, top=top),
+    )
     assert np.array_equal(before.token_ids, after.token_ids)
     base = MODEL.rollouts(N, nothing, seed + 1, top=top)
     rows = before.token_ids.reshape(N, T).astype(np.int64)
-    whole = np.stack([MODEL.next_logprobs(rows[:, :t], np.zeros(N, np.int64)) for t in range(T)], axis=1).reshape(-1, V)
+    whole = np.stack(
+        [MODEL.next_logprobs(rows[:, :t], np.zeros(N, np.int64)) for t in range(T)], axis=1
+    ).reshape(-1, V)
     return before, {
         "exact": exact_shifts(whole, before.token_ids, DELTA),
         "tail model": listed_shifts(before, BIAS, NextToken.of(base)),
@@ -73,7 +82,8 @@ def true_scores(
 
 
 def tilted(
-    logprobs: np.ndarray[tuple[int], np.dtype[np.float64]], delta: np.ndarray[tuple[int], np.dtype[np.float64]]
+    logprobs: np.ndarray[tuple[int], np.dtype[np.float64]],
+    delta: np.ndarray[tuple[int], np.dtype[np.float64]],
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """pi_delta."""
     values = np.exp(logprobs + delta)
@@ -84,7 +94,9 @@ def test_a_worked_example() -> None:
     """pi_0 = (.5, .3, .2), delta = (ln 2, 0, -ln 2): Z = 1 + .3 + .1, so pi_delta / pi_0 = (2, 1, 1/2) / 1.4 everywhere."""
     base, delta = np.log([[0.5, 0.3, 0.2]]), np.log([2.0, 1.0, 0.5])
     tokens, completions = np.array([0, 0, 1, 0, 2, 1]), np.array([0, 0, 0, 1, 1, 1])
-    found = intervention_scores(tokens, completions, exact_shifts(np.repeat(base, 6, axis=0), tokens, delta))
+    found = intervention_scores(
+        tokens, completions, exact_shifts(np.repeat(base, 6, axis=0), tokens, delta)
+    )
     assert found.scores == pytest.approx([np.log(2 / 1.4), np.log(1 / 1.4), np.log(0.5 / 1.4)])
     assert found.scores == pytest.approx([0.357, -0.336, -1.030], abs=5e-4)
     assert found.counts.tolist() == [3, 2, 1]
@@ -110,7 +122,9 @@ def test_scores_are_the_enumerated_ones() -> None:
     """Of five tokens, within 4 standard errors of the sum over all prefixes; and their mean is KL(p_delta || p_0) a token."""
     model, delta = ExactModel(5, 3, seed=1), np.array([1.5, 0.0, -2.0, 0.5, 0.0])
     drawn = model.rollouts(6000, nothing, 2, delta=delta)
-    found = scores_of(drawn, listed_shifts(drawn, dict(enumerate(delta.tolist())), NextToken.of(drawn)))
+    found = scores_of(
+        drawn, listed_shifts(drawn, dict(enumerate(delta.tolist())), NextToken.of(drawn))
+    )
     assert np.all(np.abs(found.scores - true_scores(model, delta)) < 4 * found.errors + 1e-6)
     assert np.all(found.errors < 0.05)
     assert found.mean == pytest.approx(Exact(model, nothing).kl(delta) / 3, rel=0.03)
@@ -131,12 +145,15 @@ def test_short_lists_come_close(top: int, tolerance: float) -> None:
 def test_the_sources_agree_on_other_completions_within_their_errors() -> None:
     """Three sources, each on completions of its own: scores of tokens used 200 times differ by noise of the expected size."""
     pairs = [
-        (source, scores_of(*_one(seed, source))) for seed, source in ((3, "exact"), (30, "tail model"), (60, "after the bias"))
+        (source, scores_of(*_one(seed, source)))
+        for seed, source in ((3, "exact"), (30, "tail model"), (60, "after the bias"))
     ]
     for (_, one), (name, other) in pairwise(pairs):
         both = np.isin(one.token_ids, other.token_ids[other.counts >= 200]) & (one.counts >= 200)
         place = np.searchsorted(other.token_ids, one.token_ids[both])
-        z = (one.scores[both] - other.scores[place]) / np.hypot(one.errors[both], other.errors[place])
+        z = (one.scores[both] - other.scores[place]) / np.hypot(
+            one.errors[both], other.errors[place]
+        )
         assert np.sqrt((z**2).mean()) < 1.6, name
 
 
@@ -152,7 +169,9 @@ def test_a_banned_token_is_not_forgotten() -> None:
         delta = np.where(np.arange(V) == common, strength, 0.0)
         after = ExactModel(V, T, seed=5, unigram=RARE + delta).rollouts(N, nothing, 3, top=20)
         rows = after.token_ids.reshape(N, T).astype(np.int64)
-        whole = np.stack([MODEL.next_logprobs(rows[:, :t], np.zeros(N, np.int64)) for t in range(T)], axis=1)
+        whole = np.stack(
+            [MODEL.next_logprobs(rows[:, :t], np.zeros(N, np.int64)) for t in range(T)], axis=1
+        )
         exact = exact_shifts(whole.reshape(-1, V), after.token_ids, delta)
         base = NextToken.of(MODEL.rollouts(N, nothing, 4, top=20))
         found = shifts_after_bias(after, {common: strength}, base)
@@ -166,9 +185,13 @@ def test_the_errors_cover() -> None:
     truth, inside = true_scores(model, delta), []
     for seed in range(100):
         drawn = model.rollouts(150, nothing, seed, delta=delta)
-        found = scores_of(drawn, listed_shifts(drawn, dict(enumerate(delta.tolist())), NextToken.of(drawn)))
+        found = scores_of(
+            drawn, listed_shifts(drawn, dict(enumerate(delta.tolist())), NextToken.of(drawn))
+        )
         often = found.counts >= 30
-        inside += (np.abs(found.scores - truth[found.token_ids]) < 1.96 * found.errors)[often].tolist()
+        inside += (np.abs(found.scores - truth[found.token_ids]) < 1.96 * found.errors)[
+            often
+        ].tolist()
     assert 0.90 < np.mean(inside) < 0.99
 
 

@@ -32,11 +32,17 @@ def reward(tokens: tuple[int, ...], prompt: int) -> float:
     return 0.4 * tokens.count(2) - 0.3 * len(tokens) + 0.2 * prompt * (tokens[-1] == 1)
 
 
-def replicated(model: ExactModel, positions: int | None, replications: int, size: int) -> np.ndarray:
+def replicated(
+    model: ExactModel, positions: int | None, replications: int, size: int
+) -> np.ndarray:
     """(replications, v) Zhat of independent rollout sets."""
     out = np.zeros((replications, model.vocab_size))
     for seed in range(replications):
-        ips = IPS(statistics_of(model.rollouts(size, reward, seed, top=0), TAUS, positions=positions, seed=seed))
+        ips = IPS(
+            statistics_of(
+                model.rollouts(size, reward, seed, top=0), TAUS, positions=positions, seed=seed
+            )
+        )
         out[seed, ips.token_ids] = zhat_of(ips, TAU)
     return out
 
@@ -47,7 +53,9 @@ def test_zhat_is_unbiased_for_z_avg(end: bool, positions: int | None) -> None:
     """Over 250 replications of 60 rollouts the mean of Zhat is Z_avg within Monte Carlo error, for every token."""
     model = ExactModel(6, 3, seed=7, end=end, prompts=2, sharpness=0.5)
     draws = replicated(model, positions, 250, 60)
-    z = (draws.mean(0) - Exact(model, reward).z_avg(TAU)) / (draws.std(0, ddof=1) / np.sqrt(len(draws)))
+    z = (draws.mean(0) - Exact(model, reward).z_avg(TAU)) / (
+        draws.std(0, ddof=1) / np.sqrt(len(draws))
+    )
     assert np.abs(z).max() < stats.norm.isf(0.0005 / model.vocab_size)
 
 
@@ -56,7 +64,9 @@ def test_the_z_test_has_power(end: bool) -> None:
     """The same test rejects an estimator that is off by 10 %, so that passing it means something."""
     model = ExactModel(6, 3, seed=7, end=end, prompts=2, sharpness=0.5)
     draws = 1.1 * replicated(model, None, 250, 60)
-    z = (draws.mean(0) - Exact(model, reward).z_avg(TAU)) / (draws.std(0, ddof=1) / np.sqrt(len(draws)))
+    z = (draws.mean(0) - Exact(model, reward).z_avg(TAU)) / (
+        draws.std(0, ddof=1) / np.sqrt(len(draws))
+    )
     assert np.abs(z).max() > 6
 
 
@@ -81,11 +91,15 @@ def exact_moments(exact: Exact, clip: float = np.inf) -> Truth:
         terms.append(value[running] * np.minimum(np.exp(-logprobs), clip))
     names, where = np.unique(np.concatenate(cells), return_inverse=True)
     sums, weights = np.bincount(where, np.concatenate(terms)), probability[names // shape[1]]
-    mean, square = (np.bincount(names % shape[1], weights * power, shape[1]) for power in (sums, sums**2))
+    mean, square = (
+        np.bincount(names % shape[1], weights * power, shape[1]) for power in (sums, sums**2)
+    )
     return Truth(mean, square - mean**2)
 
 
-def _logprobs(model: ExactModel, prefixes: np.ndarray, prompts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+def _logprobs(
+    model: ExactModel, prefixes: np.ndarray, prompts: np.ndarray, tokens: np.ndarray
+) -> np.ndarray:
     """(n,) log pi_0 of the tokens after the prefixes, each different prefix computed once."""
     pairs, where = np.unique(np.column_stack((prefixes, prompts)), axis=0, return_inverse=True)
     table = model.next_logprobs(pairs[:, :-1], pairs[:, -1])
@@ -96,7 +110,10 @@ def _logprobs(model: ExactModel, prefixes: np.ndarray, prompts: np.ndarray, toke
 def pooled(model: ExactModel, reward: RewardOf, seed: int, parts: int, size: int) -> np.ndarray:
     """(v,) Zhat of ``parts * size`` rollouts, through the sum of the statistics of parts."""
     drawn = [model.rollouts(size, reward, 1_000 * seed + part, top=0) for part in range(parts)]
-    named = [replace(each, keys=tuple(f"{part} {key}" for key in each.keys)) for part, each in enumerate(drawn)]
+    named = [
+        replace(each, keys=tuple(f"{part} {key}" for key in each.keys))
+        for part, each in enumerate(drawn)
+    ]
     highest = max(float(each.rewards.max()) for each in drawn)
     ips = IPS(sum((statistics_of(each, TAU, highest=highest) for each in named), Statistics.zero()))
     out = np.zeros(model.vocab_size)
@@ -107,16 +124,32 @@ def pooled(model: ExactModel, reward: RewardOf, seed: int, parts: int, size: int
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(
     ("vocab_size", "horizon", "parts"),
-    [(12, 4, 1), (35, 3, 2), pytest.param(400, 2, 40, marks=SLOW), pytest.param(1_000, 2, 30, marks=SLOW)],
+    [
+        (12, 4, 1),
+        (35, 3, 2),
+        pytest.param(400, 2, 40, marks=SLOW),
+        pytest.param(1_000, 2, 30, marks=SLOW),
+    ],
 )
-def test_the_error_of_zhat_is_its_exact_standard_error(vocab_size: int, horizon: int, parts: int, seed: int) -> None:
+def test_the_error_of_zhat_is_its_exact_standard_error(
+    vocab_size: int, horizon: int, parts: int, seed: int
+) -> None:
     """On stopping, context-dependent models of up to 1,000 tokens the error over the exact standard error is standard normal."""
-    model = ExactModel(vocab_size, horizon, seed=seed, end=True, prompts=2 if vocab_size < 1_000 else 1, sharpness=0.35)
+    model = ExactModel(
+        vocab_size,
+        horizon,
+        seed=seed,
+        end=True,
+        prompts=2 if vocab_size < 1_000 else 1,
+        sharpness=0.35,
+    )
     truth = exact_moments(exact := Exact(model, reward))
     np.testing.assert_allclose(truth.mean, exact.z_avg(TAU), rtol=1e-9)
     found = pooled(model, reward, seed, parts, 4_000)
     z = (found - truth.mean) / np.sqrt(truth.variance / (4_000 * parts))
-    assert np.abs(z).max() < stats.norm.isf(0.0005 / vocab_size) + 1  # the tail of rare tokens is heavier than normal
+    assert (
+        np.abs(z).max() < stats.norm.isf(0.0005 / vocab_size) + 1
+    )  # the tail of rare tokens is heavier than normal
     assert abs((z**2).mean() - 1) < 6 * np.sqrt(2 / vocab_size)
     assert abs(z.mean()) < 4 / np.sqrt(vocab_size) + 0.5  # one reward raises all tokens together
 
@@ -127,7 +160,9 @@ def test_zhat_is_the_sum_over_positions() -> None:
     expected, at = np.zeros(5), 0
     for r, length in zip(rollouts.rewards, rollouts.lengths, strict=True):
         for m in range(at, at + length):
-            expected[rollouts.token_ids[m]] += np.exp(r / TAU - rollouts.logprobs[m].astype(float)) / length / 40
+            expected[rollouts.token_ids[m]] += (
+                np.exp(r / TAU - rollouts.logprobs[m].astype(float)) / length / 40
+            )
         at += length
     ips = IPS(statistics_of(rollouts, TAUS))
     np.testing.assert_allclose(zhat_of(ips, TAU), expected[ips.token_ids], rtol=1e-12)
@@ -142,7 +177,9 @@ def test_delta_and_center_are_the_papers() -> None:
     paper = np.log(alpha + z) - np.log(alpha + z).mean()
     c = center(ips, TAU, alpha, vocab)
     assert c == pytest.approx(np.log(alpha + z).mean(), rel=1e-12)
-    np.testing.assert_allclose(ips.delta(TAU, alpha) + np.log(alpha) - c, paper[ips.token_ids], rtol=1e-10)
+    np.testing.assert_allclose(
+        ips.delta(TAU, alpha) + np.log(alpha) - c, paper[ips.token_ids], rtol=1e-10
+    )
     np.testing.assert_allclose(centered(ips, TAU, alpha, vocab), paper, rtol=1e-10, atol=1e-14)
     assert len(ips.token_ids) < vocab
 
@@ -150,10 +187,17 @@ def test_delta_and_center_are_the_papers() -> None:
 def test_relative_alpha_forgets_the_scale_of_the_reward() -> None:
     """With alpha relative to the mean weight a constant added to all rewards, even 10,000 nats, changes nothing."""
     rollouts = ExactModel(6, 3, seed=2).rollouts(50, reward, 1)
-    near, far = IPS(statistics_of(rollouts, TAUS)), IPS(statistics_of(_shifted(rollouts, 1e4), TAUS))
-    np.testing.assert_allclose(far.delta(TAU, 0.1, relative=True), near.delta(TAU, 0.1, relative=True), rtol=1e-8)
+    near, far = (
+        IPS(statistics_of(rollouts, TAUS)),
+        IPS(statistics_of(_shifted(rollouts, 1e4), TAUS)),
+    )
+    np.testing.assert_allclose(
+        far.delta(TAU, 0.1, relative=True), near.delta(TAU, 0.1, relative=True), rtol=1e-8
+    )
     mean = np.exp(rollouts.rewards / TAU).mean()
-    np.testing.assert_allclose(near.delta(TAU, 0.1, relative=True), near.delta(TAU, 0.1 * mean), rtol=1e-10)
+    np.testing.assert_allclose(
+        near.delta(TAU, 0.1, relative=True), near.delta(TAU, 0.1 * mean), rtol=1e-10
+    )
 
 
 def test_zhat_beyond_float64_has_a_scale() -> None:
@@ -168,14 +212,22 @@ def test_zhat_beyond_float64_has_a_scale() -> None:
 def test_log_accuracy_makes_tau_inert() -> None:
     """Rewards of 0 and -inf give the same Zhat at every tau."""
     model = ExactModel(5, 3, seed=3)
-    ips = IPS(statistics_of(model.rollouts(60, lambda tokens, _: 0.0 if 2 in tokens else -np.inf, 1), TAUS))
+    ips = IPS(
+        statistics_of(
+            model.rollouts(60, lambda tokens, _: 0.0 if 2 in tokens else -np.inf, 1), TAUS
+        )
+    )
     np.testing.assert_array_equal(zhat_of(ips, 0.3), zhat_of(ips, 7.0))
 
 
 def test_tokens_of_worthless_completions_get_no_bias() -> None:
     """A token seen only in completions of weight 0 has Zhat 0 and delta 0, like one never seen."""
     model = ExactModel(5, 2, seed=3)
-    ips = IPS(statistics_of(model.rollouts(200, lambda tokens, _: -np.inf if 2 in tokens else 0.0, 1), TAUS))
+    ips = IPS(
+        statistics_of(
+            model.rollouts(200, lambda tokens, _: -np.inf if 2 in tokens else 0.0, 1), TAUS
+        )
+    )
     where = ips.token_ids.tolist().index(2)
     assert zhat_of(ips, 1.0)[where] == 0
     assert ips.delta(1.0, 0.05)[where] == 0
@@ -202,7 +254,9 @@ CLIP = 5.0
 
 @pytest.mark.parametrize("end", [False, True], ids=["fixed horizon", "stopping"])
 @pytest.mark.parametrize("positions", [None, 1])
-def test_clipping_lowers_the_expectation_as_far_as_it_should(end: bool, positions: int | None) -> None:
+def test_clipping_lowers_the_expectation_as_far_as_it_should(
+    end: bool, positions: int | None
+) -> None:
     """Over 200 replications the mean of the clipped Zhat is its exact expectation within Monte Carlo error, for every token."""
     model = ExactModel(8, 3, seed=7, end=end, prompts=2, sharpness=0.6)
     exact = Exact(model, reward)
@@ -210,19 +264,33 @@ def test_clipping_lowers_the_expectation_as_far_as_it_should(end: bool, position
     assert ((clipped - whole) / whole).min() < -0.3, "a clip that matters"
     values = np.zeros((200, 8))
     for seed in range(200):
-        ips = IPS(statistics_of(model.rollouts(60, reward, seed, top=0), TAUS, positions=positions, seed=seed, clip=CLIP))
+        ips = IPS(
+            statistics_of(
+                model.rollouts(60, reward, seed, top=0),
+                TAUS,
+                positions=positions,
+                seed=seed,
+                clip=CLIP,
+            )
+        )
         values[seed, ips.token_ids] = zhat_of(ips, TAU)
     spread = values.std(0, ddof=1) / np.sqrt(len(values))
-    np.testing.assert_array_less(np.abs(values.mean(0) - clipped), stats.norm.isf(0.0005 / 8) * spread + 1e-12)
+    np.testing.assert_array_less(
+        np.abs(values.mean(0) - clipped), stats.norm.isf(0.0005 / 8) * spread + 1e-12
+    )
 
 
 def test_clipping_comes_on_top_of_bounds() -> None:
     """Of bounded positions clipping takes what is beyond the bound: less than of the same rollouts uncensored."""
     model, clip = ExactModel(20, 3, seed=2, end=True, sharpness=1.0), 15.0
-    censored, given_ = (model.rollouts(300, reward, 1, top=4, censored=censored) for censored in (True, False))
+    censored, given_ = (
+        model.rollouts(300, reward, 1, top=4, censored=censored) for censored in (True, False)
+    )
 
     def removed(data: Rollouts) -> npt.NDArray[np.float64]:
-        return zhat_of(IPS(statistics_of(data, TAUS)), TAU) - zhat_of(IPS(statistics_of(data, TAUS, clip=clip)), TAU)
+        return zhat_of(IPS(statistics_of(data, TAUS)), TAU) - zhat_of(
+            IPS(statistics_of(data, TAUS, clip=clip)), TAU
+        )
 
     bound, whole = removed(censored), removed(given_)
     assert 0 < bound.sum() < whole.sum()
@@ -234,15 +302,21 @@ def test_the_papers_statistics_are_of_the_centred_bias() -> None:
     ips, vocab = IPS(statistics_of(ExactModel(300, 2, seed=1).rollouts(40, reward, 3), TAUS)), 1_000
     found, full = delta_statistics(ips.delta(TAU, 0.052), vocab), centered(ips, TAU, 0.052, vocab)
     assert found.sampled_fraction == len(ips.token_ids) / vocab
-    assert (found.sigma, found.low, found.high) == pytest.approx((full.std(), full.min(), full.max()))
+    assert (found.sigma, found.low, found.high) == pytest.approx(
+        (full.std(), full.min(), full.max())
+    )
     assert found.selected_fraction == (np.abs(full) >= 5 * np.median(np.abs(full))).mean()
-    assert found.low == pytest.approx(-ips.delta(TAU, 0.052).sum() / vocab), "unsampled tokens are lowest, at -c"
+    assert found.low == pytest.approx(-ips.delta(TAU, 0.052).sum() / vocab), (
+        "unsampled tokens are lowest, at -c"
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_few_rollouts_and_equal_rewards_are_no_trouble(n: int) -> None:
     """One rollout, or all rewards equal, give finite numbers: noise, but no error."""
-    ips = IPS(statistics_of(ExactModel(5, 2, seed=3).rollouts(n, lambda *_: -2.0, 1), TAUS, clip=3.0))
+    ips = IPS(
+        statistics_of(ExactModel(5, 2, seed=3).rollouts(n, lambda *_: -2.0, 1), TAUS, clip=3.0)
+    )
     assert np.isfinite(ips.delta(0.5, 0.1)).all()
 
 

@@ -67,12 +67,19 @@ def test_more_rollouts_come_closer(truth: tuple[ExactModel, Exact, np.ndarray]) 
     """The excess falls about tenfold with ten times the rollouts, as maximum likelihood should (here at least fourfold)."""
     model, exact, best = truth
     few, many = (
-        excess(exact, dense(projection(model.rollouts(n, contains_rare, 1), tau=TAU, l2=L2 * n / N)), best) for n in (2_000, 20_000)
+        excess(
+            exact,
+            dense(projection(model.rollouts(n, contains_rare, 1), tau=TAU, l2=L2 * n / N)),
+            best,
+        )
+        for n in (2_000, 20_000)
     )
     assert many < few / 4
 
 
-def test_projection_beats_ips_on_its_own_objective(truth: tuple[ExactModel, Exact, np.ndarray]) -> None:
+def test_projection_beats_ips_on_its_own_objective(
+    truth: tuple[ExactModel, Exact, np.ndarray],
+) -> None:
     """On 2,000 rollouts with five logprobs a position, projection is closer to the tilted target than ips at any alpha."""
     model, exact, best = truth
     rollouts = model.rollouts(2_000, contains_rare, 1, top=5)
@@ -90,10 +97,14 @@ def test_a_tail_left_at_zero_is_biased_upward(truth: tuple[ExactModel, Exact, np
     model, exact, best = truth
     rollouts = model.rollouts(N, contains_rare, 1, top=5)
     table = NextToken.of(rollouts)
-    naive = NextToken.of(rollouts, tail=dataclasses.replace(table, unigram=np.zeros_like(table.unigram)))
+    naive = NextToken.of(
+        rollouts, tail=dataclasses.replace(table, unigram=np.zeros_like(table.unigram))
+    )
     delta = dense(projection(rollouts, tau=TAU, l2=L2, next_token=naive))
     assert delta[RARE] - delta[0] > best[RARE] - best[0] + 0.5
-    assert excess(exact, delta, best) > 3 * excess(exact, dense(projection(rollouts, tau=TAU, l2=L2)), best)
+    assert excess(exact, delta, best) > 3 * excess(
+        exact, dense(projection(rollouts, tau=TAU, l2=L2)), best
+    )
 
 
 def test_weights_within_prompts_reach_their_own_optimum() -> None:
@@ -106,8 +117,12 @@ def test_weights_within_prompts_reach_their_own_optimum() -> None:
     exact, rollouts = Exact(model, reward), model.rollouts(15_000, reward, 2)
     fits = {scale: projection(rollouts, l2=1.0, weights=scale) for scale in ("global", "prompt")}
     for scale, per_prompt in (("global", False), ("prompt", True)):
-        reached = {name: exact.kl_to_target(fit.delta, per_prompt=per_prompt) for name, fit in fits.items()}
-        least = exact.kl_to_target(exact.optimum(per_prompt=per_prompt, l2=1e-4), per_prompt=per_prompt)
+        reached = {
+            name: exact.kl_to_target(fit.delta, per_prompt=per_prompt) for name, fit in fits.items()
+        }
+        least = exact.kl_to_target(
+            exact.optimum(per_prompt=per_prompt, l2=1e-4), per_prompt=per_prompt
+        )
         assert reached[scale] == min(reached.values())
         assert reached[scale] - least < 0.002
 
@@ -127,7 +142,9 @@ def test_support_and_start() -> None:
 
 def test_gain_is_the_weighted_likelihood_per_token() -> None:
     """``gain`` equals the mean over weighted tokens of log pi_delta / pi_0, read off the full lists."""
-    rollouts = ExactModel(6, 3, seed=5, end=True).rollouts(300, lambda tokens, _: 0.4 * len(tokens), 2)
+    rollouts = ExactModel(6, 3, seed=5, end=True).rollouts(
+        300, lambda tokens, _: 0.4 * len(tokens), 2
+    )
     fit = projection(rollouts, tau=0.5)
     weights = np.exp(rollouts.rewards / 0.5)[rollouts.rollout_of]
     by_token = fit.delta[np.searchsorted(fit.token_ids, rollouts.top_ids)]
@@ -148,16 +165,24 @@ def test_the_size_of_a_fit() -> None:
 
 def test_lists_may_come_apart_from_the_rollouts() -> None:
     """With ``next_token`` given, the rollouts' own lists are never read: without any they give the same fit."""
-    rollouts = ExactModel(12, 3, seed=5).rollouts(300, lambda tokens, _: 1.0 * (3 in tokens), 2, top=6)
+    rollouts = ExactModel(12, 3, seed=5).rollouts(
+        300, lambda tokens, _: 1.0 * (3 in tokens), 2, top=6
+    )
     none = np.zeros((len(rollouts.token_ids), 0))
-    bare = dataclasses.replace(rollouts, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
+    bare = dataclasses.replace(
+        rollouts, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32)
+    )
     table = NextToken.of(rollouts)
-    np.testing.assert_array_equal(projection(bare, next_token=table).delta, projection(rollouts).delta)
+    np.testing.assert_array_equal(
+        projection(bare, next_token=table).delta, projection(rollouts).delta
+    )
 
 
 def test_a_fit_at_another_tau_is_a_warm_start() -> None:
     """Started from tau = 1, the fit at tau = 0.5 is the same and needs no more iterations than from 0."""
-    rollouts = ExactModel(40, 3, seed=5).rollouts(500, lambda tokens, _: 1.0 * (3 in tokens), 2, top=10)
+    rollouts = ExactModel(40, 3, seed=5).rollouts(
+        500, lambda tokens, _: 1.0 * (3 in tokens), 2, top=10
+    )
     cold = projection(rollouts, tau=0.5)
     warm = projection(rollouts, tau=0.5, start=projection(rollouts, tau=1.0))
     np.testing.assert_allclose(warm.delta, cold.delta, atol=1e-5)
@@ -180,7 +205,12 @@ def test_no_reward_at_all_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"tau": 0.0}, "tau is 0"), ({"l2": -1.0}, "l2 is -1"), ({"weights": "each"}, "'each' are unknown")]
+    ("options", "message"),
+    [
+        ({"tau": 0.0}, "tau is 0"),
+        ({"l2": -1.0}, "l2 is -1"),
+        ({"weights": "each"}, "'each' are unknown"),
+    ],
 )
 def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
     """Each option out of range is refused by name."""
@@ -197,7 +227,10 @@ def test_rewarded_completions_without_tokens_are_an_error() -> None:
         prompts=np.zeros(2, np.int64),
         rewards=np.array([-np.inf, 0.0]),
         lengths=np.array([2, 0]),
-        **{name: getattr(one, name) for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")},
+        **{
+            name: getattr(one, name)
+            for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")
+        },
     )
     with pytest.raises(InputError, match="no completion with a reward holds a token"):
         projection(rollouts)

@@ -15,7 +15,11 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import prompt_dependent
 from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts, standard_errors
+from blackbox_lb.estimate.projection.prompt_dependent import (
+    PromptPositions,
+    fit_prompts,
+    standard_errors,
+)
 from blackbox_lb.jobs.fitting.varying.depends import tempered
 
 Array = npt.NDArray[np.float64]
@@ -51,10 +55,19 @@ def rollouts(logprobs: Array, answers: npt.NDArray[np.int64], width: int = VOCAB
 def positions(given: Rollouts, tokens: npt.ArrayLike) -> PromptPositions:
     """The positions of ``given`` for these tokens."""
     weights = np.ones(len(given.keys))
-    return PromptPositions.of(NextToken.of(given), given.prompts, weights, np.asarray(tokens, np.int64), len(given.keys))
+    return PromptPositions.of(
+        NextToken.of(given), given.prompts, weights, np.asarray(tokens, np.int64), len(given.keys)
+    )
 
 
-def likelihood(x: Array, logprobs: Array, answers: npt.NDArray[np.int64], table: Array, l2: float, slope_l2: float) -> float:
+def likelihood(
+    x: Array,
+    logprobs: Array,
+    answers: npt.NDArray[np.int64],
+    table: Array,
+    l2: float,
+    slope_l2: float,
+) -> float:
     """The objective, written down."""
     values = x.reshape(1 + FEATURES, VOCAB)
     scores = logprobs + values[0] + table @ values[1:]
@@ -63,11 +76,15 @@ def likelihood(x: Array, logprobs: Array, answers: npt.NDArray[np.int64], table:
 
 
 @pytest.mark.parametrize("block", [7, 4_096])
-def test_it_reaches_the_optimum_of_its_objective(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reaches_the_optimum_of_its_objective(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With complete lists, in one block of prompts and in many: as a general optimiser finds it on the objective as written."""
     monkeypatch.setattr(prompt_dependent, "BLOCK", block)
     logprobs, answers, table = world(1)
-    found = fit_prompts(positions(rollouts(logprobs, answers), range(VOCAB)), table, l2=2.0, slope_l2=3.0)
+    found = fit_prompts(
+        positions(rollouts(logprobs, answers), range(VOCAB)), table, l2=2.0, slope_l2=3.0
+    )
     dense = table.toarray()
 
     def loss(x: Array) -> float:
@@ -75,7 +92,9 @@ def test_it_reaches_the_optimum_of_its_objective(block: int, monkeypatch: pytest
 
     best = minimize(loss, np.zeros((1 + FEATURES) * VOCAB), method="BFGS", options={"gtol": 1e-6})
     ours = np.concatenate([found.common[None], found.slopes]).ravel()
-    assert likelihood(ours, logprobs, answers, dense, 2.0, 3.0) == pytest.approx(-best.fun, abs=1e-5)
+    assert likelihood(ours, logprobs, answers, dense, 2.0, 3.0) == pytest.approx(
+        -best.fun, abs=1e-5
+    )
     assert np.abs(ours - best.x).max() < 2e-3
 
 
@@ -84,7 +103,10 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     logprobs, answers, table = world(2)
     given = positions(rollouts(logprobs, answers, width=8), [0, 1, 2, 5, 7])
     rng = np.random.default_rng(0)
-    common, slopes = rng.normal(size=len(given.token_ids)), rng.normal(size=(FEATURES, len(given.token_ids)))
+    common, slopes = (
+        rng.normal(size=len(given.token_ids)),
+        rng.normal(size=(FEATURES, len(given.token_ids))),
+    )
     _, of_common, of_slopes = given.loss(table, common, slopes)
     step = 1e-5
     for token in range(len(given.token_ids)):
@@ -92,7 +114,9 @@ def test_the_gradient_is_that_of_the_loss() -> None:
         moved[token] += step
         low = common.copy()
         low[token] -= step
-        rise = (given.loss(table, moved, slopes)[0] - given.loss(table, low, slopes)[0]) / (2 * step)
+        rise = (given.loss(table, moved, slopes)[0] - given.loss(table, low, slopes)[0]) / (
+            2 * step
+        )
         assert rise == pytest.approx(of_common[token], abs=1e-5)
         up, down = slopes.copy(), slopes.copy()
         up[1, token] += step
@@ -107,7 +131,9 @@ def test_without_slopes_it_is_the_projection() -> None:
     given = rollouts(logprobs, answers)
     found = fit_prompts(positions(given, range(VOCAB)), table, l2=2.0, slope_l2=1e9)
     fixed = projection(given, l2=2.0)
-    assert np.abs(found.common - fixed.delta[np.isin(fixed.token_ids, found.token_ids)]).max() < 1e-3
+    assert (
+        np.abs(found.common - fixed.delta[np.isin(fixed.token_ids, found.token_ids)]).max() < 1e-3
+    )
     assert np.abs(found.slopes).max() < 1e-6
 
 
@@ -134,7 +160,9 @@ def test_the_argmax_under_a_weight_is_that_of_the_bias_that_is_sent() -> None:
     delta = np.random.default_rng(0).normal(0, 2, VOCAB)
     one = (less.top_logprobs + delta[less.top_ids]).argmax(axis=1)
     assert (one == (given.top_logprobs + delta[given.top_ids] / weight).argmax(axis=1)).all()
-    assert replace(less, top_logprobs=given.top_logprobs, logprobs=given.logprobs).keys == given.keys
+    assert (
+        replace(less, top_logprobs=given.top_logprobs, logprobs=given.logprobs).keys == given.keys
+    )
 
 
 def test_standard_errors_are_the_spread_over_other_prompts() -> None:
@@ -153,6 +181,10 @@ def test_standard_errors_are_the_spread_over_other_prompts() -> None:
         fit = fit_prompts(given, features, l2=0.5, slope_l2=0.5)
         estimates.append(np.vstack([fit.common, fit.slopes]))
         if draw < 6:
-            told.append(np.vstack(standard_errors(given, features, fit, l2=0.5, slope_l2=0.5, draws=40, seed=draw)))
+            told.append(
+                np.vstack(
+                    standard_errors(given, features, fit, l2=0.5, slope_l2=0.5, draws=40, seed=draw)
+                )
+            )
     np.testing.assert_allclose(np.mean(told, axis=0), np.std(estimates, axis=0, ddof=1), rtol=0.25)
     assert abs(np.mean(np.mean(told, axis=0) / np.std(estimates, axis=0, ddof=1)) - 1) < 0.1

@@ -27,10 +27,14 @@ def reward(tokens: tuple[int, ...], prompt: int) -> float:
 def exact_relative(exact: Exact) -> np.ndarray:
     """(v,) ``E[v c(y)] / E[c(y)]`` over ``E[v T] / E[T]``, by enumeration."""
     probability = np.exp(exact.base)
-    counts = np.stack([(exact.sequences == y).sum(axis=1) for y in range(exact.model.vocab_size)], axis=1)
+    counts = np.stack(
+        [(exact.sequences == y).sum(axis=1) for y in range(exact.model.vocab_size)], axis=1
+    )
     v = np.exp(exact.rewards / TAU)
     means = (probability * v) @ counts / (probability @ counts)
-    relative: np.ndarray = means / ((probability * v) @ exact.lengths / (probability @ exact.lengths))
+    relative: np.ndarray = means / (
+        (probability * v) @ exact.lengths / (probability @ exact.lengths)
+    )
     return relative
 
 
@@ -42,7 +46,9 @@ def test_the_ratio_converges_to_the_conditional_mean() -> None:
     zbar = data.lengths @ v / data.lengths.sum()
     counts = np.zeros((len(v), MODEL.vocab_size))
     np.add.at(counts, (data.rollout_of, data.token_ids), 1.0)
-    spread = np.sqrt((((v / zbar)[:, None] - truth) ** 2 * counts**2).sum(axis=0)) / counts.sum(axis=0)
+    spread = np.sqrt((((v / zbar)[:, None] - truth) ** 2 * counts**2).sum(axis=0)) / counts.sum(
+        axis=0
+    )
     assert ratio.token_ids.tolist() == list(range(MODEL.vocab_size))
     assert np.abs((ratio.relative(TAU) - truth) / spread).max() < 5
     assert np.ptp(truth) > 40 * spread.max(), "a wrong truth would be noticed"
@@ -52,14 +58,19 @@ def test_delta_is_the_formula() -> None:
     """``log[(kappa zbar + sum v c) / (kappa + sum c)] - log zbar``, written out as a loop."""
     data, kappa = MODEL.rollouts(60, reward, 3), 2.5
     v = np.exp(data.rewards / TAU)
-    zbar = sum(length * weight for length, weight in zip(data.lengths, v, strict=True)) / data.lengths.sum()
+    zbar = (
+        sum(length * weight for length, weight in zip(data.lengths, v, strict=True))
+        / data.lengths.sum()
+    )
     sums, counts = np.zeros(8), np.zeros(8)
     for row, token in zip(data.rollout_of, data.token_ids, strict=True):
         sums[token] += v[row]
         counts[token] += 1
     expected = np.log((kappa * zbar + sums) / (kappa + counts)) - np.log(zbar)
     ratio = Ratio(statistics_of(data, TAUS))
-    np.testing.assert_allclose(ratio.delta(TAU, kappa), expected[ratio.token_ids], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        ratio.delta(TAU, kappa), expected[ratio.token_ids], rtol=1e-10, atol=1e-12
+    )
     np.testing.assert_array_equal(ratio.evidence, counts[ratio.token_ids])
 
 
@@ -67,7 +78,8 @@ def test_logprobs_do_not_matter() -> None:
     """Completions without any logprob (bounded by 0 everywhere, no lists) give the same bias bit for bit."""
     data = MODEL.rollouts(200, reward, 4)
     np.testing.assert_array_equal(
-        Ratio(statistics_of(text_only(data), TAUS)).delta(TAU, 2.0), Ratio(statistics_of(data, TAUS)).delta(TAU, 2.0)
+        Ratio(statistics_of(text_only(data), TAUS)).delta(TAU, 2.0),
+        Ratio(statistics_of(data, TAUS)).delta(TAU, 2.0),
     )
 
 
@@ -80,7 +92,9 @@ def test_a_constant_reward_gives_exactly_no_bias(level: float) -> None:
 
 def test_a_planted_token_stands_out_and_shrinkage_pulls_it_back() -> None:
     """A token that is worth 2 nats wherever it occurs has the largest bias; kappa moves every value toward 0, none across it."""
-    ratio = Ratio(statistics_of(MODEL.rollouts(3_000, lambda tokens, _: 2.0 * (5 in tokens), 6), TAUS))
+    ratio = Ratio(
+        statistics_of(MODEL.rollouts(3_000, lambda tokens, _: 2.0 * (5 in tokens), 6), TAUS)
+    )
     weak, strong = ratio.delta(1.0, 1.0), ratio.delta(1.0, 1_000.0)
     assert ratio.token_ids[weak.argmax()] == ratio.token_ids[strong.argmax()] == 5
     assert (np.abs(strong) < np.abs(weak)).all()
@@ -92,8 +106,14 @@ def test_rewards_beyond_float64_are_no_trouble() -> None:
     """A constant added to all rewards, even 10,000 nats, changes nothing; a completion of weight 0 pulls its tokens down."""
     data = MODEL.rollouts(100, reward, 7)
     far = Ratio(statistics_of(replace(data, rewards=data.rewards + 1e4), TAUS))
-    np.testing.assert_allclose(far.delta(TAU, 2.0), Ratio(statistics_of(data, TAUS)).delta(TAU, 2.0), rtol=1e-8, atol=1e-10)
-    worthless = Ratio(statistics_of(MODEL.rollouts(300, lambda tokens, _: -np.inf if 3 in tokens else 0.0, 8), TAUS))
+    np.testing.assert_allclose(
+        far.delta(TAU, 2.0), Ratio(statistics_of(data, TAUS)).delta(TAU, 2.0), rtol=1e-8, atol=1e-10
+    )
+    worthless = Ratio(
+        statistics_of(
+            MODEL.rollouts(300, lambda tokens, _: -np.inf if 3 in tokens else 0.0, 8), TAUS
+        )
+    )
     where = worthless.token_ids.tolist().index(3)
     assert worthless.relative(1.0)[where] == 0
     zero = np.log(2.0) - np.log(2.0 + worthless.evidence[where])
@@ -107,11 +127,15 @@ def test_one_rollout_says_nothing() -> None:
     assert not ratio.delta(1.0, 2.0).any()
 
 
-@pytest.mark.parametrize("bad", [{"tau": 0.0}, {"tau": np.nan}, {"kappa": 0.0}, {"kappa": -1.0}, {"kappa": np.inf}])
+@pytest.mark.parametrize(
+    "bad", [{"tau": 0.0}, {"tau": np.nan}, {"kappa": 0.0}, {"kappa": -1.0}, {"kappa": np.inf}]
+)
 def test_bad_settings_are_named(bad: dict[str, float]) -> None:
     """tau and kappa outside (0, inf) are refused by name."""
     with pytest.raises(InputError, match=next(iter(bad))):
-        Ratio(statistics_of(MODEL.rollouts(20, reward, 1), TAUS)).delta(bad.get("tau", 1.0), bad.get("kappa", 2.0))
+        Ratio(statistics_of(MODEL.rollouts(20, reward, 1), TAUS)).delta(
+            bad.get("tau", 1.0), bad.get("kappa", 2.0)
+        )
 
 
 def test_no_reward_at_all_is_an_error() -> None:

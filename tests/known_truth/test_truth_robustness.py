@@ -50,7 +50,9 @@ def test_the_projection_keeps_its_gain() -> None:
     gains = {"exact": 0.0, "all three": 0.0}
     for kind in gains:
         for seed in range(3):
-            found = estimate_policy(MODEL, _projected(reported(kind, seed)), PROBLEM.reward, 3000, seed)
+            found = estimate_policy(
+                MODEL, _projected(reported(kind, seed)), PROBLEM.reward, 3000, seed
+            )
             gains[kind] += (found.reward - 0.095 - PROBLEM.tau[0] * found.kl) / 3
     assert gains["exact"] > 0.1
     assert gains["all three"] > 0.85 * gains["exact"]
@@ -77,7 +79,9 @@ def _inverse(rollouts: Rollouts) -> np.ndarray[tuple[int], np.dtype[np.float64]]
     return _dense(ips.token_ids, ips.delta(0.35, 0.3, relative=True))
 
 
-def _dense(token_ids: np.ndarray, values: np.ndarray) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _dense(
+    token_ids: np.ndarray, values: np.ndarray
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     full = np.zeros(MODEL.vocab_size)
     full[token_ids] = values
     return full

@@ -39,7 +39,13 @@ TAIL = NextToken.of(TRAINING)
 class Simulated:
     """Trials on an exact model in this process: completions are drawn once and kept by key, as in a store."""
 
-    draw, scores, scored, judge, kl = Trials.draw, Trials.scores, Trials.scored, Trials.judge, Trials.kl
+    draw, scores, scored, judge, kl = (
+        Trials.draw,
+        Trials.scores,
+        Trials.scored,
+        Trials.judge,
+        Trials.kl,
+    )
     top_logprobs, seed, stop = 0, None, ()
     session = SimpleNamespace(
         endpoint="chat",
@@ -56,20 +62,31 @@ class Simulated:
         self.reward, self.store, self._rng = reward, self, np.random.default_rng(seed)
         self._drawn: dict[str, Completion] = {}
 
-    async def collect(self, title: str, examples: Sequence[Example], draw: Draw, samples: int) -> tuple[tuple[str, ...], ...]:
+    async def collect(
+        self, title: str, examples: Sequence[Example], draw: Draw, samples: int
+    ) -> tuple[tuple[str, ...], ...]:
         """As ``Trials.collect``: only what is missing is drawn."""
         del title
         bias, temperature = draw.bias, draw.sampling.temperature
         policy = f"{temperature:g}/{sorted((bias or {}).items())}"
-        keys = tuple(tuple(f"{policy}/{example.id}/{n}" for n in range(samples)) for example in examples)
-        missing = [(key, int(e.id)) for e, row in zip(examples, keys, strict=True) for key in row if key not in self._drawn]
+        keys = tuple(
+            tuple(f"{policy}/{example.id}/{n}" for n in range(samples)) for example in examples
+        )
+        missing = [
+            (key, int(e.id))
+            for e, row in zip(examples, keys, strict=True)
+            for key in row
+            if key not in self._drawn
+        ]
         if missing:
             delta = np.zeros(VOCABULARY)
             delta[list(bias or {})] = list((bias or {}).values())
             prompts = np.array([prompt for _, prompt in missing])
             tokens = MODEL.sample(len(missing), self._rng, delta, temperature, prompts=prompts)
             for (key, prompt), row in zip(missing, tokens, strict=True):
-                self._drawn[key] = completion(row[row >= 0], prompt, int(self._rng.integers(2**62)), bias is None)
+                self._drawn[key] = completion(
+                    row[row >= 0], prompt, int(self._rng.integers(2**62)), bias is None
+                )
         return keys
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
@@ -95,7 +112,9 @@ def completion(tokens: np.ndarray, prompt: int, serial: int, listed: bool) -> Co
 
 def candidate(number: int, delta: np.ndarray) -> Candidate:
     """A candidate with this bias on the whole vocabulary."""
-    sparse = Sparse(np.arange(len(delta)), delta, 0, kl_lost=0.0, kl_learned=0.0, clipped=0, rounded_to_zero=0)
+    sparse = Sparse(
+        np.arange(len(delta)), delta, 0, kl_lost=0.0, kl_learned=0.0, clipped=0, rounded_to_zero=0
+    )
     return Candidate({"tau": number}, sparse.token_ids, delta, sparse)
 
 
@@ -110,12 +129,18 @@ def reward_of(function: Any) -> Reward:
     return Reward("own", "own", "own", "linear", False, HORIZON, matcher, function)
 
 
-def selected(trials: Simulated, field: Iterable[Candidate], samples: int = 4, **options: Any) -> Choice:
+def selected(
+    trials: Simulated, field: Iterable[Candidate], samples: int = 4, **options: Any
+) -> Choice:
     """Choose on the validation prompts."""
     found: list[Choice] = []
 
-    async def keep() -> None:  # asyncio.run prints the result of its task to itself, and a table of 50 takes long to print
-        found.append(await choose(cast(Trials, trials), VALIDATION, field, TAIL, samples=samples, **options))
+    async def keep() -> (
+        None
+    ):  # asyncio.run prints the result of its task to itself, and a table of 50 takes long to print
+        found.append(
+            await choose(cast(Trials, trials), VALIDATION, field, TAIL, samples=samples, **options)
+        )
 
     asyncio.run(keep())
     return found[0]
@@ -123,13 +148,19 @@ def selected(trials: Simulated, field: Iterable[Candidate], samples: int = 4, **
 
 def reported(trials: Simulated, choice: Choice) -> tuple[float, float]:
     """What a fit prints for the chosen candidate: its reward on the test prompts, and the difference to the base."""
-    judged = asyncio.run(Trials.judge(cast(Trials, trials), TEST, [SAMPLED], 4, choice.candidate.logit_bias))
+    judged = asyncio.run(
+        Trials.judge(cast(Trials, trials), TEST, [SAMPLED], 4, choice.candidate.logit_bias)
+    )
     return judged[0].biased, judged[0].difference
 
 
 @pytest.mark.parametrize(
     ("scale", "sweeps", "flattery"),
-    [(0.1, 40, 5), pytest.param(0.1, 100, 8, marks=pytest.mark.slow), pytest.param(1.5, 100, 8, marks=pytest.mark.slow)],
+    [
+        (0.1, 40, 5),
+        pytest.param(0.1, 100, 8, marks=pytest.mark.slow),
+        pytest.param(1.5, 100, 8, marks=pytest.mark.slow),
+    ],
 )
 def test_the_number_printed_for_the_best_of_fifty_noise_candidates_is_not_flattered(
     scale: float, sweeps: int, flattery: float
@@ -182,11 +213,16 @@ def test_what_is_better_is_found_cheaply() -> None:
     direction = np.array([-0.5, 0.0, 1.0, 0.0, 0.0])
     scales = np.linspace(-1.0, 2.0, 16)
     exact = Exact(MODEL, lambda tokens, prompt: float(2 in tokens))
-    gains = np.array([exact.expected_reward(scale * direction) for scale in scales]) - exact.expected_reward()
+    gains = (
+        np.array([exact.expected_reward(scale * direction) for scale in scales])
+        - exact.expected_reward()
+    )
     kept, spent = [], []
     for seed in range(12):
         trials = Simulated(reward_of(lambda _, completed: float("c" in completed.text)), seed)
-        choice = selected(trials, [candidate(n, scale * direction) for n, scale in enumerate(scales)], samples=6)
+        choice = selected(
+            trials, [candidate(n, scale * direction) for n, scale in enumerate(scales)], samples=6
+        )
         kept.append(gains[int(cast(float, choice.candidate.settings["tau"]))] / gains.max())
         spent.append(sum(row.samples for row in choice.tried))
     assert np.mean(kept) > 0.9
@@ -207,7 +243,9 @@ def worth(delta: np.ndarray, temperature: float) -> float:
         prefixes = np.hstack([prefixes.repeat(VOCABULARY, axis=0), tokens])
         prompts = prompts.repeat(VOCABULARY)
         ended = (prefixes[:, -1] == MODEL.end) | (depth == HORIZON - 1)
-        total += sum(m * taste(row) for m, row in zip(mass[ended], prefixes[ended].tolist(), strict=True))
+        total += sum(
+            m * taste(row) for m, row in zip(mass[ended], prefixes[ended].tolist(), strict=True)
+        )
         prefixes, prompts, mass = prefixes[~ended], prompts[~ended], mass[~ended]
     return total / len(VALIDATION)
 
@@ -224,15 +262,28 @@ def test_the_strength_is_chosen_for_the_temperature_that_is_deployed() -> None:
     direction, scales = np.array([0.0, 0.0, 1.0, 0.0, 0.0]), (-0.5, 0.0, 0.5)
     exact = np.array([[worth(scale * direction, t) for t in (1.0, 0.3)] for scale in scales])
     assert exact.argmax(axis=0).tolist() == [2, 0]
-    reward = reward_of(lambda _, completed: taste(["abcde".index(each) for each in completed.text.split()[:-1]]))
+    reward = reward_of(
+        lambda _, completed: taste(["abcde".index(each) for each in completed.text.split()[:-1]])
+    )
     chosen = {}
     for settings in ((SAMPLED,), (COLD,), (COLD, SAMPLED)):
         chosen[settings] = [
-            int(cast(float, selected(Simulated(reward, seed), field, samples=40, settings=settings).candidate.settings["tau"]))
+            int(
+                cast(
+                    float,
+                    selected(
+                        Simulated(reward, seed), field, samples=40, settings=settings
+                    ).candidate.settings["tau"],
+                )
+            )
             for seed in range(10)
             for field in [[candidate(n, scale * direction) for n, scale in enumerate(scales)]]
         ]
-    for settings, values in (((SAMPLED,), exact[:, 0]), ((COLD,), exact[:, 1]), ((COLD, SAMPLED), exact.mean(axis=1))):
+    for settings, values in (
+        ((SAMPLED,), exact[:, 0]),
+        ((COLD,), exact[:, 1]),
+        ((COLD, SAMPLED), exact.mean(axis=1)),
+    ):
         lost = (values.max() - values) / np.ptp(values)
         assert lost[chosen[settings]].mean() < 0.1, settings
     lost = (exact.max(axis=0) - exact) / np.ptp(exact, axis=0)
@@ -241,12 +292,17 @@ def test_the_strength_is_chosen_for_the_temperature_that_is_deployed() -> None:
 
 
 def outcome(
-    reward: Sequence[float], tokens: Sequence[float] = (), accuracy: Sequence[float] | None = None, kl: float = 0.0
+    reward: Sequence[float],
+    tokens: Sequence[float] = (),
+    accuracy: Sequence[float] | None = None,
+    kl: float = 0.0,
 ) -> Outcome:
     """By hand: one number a prompt."""
     lengths = np.array(tokens or [1.0] * len(reward))
     right = None if accuracy is None else ByPrompt(np.array(accuracy))
-    return Outcome(ByPrompt(np.array(reward)), ByPrompt(lengths), right, ByPrompt(np.full(len(reward), kl)))
+    return Outcome(
+        ByPrompt(np.array(reward)), ByPrompt(lengths), right, ByPrompt(np.full(len(reward), kl))
+    )
 
 
 def test_the_three_objectives_by_eye() -> None:

@@ -37,7 +37,10 @@ def http(server: ExactServer) -> Iterator[httpx2.Client]:
 
 def chat(http: httpx2.Client, **body: Any) -> Any:
     """The answer to one chat request with the neutral sampling."""
-    answer = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "0"}], **NEUTRAL, **body})
+    answer = http.post(
+        "/v1/chat/completions",
+        json={"messages": [{"role": "user", "content": "0"}], **NEUTRAL, **body},
+    )
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -47,7 +50,10 @@ def ids(choice: Any) -> tuple[int, ...]:
     return tuple(entry["id"] for entry in choice["logprobs"]["content"])
 
 
-@pytest.mark.parametrize(("bias", "temperature"), [(None, 1.0), ({"0": 1.5, "3": -1.0}, 1.0), ([[0, 1.5], [4, -0.5]], 0.5)])
+@pytest.mark.parametrize(
+    ("bias", "temperature"),
+    [(None, 1.0), ({"0": 1.5, "3": -1.0}, 1.0), ([[0, 1.5], [4, -0.5]], 0.5)],
+)
 def test_completions_follow_the_model(http: httpx2.Client, bias: Any, temperature: float) -> None:
     """Completions over HTTP pass a chi-square test against softmax((logits + bias) / temperature), enumerated."""
     extra = {} if bias is None else {"logit_bias": bias}
@@ -55,7 +61,11 @@ def test_completions_follow_the_model(http: httpx2.Client, bias: Any, temperatur
     for token, value in bias.items() if isinstance(bias, dict) else bias or []:
         delta[int(token)] = value
     seen = collections.Counter(
-        ids(chat(http, seed=seed, logprobs=True, top_logprobs=1, temperature=temperature, **extra)["choices"][0])
+        ids(
+            chat(http, seed=seed, logprobs=True, top_logprobs=1, temperature=temperature, **extra)[
+                "choices"
+            ][0]
+        )
         for seed in range(DRAWS)
     )
     expected = _distribution(delta, temperature)
@@ -63,16 +73,28 @@ def test_completions_follow_the_model(http: httpx2.Client, bias: Any, temperatur
     common = [key for key, p in expected.items() if p * DRAWS >= 5]
     rest = 1 - sum(expected[key] for key in common)
     observed = [seen[key] for key in common] + [DRAWS - sum(seen[key] for key in common)]
-    assert stats.chisquare(observed, [DRAWS * expected[key] for key in common] + [DRAWS * rest]).pvalue > 1e-3
+    assert (
+        stats.chisquare(observed, [DRAWS * expected[key] for key in common] + [DRAWS * rest]).pvalue
+        > 1e-3
+    )
 
 
 def test_default_sampling_is_truncated(http: httpx2.Client) -> None:
     """Without the neutral settings the tail is never drawn and the temperature is .8, as on llama.cpp."""
     likely = np.exp(MODEL.logprobs([], 0))
     rare = int(likely.argmin())
-    first = {"messages": [{"role": "user", "content": "0"}], "logprobs": True, "top_logprobs": 1, "max_tokens": 1}
+    first = {
+        "messages": [{"role": "user", "content": "0"}],
+        "logprobs": True,
+        "top_logprobs": 1,
+        "max_tokens": 1,
+    }
     seen = collections.Counter(
-        ids(http.post("/v1/chat/completions", json={**first, "seed": seed, "top_p": 1 - likely.min()}).json()["choices"][0])
+        ids(
+            http.post(
+                "/v1/chat/completions", json={**first, "seed": seed, "top_p": 1 - likely.min()}
+            ).json()["choices"][0]
+        )
         for seed in range(300)
     )
     assert seen[(rare,)] == 0
@@ -81,9 +103,16 @@ def test_default_sampling_is_truncated(http: httpx2.Client) -> None:
 
 def test_logprobs_are_those_of_the_unbiased_model(http: httpx2.Client) -> None:
     """Neither bias nor temperature changes what is listed: the model's own logprobs, sorted, the end token with text ""."""
-    choice = chat(http, seed=3, logprobs=True, top_logprobs=9, logit_bias={"4": 30.0}, temperature=0.5)["choices"][0]
+    choice = chat(
+        http, seed=3, logprobs=True, top_logprobs=9, logit_bias={"4": 30.0}, temperature=0.5
+    )["choices"][0]
     (entry,) = choice["logprobs"]["content"]
-    assert (choice["finish_reason"], entry["id"], entry["token"], entry["bytes"]) == ("stop", 4, "", [])
+    assert (choice["finish_reason"], entry["id"], entry["token"], entry["bytes"]) == (
+        "stop",
+        4,
+        "",
+        [],
+    )
     expected = MODEL.logprobs([], 0)
     assert [other["id"] for other in entry["top_logprobs"]] == np.argsort(-expected).tolist()
     assert entry["logprob"] == pytest.approx(expected[4], abs=1e-6)
@@ -103,7 +132,12 @@ def test_seed_and_length(http: httpx2.Client) -> None:
 def test_greedy_over_http(http: httpx2.Client) -> None:
     """Temperature 0 is the argmax, with the prompt that the text names."""
     for prompt in (0, 1):
-        body = {"messages": [{"role": "user", "content": str(prompt)}], "logprobs": True, "top_logprobs": 1, "temperature": 0}
+        body = {
+            "messages": [{"role": "user", "content": str(prompt)}],
+            "logprobs": True,
+            "top_logprobs": 1,
+            "temperature": 0,
+        }
         (expected,) = MODEL.sample(1, np.random.default_rng(0), None, 0.0, prompts=prompt).tolist()
         got = ids(http.post("/v1/chat/completions", json=body).json()["choices"][0])
         assert list(got) == [token for token in expected if token >= 0]
@@ -137,11 +171,20 @@ def test_stop_strings(http: httpx2.Client) -> None:
     answer = chat(http, **asked, stop=[second])
     choice = answer["choices"][0]
     assert tokens[0] != tokens[1]
-    assert whole["choices"][0]["message"]["content"].startswith(choice["message"]["content"] + second)
-    assert (ids(choice), answer["usage"]["completion_tokens"], choice["finish_reason"]) == (tokens[:1], 2, "stop")
+    assert whole["choices"][0]["message"]["content"].startswith(
+        choice["message"]["content"] + second
+    )
+    assert (ids(choice), answer["usage"]["completion_tokens"], choice["finish_reason"]) == (
+        tokens[:1],
+        2,
+        "stop",
+    )
     at_once = chat(http, **asked, stop=[" a"], logit_bias={"0": 50})
     assert "logprobs" not in at_once["choices"][0]
-    assert (at_once["choices"][0]["message"]["content"], at_once["usage"]["completion_tokens"]) == ("", 1)
+    assert (at_once["choices"][0]["message"]["content"], at_once["usage"]["completion_tokens"]) == (
+        "",
+        1,
+    )
 
 
 def test_tokens_have_texts_of_their_own(server: ExactServer, http: httpx2.Client) -> None:
@@ -149,7 +192,9 @@ def test_tokens_have_texts_of_their_own(server: ExactServer, http: httpx2.Client
     assert len(set(server.texts)) == MODEL.vocab_size
     text = http.post("/detokenize", json={"tokens": [3, 0, 2]}).json()["content"]
     assert text == " d a c"
-    assert http.post("/tokenize", json={"content": text, "add_special": False}).json() == {"tokens": [3, 0, 2]}
+    assert http.post("/tokenize", json={"content": text, "add_special": False}).json() == {
+        "tokens": [3, 0, 2]
+    }
     pieces = http.post("/tokenize", json={"content": " b", "with_pieces": True}).json()
     assert pieces == {"tokens": [{"id": 1, "piece": " b"}]}
     assert server.tokenize("é!") == server.tokenize("é!")
@@ -177,7 +222,14 @@ def test_about_the_server(server: ExactServer, http: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"messages": "hi"}, {}, {"messages": [], "n": 2}, {"messages": [], "stream": True}, {"messages": [], "logit_bias": 3}]
+    "body",
+    [
+        {"messages": "hi"},
+        {},
+        {"messages": [], "n": 2},
+        {"messages": [], "stream": True},
+        {"messages": [], "logit_bias": 3},
+    ],
 )
 def test_bad_requests_are_400(http: httpx2.Client, body: dict[str, Any]) -> None:
     """What is not served is refused with a reason, never answered wrongly."""
@@ -204,7 +256,10 @@ def test_planted_faults() -> None:
         return {0: response, 1: 429, 2: "drop"}.get(number, response)
 
     body = {"messages": [], "logprobs": True, "top_logprobs": 1}
-    with ExactServer(MODEL, faults=faults, delay=0.05) as server, httpx2.Client(base_url=server.url) as http:
+    with (
+        ExactServer(MODEL, faults=faults, delay=0.05) as server,
+        httpx2.Client(base_url=server.url) as http,
+    ):
         begun = time.monotonic()
         assert "NaN" in http.post("/v1/chat/completions", json=body).text
         assert time.monotonic() - begun >= 0.05
@@ -219,7 +274,11 @@ def test_the_openai_client_reads_it(server: ExactServer) -> None:
     """The openai SDK parses the answers, with token ids among the extra fields."""
     with openai.OpenAI(base_url=server.base_url, api_key="none") as client:
         answer = client.chat.completions.create(
-            model="exact", messages=[{"role": "user", "content": "0"}], logprobs=True, top_logprobs=2, seed=1
+            model="exact",
+            messages=[{"role": "user", "content": "0"}],
+            logprobs=True,
+            top_logprobs=2,
+            seed=1,
         )
         assert [model.id for model in client.models.list()] == ["exact"]
     logprobs = answer.choices[0].logprobs
@@ -237,5 +296,7 @@ def _distribution(delta: np.ndarray, temperature: float) -> dict[tuple[int, ...]
             tokens = tuple(token for token in row if token >= 0)
             steps = (MODEL.logprobs(tokens[:t], 0) + delta for t in range(len(tokens)))
             scaled = (np.exp(scores / temperature) for scores in steps)
-            out[tokens] = float(np.prod([p[y] / p.sum() for p, y in zip(scaled, tokens, strict=True)]))
+            out[tokens] = float(
+                np.prod([p[y] / p.sum() for p, y in zip(scaled, tokens, strict=True)])
+            )
     return out

@@ -48,7 +48,11 @@ class Here:
 
 def whole(workers: Here) -> Whole:
     """What the shares tell of themselves, put together."""
-    return Whole.of(workers, [each.rollouts for each in workers.shares], [each.unlisted for each in workers.shares])
+    return Whole.of(
+        workers,
+        [each.rollouts for each in workers.shares],
+        [each.unlisted for each in workers.shares],
+    )
 
 
 @pytest.fixture
@@ -82,15 +86,26 @@ def test_shares_learn_what_one_place_learns(
     np.testing.assert_allclose(many.delta, one.delta, atol=1e-9)
     assert np.abs(one.delta).max() > 0.5
     assert many.gain == pytest.approx(one.gain, abs=1e-12)
-    chosen = [choose_l2(each, at, tau=0.5) for each, at in ((rollouts, table), (spread.rollouts, spread.positions))]
+    chosen = [
+        choose_l2(each, at, tau=0.5)
+        for each, at in ((rollouts, table), (spread.rollouts, spread.positions))
+    ]
     assert chosen[0].l2 == chosen[1].l2
-    np.testing.assert_allclose([row.gain for row in chosen[1].table], [row.gain for row in chosen[0].table], atol=1e-9)
+    np.testing.assert_allclose(
+        [row.gain for row in chosen[1].table], [row.gain for row in chosen[0].table], atol=1e-9
+    )
 
 
 def test_a_share_without_positions_adds_nothing(rollouts: Rollouts) -> None:
     """Whether it has no rollout at all, or only some without a token: the bias, and the bits of the statistics, of one place."""
     one, none = cut(rollouts, 2), rollouts.take(np.zeros(0, np.int64))
-    blank = replace(none, keys=("a", "b"), prompts=np.arange(2), rewards=np.ones(2), lengths=np.zeros(2, np.int64))
+    blank = replace(
+        none,
+        keys=("a", "b"),
+        prompts=np.arange(2),
+        rewards=np.ones(2),
+        lengths=np.zeros(2, np.int64),
+    )
     together = Rollouts.join([one[0], blank, one[1]])
     spread = whole(Here([none, one[0], blank, one[1], none]))
     assert spread.rollouts.keys == together.keys
@@ -98,10 +113,17 @@ def test_a_share_without_positions_adds_nothing(rollouts: Rollouts) -> None:
     here = projection(together, tau=0.5, l2=1.0, next_token=table)
     there = projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread.positions)
     np.testing.assert_allclose(there.delta, here.delta, atol=1e-9)
-    few = projection(spread.rollouts, tau=0.5, l2=1.0, next_token=whole(Here([one[0], blank, one[1]])).positions)
+    few = projection(
+        spread.rollouts, tau=0.5, l2=1.0, next_token=whole(Here([one[0], blank, one[1]])).positions
+    )
     np.testing.assert_array_equal(there.delta, few.delta)
     bias = here.delta[::-1].copy()
-    np.testing.assert_allclose(spread.positions.log_normaliser(bias), table.named().log_normaliser(bias), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        spread.positions.log_normaliser(bias),
+        table.named().log_normaliser(bias),
+        rtol=0,
+        atol=1e-12,
+    )
     found = statistics_of(together, (0.5, 1.0))
     assert found.recipe is not None
     assert found.n_empty == 2
@@ -133,7 +155,9 @@ def test_a_lost_share_changes_nothing(rollouts: Rollouts) -> None:
     for lose in (None, 4):
         workers = Here(parts, lose)
         spread = whole(workers)
-        found.append(projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread.positions).delta)
+        found.append(
+            projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread.positions).delta
+        )
         assert workers.calls > 5
     np.testing.assert_array_equal(found[0], found[1])
 
@@ -150,8 +174,13 @@ def test_a_bias_travels_with_its_weights(rollouts: Rollouts) -> None:
     table, spread = NextToken.of(rollouts).named(), whole(Here(cut(rollouts, 3))).positions
     rng = np.random.default_rng(3)
     delta, weights = rng.normal(size=len(table.token_ids)), rng.random(table.n_positions)
-    np.testing.assert_allclose(spread.log_normaliser(delta), table.log_normaliser(delta), atol=1e-12)
-    (value, gradient), (value_here, gradient_here) = spread.potential(delta, weights), table.potential(delta, weights)
+    np.testing.assert_allclose(
+        spread.log_normaliser(delta), table.log_normaliser(delta), atol=1e-12
+    )
+    (value, gradient), (value_here, gradient_here) = (
+        spread.potential(delta, weights),
+        table.potential(delta, weights),
+    )
     assert value == pytest.approx(value_here, abs=1e-10)
     np.testing.assert_allclose(gradient, gradient_here, atol=1e-10)
     np.testing.assert_allclose(spread.expected(delta), table.expected(delta), atol=1e-10)

@@ -80,7 +80,9 @@ def test_delta_is_the_formula() -> None:
     v = np.exp(data.rewards / TAU)
     zbar = data.lengths @ v / data.lengths.sum()
     u = np.zeros((60, 8))
-    for row, token, logprob in zip(data.rollout_of, data.token_ids, data.logprobs.astype(float), strict=True):
+    for row, token, logprob in zip(
+        data.rollout_of, data.token_ids, data.logprobs.astype(float), strict=True
+    ):
         u[row, token] += np.exp(-logprob)
     snips = SNIPS(statistics_of(data, TAUS))
     for at, token in enumerate(snips.token_ids):
@@ -101,7 +103,9 @@ def test_a_constant_reward_gives_exactly_no_bias(level: float, positions: int | 
 
 def test_a_planted_token_stands_out_and_shrinkage_pulls_it_back() -> None:
     """A token that is worth 2 nats wherever it occurs has the largest bias; kappa moves every value toward 0, none across it."""
-    snips = SNIPS(statistics_of(MODEL.rollouts(3_000, lambda tokens, _: 2.0 * (5 in tokens), 6), TAUS))
+    snips = SNIPS(
+        statistics_of(MODEL.rollouts(3_000, lambda tokens, _: 2.0 * (5 in tokens), 6), TAUS)
+    )
     weak, strong = snips.delta(1.0, 1.0), snips.delta(1.0, 1_000.0)
     assert snips.token_ids[weak.argmax()] == snips.token_ids[strong.argmax()] == 5
     assert (np.abs(strong) < np.abs(weak)).all()
@@ -120,7 +124,9 @@ def test_one_lucky_draw_does_not_rule() -> None:
     snips, ips = SNIPS(statistics), IPS(statistics)
     where = snips.token_ids.tolist().index(9)
     assert snips.evidence[where] == 1
-    assert snips.delta(1.0, 4.0)[where] == pytest.approx(np.log((4 + snips.relative(1.0)[where]) / 5))
+    assert snips.delta(1.0, 4.0)[where] == pytest.approx(
+        np.log((4 + snips.relative(1.0)[where]) / 5)
+    )
     assert snips.delta(1.0, 4.0)[where] < 0.3 < 5 < ips.delta(1.0, 0.3, relative=True)[where]
 
 
@@ -129,7 +135,12 @@ def test_shrunk_means_beat_plain_inverse_propensities_at_equal_rollouts() -> Non
     draws: SNIPS 1.5 times, SNIPS with a clip of 100 more, the ratio twice."""
     model, tau = ExactModel(40, 3, seed=11, end=True), 0.5
     data = [
-        model.rollouts(150, lambda tokens, _: float(5 in tokens or 17 in tokens) - 0.1 * len(tokens), seed, top=0)
+        model.rollouts(
+            150,
+            lambda tokens, _: float(5 in tokens or 17 in tokens) - 0.1 * len(tokens),
+            seed,
+            top=0,
+        )
         for seed in range(4)
     ]
     exact = Exact(model, lambda tokens, _: float(5 in tokens or 17 in tokens) - 0.1 * len(tokens))
@@ -141,10 +152,15 @@ def test_shrunk_means_beat_plain_inverse_propensities_at_equal_rollouts() -> Non
         return exact.expected_reward(full) - base - tau * exact.kl(full)
 
     def shrunk(estimator: SNIPS | Ratio) -> float:
-        return max(objective(estimator.token_ids, estimator.delta(tau, kappa)) for kappa in (4, 16, 64))
+        return max(
+            objective(estimator.token_ids, estimator.delta(tau, kappa)) for kappa in (4, 16, 64)
+        )
 
     def plain(ips: IPS) -> float:
-        return max(objective(ips.token_ids, ips.delta(tau, alpha, relative=True)) for alpha in (0.3, 1, 3, 10))
+        return max(
+            objective(ips.token_ids, ips.delta(tau, alpha, relative=True))
+            for alpha in (0.3, 1, 3, 10)
+        )
 
     ips = np.mean([plain(IPS(statistics_of(each, TAUS))) for each in data])
     snips = np.mean([shrunk(SNIPS(statistics_of(each, TAUS))) for each in data])
@@ -189,11 +205,15 @@ def test_one_rollout_says_nothing() -> None:
     assert not snips.delta(1.0, 2.0).any()
 
 
-@pytest.mark.parametrize("bad", [{"tau": 0.0}, {"tau": np.nan}, {"kappa": 0.0}, {"kappa": -1.0}, {"kappa": np.inf}])
+@pytest.mark.parametrize(
+    "bad", [{"tau": 0.0}, {"tau": np.nan}, {"kappa": 0.0}, {"kappa": -1.0}, {"kappa": np.inf}]
+)
 def test_bad_settings_are_named(bad: dict[str, float]) -> None:
     """tau and kappa outside (0, inf) are refused by name."""
     with pytest.raises(InputError, match=next(iter(bad))):
-        SNIPS(statistics_of(MODEL.rollouts(20, reward, 1), TAUS)).delta(bad.get("tau", 1.0), bad.get("kappa", 2.0))
+        SNIPS(statistics_of(MODEL.rollouts(20, reward, 1), TAUS)).delta(
+            bad.get("tau", 1.0), bad.get("kappa", 2.0)
+        )
 
 
 def test_no_reward_at_all_is_an_error() -> None:

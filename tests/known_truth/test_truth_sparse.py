@@ -22,7 +22,9 @@ def problem(seed: int, top: int | None = None) -> tuple[NextToken, np.ndarray]:
     """Logged positions and a learned bias; in odd ones a common and a rare token are all but forbidden."""
     model = ExactModel(VOCAB, 3, seed=seed, sharpness=0.8, unigram=-0.4 * np.arange(VOCAB))
     table = NextToken.of(model.rollouts(120, lambda *_: 0.0, seed, top=top))
-    delta = (0.3, 0.6, 1.5)[seed % 3] * np.random.default_rng(seed).standard_normal(len(table.token_ids))
+    delta = (0.3, 0.6, 1.5)[seed % 3] * np.random.default_rng(seed).standard_normal(
+        len(table.token_ids)
+    )
     if seed % 2:
         delta[[0, -1]] = -5.0, -6.0
     return table, delta
@@ -30,7 +32,10 @@ def problem(seed: int, top: int | None = None) -> tuple[NextToken, np.ndarray]:
 
 def dense(table: NextToken) -> np.ndarray:
     """(m, s) pi_0."""
-    out, masses = np.zeros((table.n_positions, len(table.token_ids))), table.by_token(np.arange(len(table.token_ids)))
+    out, masses = (
+        np.zeros((table.n_positions, len(table.token_ids))),
+        table.by_token(np.arange(len(table.token_ids))),
+    )
     for token in range(len(table.token_ids)):
         rows, mass = masses.mass(token)
         out[rows, token] = mass
@@ -85,7 +90,11 @@ def hard(seed: int) -> tuple[Problem, int]:
     rng = np.random.default_rng(seed)
     size, entries = int(rng.integers(5, 13)), int(rng.integers(1, 4))
     model = ExactModel(
-        size, 3, seed=seed, sharpness=rng.choice([0.3, 0.8, 1.5]), unigram=-rng.choice([0, 0.2, 0.5]) * np.arange(size)
+        size,
+        3,
+        seed=seed,
+        sharpness=rng.choice([0.3, 0.8, 1.5]),
+        unigram=-rng.choice([0, 0.2, 0.5]) * np.arange(size),
     )
     table = NextToken.of(model.rollouts(60, lambda *_: 0.0, seed, top=(None, 3, 4)[seed % 3]))
     s = len(table.token_ids)
@@ -99,7 +108,9 @@ def hard(seed: int) -> tuple[Problem, int]:
     reach = 1.0 if seed % 7 == 0 else 100.0
     l2 = 5.0 if seed % 6 == 0 else 0.0
     weights = np.ones(table.n_positions)
-    return Problem(table, table.expected(delta) + l2 * delta, weights, allowed, l2, -reach, reach), entries
+    return Problem(
+        table, table.expected(delta) + l2 * delta, weights, allowed, l2, -reach, reach
+    ), entries
 
 
 def least_loss(problem: Problem, entries: int) -> float:
@@ -111,7 +122,9 @@ def least_loss(problem: Problem, entries: int) -> float:
 
     def loss(values: np.ndarray) -> np.ndarray:
         z = rest + np.einsum("smk,sk->sm", p, np.exp(values))
-        return np.asarray(np.log(z) @ w - (linear * values).sum(axis=1) + l2 / 2 * (values**2).sum(axis=1))
+        return np.asarray(
+            np.log(z) @ w - (linear * values).sum(axis=1) + l2 / 2 * (values**2).sum(axis=1)
+        )
 
     values = np.zeros(chosen.shape)
     for _ in range(60):
@@ -119,7 +132,9 @@ def least_loss(problem: Problem, entries: int) -> float:
         q /= (rest + q.sum(axis=2))[:, :, None]
         usage = np.einsum("smk,m->sk", q, w)
         slope = usage - linear + l2 * values
-        bend = (usage + l2 + 1e-9)[:, :, None] * eye - np.einsum("smk,sml,m->skl", q, q, w, optimize=True)
+        bend = (usage + l2 + 1e-9)[:, :, None] * eye - np.einsum(
+            "smk,sml,m->skl", q, q, w, optimize=True
+        )
         free = ~(((values <= low) & (slope > 0)) | ((values >= high) & (slope < 0)))
         bend = np.where(free[:, :, None] & free[:, None, :], bend, eye)
         step = -np.linalg.solve(bend, np.where(free, slope, 0.0)[:, :, None])[:, :, 0]
@@ -154,7 +169,8 @@ def test_the_support_is_the_best_of_all_in_a_thousand_problems() -> None:
         seed
         for seed in range(1_000)
         for problem, entries in [hard(seed)]
-        if best_support(problem, entries, np.zeros(len(problem.linear))).loss - least_loss(problem, entries)
+        if best_support(problem, entries, np.zeros(len(problem.linear))).loss
+        - least_loss(problem, entries)
         > 1e-6 * len(problem.weights)
     ]
     assert not wrong
@@ -165,7 +181,9 @@ def test_whole_numbers_are_the_best_of_all(seed: int) -> None:
     """Of all biases with at most 3 values from -3 to 3 on 4 to 7 tokens, none is closer to the learned policy than what is sent."""
     rng = np.random.default_rng(seed)
     size, entries = int(rng.integers(4, 8)), int(rng.integers(1, 4))
-    table = NextToken.of(ExactModel(size, 3, seed=seed).rollouts(60, lambda *_: 0.0, seed, top=(None, 3)[seed % 2]))
+    table = NextToken.of(
+        ExactModel(size, 3, seed=seed).rollouts(60, lambda *_: 0.0, seed, top=(None, 3)[seed % 2])
+    )
     delta = rng.choice([0.5, 1.0, 2.0]) * rng.standard_normal(len(table.token_ids))
     if seed % 5 == 0:
         delta += rng.choice([-2, 2])
@@ -176,7 +194,9 @@ def test_whole_numbers_are_the_best_of_all(seed: int) -> None:
         best = min(best, float((np.log(z).sum(axis=1) - grid @ usage[chosen]).min()))
     sent = sparsify(table, delta, entries=entries, low=-3, high=3, integers=True)
     values = table.align(sent.token_ids, sent.values)
-    assert np.log(1 + np.expm1(values) @ base.T).sum() - usage @ values == pytest.approx(best, abs=1e-6)
+    assert np.log(1 + np.expm1(values) @ base.T).sum() - usage @ values == pytest.approx(
+        best, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -186,7 +206,9 @@ def test_entries_freed_by_rounding_are_used(seed: int) -> None:
     table = NextToken.of(model.rollouts(300, lambda *_: 0.0, seed, top=8))
     delta = 0.5 * np.random.default_rng(seed).standard_normal(len(table.token_ids))
     real = sparsify(table, delta, entries=12)
-    alone = sparsify(table, delta, integers=True, forbidden=np.setdiff1d(table.token_ids, real.token_ids))
+    alone = sparsify(
+        table, delta, integers=True, forbidden=np.setdiff1d(table.token_ids, real.token_ids)
+    )
     whole = sparsify(table, delta, entries=12, integers=True)
     assert alone.entries < whole.entries <= 12
     assert whole.kl_lost < alone.kl_lost
@@ -256,7 +278,9 @@ def test_integer_search_improves_on_rounding_somewhere() -> None:
         def loss(v: np.ndarray, target: np.ndarray = target, table: NextToken = table) -> float:
             return float(table.log_normaliser(v).sum() - target @ v)
 
-        better += loss(table.align(whole.token_ids, whole.values)) < (loss(table.align(rounded.token_ids, rounded.values)) - 1e-9)
+        better += loss(table.align(whole.token_ids, whole.values)) < (
+            loss(table.align(rounded.token_ids, rounded.values)) - 1e-9
+        )
     assert better > 2, better
 
 
@@ -269,7 +293,9 @@ def test_integers_are_never_worse_than_none(seed: int) -> None:
     delta = rng.uniform(0.5, 2.5) + rng.choice([0.0, 0.15, 0.3, -0.2], VOCAB)
     sparse = sparsify(table, delta, integers=True)
     assert sparse.kept >= -1e-9
-    assert sparse.kl_lost == pytest.approx(kl(table, delta, table.align(sparse.token_ids, sparse.values)), abs=1e-6)
+    assert sparse.kl_lost == pytest.approx(
+        kl(table, delta, table.align(sparse.token_ids, sparse.values)), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("integers", [False, True])
@@ -320,7 +346,9 @@ def test_sparse_refit_of_the_projection_on_a_tail() -> None:
     """With top-5 lists of 40 tokens, ten refitted entries keep more than 90 % of what all of them learned."""
     unigram = -0.7 * np.log1p(np.arange(40))
     model = ExactModel(40, 3, seed=3, sharpness=0.7, unigram=unigram)
-    rollouts = model.rollouts(4_000, lambda tokens, _: 2.0 * (37 in tokens) - 0.5 * tokens.count(1), 1, top=5)
+    rollouts = model.rollouts(
+        4_000, lambda tokens, _: 2.0 * (37 in tokens) - 0.5 * tokens.count(1), 1, top=5
+    )
     table = NextToken.of(rollouts)
     fit = projection(rollouts, next_token=table, l2=50.0)
     assert sparsify(table, fit.delta, entries=10).kept > 0.9
@@ -329,7 +357,11 @@ def test_sparse_refit_of_the_projection_on_a_tail() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"entries": -1}, "entries is -1"), ({"low": 1.0}, "does not hold 0"), ({"high": np.nan}, "does not hold 0")],
+    [
+        ({"entries": -1}, "entries is -1"),
+        ({"low": 1.0}, "does not hold 0"),
+        ({"high": np.nan}, "does not hold 0"),
+    ],
 )
 def test_bad_limits_are_named(options: dict[str, float], message: str) -> None:
     """Impossible limits are refused."""

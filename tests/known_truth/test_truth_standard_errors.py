@@ -56,7 +56,12 @@ class Population:
         """(v,) the best bias under the penalty per rollout, and the expected weighted samples of each token."""
         exact = Exact(self.model, liked)
         weights = np.exp(exact.base + exact.rewards / TAU)
-        sampled = np.array([(exact.sequences == token).sum(axis=1) @ weights for token in range(self.model.vocab_size)])
+        sampled = np.array(
+            [
+                (exact.sequences == token).sum(axis=1) @ weights
+                for token in range(self.model.vocab_size)
+            ]
+        )
         return exact.optimum(TAU, l2=L2 / self.n), self.n * sampled / weights.sum()
 
     @functools.cache  # noqa: B019
@@ -70,9 +75,29 @@ class Population:
 
 
 SMALL = Population(
-    ExactModel(VOCAB, 3, seed=11, end=True, prompts=PROMPTS, sharpness=0.7, unigram=-0.6 * np.arange(VOCAB) ** 0.8), 8
+    ExactModel(
+        VOCAB,
+        3,
+        seed=11,
+        end=True,
+        prompts=PROMPTS,
+        sharpness=0.7,
+        unigram=-0.6 * np.arange(VOCAB) ** 0.8,
+    ),
+    8,
 )
-LARGE = Population(ExactModel(60, 2, seed=3, end=True, prompts=PROMPTS, sharpness=0.7, unigram=-0.35 * np.arange(60) ** 0.8), 16)
+LARGE = Population(
+    ExactModel(
+        60,
+        2,
+        seed=3,
+        end=True,
+        prompts=PROMPTS,
+        sharpness=0.7,
+        unigram=-0.35 * np.arange(60) ** 0.8,
+    ),
+    16,
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +114,9 @@ class Coverage:
         """A token that no list and no sample holds is left at 0, with an interval that holds everything."""
         truth, limit = population.truth()[0], population.limit(top)
         shape = (runs, population.model.vocab_size)
-        out = cls(np.ones(shape, np.bool_), np.ones(shape, np.bool_), np.zeros(shape), np.zeros(shape))
+        out = cls(
+            np.ones(shape, np.bool_), np.ones(shape, np.bool_), np.zeros(shape), np.zeros(shape)
+        )
         for run in range(runs):
             rollouts = population.draw(1000 + run, top)
             table = NextToken.of(rollouts)
@@ -105,7 +132,9 @@ class Coverage:
 
     def size(self, tokens: np.ndarray) -> float:
         """Root mean square of the standard errors of ``tokens``, over that of what they are the errors of."""
-        return float(np.sqrt((self.errors[:, tokens] ** 2).mean() / (self.miss[:, tokens] ** 2).mean()))
+        return float(
+            np.sqrt((self.errors[:, tokens] ** 2).mean() / (self.miss[:, tokens] ** 2).mean())
+        )
 
 
 @pytest.mark.parametrize("top", [None, 6, 0])
@@ -129,14 +158,24 @@ def test_intervals_cover_at_their_level(population: Population, top: int | None)
     """
     truth, samples = population.truth()
     found, limit = Coverage.of(population, 400, top), population.limit(top)
-    print(f"\n{population.model.vocab_size} tokens, top {top}: token, weighted samples, truth, limit, coverage of both, size")
+    print(
+        f"\n{population.model.vocab_size} tokens, top {top}: token, weighted samples, truth, limit, coverage of both, size"
+    )
     for token in np.argsort(-samples):
-        row = found.truth[:, token].mean(), found.limit[:, token].mean(), found.size(np.arange(len(samples)) == token)
-        print(f"{token:5d} {samples[token]:8.1f} {truth[token]:7.3f} {limit[token]:7.3f} {row[0]:7.3f} {row[1]:7.3f} {row[2]:7.2f}")
+        row = (
+            found.truth[:, token].mean(),
+            found.limit[:, token].mean(),
+            found.size(np.arange(len(samples)) == token),
+        )
+        print(
+            f"{token:5d} {samples[token]:8.1f} {truth[token]:7.3f} {limit[token]:7.3f} {row[0]:7.3f} {row[1]:7.3f} {row[2]:7.2f}"
+        )
     common = samples >= 20
     for name, tokens in {"common": common, "rare": ~common}.items():
         covered = found.truth[:, tokens].mean(), found.limit[:, tokens].mean()
-        print(f"{name}: truth {covered[0]:.4f} limit {covered[1]:.4f} size {found.size(tokens):.3f}")
+        print(
+            f"{name}: truth {covered[0]:.4f} limit {covered[1]:.4f} size {found.size(tokens):.3f}"
+        )
     assert 0.93 <= found.limit[:, common].mean() <= 0.97
     assert (found.limit[:, common].mean(axis=0) > 0.91).all()
     assert top == 0 or 0.93 <= found.truth[:, common].mean() <= 0.97
@@ -166,10 +205,18 @@ def test_tails_shared_anew_are_as_if_read_so(top: int, bare: int) -> None:
     """with_unigram equals reading the lists with that unigram: named or not, picked, on a larger support, in place, and back."""
     rollouts = SMALL.draw(0, top)
     rollouts.top_ids[:bare], rollouts.top_logprobs[:bare] = NO_TOKEN, -np.inf
-    rollouts = replace(rollouts, top_ids=np.where(rollouts.top_ids == 2, UNNAMED, rollouts.top_ids).astype(np.int32))
+    rollouts = replace(
+        rollouts,
+        top_ids=np.where(rollouts.top_ids == 2, UNNAMED, rollouts.top_ids).astype(np.int32),
+    )
     table, rng, spare = NextToken.of(rollouts), np.random.default_rng(0), None
     size = len(table.token_ids)
-    for unigram in (rng.integers(0, 3, size), np.zeros(size), np.eye(size)[1], 2.0**-20 * rng.integers(0, 9, size)):
+    for unigram in (
+        rng.integers(0, 3, size),
+        np.zeros(size),
+        np.eye(size)[1],
+        2.0**-20 * rng.integers(0, 9, size),
+    ):
         read = NextToken.of(rollouts, tail=replace(table, unigram=unigram.astype(np.float64)))
         spare = table.with_unigram(unigram, out=spare)
         delta, some = rng.normal(size=size), rng.integers(0, table.n_positions, 30)
@@ -178,10 +225,20 @@ def test_tails_shared_anew_are_as_if_read_so(top: int, bare: int) -> None:
             (spare, read, delta),
             (table.named().with_unigram(unigram), read.named(), delta),
             (table.take(some).with_unigram(unigram), read.take(some), delta),
-            (table.with_tokens([99]).with_unigram(np.append(unigram, 0)), read.with_tokens([99]), np.append(delta, 1)),
-            (wide.with_unigram(np.append(table.unigram, 0)), table.with_tokens([99]), np.append(delta, 1)),
+            (
+                table.with_tokens([99]).with_unigram(np.append(unigram, 0)),
+                read.with_tokens([99]),
+                np.append(delta, 1),
+            ),
+            (
+                wide.with_unigram(np.append(table.unigram, 0)),
+                table.with_tokens([99]),
+                np.append(delta, 1),
+            ),
         ):
-            np.testing.assert_allclose(one.log_normaliser(bias), other.log_normaliser(bias), atol=1e-12)
+            np.testing.assert_allclose(
+                one.log_normaliser(bias), other.log_normaliser(bias), atol=1e-12
+            )
             np.testing.assert_allclose(one.expected(bias), other.expected(bias), atol=1e-10)
             np.testing.assert_allclose(one.rest, other.rest, atol=1e-12)
     with pytest.raises(InputError, match=r"unigram holds -1"):
@@ -197,16 +254,22 @@ class Memoryless(ExactModel):
 
 
 @pytest.mark.parametrize("top", [6, 0])
-def test_part_of_a_large_table_tells_nearly_the_same(top: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_of_a_large_table_tells_nearly_the_same(
+    top: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A quarter of the positions for the curvature moves few errors by more than they are known to, and the noise hardly."""
     model = ExactModel(40, 12, seed=5, end=True, prompts=16, unigram=-0.1 * np.arange(40))
-    rollouts = model.rollouts(3200, lambda tokens, _: 1.0 * (2 in tokens) + 0.5 * (7 in tokens), 0, top=top)
+    rollouts = model.rollouts(
+        3200, lambda tokens, _: 1.0 * (2 in tokens) + 0.5 * (7 in tokens), 0, top=top
+    )
     monkeypatch.setattr(tails, "PART", (1 + top) << 8)
     table = NextToken.of(rollouts)
     fit = projection(rollouts, tau=TAU, l2=L2, next_token=table)
     whole, read = standard_errors(rollouts, table, fit, tau=TAU, l2=L2), []
 
-    def counted(part: NextToken, delta: Vector, weights: Vector) -> tuple[Vector, Callable[[Vector], Vector]]:
+    def counted(
+        part: NextToken, delta: Vector, weights: Vector
+    ) -> tuple[Vector, Callable[[Vector], Vector]]:
         read.append(part.n_positions)
         return hessian(part, delta, weights)
 
@@ -249,17 +312,23 @@ def test_noise_has_no_signal_and_more_rollouts_have_less_noise() -> None:
     of = {}
     for name, rollouts in {"noise": noise, "real": real}.items():
         table = NextToken.of(rollouts)
-        of[name] = standard_errors(rollouts, table, projection(rollouts, next_token=table), tau=1.0, l2=5.0)
+        of[name] = standard_errors(
+            rollouts, table, projection(rollouts, next_token=table), tau=1.0, l2=5.0
+        )
     assert of["noise"].signal < of["noise"].noise
     assert of["real"].signal > 3 * of["real"].noise
-    apart = {name: (each.intervals()[0] > 0) | (each.intervals()[1] < 0) for name, each in of.items()}
+    apart = {
+        name: (each.intervals()[0] > 0) | (each.intervals()[1] < 0) for name, each in of.items()
+    }
     assert apart["noise"].mean() < 0.2
     assert apart["real"][3]
 
 
 def test_a_sparse_fit_has_errors_on_its_support_only() -> None:
     """Tokens that had to stay at 0 have error 0 and the interval [0, 0]; a token that nobody sampled has no interval."""
-    model = ExactModel(VOCAB, 3, seed=4, prompts=DRAWN, unigram=np.where(np.arange(VOCAB) == 9, -30.0, 0.0))
+    model = ExactModel(
+        VOCAB, 3, seed=4, prompts=DRAWN, unigram=np.where(np.arange(VOCAB) == 9, -30.0, 0.0)
+    )
     rollouts = model.rollouts(400, lambda tokens, _: 1.0 * (3 in tokens), 1)
     table = NextToken.of(rollouts)
     some = projection(rollouts, next_token=table, support=[3, 5, 9])
@@ -275,9 +344,16 @@ def test_one_prompt_counts_its_rollouts_and_many_are_dealt_into_groups() -> None
     """With one rewarded prompt each rollout stands for itself, at most 100 groups are made, and every group has a reward."""
     model = ExactModel(6, 2, seed=4, prompts=300)
     for prompts in ([5], None):
-        rollouts = model.rollouts(600, lambda tokens, p: 0.0 if p in (5, 6) or tokens[0] == p % 6 else -np.inf, 1, prompts=prompts)
+        rollouts = model.rollouts(
+            600,
+            lambda tokens, p: 0.0 if p in (5, 6) or tokens[0] == p % 6 else -np.inf,
+            1,
+            prompts=prompts,
+        )
         table = NextToken.of(rollouts)
-        found = standard_errors(rollouts, table, projection(rollouts, next_token=table), tau=1.0, l2=5.0)
+        found = standard_errors(
+            rollouts, table, projection(rollouts, next_token=table), tau=1.0, l2=5.0
+        )
         assert (found.groups, found.units) == (100, "prompts" if prompts is None else "rollouts")
         assert (found.errors > 0).all()
         assert np.isfinite(found.errors).all()

@@ -20,7 +20,14 @@ from tests.support.truth import Exact
 
 VOCAB, HIDDEN, ALSO_HIDDEN = 10, 2, 5
 MODEL = ExactModel(VOCAB, 3, seed=4, end=True, sharpness=0.8)
-RARELY = ExactModel(VOCAB, 3, seed=4, end=True, sharpness=0.8, unigram=np.where(np.isin(np.arange(VOCAB), [2, 5]), -6, 0))
+RARELY = ExactModel(
+    VOCAB,
+    3,
+    seed=4,
+    end=True,
+    sharpness=0.8,
+    unigram=np.where(np.isin(np.arange(VOCAB), [2, 5]), -6, 0),
+)
 """The same model, in which the two tokens are as rare as special tokens are."""
 
 
@@ -39,7 +46,10 @@ def without(data: Rollouts, tokens: tuple[int, ...]) -> Rollouts:
         prompts=data.prompts[kept],
         rewards=data.rewards[kept],
         lengths=data.lengths[kept],
-        **{name: getattr(data, name)[at] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")},
+        **{
+            name: getattr(data, name)[at]
+            for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")
+        },
     )
 
 
@@ -72,7 +82,9 @@ def test_normaliser_policy_and_kl_are_those_with_ids(top: int | None) -> None:
     for seed in range(5):
         delta = random_bias(seed)
         first, second = delta[one.token_ids], delta[other.token_ids]
-        np.testing.assert_allclose(other.log_normaliser(second), one.log_normaliser(first), atol=1e-12)
+        np.testing.assert_allclose(
+            other.log_normaliser(second), one.log_normaliser(first), atol=1e-12
+        )
         np.testing.assert_allclose(other.kl(second), one.kl(first), atol=1e-12)
         shared = np.isin(one.token_ids, other.token_ids)
         np.testing.assert_allclose(other.expected(second), one.expected(first)[shared], atol=1e-9)
@@ -123,7 +135,10 @@ def test_a_provider_that_does_not_list_the_end_token_teaches_no_length(top: int 
     unlisted = dataclasses.replace(
         data,
         lengths=lengths,
-        **{name: getattr(data, name)[drawn] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")},
+        **{
+            name: getattr(data, name)[drawn]
+            for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")
+        },
     )
     exact = Exact(model, lambda tokens, prompt: float(len(tokens)))
 
@@ -139,7 +154,10 @@ def test_sparse_compilation_counts_their_mass() -> None:
     """The loss of a compiled bias is the same whether the ids are known or not."""
     known, kept_back = pair(4)
     delta = random_bias(2)
-    one, other = (sparsify(table, delta[table.token_ids], entries=3) for table in (NextToken.of(known), NextToken.of(kept_back)))
+    one, other = (
+        sparsify(table, delta[table.token_ids], entries=3)
+        for table in (NextToken.of(known), NextToken.of(kept_back))
+    )
     assert other.token_ids.tolist() == one.token_ids.tolist()
     assert other.kl_lost == pytest.approx(one.kl_lost, abs=1e-6)
     assert other.kl_learned == pytest.approx(one.kl_learned)
@@ -159,7 +177,9 @@ def test_the_divergence_is_the_exact_one(top: int | None) -> None:
         rewards=np.zeros(n),
         lengths=running.sum(axis=1),
         token_ids=tokens[running].astype(np.int32),
-        logprobs=np.take_along_axis(base, tokens[running][:, None], axis=1)[:, 0].astype(np.float32),
+        logprobs=np.take_along_axis(base, tokens[running][:, None], axis=1)[:, 0].astype(
+            np.float32
+        ),
         top_ids=listed.astype(np.int32),
         top_logprobs=np.take_along_axis(base, listed, axis=1).astype(np.float32),
     )
@@ -174,7 +194,10 @@ def test_the_divergence_is_that_of_the_tokens_with_an_id() -> None:
     """With a third of the mass hidden the estimate is that of the model without those tokens; no bias is no distance."""
     scaled, kept_back = without_them(), pair(None)[1]
     delta = 2 * random_bias(3)
-    one, other = (divergence(data, np.arange(VOCAB), delta, NextToken.of(data)) for data in (scaled, kept_back))
+    one, other = (
+        divergence(data, np.arange(VOCAB), delta, NextToken.of(data))
+        for data in (scaled, kept_back)
+    )
     np.testing.assert_allclose(other.per_completion, one.per_completion, atol=1e-5)
     assert divergence(kept_back, [], [], NextToken.of(kept_back)).kl == pytest.approx(0, abs=1e-6)
     assert NextToken.of(kept_back).unnamed.mean() > 0.05
@@ -184,7 +207,9 @@ def _base(tokens: np.ndarray, t: int) -> np.ndarray:
     """(n, v) the base model's logprobs at position t; rows of completions that have ended are not read."""
     table = np.zeros((len(tokens), VOCAB))
     running = tokens[:, t] >= 0
-    table[running] = RARELY.next_logprobs(tokens[running, :t], np.zeros(int(running.sum()), np.int64))
+    table[running] = RARELY.next_logprobs(
+        tokens[running, :t], np.zeros(int(running.sum()), np.int64)
+    )
     return table
 
 
@@ -193,12 +218,18 @@ def test_it_is_no_tail() -> None:
     _, kept_back = pair(None)
     table = NextToken.of(kept_back, vocab_size=VOCAB)
     coverage = tail_coverage(table)
-    assert (coverage.tail_mass, coverage.unattributed, Censoring.of(kept_back, table).mass) == (0, 0, 0)
+    assert (coverage.tail_mass, coverage.unattributed, Censoring.of(kept_back, table).mass) == (
+        0,
+        0,
+        0,
+    )
     probabilities = np.exp(kept_back.top_logprobs.astype(np.float64))
     expected = np.where(kept_back.top_ids == UNNAMED, probabilities, 0).sum(axis=1).mean()
     assert table.unnamed.mean() == pytest.approx(expected, abs=1e-6)
     named, shorter = pair(3)
-    assert tail_coverage(NextToken.of(shorter)).tail_mass == pytest.approx(NextToken.of(named).tail_mass.mean())
+    assert tail_coverage(NextToken.of(shorter)).tail_mass == pytest.approx(
+        NextToken.of(named).tail_mass.mean()
+    )
 
 
 def test_padding_has_no_mass() -> None:

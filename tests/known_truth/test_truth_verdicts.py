@@ -12,7 +12,14 @@ import pytest
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, compare, together
+from blackbox_lb.rollouts.judging.verdict import (
+    GREEDY,
+    SAMPLED,
+    PolicyScores,
+    Setting,
+    compare,
+    together,
+)
 from blackbox_lb.tasks import parse_reward
 from tests.support.exact import ExactModel
 from tests.support.exact.model import NOTHING, trim
@@ -37,10 +44,18 @@ class Job:
     score: Score
     seed: int
 
-    def draw(self, prompts: Sequence[int], n: int, setting: Setting, delta: Values | None, salt: int) -> PolicyScores:
+    def draw(
+        self, prompts: Sequence[int], n: int, setting: Setting, delta: Values | None, salt: int
+    ) -> PolicyScores:
         """Scores of ``n`` fresh completions of each prompt."""
         of = np.repeat(np.array(prompts), 1 if setting.deterministic else n)
-        rows = MODEL.sample(len(of), np.random.default_rng([self.seed, salt]), delta, setting.temperature, prompts=of)
+        rows = MODEL.sample(
+            len(of),
+            np.random.default_rng([self.seed, salt]),
+            delta,
+            setting.temperature,
+            prompts=of,
+        )
         values = np.array([self.score(trim(row), int(p)) for row, p in zip(rows, of, strict=True)])
         lengths = (rows != NOTHING).sum(axis=1).astype(np.float64)
         split = [tuple(each[of == prompt] for prompt in prompts) for each in (values, lengths)]
@@ -52,13 +67,17 @@ class Job:
 
     def words(self) -> list[str]:
         """What is said of the reward at temperature 1 and greedy, in one table with the lengths."""
-        rollouts = MODEL.rollouts(10 * len(TRAIN), self.learned, self.seed, top=10, prompts=list(TRAIN))
+        rollouts = MODEL.rollouts(
+            10 * len(TRAIN), self.learned, self.seed, top=10, prompts=list(TRAIN)
+        )
         tried = list(candidates(rollouts, NextToken.of(rollouts), SWEEP, LIMITS))
         best = max(range(len(tried)), key=lambda i: self.validation(tried[i], 100 + i))
         rows = []
         for salt, setting in enumerate((SAMPLED, GREEDY)):
             base = self.draw(TEST, 6, setting, None, 10 + salt)
-            rows += compare(setting, base, self.draw(TEST, 6, setting, _full(tried[best]), 20 + salt), LABEL)
+            rows += compare(
+                setting, base, self.draw(TEST, 6, setting, _full(tried[best]), 20 + salt), LABEL
+            )
         return [row.verdict for row in together(rows) if row.metric != "tokens"]
 
 
@@ -127,7 +146,9 @@ def test_the_interval_of_the_evaluation_covers(prompts: int, reward: Score) -> N
     delta = np.array([0.0, -1.0, 0.5, 1.0, 0.0, 0.7])
     exact = Exact(model, reward)
     truth = {"reward": exact.expected_reward(delta) - exact.expected_reward()}
-    truth["tokens"] = exact.expectation(exact.lengths.astype(float), delta) - exact.expectation(exact.lengths.astype(float))
+    truth["tokens"] = exact.expectation(exact.lengths.astype(float), delta) - exact.expectation(
+        exact.lengths.astype(float)
+    )
     hits = dict.fromkeys(truth, 0)
     for seed in range(1000):
         rng = np.random.default_rng([seed, prompts])
@@ -135,12 +156,19 @@ def test_the_interval_of_the_evaluation_covers(prompts: int, reward: Score) -> N
         base, biased = (_scores(model, asked, reward, rng, bias) for bias in (None, delta))
         for row, name in zip(compare(SAMPLED, base, biased, LABEL, seed=seed), truth, strict=True):
             hits[name] += row.low <= truth[name] <= row.high
-    print(f"\n{reward.__name__}, {prompts} prompts: " + ", ".join(f"{name} {count / 10:.1f} %" for name, count in hits.items()))
+    print(
+        f"\n{reward.__name__}, {prompts} prompts: "
+        + ", ".join(f"{name} {count / 10:.1f} %" for name, count in hits.items())
+    )
     assert all(930 <= count <= 970 for count in hits.values()), hits
 
 
 def _scores(
-    model: ExactModel, asked: npt.NDArray[np.int64], reward: Score, rng: np.random.Generator, delta: Values | None
+    model: ExactModel,
+    asked: npt.NDArray[np.int64],
+    reward: Score,
+    rng: np.random.Generator,
+    delta: Values | None,
 ) -> PolicyScores:
     """Four completions of each prompt."""
     of = np.repeat(asked, 4)

@@ -21,9 +21,27 @@ from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT
 
 MODELS = {
     # file: ids, ordinary, special, bytes that two ids share, fingerprint of llama.cpp's own answer to /tokenize
-    "SmolLM2-135M-Instruct.Q4_1.gguf": (49_152, 49_135, 17, 0, "probe-sha256:cd84d358e4b578e905070cbdfe1dab8d"),
-    "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf": (151_936, 151_645, 20, 0, "probe-sha256:7b76c4c8ae39e4f2e42edf9d1e717096"),
-    "gemma-3-270m-q4_k_m.gguf": (262_144, 255_895, 6_249, 110, "probe-sha256:61c3464ea523e42bc49d2d9ea0206e2c"),
+    "SmolLM2-135M-Instruct.Q4_1.gguf": (
+        49_152,
+        49_135,
+        17,
+        0,
+        "probe-sha256:cd84d358e4b578e905070cbdfe1dab8d",
+    ),
+    "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf": (
+        151_936,
+        151_645,
+        20,
+        0,
+        "probe-sha256:7b76c4c8ae39e4f2e42edf9d1e717096",
+    ),
+    "gemma-3-270m-q4_k_m.gguf": (
+        262_144,
+        255_895,
+        6_249,
+        110,
+        "probe-sha256:61c3464ea523e42bc49d2d9ea0206e2c",
+    ),
 }
 
 
@@ -37,9 +55,12 @@ def ranks(folder: Path, encoding: str) -> Iterator[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "tokens", "special", "size"), [("cl100k_base", 100_256, 5, 100_277), ("o200k_base", 199_998, 2, 200_019)]
+    ("encoding", "tokens", "special", "size"),
+    [("cl100k_base", 100_256, 5, 100_277), ("o200k_base", 199_998, 2, 200_019)],
 )
-def test_every_id_of_openai_comes_back(tiktoken_cache: Path, encoding: str, tokens: int, special: int, size: int) -> None:
+def test_every_id_of_openai_comes_back(
+    tiktoken_cache: Path, encoding: str, tokens: int, special: int, size: int
+) -> None:
     """Id to bytes to id is the identity over the whole rank file, no two ids share bytes, and all other ids are no tokens."""
     vocabulary = load_vocabulary(encoding)
     listed = 0
@@ -48,13 +69,19 @@ def test_every_id_of_openai_comes_back(tiktoken_cache: Path, encoding: str, toke
         assert vocabulary.id_of(raw) == token
         listed += 1
     nothing = [token for token in range(size) if vocabulary.bytes_of(token) is None]
-    assert (listed, len(vocabulary.special), len(nothing)) == (tokens, special, size - tokens - special)
+    assert (listed, len(vocabulary.special), len(nothing)) == (
+        tokens,
+        special,
+        size - tokens - special,
+    )
     assert vocabulary.size == size
     assert not vocabulary.shared
 
 
 @pytest.mark.parametrize("encoding", ["cl100k_base", "o200k_base"])
-def test_every_special_token_of_openai_has_its_name_and_no_bytes(tiktoken_cache: Path, encoding: str) -> None:
+def test_every_special_token_of_openai_has_its_name_and_no_bytes(
+    tiktoken_cache: Path, encoding: str
+) -> None:
     """A special token is found by its name, and never by the bytes of that name."""
     vocabulary = load_vocabulary(encoding)
     for name, token in vocabulary.special.items():
@@ -69,8 +96,15 @@ def test_chat_end_tokens_lie_past_what_a_bias_can_reach(tiktoken_cache: Path) ->
     assert load_vocabulary("cl100k_base").end_of_text == 100_257
     harmony = load_vocabulary("o200k_harmony")
     assert harmony.end_of_text == 199_999
-    assert (harmony.id_of_special("<|return|>"), harmony.id_of_special("<|end|>")) == (200_002, 200_007)
-    assert harmony.id_of_special("<|reserved_200018|>") == harmony.id_of_special("<|endofprompt|>") == 200_018
+    assert (harmony.id_of_special("<|return|>"), harmony.id_of_special("<|end|>")) == (
+        200_002,
+        200_007,
+    )
+    assert (
+        harmony.id_of_special("<|reserved_200018|>")
+        == harmony.id_of_special("<|endofprompt|>")
+        == 200_018
+    )
     assert harmony.bytes_of(200_018) == b"<|endofprompt|>"
     assert load_vocabulary("o200k_base").id_of_special("<|end|>") is None
 
@@ -83,7 +117,9 @@ def test_every_display_string_of_cl100k_comes_back(tiktoken_cache: Path) -> None
         try:
             shown = raw.decode()
         except UnicodeDecodeError:
-            shown = "bytes:" + "".join(chr(byte) if byte < 128 else f"\\x{byte:02x}" for byte in raw)
+            shown = "bytes:" + "".join(
+                chr(byte) if byte < 128 else f"\\x{byte:02x}" for byte in raw
+            )
         found = vocabulary.id_of_text(shown)
         assert found in (token, None)
         if found is None:
@@ -94,7 +130,9 @@ def test_every_display_string_of_cl100k_comes_back(tiktoken_cache: Path) -> None
 
 @pytest.mark.filterwarnings("ignore:open_binary is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("encoding", ["cl100k_base", "o200k_base"])
-def test_a_second_implementation_gives_the_same_fingerprint(tiktoken_cache: Path, encoding: str) -> None:
+def test_a_second_implementation_gives_the_same_fingerprint(
+    tiktoken_cache: Path, encoding: str
+) -> None:
     """The probe text becomes the same ids in GitHub's encoder, which shares no code with tiktoken."""
     second = importlib.import_module("bpe_openai").get_encoding(encoding)
     assert load_vocabulary(encoding).encode(PROBE_TEXT) == second.encode(PROBE_TEXT)
@@ -106,7 +144,9 @@ def model_file(name: str) -> Path:
         return resolve_model()
     folder = os.environ.get("BLB_TEST_MODELS")
     if folder is None:
-        pytest.skip(f"{name} is looked for in the folder that BLB_TEST_MODELS names, and it names none")
+        pytest.skip(
+            f"{name} is looked for in the folder that BLB_TEST_MODELS names, and it names none"
+        )
     path = Path(folder, name)
     if not path.is_file():
         pytest.skip(f"BLB_TEST_MODELS names {folder}, which has no {name}")
@@ -118,7 +158,12 @@ def test_every_id_of_a_gguf_file_comes_back(name: str) -> None:
     """Id to bytes to id is the identity, but for ids that share their bytes; the tokenizer is the one llama.cpp runs."""
     vocabulary = load_vocabulary(model_file(name))
     size, ordinary, special, shared, fingerprint = MODELS[name]
-    counts = (vocabulary.size, len(vocabulary.ordinary), len(vocabulary.special), len(vocabulary.shared))
+    counts = (
+        vocabulary.size,
+        len(vocabulary.ordinary),
+        len(vocabulary.special),
+        len(vocabulary.shared),
+    )
     assert counts == (size, ordinary, special, shared)
     lost = 0
     for token, raw in vocabulary.ordinary.items():
@@ -126,8 +171,13 @@ def test_every_id_of_a_gguf_file_comes_back(name: str) -> None:
         assert found == (None if raw in vocabulary.shared else token)
         lost += found is None
     assert lost == sum(len(ids) for ids in vocabulary.shared.values())
-    assert all(vocabulary.id_of_special(name) == token for name, token in vocabulary.special.items())
-    assert sum(vocabulary.bytes_of(token) is None for token in range(size)) == size - ordinary - special
+    assert all(
+        vocabulary.id_of_special(name) == token for name, token in vocabulary.special.items()
+    )
+    assert (
+        sum(vocabulary.bytes_of(token) is None for token in range(size))
+        == size - ordinary - special
+    )
     assert vocabulary.fingerprint == fingerprint
 
 
@@ -148,7 +198,10 @@ def smollm_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE({piece: token for token, piece in enumerate(pieces)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(piece, special=True) for piece in pieces[:17]])

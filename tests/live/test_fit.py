@@ -27,7 +27,16 @@ END = 2
 
 def test_fit_and_judge(tmp_path: Path) -> None:
     """The first command of the README on fewer prompts: greedy decisions of SmolLM2 become right."""
-    accuracy, bias = fitted(tmp_path, "continents", (24, 6, 16), "accuracy", "--max-tokens", "4", metric="accuracy", at="greedy")
+    accuracy, bias = fitted(
+        tmp_path,
+        "continents",
+        (24, 6, 16),
+        "accuracy",
+        "--max-tokens",
+        "4",
+        metric="accuracy",
+        at="greedy",
+    )
     assert accuracy["verdict"] == "HELPS", accuracy
     assert 0 < len(bias.entries) <= 300
     assert bias.vocab_size == 49_152
@@ -40,27 +49,58 @@ def test_fit_from_samples(tmp_path: Path) -> None:
     With a low tau the end token, one of few entries, learns more from a smaller sample than a mild tau does from a large one.
     ``known_truth`` states the same of exact models by default.
     """
-    asked = ["--max-tokens", "28", "--samples-per-prompt", "5", "--validation-samples", "1", "--test-samples", "2"]
+    asked = [
+        "--max-tokens",
+        "28",
+        "--samples-per-prompt",
+        "5",
+        "--validation-samples",
+        "1",
+        "--test-samples",
+        "2",
+    ]
     asked += ["--l2", "2", "--tau", "0.05", "--deploy", "temperature=1", "--entries", "32"]
-    tokens, _ = fitted(tmp_path, "capitals", (20, 2, 16), "length", *asked, metric="tokens", at="temperature 1")
+    tokens, _ = fitted(
+        tmp_path, "capitals", (20, 2, 16), "length", *asked, metric="tokens", at="temperature 1"
+    )
     assert tokens["verdict"] == "HELPS", tokens
 
 
 def fitted(
-    folder: Path, name: str, sizes: tuple[int, int, int], reward: str, *options: str, metric: str, at: str
+    folder: Path,
+    name: str,
+    sizes: tuple[int, int, int],
+    reward: str,
+    *options: str,
+    metric: str,
+    at: str,
 ) -> tuple[dict[str, Any], Bias]:
     """The verdict on ``metric`` at one setting of ``blb fit`` on the first prompts of a built-in task, and the bias."""
     task = load_task(name)
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
         for split, size, examples in zip(
-            ("train", "validation", "test"), sizes, (task.train, task.validation, task.test), strict=True
+            ("train", "validation", "test"),
+            sizes,
+            (task.train, task.validation, task.test),
+            strict=True,
         )
         for example in examples[:size]
     ]
     data = folder / "short.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [sys.executable, "-m", "blackbox_lb", "fit", "--provider", "local", "--data", str(data), "--reward", reward]
+    command = [
+        sys.executable,
+        "-m",
+        "blackbox_lb",
+        "fit",
+        "--provider",
+        "local",
+        "--data",
+        str(data),
+        "--reward",
+        reward,
+    ]
     command += ["--out", str(folder / "run"), "--quiet", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -75,7 +115,14 @@ def test_a_biased_client_on_a_real_engine(tmp_path: Path) -> None:
         client = OpenAI(base_url=engine.base_url, api_key="none")
         (model,) = [each.id for each in client.models.list()]
         entries = (Entry(id=END, bias=100.0),)
-        bias = Bias(provider="local", model=model, tokenizer="t", reward="length", estimator="projection", entries=entries)
+        bias = Bias(
+            provider="local",
+            model=model,
+            tokenizer="t",
+            reward="length",
+            estimator="projection",
+            entries=entries,
+        )
         lengths = [_length(each, model) for each in (client, apply(client, bias), client)]
     assert lengths[1] == 1
     assert min(lengths[0], lengths[2]) > 1
@@ -100,7 +147,10 @@ def test_ctrl_c_stops_the_command_and_its_engine(tmp_path: Path) -> None:
         "4",
     ]
     running = subprocess.Popen(
-        [*command, "--out", str(tmp_path), "--quiet"], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--out", str(tmp_path), "--quiet"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while _stored(tmp_path / "rollouts.db") < 3:

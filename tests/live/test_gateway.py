@@ -41,7 +41,9 @@ def ask(gateway: RulesGateway, model: str, **fields: Any) -> Any:
 def test_openai_rules_on_a_real_model(engine: LocalEngine) -> None:
     """Bytes add up to the text, gaps are sixteenths, special tokens have a name and no bytes, and the last id may be biased."""
     with RulesGateway("openai", engine) as gateway:
-        answer = ask(gateway, "gpt-4o-mini", n=4, seed=1, max_tokens=24, logprobs=True, top_logprobs=20)
+        answer = ask(
+            gateway, "gpt-4o-mini", n=4, seed=1, max_tokens=24, logprobs=True, top_logprobs=20
+        )
         special = set()
         for choice in answer.choices:
             joined = b"".join(bytes(entry.bytes) for entry in choice.logprobs.content)
@@ -51,7 +53,9 @@ def test_openai_rules_on_a_real_model(engine: LocalEngine) -> None:
                 gaps = (listed[0] - listed) * 16
                 np.testing.assert_allclose(gaps, np.round(gaps), atol=1e-3)
                 special |= {other.token for other in entry.top_logprobs if other.bytes is None}
-        assert answer.usage.completion_tokens == sum(len(choice.logprobs.content) for choice in answer.choices)
+        assert answer.usage.completion_tokens == sum(
+            len(choice.logprobs.content) for choice in answer.choices
+        )
         assert "<|im_end|>" in special
         ask(gateway, "gpt-4o-mini", max_tokens=1, logit_bias={str(VOCABULARY - 1): 1})
         with pytest.raises(openai.BadRequestError, match=f"Maximum value is {VOCABULARY - 1}"):
@@ -62,7 +66,11 @@ def test_openai_rules_on_a_real_model(engine: LocalEngine) -> None:
 def test_characters_of_several_tokens_leave_the_list_short(engine: LocalEngine) -> None:
     """What llama.cpp leaves out of its list stays visible: more completion tokens than entries, but each with exact bytes."""
     with RulesGateway("openai", engine) as gateway:
-        fields: JSON = {"messages": [{"role": "user", "content": "Repeat: 😀😎"}], "max_tokens": 12, "logprobs": True}
+        fields: JSON = {
+            "messages": [{"role": "user", "content": "Repeat: 😀😎"}],
+            "max_tokens": 12,
+            "logprobs": True,
+        }
         answer = ask(gateway, "gpt-4o-mini", n=8, seed=5, temperature=0.5, **fields)
         listed = sum(len(choice.logprobs.content) for choice in answer.choices)
         assert answer.usage.completion_tokens > listed
@@ -78,13 +86,24 @@ def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
         delta = np.array([bias.get(token, 0.0) for token in range(VOCABULARY)])
         tilted = log_softmax(whole + delta)
         # A character of several tokens is not listed, and then what is listed first was not sampled first.
-        listed = [(choice["logprobs"]["content"], choice["message"]["content"]) for choice in biased["choices"]]
-        firsts = [entries[0] for entries, text in listed if entries and text.startswith(entries[0]["token"])]
+        listed = [
+            (choice["logprobs"]["content"], choice["message"]["content"])
+            for choice in biased["choices"]
+        ]
+        firsts = [
+            entries[0]
+            for entries, text in listed
+            if entries and text.startswith(entries[0]["token"])
+        ]
         assert firsts
         for entry in firsts:
             assert entry["logprob"] == pytest.approx(whole[entry["token_id"]], abs=2e-3)
             assert entry["sampling_logprob"] == pytest.approx(tilted[entry["token_id"]], abs=2e-3)
-        told = [entry["sampling_logprob"] for choice in biased["choices"] for entry in choice["logprobs"]["content"]]
+        told = [
+            entry["sampling_logprob"]
+            for choice in biased["choices"]
+            for entry in choice["logprobs"]["content"]
+        ]
         assert sum(value is None for value in told) <= len(told) / 4
         forced = ask(gateway, FIRE, logit_bias={str(END): 100}, max_tokens=4, logprobs=True)
         assert forced.choices[0].logprobs.content == []
@@ -94,7 +113,13 @@ def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
 def _whole_list(engine: LocalEngine) -> Any:
     """(v) log pi_0 of the first token, from the engine itself."""
     with openai.OpenAI(base_url=engine.base_url, api_key="none", max_retries=0) as client:
-        body: JSON = {"model": "x", "messages": QUESTION, "max_tokens": 1, "logprobs": True, "top_logprobs": VOCABULARY}
+        body: JSON = {
+            "model": "x",
+            "messages": QUESTION,
+            "max_tokens": 1,
+            "logprobs": True,
+            "top_logprobs": VOCABULARY,
+        }
         answer = client.chat.completions.create(**body).to_dict()
     found = np.full(VOCABULARY, -np.inf)
     choices: Any = answer["choices"]

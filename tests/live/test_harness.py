@@ -49,7 +49,9 @@ def own_yaml(folder: Path, data: Path) -> str:
         "task": "gsm8k_files",
         "dataset_path": "json",
         "dataset_name": None,
-        "dataset_kwargs": {"data_files": {split: str(data / f"{split}.jsonl") for split in ("train", "test")}},
+        "dataset_kwargs": {
+            "data_files": {split: str(data / f"{split}.jsonl") for split in ("train", "test")}
+        },
     }
     (folder / "gsm8k_files.yaml").write_text(json.dumps(config))  # JSON is YAML
     return str(config["task"])
@@ -59,11 +61,23 @@ def run_harness(engine: LocalEngine, folder: Path, data: Path) -> list[dict[str,
     """What the harness's own command logs of every question and filter."""
     command = [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions"]
     where = f"base_url={engine.base_url}/completions,model={engine.model_path.stem}"
-    command += ["--model_args", f"{where},tokenizer_backend=None,tokenized_requests=False,max_gen_toks={MAX_TOKENS}"]
-    command += ["--tasks", own_yaml(folder, data), "--include_path", str(folder), "--num_fewshot", str(FEWSHOT)]
+    command += [
+        "--model_args",
+        f"{where},tokenizer_backend=None,tokenized_requests=False,max_gen_toks={MAX_TOKENS}",
+    ]
+    command += [
+        "--tasks",
+        own_yaml(folder, data),
+        "--include_path",
+        str(folder),
+        "--num_fewshot",
+        str(FEWSHOT),
+    ]
     command += ["--log_samples", "--output_path", str(folder / "out")]
     offline = {"HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | offline)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | offline
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     (log,) = (folder / "out").rglob("samples_gsm8k_files_*.jsonl")
     return [json.loads(line) for line in log.read_text().splitlines()]
@@ -80,7 +94,9 @@ def test_every_answer_is_scored_alike(tmp_path: Path) -> None:
         client = OpenAI(base_url=engine.base_url, api_key="none")
         for name in ("strict-match", "flexible-extract"):
             task = load_harness("gsm8k", HarnessOptions(data, FEWSHOT, filter=name))
-            samples = sorted((row for row in logged if row["filter"] == name), key=lambda row: int(row["doc_id"]))
+            samples = sorted(
+                (row for row in logged if row["filter"] == name), key=lambda row: int(row["doc_id"])
+            )
             assert isinstance(task.correct, Matcher)
             assert isinstance(task.correct.judge, HarnessMetric)
             assert len(samples) == len(task.test) == QUESTIONS
@@ -89,11 +105,17 @@ def test_every_answer_is_scored_alike(tmp_path: Path) -> None:
                 assert example.prompt.text == sample["arguments"]["gen_args_0"]["arg_0"]
                 assert [task.correct.judge.extracted(example, text)] == sample["filtered_resps"]
                 assert task.correct(example, text) == bool(sample["exact_match"])
-            print(f"{name}: {sum(sample['exact_match'] for sample in samples)} of {QUESTIONS} correct, by both")
+            print(
+                f"{name}: {sum(sample['exact_match'] for sample in samples)} of {QUESTIONS} correct, by both"
+            )
         same = 0
         for example, sample in zip(task.test, samples, strict=True):
             answer = client.completions.create(
-                model=engine.model_path.stem, prompt=example.prompt.text, max_tokens=MAX_TOKENS, temperature=0, stop=list(task.stop)
+                model=engine.model_path.stem,
+                prompt=example.prompt.text,
+                max_tokens=MAX_TOKENS,
+                temperature=0,
+                stop=list(task.stop),
             )
             same += answer.choices[0].text == sample["resps"][0][0]
         assert same == QUESTIONS

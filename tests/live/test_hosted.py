@@ -41,7 +41,11 @@ def engine() -> Iterator[LocalEngine]:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short task: capitals, 40 prompts to learn from and 60 to judge on, so that six rows can be judged together."""
     task = load_task("capitals")
-    splits = (("train", task.train[:40]), ("validation", task.validation[:4]), ("test", task.test[:60]))
+    splits = (
+        ("train", task.train[:40]),
+        ("validation", task.validation[:4]),
+        ("test", task.test[:60]),
+    )
     path = tmp_path_factory.mktemp("task") / "short.jsonl"
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
@@ -54,17 +58,41 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def verdict(data: Path, out: Path, *options: str, **environment: str) -> dict[str, Any]:
     """What ``blb fit`` says of the reward at temperature 1; rewarded is brevity."""
-    command = [sys.executable, "-m", "blackbox_lb", "fit", "--data", str(data), "--reward", "length", "--out", str(out)]
-    command += ["--max-tokens", "32", "--samples-per-prompt", "10", "--validation-samples", "1", "--test-samples", "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "blackbox_lb",
+        "fit",
+        "--data",
+        str(data),
+        "--reward",
+        "length",
+        "--out",
+        str(out),
+    ]
+    command += [
+        "--max-tokens",
+        "32",
+        "--samples-per-prompt",
+        "10",
+        "--validation-samples",
+        "1",
+        "--test-samples",
+        "4",
+    ]
     command += ["--l2", "5", "--tau", "0.25", "--concurrency", "24", "--quiet", "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | environment
+    )
     assert done.returncode == 0, done.stderr
     row: dict[str, Any] = json.loads(done.stdout)["verdict"][0]
     return row
 
 
 @pytest.fixture(scope="module")
-def direct(engine: LocalEngine, data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def direct(
+    engine: LocalEngine, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """The verdict of the engine itself."""
     out = tmp_path_factory.mktemp("direct")
     return verdict(data, out, "--provider", "llamacpp", "--base-url", engine.base_url)
@@ -81,15 +109,26 @@ def test_the_same_verdict_through_every_providers_rules(
     model, variable = PROVIDERS[provider]
     # The hosted APIs' vocabularies end with <|endoftext|>; in this model's it is the first id.
     profile = tmp_path / "profile.toml"
-    profile.write_text(f'extends = "{provider}"\nname = "{provider}"\n[bias]\nhighest_id = {LAST_ID}\n')
+    profile.write_text(
+        f'extends = "{provider}"\nname = "{provider}"\n[bias]\nhighest_id = {LAST_ID}\n'
+    )
     with RulesGateway(provider, engine, concurrency=24) as gateway:
         where = ("--provider", str(profile), "--model", model, "--base-url", gateway.base_url)
-        row = verdict(data, tmp_path / "run", *where, "--tokenizer", str(resolve_model()), **{variable: gateway.key})
+        row = verdict(
+            data,
+            tmp_path / "run",
+            *where,
+            "--tokenizer",
+            str(resolve_model()),
+            **{variable: gateway.key},
+        )
         assert gateway.invalid_requests == []
         assert set(gateway.statuses) == {200}
     assert row["verdict"] == direct["verdict"] == "HELPS", (row, direct)
     assert row["base"] == pytest.approx(direct["base"], rel=0.35)
     bias = Bias.load(tmp_path / "run" / "bias.json")
-    assert bias.tokenizer == "probe-sha256:cd84d358e4b578e905070cbdfe1dab8d", "the same as behind the engine itself"
+    assert bias.tokenizer == "probe-sha256:cd84d358e4b578e905070cbdfe1dab8d", (
+        "the same as behind the engine itself"
+    )
     assert bias.censoring is not None
     assert (bias.censoring.bounded > 0) == (provider != "fireworks")

@@ -75,14 +75,24 @@ def port_of(base_url: str) -> int:
 
 def request(path: str, text: str, **options: Any) -> JSON:
     """A body for either endpoint under neutral sampling."""
-    prompt = {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"prompt": text}
+    prompt = (
+        {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"prompt": text}
+    )
     return {**prompt, **NEUTRAL, **options}
 
 
-def logprobs_of(engine: LocalEngine, path: str, text: str, **options: Any) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def logprobs_of(
+    engine: LocalEngine, path: str, text: str, **options: Any
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The full next-token vector in nats, shape (vocabulary,), as the server reports it."""
-    asked = {"logprobs": True, "top_logprobs": VOCABULARY} if "chat" in path else {"logprobs": VOCABULARY}
-    answer = post(engine, path, request(path, text, max_tokens=1, temperature=0, **asked, **options))
+    asked = (
+        {"logprobs": True, "top_logprobs": VOCABULARY}
+        if "chat" in path
+        else {"logprobs": VOCABULARY}
+    )
+    answer = post(
+        engine, path, request(path, text, max_tokens=1, temperature=0, **asked, **options)
+    )
     listed = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     vector = np.full(VOCABULARY, -np.inf)
     vector[[row["id"] for row in listed]] = [row["logprob"] for row in listed]
@@ -97,7 +107,9 @@ def draw(engine: LocalEngine, path: str, text: str, **options: Any) -> Counter[i
         return int(answer["tokens"][0])
 
     if "chat" in path:
-        text = post(engine, "/apply-template", {"messages": [{"role": "user", "content": text}]})["prompt"]
+        text = post(engine, "/apply-template", {"messages": [{"role": "user", "content": text}]})[
+            "prompt"
+        ]
     body = request("/completion", text, n_predict=1, return_tokens=True, **options)
     with ThreadPoolExecutor(8) as pool:
         return Counter(pool.map(one, range(DRAWS)))
@@ -126,11 +138,18 @@ def test_neutral_sampling_draws_from_the_returned_softmax(engine: LocalEngine) -
     """With every sampling knob neutral, the draws cannot be told from the returned distribution; with the defaults they can."""
     vector = logprobs_of(engine, "/v1/chat/completions", QUESTION)
     assert p_value(draw(engine, "/v1/chat/completions", QUESTION), vector) > 1e-3
-    assert p_value(draw(engine, "/v1/chat/completions", QUESTION, top_k=40, min_p=0.05), vector) < 1e-6
+    assert (
+        p_value(draw(engine, "/v1/chat/completions", QUESTION, top_k=40, min_p=0.05), vector) < 1e-6
+    )
 
 
-@pytest.mark.parametrize(("path", "text"), [("/v1/chat/completions", QUESTION), ("/v1/completions", "My favourite city is")])
-def test_the_openai_routes_honour_neutral_sampling(engine: LocalEngine, path: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("/v1/chat/completions", QUESTION), ("/v1/completions", "My favourite city is")],
+)
+def test_the_openai_routes_honour_neutral_sampling(
+    engine: LocalEngine, path: str, text: str
+) -> None:
     """On the routes that rollouts use the draws follow the returned softmax too; a byte fragment is not listed: the rest."""
     asked = {"logprobs": True, "top_logprobs": 1} if "chat" in path else {"logprobs": 1}
     body = request(path, text, max_tokens=1, **asked)
@@ -153,8 +172,15 @@ def test_a_bias_tilts_the_softmax_exactly(engine: LocalEngine) -> None:
     assert logprobs_of(engine, path, QUESTION, logit_bias=bias) == pytest.approx(vector, abs=1e-3)
     tilted = vector.copy()
     tilted[biased] += 2
-    prompt = post(engine, "/apply-template", {"messages": [{"role": "user", "content": QUESTION}]})["prompt"]
-    options = {"n_predict": 1, "n_probs": VOCABULARY, "post_sampling_probs": True, "logit_bias": bias}
+    prompt = post(engine, "/apply-template", {"messages": [{"role": "user", "content": QUESTION}]})[
+        "prompt"
+    ]
+    options = {
+        "n_predict": 1,
+        "n_probs": VOCABULARY,
+        "post_sampling_probs": True,
+        "logit_bias": bias,
+    }
     answer = post(engine, "/completion", request("/completion", prompt, seed=1, **options))
     listed = answer["completion_probabilities"][0]["top_probs"]
     after = np.zeros(VOCABULARY)
@@ -180,7 +206,9 @@ def test_a_seed_repeats_a_completion(engine: LocalEngine) -> None:
     """The same seed gives the same text, another seed another text."""
     path = "/v1/chat/completions"
     texts = [
-        post(engine, path, request(path, QUESTION, max_tokens=16, seed=seed))["choices"][0]["message"]["content"]
+        post(engine, path, request(path, QUESTION, max_tokens=16, seed=seed))["choices"][0][
+            "message"
+        ]["content"]
         for seed in (7, 7, 8)
     ]
     assert texts[0] == texts[1] != texts[2]
@@ -190,7 +218,9 @@ def test_the_model_goes_by_the_name_of_its_file(engine: LocalEngine) -> None:
     """The server tells the file's name, not where on this machine it lies."""
     connection = http.client.HTTPConnection("127.0.0.1", port_of(engine.base_url), timeout=10)
     connection.request("GET", "/v1/models")
-    assert [row["id"] for row in json.loads(connection.getresponse().read())["data"]] == [resolve_model().stem]
+    assert [row["id"] for row in json.loads(connection.getresponse().read())["data"]] == [
+        resolve_model().stem
+    ]
     connection.close()
 
 
@@ -202,10 +232,15 @@ def closed(port: int) -> bool:
 
 def test_leaving_the_block_closes_the_port() -> None:
     """Even with a request in flight: the client is told so by a broken connection, and nobody waits."""
-    with LocalEngine(resolve_model(), parallel=1, context=512) as engine, ThreadPoolExecutor(1) as pool:
+    with (
+        LocalEngine(resolve_model(), parallel=1, context=512) as engine,
+        ThreadPoolExecutor(1) as pool,
+    ):
         port = port_of(engine.base_url)
         path = "/v1/chat/completions"
-        waiting = pool.submit(post, engine, path, request(path, "Tell a story.", max_tokens=400, ignore_eos=True))
+        waiting = pool.submit(
+            post, engine, path, request(path, "Tell a story.", max_tokens=400, ignore_eos=True)
+        )
         time.sleep(0.3)
         begin = time.monotonic()
         engine.close()
@@ -240,12 +275,17 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
 )
 def test_however_the_process_ends_the_engine_ends_too(number: signal.Signals, status: int) -> None:
     """Ctrl-C as a terminal sends it (to the whole group), SIGTERM and kill -9, each with requests in flight; nothing is printed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", SCRIPT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert process.stdout is not None
     port = port_of(process.stdout.readline().strip())

@@ -13,11 +13,15 @@ import pytest
 from blackbox_lb.jobs.report.page import write_report
 from tests.unit.report_runs import Kind, bias_of, write_run
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 pytestmark = [
     pytest.mark.live,
     pytest.mark.needs("playwright.sync_api", reason="needs playwright"),
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine"
+    ),
 ]
 PHONE, DESKTOP = (360, 780), (1280, 900)
 PATIENCE = 180_000
@@ -39,7 +43,9 @@ def browser() -> Iterator[Any]:
     from playwright import sync_api
 
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE)
+        running = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE
+        )
         yield running
         running.close()
 
@@ -48,8 +54,15 @@ def browser() -> Iterator[Any]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Reports of every kind of run."""
     folder = tmp_path_factory.mktemp("reports")
-    kinds: tuple[tuple[str, Kind, bool], ...] = (("full", "helps", True), ("nothing", "nothing", False), ("hurts", "hurts", False))
-    found = {name: write_report(write_run(folder / name, kind, full=full))[0] for name, kind, full in kinds}
+    kinds: tuple[tuple[str, Kind, bool], ...] = (
+        ("full", "helps", True),
+        ("nothing", "nothing", False),
+        ("hurts", "hurts", False),
+    )
+    found = {
+        name: write_report(write_run(folder / name, kind, full=full))[0]
+        for name, kind, full in kinds
+    }
     (folder / "minimal").mkdir()
     bias_of(None, 3, compiled=None, learned=None).save(folder / "minimal" / "bias.json")
     return {**found, "minimal": write_report(folder / "minimal")[0]}
@@ -57,7 +70,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def opened(browser: Any, path: Path, size: tuple[int, int], scheme: str = "light") -> Opened:
     """The page in a window of its own."""
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme
+    )
     context.set_default_timeout(PATIENCE)
     found = Opened(context.new_page())
     found.page.on("console", lambda message: found.said.append(message.text))
@@ -74,7 +89,9 @@ def test_quiet_alone_and_within_the_screen(
 ) -> None:
     """No console message, no request but the file, no page wider than the screen, with every box opened; hostile text never ran."""
     found = opened(browser, pages[name], size)
-    found.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    found.page.evaluate(
+        "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+    )
     assert found.page.evaluate("document.documentElement.scrollWidth") <= size[0]
     assert "pwned" not in found.page.title()
     found.page.screenshot(path=tmp_path / f"{name}-{size[0]}.png")
@@ -149,7 +166,9 @@ def test_dark_by_the_system_and_by_the_button(browser: Any, pages: dict[str, Pat
         each.page.context.close()
 
 
-def test_print_shows_everything_and_no_controls(browser: Any, pages: dict[str, Path], tmp_path: Path) -> None:
+def test_print_shows_everything_and_no_controls(
+    browser: Any, pages: dict[str, Path], tmp_path: Path
+) -> None:
     """On paper all 300 rows and all boxes are there and nothing to click is; the PDF is written."""
     page = opened(browser, pages["full"], DESKTOP, "dark").page
     page.emulate_media(media="print")
@@ -160,7 +179,9 @@ def test_print_shows_everything_and_no_controls(browser: Any, pages: dict[str, P
     assert page.evaluate(shown % "#scores tbody tr:nth-child(301)") == "none"
     assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(27, 30, 36)"
-    page.set_viewport_size({"width": 690, "height": 980})  # the width of an A4 page within its margins
+    page.set_viewport_size(
+        {"width": 690, "height": 980}
+    )  # the width of an A4 page within its margins
     cut = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth + 1).length"
     assert page.evaluate(cut) == 0
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")

@@ -27,14 +27,28 @@ PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_M
 DTYPE = os.environ.get("BLB_TEST_VLLM_DTYPE", "float32")
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(not (PYTHON and MODEL), reason="set BLB_TEST_VLLM to a Python with vLLM and BLB_TEST_VLLM_MODEL"),
+    pytest.mark.skipif(
+        not (PYTHON and MODEL),
+        reason="set BLB_TEST_VLLM to a Python with vLLM and BLB_TEST_VLLM_MODEL",
+    ),
 ]
 NAME = "m"
 FLAGS = f"--model {MODEL} --served-model-name {NAME} --dtype {DTYPE} --max-model-len 512 --generation-config vllm --max-num-seqs 16"
 FLAGS += " --enforce-eager --no-enable-chunked-prefill --max-num-batched-tokens 2048"
 ERROR = {"float32": 2e-3, "bfloat16": 0.3}
 """Nats by which a logprob may be off: the same prefix in another batch is another order of sums."""
-COUNTRIES = ("France", "Spain", "Italy", "Peru", "Japan", "Norway", "Egypt", "Kenya", "Cuba", "Chad")
+COUNTRIES = (
+    "France",
+    "Spain",
+    "Italy",
+    "Peru",
+    "Japan",
+    "Norway",
+    "Egypt",
+    "Kenya",
+    "Cuba",
+    "Chad",
+)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -43,8 +57,14 @@ def environment(folder: Path) -> dict[str, str]:
     if subprocess.run([str(PYTHON), "-c", script], capture_output=True, check=False).returncode:
         information = folder / "vllm-0.0.0+cpu.dist-info"
         information.mkdir(exist_ok=True)
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.0.0+cpu\n")
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
+        (information / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: vllm\nVersion: 0.0.0+cpu\n"
+        )
+    settings = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "HF_HUB_OFFLINE": "1",
+    }
     return os.environ | settings | {"DO_NOT_TRACK": "1", "PYTHONPATH": str(folder)}
 
 
@@ -55,10 +75,22 @@ def server(folder: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = folder / "server.log"
-    command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        str(PYTHON),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*command, *FLAGS.split()], env=environment(folder), stdout=out, stderr=out, start_new_session=True
+            [*command, *FLAGS.split()],
+            env=environment(folder),
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
         try:
             until = time.monotonic() + 300
@@ -86,7 +118,12 @@ def healthy(port: int) -> bool:
 
 def blb(*words: object) -> str:
     """A command that must succeed; what it printed."""
-    done = subprocess.run([sys.executable, "-m", "blackbox_lb", *map(str, words)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "blackbox_lb", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -108,13 +145,34 @@ def test_run_batch_gives_what_a_server_gives(tmp_path: Path) -> None:
     ]
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = ["--provider", "vllm", "--model", NAME, "--data", data, "--reward", "length", "--max-tokens", 12]
+    task = [
+        "--provider",
+        "vllm",
+        "--model",
+        NAME,
+        "--data",
+        data,
+        "--reward",
+        "length",
+        "--max-tokens",
+        12,
+    ]
     task += ["--top-logprobs", 5, "--samples-per-prompt", 2, "--seed", 7]
-    batch = ["collect", *task, "--batch", "--tokenizer", Path(MODEL or "") / "tokenizer.json", "--out", tmp_path / "batch"]
+    batch = [
+        "collect",
+        *task,
+        "--batch",
+        "--tokenizer",
+        Path(MODEL or "") / "tokenizer.json",
+        "--out",
+        tmp_path / "batch",
+    ]
     told = json.loads(blb(*batch, "--json", "--quiet"))["next"][0].split()
     places = [word for option in ("-i", "-o") for word in (option, told[told.index(option) + 1])]
     command = [str(PYTHON), "-m", "vllm.entrypoints.cli.main", "run-batch", *places, *FLAGS.split()]
-    ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=400)
+    ran = subprocess.run(
+        command, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=400
+    )
     assert ran.returncode == 0, ran.stderr[-4000:]
     assert "12 completions" in blb(*batch)
     with server(tmp_path) as address:
@@ -128,5 +186,7 @@ def test_run_batch_gives_what_a_server_gives(tmp_path: Path) -> None:
             assert ours[key].whole == theirs[key].whole
             assert ours[key].top_ids.shape == theirs[key].top_ids.shape
         small = ["--test-samples", 2, "--validation-samples", 1, "--tau", 0.2, "--l2", 1]
-        assert "training: 0 of 12 in" in blb("fit", *task, "--base-url", address, "--out", tmp_path / "batch", *small)
+        assert "training: 0 of 12 in" in blb(
+            "fit", *task, "--base-url", address, "--out", tmp_path / "batch", *small
+        )
     assert (tmp_path / "batch" / "bias.json").is_file()

@@ -30,24 +30,45 @@ def test_matrix_under(requirements: list[str], skipped: int, tmp_path: Path) -> 
     """This checkout installs beside that SDK, and every cell of the matrix passes there; warnings are errors."""
     home = tmp_path / "venv"
     _run(tmp_path, "uv", "venv", "--quiet", "--python", sys.executable, home)
-    _run(tmp_path, "uv", "pip", "install", "--quiet", "--python", home / "bin/python", ROOT, "pytest>=9", *requirements)
+    _run(
+        tmp_path,
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        home / "bin/python",
+        ROOT,
+        "pytest>=9",
+        *requirements,
+    )
     for name in MATRIX:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\nfilterwarnings = error\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = --import-mode=importlib\nfilterwarnings = error\n"
+    )
     answer = _run(tmp_path, home / "bin/python", "-m", "pytest", "-q", MATRIX[1])
     passed = 32 - skipped
     # 12 call styles with the SDK's own HTTP client and 2 with each of the caller's that it takes.
     cells = 4 * 2 * (12 + 2 * 2) - 2 * skipped
-    expected = f"{passed} passed, {f'{skipped} skipped, ' if skipped else ''}{cells} subtests passed"
+    expected = (
+        f"{passed} passed, {f'{skipped} skipped, ' if skipped else ''}{cells} subtests passed"
+    )
     assert expected in answer, answer
 
 
 def _run(folder: Path, *command: object) -> str:
     """stdout of a command that must succeed, run outside the checkout, whose pins and package stay out of it."""
-    left = {name: value for name, value in os.environ.items() if not name.startswith(("VIRTUAL_ENV", "PYTEST"))}
+    left = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("VIRTUAL_ENV", "PYTEST"))
+    }
     environment = {**left, "PYTHONPATH": str(folder)}
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -37,7 +37,11 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTAL
 PAGE_MODEL = re.compile(r"gpt-4o-mini|gpt-3\.5-turbo-instruct")
 MAX_TOKENS = 20
 QUESTION, PROMPT = "Is the sky blue?", "Once upon a time"
-BIASES: dict[str, dict[str, float]] = {"": {}, "@short": {"<|im_end|>": 6.0}, "@yes": {" yes": 100.0}}
+BIASES: dict[str, dict[str, float]] = {
+    "": {},
+    "@short": {"<|im_end|>": 6.0},
+    "@yes": {" yes": 100.0},
+}
 """What a name adds: nothing; 6 nats on the end token, so that the same sentence stops sooner; one word, whatever is asked."""
 
 PACKAGES = {"import litellm": "litellm", "from langchain_openai": "langchain-openai"}
@@ -105,7 +109,9 @@ def save_bias(path: Path, model: str, weights: Path, words: dict[str, float]) ->
         tokenizer=vocabulary.fingerprint,
         reward="length",
         estimator="ips",
-        entries=tuple(Entry(id=vocabulary.id_of_text(word), bias=value) for word, value in words.items()),
+        entries=tuple(
+            Entry(id=vocabulary.id_of_text(word), bias=value) for word, value in words.items()
+        ),
     ).save(path)
 
 
@@ -128,7 +134,13 @@ def running_proxy(*options: str) -> Iterator[str]:
 def output(*command: str | Path, **environment: str) -> str:
     """What the command prints, which must succeed."""
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, env=os.environ | environment, cwd=CLIENTS
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=os.environ | environment,
+        cwd=CLIENTS,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -138,7 +150,18 @@ def curl(served: Served, endpoint: Endpoint, suffix: str, text: str, **options: 
     """What curl prints, ``-N``: as it arrives."""
     path, body = request(endpoint, served.model + suffix, text)
     header = "Content-Type: application/json"
-    return output("curl", "-sS", "-N", "-m", "60", "-H", header, "-d", json.dumps({**body, **options}), served.proxy + path)
+    return output(
+        "curl",
+        "-sS",
+        "-N",
+        "-m",
+        "60",
+        "-H",
+        header,
+        "-d",
+        json.dumps({**body, **options}),
+        served.proxy + path,
+    )
 
 
 def chunks(stream: str) -> list[JSON]:
@@ -155,7 +178,12 @@ def test_the_biases_show_on_the_engine_itself(served: Served) -> None:
     assert 0 < len(short) < len(plain)
     assert plain.startswith(short)
     assert yes == " yes" * MAX_TOKENS
-    assert direct(served, "completions", "@yes", PROMPT) == yes != direct(served, "completions", "", PROMPT) != ""
+    assert (
+        direct(served, "completions", "@yes", PROMPT)
+        == yes
+        != direct(served, "completions", "", PROMPT)
+        != ""
+    )
 
 
 @pytest.mark.live
@@ -173,10 +201,14 @@ def test_curl(served: Served, endpoint: Endpoint, text: str, suffix: str) -> Non
 @pytest.mark.live
 def test_curl_under_the_models_own_name(served: Served) -> None:
     """A bias without an alias is what the model's own name gets."""
-    with running_proxy("--bias", str(served.folder / "short.json"), "--upstream", served.engine) as proxy:
+    with running_proxy(
+        "--bias", str(served.folder / "short.json"), "--upstream", served.engine
+    ) as proxy:
         biased = Served(served.engine, proxy, served.model, served.folder)
         answer = text_of(json.loads(curl(biased, "chat", "", QUESTION)))
-    assert answer == direct(served, "chat", "@short", QUESTION) != direct(served, "chat", "", QUESTION)
+    assert (
+        answer == direct(served, "chat", "@short", QUESTION) != direct(served, "chat", "", QUESTION)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +222,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Install:
         install(folder, "uv", "pip", "install", "--python", folder, package)
         versions = output("uv", "pip", "list", "--python", folder, "--format", "freeze")
         name = package.partition("[")[0]
-        print(*[line for line in versions.splitlines() if line.startswith((f"{name}==", "openai=="))])
+        print(
+            *[line for line in versions.splitlines() if line.startswith((f"{name}==", "openai=="))]
+        )
         return folder / "bin"
 
     return make
@@ -201,7 +235,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the official SDK in its current version."""
     folder = tmp_path_factory.mktemp("node")
     install(folder, "npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "openai")
-    print("openai for Node", json.loads((folder / "node_modules/openai/package.json").read_text())["version"])
+    print(
+        "openai for Node",
+        json.loads((folder / "node_modules/openai/package.json").read_text())["version"],
+    )
     return folder
 
 
@@ -212,7 +249,9 @@ def install(folder: Path, *command: str | Path) -> None:
     """
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=folder)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, cwd=folder
+    )
     if done.returncode:
         pytest.skip(f"{shlex.join(map(str, command))}: {done.stderr.strip()[-300:]}")
 
@@ -223,7 +262,9 @@ def client(request: pytest.FixtureRequest) -> list[Path]:
     name = request.param
     if name == "node":
         folder: Path = request.getfixturevalue("node")
-        script = shutil.copy(CLIENTS / "node_client.mjs", folder)  # node looks for packages beside the script
+        script = shutil.copy(
+            CLIENTS / "node_client.mjs", folder
+        )  # node looks for packages beside the script
         return [Path("node"), Path(script)]
     python = request.getfixturevalue("environment")(name) / "python"
     return [python, CLIENTS / f"{name.partition('-')[0]}_client.py"]
@@ -233,7 +274,12 @@ def client(request: pytest.FixtureRequest) -> list[Path]:
 @pytest.mark.slow
 def test_sdk(served: Served, client: list[Path]) -> None:
     """Whole, streamed, legacy and sent again after a 500: the engine's own answers; an unknown alias raises the SDK's 404."""
-    asked = {"base_url": served.proxy, "model": served.model, "suffixes": list(BIASES), "max_tokens": MAX_TOKENS}
+    asked = {
+        "base_url": served.proxy,
+        "model": served.model,
+        "suffixes": list(BIASES),
+        "max_tokens": MAX_TOKENS,
+    }
     asked |= {"question": QUESTION, "prompt": PROMPT}
     found = json.loads(output(*client, REQUEST=json.dumps(asked), **OFFLINE).splitlines()[-1])
     unknown = found.pop("unknown")
@@ -250,7 +296,9 @@ def test_sdk(served: Served, client: list[Path]) -> None:
             "finish_reason": "stop" if suffix == "@short" else "length",
             **({"retried": chat, "attempts": 2} if client[0].name == "node" else {}),
         }
-        print(f"{client[0].name if client[0].name == 'node' else client[1].stem} {served.model}{suffix}: {chat!r}")
+        print(
+            f"{client[0].name if client[0].name == 'node' else client[1].stem} {served.model}{suffix}: {chat!r}"
+        )
 
 
 def block(marker: str, served: Served, suffix: str = "@short") -> str:
@@ -263,15 +311,29 @@ def block(marker: str, served: Served, suffix: str = "@short") -> str:
 @pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("endpoint", "suffix"), [("chat", ""), ("chat", "@short"), ("chat", "@yes"), ("completions", ""), ("completions", "@yes")]
+    ("endpoint", "suffix"),
+    [
+        ("chat", ""),
+        ("chat", "@short"),
+        ("chat", "@yes"),
+        ("completions", ""),
+        ("completions", "@yes"),
+    ],
 )
-def test_lm_eval(served: Served, environment: Install, tmp_path: Path, endpoint: Endpoint, suffix: str) -> None:
+def test_lm_eval(
+    served: Served, environment: Install, tmp_path: Path, endpoint: Endpoint, suffix: str
+) -> None:
     """The page's command logs the engine's own answers, and the score is theirs: all of them "yes" under that bias alone."""
     marker = "local-chat-completions" if endpoint == "chat" else "local-completions"
     command = shlex.split(block(marker, served, suffix).replace("gsm8k", "yes_no"))
     command += ["--include_path", str(CLIENTS), "--gen_kwargs", f"max_gen_toks={MAX_TOKENS}"]
     command += ["--log_samples", "--output_path", str(tmp_path)]
-    output(environment("lm-eval[api]") / command[0], *command[1:], HF_HOME=str(tmp_path / "hub"), **OFFLINE)
+    output(
+        environment("lm-eval[api]") / command[0],
+        *command[1:],
+        HF_HOME=str(tmp_path / "hub"),
+        **OFFLINE,
+    )
     (log,) = tmp_path.rglob("samples_yes_no_*.jsonl")
     (results,) = tmp_path.rglob("results_*.json")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
@@ -296,7 +358,9 @@ def test_the_pages_curl(served: Served) -> None:
 def test_the_pages_python(served: Served, environment: Install, marker: str) -> None:
     """Each snippet prints the biased answer."""
     python = environment(PACKAGES[marker]) / "python"
-    assert output(python, "-c", block(marker, served), **OFFLINE).strip() == direct(served, "chat", "@short", QUESTION)
+    assert output(python, "-c", block(marker, served), **OFFLINE).strip() == direct(
+        served, "chat", "@short", QUESTION
+    )
 
 
 @pytest.mark.live
@@ -317,13 +381,22 @@ def test_the_pages_llm(served: Served, environment: Install, tmp_path: Path) -> 
     """With the page's YAML where llm looks for it, its command line streams the biased answer."""
     (tmp_path / "extra-openai-models.yaml").write_text(block("model_id: short", served))
     command = shlex.split(block("llm -m", served))
-    printed = output(environment("llm") / command[0], *command[1:], LLM_USER_PATH=str(tmp_path), **OFFLINE)
+    printed = output(
+        environment("llm") / command[0], *command[1:], LLM_USER_PATH=str(tmp_path), **OFFLINE
+    )
     assert printed.strip() == direct(served, "chat", "@short", QUESTION)
 
 
 def test_every_block_of_the_page_is_tested() -> None:
     """Each is one of those that the tests above run, or a ``blb`` command line, whose options exist."""
-    run = ["curl -sS", 'from "openai"', "local-chat-completions", "local-completions", "model_id: short", "llm -m"]
+    run = [
+        "curl -sS",
+        'from "openai"',
+        "local-chat-completions",
+        "local-completions",
+        "model_id: short",
+        "llm -m",
+    ]
     for _, text in BLOCKS:
         if text.startswith("$ blb "):
             name, *options = shlex.split(text.removeprefix("$ blb "))

@@ -37,7 +37,10 @@ PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_M
 DTYPE = os.environ.get("BLB_TEST_VLLM_DTYPE", "float32")
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(not (PYTHON and MODEL), reason="set BLB_TEST_VLLM to a Python with vLLM and BLB_TEST_VLLM_MODEL"),
+    pytest.mark.skipif(
+        not (PYTHON and MODEL),
+        reason="set BLB_TEST_VLLM to a Python with vLLM and BLB_TEST_VLLM_MODEL",
+    ),
 ]
 ROOT = Path(__file__).parents[2]
 ERROR = {"float32": 2e-3, "bfloat16": 0.3}
@@ -49,7 +52,23 @@ PARITY = {"inside": "inside:a..e", "until": "until:th"}
 """Phases in which only odd ids are allowed, and elsewhere only even ones."""
 FORBID = -60.0
 NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
-WORDS = ("the", "capital", "of", "France", "is", "a", "small", "town", "near", "river", "where", "old", "men", "walk", "every")
+WORDS = (
+    "the",
+    "capital",
+    "of",
+    "France",
+    "is",
+    "a",
+    "small",
+    "town",
+    "near",
+    "river",
+    "where",
+    "old",
+    "men",
+    "walk",
+    "every",
+)
 JSON = dict[str, Any]
 
 
@@ -65,7 +84,9 @@ class Server:
     def post(self, path: str, body: JSON) -> tuple[int, JSON]:
         """Status and answer."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", json.dumps({"model": "m", **body}).encode(), {"content-type": "application/json"}
+            f"http://127.0.0.1:{self.port}{path}",
+            json.dumps({"model": "m", **body}).encode(),
+            {"content-type": "application/json"},
         )
         try:
             with urllib.request.urlopen(request, timeout=500) as answer:
@@ -73,9 +94,17 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
 
-    def complete(self, prompt: str | list[int], name: str | None, tokens: int, **options: Any) -> JSON:
+    def complete(
+        self, prompt: str | list[int], name: str | None, tokens: int, **options: Any
+    ) -> JSON:
         """The first choice of a completion that must succeed; ``name`` None leaves it to the server's default."""
-        body = {"prompt": prompt, "max_tokens": tokens, **NEUTRAL, "return_token_ids": True, **options}
+        body = {
+            "prompt": prompt,
+            "max_tokens": tokens,
+            **NEUTRAL,
+            "return_token_ids": True,
+            **options,
+        }
         if name is not None:
             body["vllm_xargs"] = {"blb_bias": name}
         status, answer = self.post("/v1/completions", body)
@@ -83,9 +112,13 @@ class Server:
         choice: JSON = answer["choices"][0]
         return choice
 
-    def logprobs(self, prompt: str | list[int], name: str | None, tokens: int) -> tuple[list[int], list[int], NDArray[np.float64]]:
+    def logprobs(
+        self, prompt: str | list[int], name: str | None, tokens: int
+    ) -> tuple[list[int], list[int], NDArray[np.float64]]:
         """Prompt ids, sampled ids, and all logprobs of each position (tokens, vocabulary) as the server processed them."""
-        choice = self.complete(prompt, name, tokens, logprobs=-1, return_tokens_as_token_ids=True, ignore_eos=True)
+        choice = self.complete(
+            prompt, name, tokens, logprobs=-1, return_tokens_as_token_ids=True, ignore_eos=True
+        )
         lists = np.full((tokens, len(self.bias["house"])), np.nan)
         for row, listed in zip(lists, choice["logprobs"]["top_logprobs"], strict=True):
             for token, logprob in listed.items():
@@ -94,7 +127,14 @@ class Server:
 
     def abort(self, prompt: str, name: str, after: int) -> int:
         """Break the connection of a streamed completion after some events; returns how many came."""
-        body = {"model": "m", "prompt": prompt, "max_tokens": 300, "stream": True, "ignore_eos": True, **NEUTRAL}
+        body = {
+            "model": "m",
+            "prompt": prompt,
+            "max_tokens": 300,
+            "stream": True,
+            "ignore_eos": True,
+            **NEUTRAL,
+        }
         body["vllm_xargs"] = {"blb_bias": name}
         content = json.dumps(body).encode()
         head = "\r\n".join(
@@ -122,13 +162,23 @@ class Server:
 
 def save(folder: Path, name: str, values: NDArray[np.float64], tokenizer: str) -> None:
     """A bias file with an entry for every token of a non-zero value."""
-    entries = tuple(Entry(id=int(token), bias=float(values[token])) for token in np.flatnonzero(values))
+    entries = tuple(
+        Entry(id=int(token), bias=float(values[token])) for token in np.flatnonzero(values)
+    )
     Bias(
-        provider="vllm", model="m", tokenizer=tokenizer, vocab_size=len(values), reward="test", estimator="test", entries=entries
+        provider="vllm",
+        model="m",
+        tokenizer=tokenizer,
+        vocab_size=len(values),
+        reward="test",
+        estimator="test",
+        entries=entries,
     ).save(folder / f"{name}.json")
 
 
-def save_phases(folder: Path, name: str, spec: str, vectors: Sequence[NDArray[np.float64]], tokenizer: str) -> None:
+def save_phases(
+    folder: Path, name: str, spec: str, vectors: Sequence[NDArray[np.float64]], tokenizer: str
+) -> None:
     """A bias file with phases: one vector for each, that of the rest last."""
     used = np.flatnonzero(np.any(vectors, axis=0))
     names = Phases.parse([spec]).names
@@ -142,24 +192,34 @@ def save_phases(folder: Path, name: str, spec: str, vectors: Sequence[NDArray[np
         estimator="test",
         entries=tuple(Entry(id=int(token), bias=float(vectors[-1][token])) for token in used),
         phases=tuple(
-            PhaseVector(phase=each, values=tuple(row[used].tolist())) for each, row in zip(names[:-1], vectors, strict=False)
+            PhaseVector(phase=each, values=tuple(row[used].tolist()))
+            for each, row in zip(names[:-1], vectors, strict=False)
         ),
     ).save(folder / f"{name}.json")
 
 
 def probe() -> str:
     """The fingerprint of the model's tokenizer, from its file."""
-    tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(str(Path(MODEL or "", "tokenizer.json")))
+    tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(
+        str(Path(MODEL or "", "tokenizer.json"))
+    )
     return fingerprint(tokenizer.encode(PROBE_TEXT, add_special_tokens=False).ids)
 
 
 def installed(folder: Path) -> None:
     """What an installation of this checkout tells of itself: its entry points."""
-    points = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    points = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "entry-points"
+    ]
     information = folder / "blackbox_lb-0.1.0.dist-info"
     information.mkdir()
-    information.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: blackbox-lb\nVersion: 0.1.0\n")
-    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in each.items()) for group, each in points.items()]
+    information.joinpath("METADATA").write_text(
+        "Metadata-Version: 2.1\nName: blackbox-lb\nVersion: 0.1.0\n"
+    )
+    lines = [
+        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in each.items())
+        for group, each in points.items()
+    ]
     information.joinpath("entry_points.txt").write_text("\n".join(lines))
 
 
@@ -200,10 +260,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         --port {port} --dtype {DTYPE} --max-model-len {CONTEXT} --max-logprobs -1 --logprobs-mode processed_logprobs
         --generation-config vllm --max-num-seqs {TOGETHER} --block-size {BLOCK} --num-gpu-blocks-override {BLOCKS} --enforce-eager
         --logits-processors blackbox_lb.serve.vllm:LearnedBias"""
-    offline = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
-    ours = {"BLB_BIAS_DIR": str(folder), "BLB_BIAS_DEFAULT": "house", "PYTHONPATH": f"{ROOT}{os.pathsep}{site}"}
+    offline = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "HF_HUB_OFFLINE": "1",
+        "DO_NOT_TRACK": "1",
+    }
+    ours = {
+        "BLB_BIAS_DIR": str(folder),
+        "BLB_BIAS_DEFAULT": "house",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{site}",
+    }
     with log.open("wb") as out:
-        process = subprocess.Popen(command.split(), env=os.environ | offline | ours, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(
+            command.split(),
+            env=os.environ | offline | ours,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
         try:
             ready(port, process, log)
             yield Server(port, folder, bias, log)
@@ -235,12 +310,27 @@ def test_logprobs_differ_by_the_bias_less_the_normaliser(server: Server) -> None
     ours, others = prompts(len(names)), prompts(30)
     with ThreadPoolExecutor(TOGETHER) as pool:
         fillers = [
-            pool.submit(server.complete, prompt, ("a", "none", "odd", "b")[i % 4], 8 + 7 * i % 90, ignore_eos=True)
+            pool.submit(
+                server.complete,
+                prompt,
+                ("a", "none", "odd", "b")[i % 4],
+                8 + 7 * i % 90,
+                ignore_eos=True,
+            )
             for i, prompt in enumerate(others[:10])
         ]
-        wanted = [pool.submit(server.logprobs, prompt, name, POSITIONS) for prompt, name in zip(ours, names, strict=True)]
-        fillers += [pool.submit(server.complete, prompt, ("b", "none")[i % 2], 20) for i, prompt in enumerate(others[10:20])]
-        aborted = [pool.submit(server.abort, prompt, ("a", "even")[i % 2], 3 + i) for i, prompt in enumerate(others[20:])]
+        wanted = [
+            pool.submit(server.logprobs, prompt, name, POSITIONS)
+            for prompt, name in zip(ours, names, strict=True)
+        ]
+        fillers += [
+            pool.submit(server.complete, prompt, ("b", "none")[i % 2], 20)
+            for i, prompt in enumerate(others[10:20])
+        ]
+        aborted = [
+            pool.submit(server.abort, prompt, ("a", "even")[i % 2], 3 + i)
+            for i, prompt in enumerate(others[20:])
+        ]
         found = [each.result() for each in wanted]
         assert all(each.result() for each in fillers)
         assert all(each.result() >= 3 for each in aborted)
@@ -253,7 +343,9 @@ def test_logprobs_differ_by_the_bias_less_the_normaliser(server: Server) -> None
             worst.append(float(np.abs(biased_tv[position] - expected).max()))
             moved = biased_tv[position] - base[0]
             slopes += [np.polyfit(delta, moved, 1)[0]] if delta.any() else []
-    print(f"{DTYPE}: {len(worst)} positions of {base.shape[1]} logprobs, largest error {max(worst):.2g} nats, median of the")
+    print(
+        f"{DTYPE}: {len(worst)} positions of {base.shape[1]} logprobs, largest error {max(worst):.2g} nats, median of the"
+    )
     print(f"largest {np.median(worst):.2g}; slope on delta {min(slopes):.5f} to {max(slopes):.5f}")
     assert max(worst) < ERROR[DTYPE]
     assert max(abs(slope - 1) for slope in slopes) < ERROR[DTYPE] / 10
@@ -265,14 +357,26 @@ def test_rows_are_never_mixed(server: Server) -> None:
     names = ["odd", "even", "none"] * 12
     texts = prompts(48)
     with ThreadPoolExecutor(48) as pool:
-        long = [pool.submit(server.complete, text, name, 200, ignore_eos=True) for text, name in zip(texts, names, strict=False)]
-        cut = [pool.submit(server.abort, text, names[i], 5 + 9 * i) for i, text in enumerate(texts[36:])]
+        long = [
+            pool.submit(server.complete, text, name, 200, ignore_eos=True)
+            for text, name in zip(texts, names, strict=False)
+        ]
+        cut = [
+            pool.submit(server.abort, text, names[i], 5 + 9 * i)
+            for i, text in enumerate(texts[36:])
+        ]
         ids = [np.array(each.result()["token_ids"]) for each in long]
         assert all(each.result() for each in cut)
     preempted = server.metric("vllm:num_preemptions_total") - before
-    wrong = sum(int((each % 2 != (name == "odd")).sum()) for name, each in zip(names, ids, strict=False) if name != "none")
+    wrong = sum(
+        int((each % 2 != (name == "odd")).sum())
+        for name, each in zip(names, ids, strict=False)
+        if name != "none"
+    )
     free = [each % 2 for name, each in zip(names, ids, strict=False) if name == "none"]
-    print(f"{sum(map(len, ids)):,} tokens of {len(ids)} requests, {len(cut)} aborted, {preempted:.0f} preemptions, {wrong} wrong")
+    print(
+        f"{sum(map(len, ids)):,} tokens of {len(ids)} requests, {len(cut)} aborted, {preempted:.0f} preemptions, {wrong} wrong"
+    )
     assert preempted > 0
     assert wrong == 0
     assert all(0 < each.mean() < 1 for each in free)
@@ -285,17 +389,26 @@ def test_a_phase_changes_where_its_tokens_say(server: Server) -> None:
     names = [*PARITY, "none"] * 12
     with ThreadPoolExecutor(48) as pool:
         texts = prompts(36)
-        long = [pool.submit(server.complete, text, name, 200, ignore_eos=True) for text, name in zip(texts, names, strict=True)]
+        long = [
+            pool.submit(server.complete, text, name, 200, ignore_eos=True)
+            for text, name in zip(texts, names, strict=True)
+        ]
         found = [each.result()["token_ids"] for each in long]
     changes, wrong, total = 0, 0, 0
     for name, ids in zip(names, found, strict=True):
         if name in PARITY:
-            along = Phases.parse([PARITY[name]]).along(vocabulary.bytes_of(token) or b"" for token in ids)
+            along = Phases.parse([PARITY[name]]).along(
+                vocabulary.bytes_of(token) or b"" for token in ids
+            )
             numbers = list(along)[: len(ids)]
-            wrong += sum(token % 2 != 1 - number for token, number in zip(ids, numbers, strict=True))
+            wrong += sum(
+                token % 2 != 1 - number for token, number in zip(ids, numbers, strict=True)
+            )
             changes, total = changes + int(np.count_nonzero(np.diff(numbers))), total + len(ids)
     preempted = server.metric("vllm:num_preemptions_total") - before
-    print(f"{total:,} tokens of requests with phases, {changes} changes of phase, {preempted:.0f} preemptions, {wrong} wrong")
+    print(
+        f"{total:,} tokens of requests with phases, {changes} changes of phase, {preempted:.0f} preemptions, {wrong} wrong"
+    )
     assert wrong == 0
     assert changes > 100
     assert preempted > 0
@@ -326,7 +439,9 @@ def test_the_same_as_the_request_field(server: Server) -> None:
     assert 900 < len(field) <= 1024
     sent = server.complete(text, "none", 12, temperature=0, logprobs=5, logit_bias=field)
     assert choice["token_ids"] == sent["token_ids"]
-    assert choice["logprobs"]["token_logprobs"] == pytest.approx(sent["logprobs"]["token_logprobs"], abs=1e-5)
+    assert choice["logprobs"]["token_logprobs"] == pytest.approx(
+        sent["logprobs"]["token_logprobs"], abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -340,7 +455,9 @@ def test_the_same_as_the_request_field(server: Server) -> None:
 )
 def test_a_bias_that_cannot_be_had_is_a_400(server: Server, value: object, said: str) -> None:
     """The request is refused with the reason, and the server goes on."""
-    status, answer = server.post("/v1/completions", {"prompt": "x", "max_tokens": 2, "vllm_xargs": {"blb_bias": value}})
+    status, answer = server.post(
+        "/v1/completions", {"prompt": "x", "max_tokens": 2, "vllm_xargs": {"blb_bias": value}}
+    )
     assert status == 400
     assert re.search(said, answer["error"]["message"])
     assert len(server.complete("x", "a", 2, ignore_eos=True)["token_ids"]) == 2

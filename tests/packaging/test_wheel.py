@@ -24,7 +24,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with a freshly built wheel and sdist."""
     folder = tmp_path_factory.mktemp("dist")
     script = "import sys; from hatchling import build as b\nb.build_sdist(sys.argv[1]); b.build_wheel(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", script, str(folder)], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", script, str(folder)], cwd=ROOT, check=True, capture_output=True
+    )
     return folder
 
 
@@ -33,7 +35,9 @@ def test_the_wheel_carries_profiles_data_and_types(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"blackbox_lb/providers/profiles/{name}" for name in PROFILES} <= names
-    assert {f"blackbox_lb/tasks/sets/{name}.csv" for name in BUILT_IN} | {"blackbox_lb/py.typed"} <= names
+    assert {f"blackbox_lb/tasks/sets/{name}.csv" for name in BUILT_IN} | {
+        "blackbox_lb/py.typed"
+    } <= names
     assert not [name for name in names if name.startswith(("tests/", "cassettes/", "providers/"))]
 
 
@@ -55,10 +59,22 @@ def test_the_wheel_works_in_an_empty_environment(built: Path, tmp_path: Path) ->
     (wheel,) = built.glob("*.whl")
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
-    _run(tmp_path, home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel)
+    _run(
+        tmp_path,
+        home / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        wheel,
+    )
     (site,) = (home / "lib").glob("python*/site-packages")
     _lend_dependencies(site, tmp_path / "lent")
-    assert str(site) in _run(tmp_path, home / "bin" / "python", "-c", "import blackbox_lb; print(blackbox_lb.__file__)")
+    assert str(site) in _run(
+        tmp_path, home / "bin" / "python", "-c", "import blackbox_lb; print(blackbox_lb.__file__)"
+    )
     assert "fit" in _run(tmp_path, home / "bin" / "blb", "--help")
     assert "vllm" in _run(tmp_path, home / "bin" / "blb", "providers")
     script = "from blackbox_lb import load_task; print(len(load_task('capitals').train))"
@@ -78,6 +94,8 @@ def _run(folder: Path, *command: object) -> str:
     """stdout of a command that must succeed, run outside the checkout and without this environment's variables."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -15,7 +15,10 @@ GivenLie = Literal["starts anew", "one place on", "other tokens"]
 """A closed assistant turn; prompt logprobs of the next position; a message whose text is read as other tokens."""
 CHAT, TEXT = COMPLETIONS
 ROWS = AnswerRules(
-    prompt_logprobs="prompt_logprobs", continues={"continue_final_message": True}, repeats=True, prompt_ids="prompt_token_ids"
+    prompt_logprobs="prompt_logprobs",
+    continues={"continue_final_message": True},
+    repeats=True,
+    prompt_ids="prompt_token_ids",
 )
 WAYS: dict[str, dict[str, Any]] = {
     "prompt logprobs": {"answers": AnswerRules(prompt_logprobs="prompt_logprobs")},
@@ -24,14 +27,19 @@ WAYS: dict[str, dict[str, Any]] = {
         "answers": AnswerRules(continues=ROWS.continues, repeats=True, prompt_ids=ROWS.prompt_ids),
         "reference": None,
     },
-    "unproven message": {"answers": AnswerRules(continues=ROWS.continues, repeats=True), "reference": None},
+    "unproven message": {
+        "answers": AnswerRules(continues=ROWS.continues, repeats=True),
+        "reference": None,
+    },
 }
 """Rows of the server's profile that leave one way each."""
 
 
 def profile(way: str | None = None) -> Profile:
     """The server's profile with all its rows, or those of one way."""
-    return load_profile("llamacpp").model_copy(update={"answers": ROWS} if way is None else WAYS[way])
+    return load_profile("llamacpp").model_copy(
+        update={"answers": ROWS} if way is None else WAYS[way]
+    )
 
 
 class GivenServer(ExactServer):
@@ -41,7 +49,12 @@ class GivenServer(ExactServer):
     """
 
     def __init__(
-        self, model: ExactModel, *, seed: int = 0, lie: GivenLie | None = None, prompt_of: Callable[[str], int] | None = None
+        self,
+        model: ExactModel,
+        *,
+        seed: int = 0,
+        lie: GivenLie | None = None,
+        prompt_of: Callable[[str], int] | None = None,
     ) -> None:
         super().__init__(model, seed=seed, prompt_of=prompt_of)
         self.lie = lie
@@ -66,7 +79,8 @@ class GivenServer(ExactServer):
             elif body.get("prompt_logprobs"):
                 ids = body["prompt"]
                 lists = [
-                    self._listed(ids, place, len(ids) - len(before), text, body["prompt_logprobs"]) for place in range(len(ids))
+                    self._listed(ids, place, len(ids) - len(before), text, body["prompt_logprobs"])
+                    for place in range(len(ids))
                 ]
                 answer["choices"][0]["prompt_logprobs"] = lists
         return answer
@@ -76,12 +90,22 @@ class GivenServer(ExactServer):
         if place == 0:
             return None
         if place < start:
-            return {str(ids[place]): {"logprob": -1.0, "rank": 1, "decoded_token": self.texts[ids[place]]}}
+            return {
+                str(ids[place]): {
+                    "logprob": -1.0,
+                    "rank": 1,
+                    "decoded_token": self.texts[ids[place]],
+                }
+            }
         prefix = ids[start : place + (self.lie == "one place on")]
         logprobs = self.model.logprobs(prefix, self._dialect._prompt_of(text))
         order = (-logprobs).argsort(kind="stable").tolist()
         shown = dict.fromkeys([ids[place], *order[:k]])
         return {
-            str(token): {"logprob": float(logprobs[token]), "rank": 1 + order.index(token), "decoded_token": self.texts[token]}
+            str(token): {
+                "logprob": float(logprobs[token]),
+                "rank": 1 + order.index(token),
+                "decoded_token": self.texts[token],
+            }
             for token in shown
         }

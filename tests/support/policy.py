@@ -32,7 +32,9 @@ class PolicyEstimate:
     kl_error: float
 
 
-def estimate_policy(model: ExactModel, delta: npt.ArrayLike, reward: RewardOf, n: int, seed: int) -> PolicyEstimate:
+def estimate_policy(
+    model: ExactModel, delta: npt.ArrayLike, reward: RewardOf, n: int, seed: int
+) -> PolicyEstimate:
     """Mean reward and KL to the base under the bias ``delta`` (v,) nats, from ``n`` fresh completions of all prompts in turn.
 
     The KL sums, over the positions of each completion, the exact ``KL(pi_delta || pi_0)`` of the next token: its mean is that
@@ -44,20 +46,29 @@ def estimate_policy(model: ExactModel, delta: npt.ArrayLike, reward: RewardOf, n
     bias = np.asarray(delta, dtype=np.float64) - np.max(delta)
     blocks = [_walk(model, of[start : start + BLOCK], bias, rng) for start in range(0, n, BLOCK)]
     tokens, kl = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    rewards = np.array([reward(trim(row), int(p)) for row, p in zip(tokens, of, strict=True)], dtype=np.float64)
+    rewards = np.array(
+        [reward(trim(row), int(p)) for row, p in zip(tokens, of, strict=True)], dtype=np.float64
+    )
     root = np.sqrt(n)
     return PolicyEstimate(
         reward=float(rewards.mean()),
         kl=float(kl.mean()),
         length=float((tokens != NOTHING).sum(axis=1).mean()),
-        reward_error=float(rewards.std(ddof=1) / root) if np.isfinite(rewards).all() else float("nan"),
+        reward_error=float(rewards.std(ddof=1) / root)
+        if np.isfinite(rewards).all()
+        else float("nan"),
         kl_error=float(kl.std(ddof=1) / root),
     )
 
 
-def _walk(model: ExactModel, prompts: Ids, bias: Vector, rng: np.random.Generator) -> tuple[Ids, Vector]:
+def _walk(
+    model: ExactModel, prompts: Ids, bias: Vector, rng: np.random.Generator
+) -> tuple[Ids, Vector]:
     """(n, horizon) completions under ``bias``, and (n,) their KL to the base in nats."""
-    tokens, kl = np.full((len(prompts), model.horizon), NOTHING, dtype=np.int64), np.zeros(len(prompts))
+    tokens, kl = (
+        np.full((len(prompts), model.horizon), NOTHING, dtype=np.int64),
+        np.zeros(len(prompts)),
+    )
     running = np.arange(len(prompts))
     for t in range(model.horizon):
         logprobs = model.next_logprobs(tokens[running, :t], prompts[running])

@@ -32,7 +32,11 @@ def statistics_of(
         highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
     taus = (tau,) if isinstance(tau, int | float) else tuple(tau)
     recipe = Recipe(taus, highest, positions, seed, unobserved, clip, tuple(estimators))
-    return Statistics.gather(rollouts.blocks(BLOCK_POSITIONS), recipe) if rollouts.keys else Statistics.zero()
+    return (
+        Statistics.gather(rollouts.blocks(BLOCK_POSITIONS), recipe)
+        if rollouts.keys
+        else Statistics.zero()
+    )
 
 
 def close(one: Statistics, other: Statistics) -> bool:

@@ -37,13 +37,17 @@ class Exact:
         """InputError if there would be more than two million sequences."""
         size = model.prompts * model.vocab_size**model.horizon
         if size > MOST_SEQUENCES:
-            raise InputError(f"up to {size} sequences; at most {MOST_SEQUENCES} are enumerated: take a smaller model")
+            raise InputError(
+                f"up to {size} sequences; at most {MOST_SEQUENCES} are enumerated: take a smaller model"
+            )
         self.model = model
         self._levels: list[_Level] = []
         self.sequences, self.prompts = self._enumerate()
         self.lengths: Ids = (self.sequences != NOTHING).sum(axis=1)
         pairs = zip(self.sequences, self.prompts, strict=True)
-        self.rewards: Vector = np.array([reward(trim(row), int(p)) for row, p in pairs], dtype=np.float64)
+        self.rewards: Vector = np.array(
+            [reward(trim(row), int(p)) for row, p in pairs], dtype=np.float64
+        )
         self._all = np.concatenate([level.logprobs for level in self._levels])
         self.base, self._reach = self._forward(None)
 
@@ -61,7 +65,13 @@ class Exact:
             number[~ends] = np.arange((~ends).sum())
             leaf[ends] = sum(len(block) for block in done) + np.arange(ends.sum())
             self._levels.append(_Level(model.next_logprobs(prefixes, of), number, leaf))
-            grown = np.concatenate((np.repeat(prefixes, shape[1], axis=0), np.tile(np.arange(shape[1]), shape[0])[:, None]), 1)
+            grown = np.concatenate(
+                (
+                    np.repeat(prefixes, shape[1], axis=0),
+                    np.tile(np.arange(shape[1]), shape[0])[:, None],
+                ),
+                1,
+            )
             owner, over = np.repeat(of, shape[1]), ends.reshape(-1)
             padding = ((0, 0), (0, model.horizon - t - 1))
             done.append(np.pad(grown[over], padding, constant_values=NOTHING))
@@ -99,14 +109,20 @@ class Exact:
             above = (np.exp(level.logprobs) * after).sum(axis=1)
         return total
 
-    def objective(self, delta: npt.ArrayLike, tau: float = 1.0, *, per_prompt: bool = False, l2: float = 0.0) -> float:
+    def objective(
+        self, delta: npt.ArrayLike, tau: float = 1.0, *, per_prompt: bool = False, l2: float = 0.0
+    ) -> float:
         """``E_0[w sum_t log pi_delta / pi_0] - l2/2 |delta|^2`` with ``w = exp(r / tau)`` scaled to mean 1 (by prompt or over all).
 
         It is the limit of the projection's objective per rollout, so ``l2`` here is the estimator's over its N.
         """
-        return self._objective(np.asarray(delta, dtype=np.float64), self._flow(tau, per_prompt), l2)[0]
+        return self._objective(
+            np.asarray(delta, dtype=np.float64), self._flow(tau, per_prompt), l2
+        )[0]
 
-    def kl_to_target(self, delta: npt.ArrayLike, tau: float = 1.0, *, per_prompt: bool = False) -> float:
+    def kl_to_target(
+        self, delta: npt.ArrayLike, tau: float = 1.0, *, per_prompt: bool = False
+    ) -> float:
         """``KL(p* || p_delta)`` per sequence in nats, where ``p* ~ p_0 exp(r / tau)``."""
         w = self._weights(tau, per_prompt)
         target = np.exp(self.base) * w
@@ -114,13 +130,23 @@ class Exact:
         return float(entropy - self.objective(delta, tau, per_prompt=per_prompt))
 
     def optimum(
-        self, tau: float = 1.0, *, per_prompt: bool = False, l2: float = 1e-4, steps: int = 20_000, tolerance: float = 1e-9
+        self,
+        tau: float = 1.0,
+        *,
+        per_prompt: bool = False,
+        l2: float = 1e-4,
+        steps: int = 20_000,
+        tolerance: float = 1e-9,
     ) -> Vector:
         """(v,) the maximiser of ``objective`` by gradient ascent with momentum, to gradient norm ``tolerance``."""
         flow = self._flow(tau, per_prompt)
         # The Hessian of a log normaliser is at most 1/2 (the paper, appendix "Softmax-KL bound").
         rate = 1 / (flow.sum() / 2 + l2)
-        delta, ahead, momentum = np.zeros(self.model.vocab_size), np.zeros(self.model.vocab_size), 1.0
+        delta, ahead, momentum = (
+            np.zeros(self.model.vocab_size),
+            np.zeros(self.model.vocab_size),
+            1.0,
+        )
         for _ in range(steps):
             _, gradient = self._objective(ahead, flow, l2)
             if float(np.linalg.norm(gradient)) < tolerance:
@@ -135,7 +161,11 @@ class Exact:
 
     def _forward(self, delta: npt.ArrayLike | None) -> tuple[Vector, list[Vector]]:
         """(s,) log probability of each sequence, and (h,) of each prefix at each level, under pi_delta."""
-        bias = np.zeros(self.model.vocab_size) if delta is None else np.asarray(delta, dtype=np.float64)
+        bias = (
+            np.zeros(self.model.vocab_size)
+            if delta is None
+            else np.asarray(delta, dtype=np.float64)
+        )
         reach = [np.full(self.model.prompts, -np.log(self.model.prompts))]
         total = np.zeros(len(self.sequences))
         for level in self._levels:

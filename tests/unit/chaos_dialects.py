@@ -65,16 +65,27 @@ class VllmServer(ExactServer):
         answer = super().post(path, body)
         if not isinstance(answer, dict) or "choices" not in answer:
             return answer
-        return {**answer, "choices": [self._choice(choice, "chat" in path) for choice in answer["choices"]]}
+        return {
+            **answer,
+            "choices": [self._choice(choice, "chat" in path) for choice in answer["choices"]],
+        }
 
     def _choice(self, choice: JSON, chat: bool) -> JSON:
         entries = [self._entry(entry) for entry in choice["logprobs"]["content"]]
         if chat:
-            cut = [{**each, "top_logprobs": each["top_logprobs"][: len(each["top_logprobs"]) - 1]} for each in entries]
+            cut = [
+                {**each, "top_logprobs": each["top_logprobs"][: len(each["top_logprobs"]) - 1]}
+                for each in entries
+            ]
             return {**choice, "logprobs": {"content": cut}}
-        tops = [{each["token"]: each["logprob"] for each in entry["top_logprobs"]} for entry in entries]
+        tops = [
+            {each["token"]: each["logprob"] for each in entry["top_logprobs"]} for entry in entries
+        ]
         lists = {"tokens": [entry["token"] for entry in entries], "top_logprobs": tops}
-        return {**choice, "logprobs": {**lists, "token_logprobs": [entry["logprob"] for entry in entries]}}
+        return {
+            **choice,
+            "logprobs": {**lists, "token_logprobs": [entry["logprob"] for entry in entries]},
+        }
 
     def _entry(self, entry: JSON) -> JSON:
         """With k+1 alternatives at most, the sampled one first."""
@@ -85,7 +96,11 @@ class VllmServer(ExactServer):
 
     @staticmethod
     def _named(entry: JSON) -> JSON:
-        return {"token": f"token_id:{entry['id']}", "logprob": entry["logprob"], "bytes": list(entry["token"].encode())}
+        return {
+            "token": f"token_id:{entry['id']}",
+            "logprob": entry["logprob"],
+            "bytes": list(entry["token"].encode()),
+        }
 
 
 class SglangServer(ExactServer):
@@ -94,7 +109,11 @@ class SglangServer(ExactServer):
     def post(self, path: str, body: JSON) -> Any:
         """As ExactServer's; a text is split as the encoding does."""
         if path == "/tokenize":
-            return {"tokens": tiktoken.get_encoding("exact").encode(body["prompt"], disallowed_special=())}
+            return {
+                "tokens": tiktoken.get_encoding("exact").encode(
+                    body["prompt"], disallowed_special=()
+                )
+            }
         answer = super().post(path, body)
         if not isinstance(answer, dict) or "choices" not in answer:
             return answer
@@ -105,7 +124,10 @@ class SglangServer(ExactServer):
         entries = choice["logprobs"]["content"]
         meta = {
             "output_token_logprobs": [[each["logprob"], each["id"], None] for each in entries],
-            "output_top_logprobs": [[[each["logprob"], each["id"], None] for each in entry["top_logprobs"]] for entry in entries],
+            "output_top_logprobs": [
+                [[each["logprob"], each["id"], None] for each in entry["top_logprobs"]]
+                for entry in entries
+            ],
         }
         return {**choice, "meta_info": meta}
 
@@ -114,7 +136,9 @@ class SglangServer(ExactServer):
         lists = {
             "tokens": [printed(entry) for entry in entries],
             "token_logprobs": [entry["logprob"] for entry in entries],
-            "top_logprobs": [{printed(each): each["logprob"] for each in e["top_logprobs"]} for e in entries],
+            "top_logprobs": [
+                {printed(each): each["logprob"] for each in e["top_logprobs"]} for e in entries
+            ],
         }
         return {**choice, "logprobs": lists, "token_ids": [entry["id"] for entry in entries]}
 
@@ -128,7 +152,11 @@ class ResponsesServer(ExactServer):
             return super().post(path, body)
         prompt = body["input"][-1]["content"]
         chat = {
-            **{name: value for name, value in body.items() if name not in ("input", "include", "max_output_tokens")},
+            **{
+                name: value
+                for name, value in body.items()
+                if name not in ("input", "include", "max_output_tokens")
+            },
             "messages": body["input"],
             "max_tokens": body["max_output_tokens"],
             "logprobs": True,
@@ -140,23 +168,37 @@ class ResponsesServer(ExactServer):
     def _response(self, answer: JSON) -> JSON:
         choice = answer["choices"][0]
         told = [self._entry(each) for each in choice["logprobs"]["content"] if each["id"] != END]
-        part = {"type": "output_text", "text": choice["message"]["content"], "annotations": [], "logprobs": told}
+        part = {
+            "type": "output_text",
+            "text": choice["message"]["content"],
+            "annotations": [],
+            "logprobs": told,
+        }
         cut = choice["finish_reason"] == "length"
         return {
             "object": "response",
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "model": answer["model"],
-            "output": [{"type": "message", "role": "assistant", "status": "completed", "content": [part]}],
+            "output": [
+                {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+            ],
             "usage": {"input_tokens": answer["usage"]["prompt_tokens"], "output_tokens": len(told)},
         }
 
     def _entry(self, entry: JSON) -> JSON:
-        return {**self._named(entry), "top_logprobs": [self._named(each) for each in entry["top_logprobs"]]}
+        return {
+            **self._named(entry),
+            "top_logprobs": [self._named(each) for each in entry["top_logprobs"]],
+        }
 
     @staticmethod
     def _named(entry: JSON) -> JSON:
-        return {"token": printed(entry), "logprob": entry["logprob"], "bytes": entry["bytes"] or None}
+        return {
+            "token": printed(entry),
+            "logprob": entry["logprob"],
+            "bytes": entry["bytes"] or None,
+        }
 
 
 def gateway(rules: str) -> Callable[[], Any]:
@@ -178,13 +220,19 @@ DIALECTS: dict[str, Dialect] = {
     "vLLM chat": Dialect("vllm", "chat", lambda: VllmServer(MODEL)),
     "vLLM completions": Dialect("vllm", "completions", lambda: VllmServer(MODEL)),
     "SGLang chat": Dialect("sglang", "chat", lambda: SglangServer(MODEL)),
-    "SGLang completions": Dialect("sglang", "completions", lambda: SglangServer(MODEL), tokenizer="exact"),
+    "SGLang completions": Dialect(
+        "sglang", "completions", lambda: SglangServer(MODEL), tokenizer="exact"
+    ),
     "OpenAI chat": Dialect("openai", "chat", gateway("openai"), MINI, "exact"),
     "OpenAI completions": Dialect("openai", "completions", gateway("openai"), INSTRUCT, "exact"),
-    "Responses (LM Studio)": Dialect("lmstudio", "responses", lambda: ResponsesServer(MODEL), "exact", "exact", seeded=False),
+    "Responses (LM Studio)": Dialect(
+        "lmstudio", "responses", lambda: ResponsesServer(MODEL), "exact", "exact", seeded=False
+    ),
     "Azure chat": Dialect("azure", "chat", gateway("azure"), MINI, "exact"),
     "Azure completions": Dialect("azure", "completions", gateway("azure"), INSTRUCT, "exact"),
-    "Azure classic chat": Dialect("azure-classic", "chat", gateway("azure"), MINI, "exact", path="url"),
+    "Azure classic chat": Dialect(
+        "azure-classic", "chat", gateway("azure"), MINI, "exact", path="url"
+    ),
     "Fireworks chat": Dialect("fireworks", "chat", gateway("fireworks"), FIRE),
     "Fireworks completions": Dialect("fireworks", "completions", gateway("fireworks"), FIRE),
 }

@@ -24,8 +24,18 @@ ANSWER = b'{"id":"x","object":"chat.completion","created":0,"model":"m","choices
 
 def bias(model: str = "m", values: dict[int, float] | None = None) -> Bias:
     """A bias of exact values for a model."""
-    entries = tuple(Entry(id=token, bias=value) for token, value in (VALUES if values is None else values).items())
-    return Bias(provider="vllm", model=model, tokenizer="t", reward="length", estimator="ips", entries=entries)
+    entries = tuple(
+        Entry(id=token, bias=value)
+        for token, value in (VALUES if values is None else values).items()
+    )
+    return Bias(
+        provider="vllm",
+        model=model,
+        tokenizer="t",
+        reward="length",
+        estimator="ips",
+        entries=entries,
+    )
 
 
 @dataclass
@@ -46,7 +56,9 @@ class Arrived:
         """The JSON body; a repeated key fails."""
 
         def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            assert len({key for key, _ in pairs}) == len(pairs), f"repeated key in {self.body[:200]!r}"
+            assert len({key for key, _ in pairs}) == len(pairs), (
+                f"repeated key in {self.body[:200]!r}"
+            )
             return dict(pairs)
 
         return json.loads(self.body, object_pairs_hook=unique)
@@ -57,7 +69,14 @@ Answering = Callable[[Arrived, socket.socket], None]
 
 def plain(status: str = "200 OK", body: bytes = ANSWER, *fields: str) -> Answering:
     """Answers the same bytes every time."""
-    head = "\r\n".join([f"HTTP/1.1 {status}", "Content-Type: application/json", *fields, f"Content-Length: {len(body)}"])
+    head = "\r\n".join(
+        [
+            f"HTTP/1.1 {status}",
+            "Content-Type: application/json",
+            *fields,
+            f"Content-Length: {len(body)}",
+        ]
+    )
 
     def answer(arrived: Arrived, connection: socket.socket) -> None:
         connection.sendall(head.encode("latin-1") + b"\r\n\r\n" + body)
@@ -97,13 +116,20 @@ class Origin:
                 while field_line := reader.readline().strip():
                     name, _, value = field_line.decode("latin-1").partition(":")
                     fields.append((name, value.strip()))
-                length = int({name.lower(): value for name, value in fields}.get("content-length", "0"))
+                length = int(
+                    {name.lower(): value for name, value in fields}.get("content-length", "0")
+                )
                 arrived = Arrived(line.decode().strip(), fields, reader.read(length))
                 self.arrived.append(arrived)
                 self.answer(arrived, connection)
 
 
-def proxy_for(upstream: str, *served: ServedBias | Bias | tuple[str, Bias], others: Any = "pass", **options: Any) -> Proxy:
+def proxy_for(
+    upstream: str,
+    *served: ServedBias | Bias | tuple[str, Bias],
+    others: Any = "pass",
+    **options: Any,
+) -> Proxy:
     """A proxy with these biases; (alias, bias) for one with an alias."""
     from blackbox_lb.deploy.injection import Injection
 
@@ -114,7 +140,9 @@ def proxy_for(upstream: str, *served: ServedBias | Bias | tuple[str, Bias], othe
             continue
         alias, each = row if isinstance(row, tuple) else (None, row)
         rows.append(ServedBias(each.model, alias, each, Injection(each.logit_bias)))
-    return Proxy(Rule(ServedNames(rows), others), Upstream.parse(upstream), **{"grace": 2.0, **options})
+    return Proxy(
+        Rule(ServedNames(rows), others), Upstream.parse(upstream), **{"grace": 2.0, **options}
+    )
 
 
 @contextmanager
@@ -143,7 +171,9 @@ def running(proxy: Proxy) -> Iterator[int]:
 
 
 @contextmanager
-def proxied(answer: Answering, *served: Bias | tuple[str, Bias], base: str = "/v1", **options: Any) -> Iterator[Any]:
+def proxied(
+    answer: Answering, *served: Bias | tuple[str, Bias], base: str = "/v1", **options: Any
+) -> Iterator[Any]:
     """An origin with a proxy before it: (origin, port of the proxy, the proxy)."""
     with Origin(answer).running() as origin:
         proxy = proxy_for(origin.address + base, *served, **options)
@@ -159,7 +189,10 @@ def connect(port: int) -> socket.socket:
 
 
 def request(
-    target: str = "/v1/chat/completions", body: bytes | None = b'{"model":"m"}', *fields: str, method: str = "POST"
+    target: str = "/v1/chat/completions",
+    body: bytes | None = b'{"model":"m"}',
+    *fields: str,
+    method: str = "POST",
 ) -> bytes:
     """The bytes of a request, with a Content-Length where it has a body."""
     lines = [f"{method} {target} HTTP/1.1", "Host: localhost", *fields]

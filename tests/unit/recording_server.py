@@ -26,7 +26,9 @@ class Seen:
         """The JSON body; a repeated key fails."""
 
         def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            assert len({key for key, _ in pairs}) == len(pairs), f"repeated key in {self.raw[:200]!r}"
+            assert len({key for key, _ in pairs}) == len(pairs), (
+                f"repeated key in {self.raw[:200]!r}"
+            )
             return dict(pairs)
 
         return json.loads(self.raw, object_pairs_hook=unique)
@@ -52,7 +54,11 @@ def completion(path: str, body: Any) -> dict[str, Any]:
     common = {"id": "x", "created": 0, "model": body.get("model", ""), "usage": None}
     if path.endswith("/chat/completions"):
         message = {"role": "assistant", "content": '{"text": "ok"}'}
-        return {**common, "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
+        return {
+            **common,
+            "object": "chat.completion",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+        }
     choice = {"index": 0, "finish_reason": "stop", "text": "ok", "logprobs": None}
     return {**common, "object": "text_completion", "choices": [choice]}
 
@@ -62,17 +68,27 @@ def _events(path: str, body: Any) -> bytes:
     common = {"id": "x", "created": 0, "model": body["model"]}
 
     def chunk(text: str, finish: str | None) -> bytes:
-        part = {"delta": {"role": "assistant", "content": text}} if chat else {"text": text, "logprobs": None}
+        part = (
+            {"delta": {"role": "assistant", "content": text}}
+            if chat
+            else {"text": text, "logprobs": None}
+        )
         choice = {"index": 0, "finish_reason": finish, **part}
         kind = "chat.completion.chunk" if chat else "text_completion"
-        return b"data: " + json.dumps({**common, "object": kind, "choices": [choice]}).encode() + b"\n\n"
+        return (
+            b"data: "
+            + json.dumps({**common, "object": kind, "choices": [choice]}).encode()
+            + b"\n\n"
+        )
 
     return chunk('{"text":', None) + chunk('"ok"}', "stop") + b"data: [DONE]\n\n"
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else each answer waits 40 ms for the acknowledgement of its headers
+    disable_nagle_algorithm = (
+        True  # else each answer waits 40 ms for the acknowledgement of its headers
+    )
     record: Server
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -81,10 +97,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers["Content-Length"]))
         path = self.path.partition("?")[0]
-        self.record.seen.append(Seen(path, {name.lower(): value for name, value in self.headers.items()}, raw))
+        self.record.seen.append(
+            Seen(path, {name.lower(): value for name, value in self.headers.items()}, raw)
+        )
         self.record.connections.add(self.client_address)
         if self.record.failures:
-            return self._answer(self.record.failures.pop(0), "application/json", b"{}", {"retry-after-ms": "1"})
+            return self._answer(
+                self.record.failures.pop(0), "application/json", b"{}", {"retry-after-ms": "1"}
+            )
         if path in self.record.redirects:
             return self._answer(307, "text/plain", b"", {"location": self.record.redirects[path]})
         try:
@@ -94,11 +114,17 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(body, dict) and body.get("stream"):
             return self._answer(200, "text/event-stream", _events(path, body), {})
         body = body if isinstance(body, dict) else {}
-        return self._answer(200, "application/json", json.dumps(completion(path, body)).encode(), {})
+        return self._answer(
+            200, "application/json", json.dumps(completion(path, body)).encode(), {}
+        )
 
     def _answer(self, status: int, kind: str, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {"content-type": kind, "content-length": str(len(content)), **headers}.items():
+        for name, value in {
+            "content-type": kind,
+            "content-length": str(len(content)),
+            **headers,
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

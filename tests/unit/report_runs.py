@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Censored, Compiled, Entry, HeldOutGain, Learned, RecordedFinding, SamplingRecord, Verdict
+from blackbox_lb.bias.records import (
+    Censored,
+    Compiled,
+    Entry,
+    HeldOutGain,
+    Learned,
+    RecordedFinding,
+    SamplingRecord,
+    Verdict,
+)
 
 HOSTILE = '</script><script>document.title="pwned"</script><img src=x onerror="alert(1)">\x1b[2J\u202eevil\u202c\x00'
 """What a model or a data file might say: HTML, a control sequence, bidirectional overrides, a NUL."""
@@ -40,7 +49,10 @@ PROVENANCE = {
     "python": "3.11.9",
     "machine": "Linux x86_64",
     "versions": {"blackbox-lb": "0.1.0", "numpy": "2.4.6"},
-    "remarks": ["off-policy, from 144 base completions: 2 of 6 candidates are dropped", "chosen: projection (tau 0.5)"],
+    "remarks": [
+        "off-policy, from 144 base completions: 2 of 6 candidates are dropped",
+        "chosen: projection (tau 0.5)",
+    ],
 }
 
 
@@ -129,7 +141,15 @@ def evaluation() -> dict[str, Any]:
         ("base", None, "temperature 1", 1.0, None, 0.345, 35.6),
         ("bias", "bias", "temperature 1", 1.0, None, 0.427, 25.7),
         ("instruction", None, "temperature 1", 1.0, "Answer in one short sentence.", 0.353, 23.0),
-        ("instruction and bias", "bias", "temperature 1", 1.0, "Answer in one short sentence.", 0.422, 18.5),
+        (
+            "instruction and bias",
+            "bias",
+            "temperature 1",
+            1.0,
+            "Answer in one short sentence.",
+            0.422,
+            18.5,
+        ),
         ("T = 0.5", None, "temperature 1", 0.5, None, 0.642, 19.7),
     ]
     policies = [
@@ -159,7 +179,11 @@ def evaluation() -> dict[str, Any]:
             ("accuracy", "higher", 0.345, right, 0.05), ("tokens", "lower", 35.6, tokens, 2.0),
         )
     ]  # fmt: skip
-    texts = ("The capital of France is Paris, a city on the river Seine.", "The capital of France is Paris.", "Paris.")
+    texts = (
+        "The capital of France is Paris, a city on the river Seine.",
+        "The capital of France is Paris.",
+        "Paris.",
+    )
     examples = [
         {
             "id": f"country-{n}", "prompt": "What is the capital of France?" if n else f"What? {HOSTILE}",

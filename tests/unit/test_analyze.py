@@ -51,11 +51,33 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Exa
     """The folder of a small fit, with its data, and the server that it asked."""
     folder = tmp_path_factory.mktemp("fit")
     data = folder / "data.jsonl"
-    rows = [{"prompt": f"question {n}", "split": split} for split, numbers in SPLITS for n in numbers]
+    rows = [
+        {"prompt": f"question {n}", "split": split} for split, numbers in SPLITS for n in numbers
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with ExactServer(MODEL) as server:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", folder, "--data", data, "--seed", 1)
-        small = ("--samples-per-prompt", 30, "--validation-samples", 10, "--test-samples", 10, "--l2", 2)
+        where = (
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            folder,
+            "--data",
+            data,
+            "--seed",
+            1,
+        )
+        small = (
+            "--samples-per-prompt",
+            30,
+            "--validation-samples",
+            10,
+            "--test-samples",
+            10,
+            "--l2",
+            2,
+        )
         options = ("--reward", "length", "--max-tokens", 6, "--top-logprobs", TOP, *where, *small)
         result = blb("fit", *options, "--entries", 8, "--quiet")
         assert result.exit_code == 0, result.output
@@ -73,30 +95,77 @@ def test_it_reads_what_a_fit_left_and_asks_for_nothing(fitted: tuple[Path, Exact
         drawn = [
             len(store.keys(name))
             for name, settings in store.requests().items()
-            if dict(settings["bias"]) == Bias.load(folder / "bias.json").logit_bias and settings["sampling"]["temperature"] == 1
+            if dict(settings["bias"]) == Bias.load(folder / "bias.json").logit_bias
+            and settings["sampling"]["temperature"] == 1
         ]
     assert sum(drawn) >= 4 * 10  # of the test prompts at least
-    assert (found.source, found.completions, found.left_out, found.unscored) == ("tail model", sum(drawn), 0, 0)
-    assert found.positions == sum(each.count for each in found.tokens) == sum(row.count for row in found.families)
-    assert sum(row.count for row in found.bands) == len(found.tokens) == sum(row.size for row in found.families)
+    assert (found.source, found.completions, found.left_out, found.unscored) == (
+        "tail model",
+        sum(drawn),
+        0,
+        0,
+    )
+    assert (
+        found.positions
+        == sum(each.count for each in found.tokens)
+        == sum(row.count for row in found.families)
+    )
+    assert (
+        sum(row.count for row in found.bands)
+        == len(found.tokens)
+        == sum(row.size for row in found.families)
+    )
     assert found.unvisited == V - len(found.tokens)
     mean = sum(each.score * each.count for each in found.tokens) / found.positions
     assert found.usage.kl_per_token == pytest.approx(mean)
     end = next(each for each in found.tokens if each.id == V - 1)
     assert (end.surface, end.bytes, end.text) == ("special", "", f"<token {V - 1}>")
-    assert end.score == max(each.score for each in found.tokens) > 0  # short completions were rewarded
+    assert (
+        end.score == max(each.score for each in found.tokens) > 0
+    )  # short completions were rewarded
     assert all("«" in context for each in found.tokens for context in each.contexts)
-    assert found.provenance["remarks"][0].startswith(f"{sum(drawn)} completions with this bias at temperature 1, of")
+    assert found.provenance["remarks"][0].startswith(
+        f"{sum(drawn)} completions with this bias at temperature 1, of"
+    )
 
 
-def test_what_an_evaluation_tried_beside_is_not_read(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
+def test_what_an_evaluation_tried_beside_is_not_read(
+    fitted: tuple[Path, ExactServer], tmp_path: Path
+) -> None:
     """An instruction makes other prompts, and a lower limit other completions: the scores stay what they were."""
     folder, server = fitted
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = analyzed(tmp_path / "bias.json")
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path, "--data", tmp_path / "data.jsonl")
-    tried = ("--baseline-prompt", "Be brief.", "--baseline-max-tokens", 3, "--test-samples", 5, "--seed", 9)
-    small = ("--reward", "length", "--max-tokens", 6, "--top-logprobs", TOP, "--deploy", "temperature=1")
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--out",
+        tmp_path,
+        "--data",
+        tmp_path / "data.jsonl",
+    )
+    tried = (
+        "--baseline-prompt",
+        "Be brief.",
+        "--baseline-max-tokens",
+        3,
+        "--test-samples",
+        5,
+        "--seed",
+        9,
+    )
+    small = (
+        "--reward",
+        "length",
+        "--max-tokens",
+        6,
+        "--top-logprobs",
+        TOP,
+        "--deploy",
+        "temperature=1",
+    )
     result = blb("eval", tmp_path / "bias.json", *where, *small, *tried)
     assert result.exit_code == 0, result.output
     after = analyzed(tmp_path / "bias.json")
@@ -106,9 +175,18 @@ def test_what_an_evaluation_tried_beside_is_not_read(fitted: tuple[Path, ExactSe
 
 def test_an_instruction_is_what_several_prompts_have_more_than_others() -> None:
     """One prompt that goes on where another ends is another question."""
-    texts = ("the capital of Guinea", "the capital of Guinea Bissau", "two and two", "lines\nof text")
+    texts = (
+        "the capital of Guinea",
+        "the capital of Guinea Bissau",
+        "two and two",
+        "lines\nof text",
+    )
     plain = [Prompt.user(text) for text in texts]
-    told = [Prompt.user(f"{texts[0]} Be brief."), Prompt.user(f"{texts[2]} Be brief."), Prompt.user(f"{texts[3]}\n\nBe brief.")]
+    told = [
+        Prompt.user(f"{texts[0]} Be brief."),
+        Prompt.user(f"{texts[2]} Be brief."),
+        Prompt.user(f"{texts[3]}\n\nBe brief."),
+    ]
     assert set(instructed([*plain, *told])) == set(told)
 
 
@@ -148,26 +226,51 @@ def test_what_is_missing_is_drawn(fitted: tuple[Path, ExactServer], tmp_path: Pa
     """An empty store is refused with the remedy; with a task, biased and base completions of its test prompts are drawn."""
     folder, server = fitted
     store = tmp_path / "new.db"
-    arguments = (folder / "bias.json", "--store", store, "--out", tmp_path, "--base-url", server.base_url)
+    arguments = (
+        folder / "bias.json",
+        "--store",
+        store,
+        "--out",
+        tmp_path,
+        "--base-url",
+        server.base_url,
+    )
     assert f"no rollout store {store}" in refused("analyze", *arguments)
-    task = ("--data", folder / "data.jsonl", "--samples", 6, "--max-tokens", 6, "--top-logprobs", TOP)
+    task = (
+        "--data",
+        folder / "data.jsonl",
+        "--samples",
+        6,
+        "--max-tokens",
+        6,
+        "--top-logprobs",
+        TOP,
+    )
     found = analyzed(*arguments, *task)
     assert (found.completions, found.source) == (4 * 6, "tail model")
     with RolloutStore(store) as kept:
         assert kept.size().completions == 2 * 4 * 6
 
 
-def test_a_bias_that_nobody_sampled_is_refused(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
+def test_a_bias_that_nobody_sampled_is_refused(
+    fitted: tuple[Path, ExactServer], tmp_path: Path
+) -> None:
     """Another bias than the one that was drawn, an empty one, and folders that are not there."""
     folder, _ = fitted
     sentence = refused("analyze", folder / "learned.json")
     assert "with this bias at temperature 1 and with logprobs; give --task or --data" in sentence
     bias = Bias.load(folder / "bias.json")
     bias.replacing(entries=()).save(tmp_path / "empty.json")
-    assert "no entries" in refused("analyze", tmp_path / "empty.json", "--store", folder / "rollouts.db")
-    assert "there is no folder" in refused("analyze", folder / "bias.json", "--out", tmp_path / "no")
+    assert "no entries" in refused(
+        "analyze", tmp_path / "empty.json", "--store", folder / "rollouts.db"
+    )
+    assert "there is no folder" in refused(
+        "analyze", folder / "bias.json", "--out", tmp_path / "no"
+    )
     own = tmp_path / "own.toml"
-    own.write_text('extends = "llamacpp"\nname = "llamacpp"\n[logprobs]\nmeaning = "unknown"\nend_token_listed = true')
+    own.write_text(
+        'extends = "llamacpp"\nname = "llamacpp"\n[logprobs]\nmeaning = "unknown"\nend_token_listed = true'
+    )
     assert "let blb doctor find out" in refused("analyze", folder / "bias.json", "--provider", own)
 
 
@@ -185,7 +288,10 @@ def stored(path: Path, provider: str, delta: np.ndarray[Any, Any], *, after: boo
     drawn = biased.rollouts(100, lambda *_: 0.0, 1, delta=None if after else delta)
     base = model.rollouts(100, lambda *_: 0.0, 2)
     with RolloutStore(path) as store:
-        for rollouts, bias in ((drawn, sorted([n, float(value)] for n, value in enumerate(delta))), (base, [])):
+        for rollouts, bias in (
+            (drawn, sorted([n, float(value)] for n, value in enumerate(delta))),
+            (base, []),
+        ):
             for n in range(100):
                 rows = slice(3 * n, 3 * n + 3)
                 ids = rollouts.token_ids[rows]
@@ -210,7 +316,13 @@ def test_lists_after_the_bias_tell_the_same(tmp_path: Path) -> None:
         folder = tmp_path / provider
         stored(folder / "rollouts.db", provider, delta, after=provider == "sglang")
         Bias(
-            provider=provider, model="m", tokenizer="t", vocab_size=V, reward="length", estimator="projection", entries=entries
+            provider=provider,
+            model="m",
+            tokenizer="t",
+            vocab_size=V,
+            reward="length",
+            estimator="projection",
+            entries=entries,
         ).save(folder / "bias.json")
         found[provider] = analyzed(folder / "bias.json")
         assert found[provider].source == source
@@ -228,8 +340,15 @@ def test_the_store_tells_what_was_asked(tmp_path: Path) -> None:
     settings = {"provider": "vllm"}
     with RolloutStore(tmp_path / "s.db") as store:
         prompts = [Prompt.user("a"), Prompt.user("b")]
-        keys = {store.add(settings, prompt, n, Completion.empty("stop")): prompt for n in (0, 1) for prompt in prompts}
+        keys = {
+            store.add(settings, prompt, n, Completion.empty("stop")): prompt
+            for n in (0, 1)
+            for prompt in prompts
+        }
         (request,) = store.requests()
         found = store.prompts(request)
         assert found == keys
-        assert list(found.values()) in ([prompts[0]] * 2 + [prompts[1]] * 2, [prompts[1]] * 2 + [prompts[0]] * 2)
+        assert list(found.values()) in (
+            [prompts[0]] * 2 + [prompts[1]] * 2,
+            [prompts[1]] * 2 + [prompts[0]] * 2,
+        )

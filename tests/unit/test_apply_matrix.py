@@ -98,7 +98,9 @@ async def streaming_response(client: Any, chat: dict[str, Any]) -> None:
     async def read(response: Any) -> bytes:
         return bytes(await _now(response.read()))
 
-    assert b"ok" in await _inside(client.chat.completions.with_streaming_response.create(**chat), read)
+    assert b"ok" in await _inside(
+        client.chat.completions.with_streaming_response.create(**chat), read
+    )
 
 
 async def with_options(client: Any, chat: dict[str, Any]) -> None:
@@ -119,7 +121,9 @@ async def legacy(client: Any, chat: dict[str, Any]) -> None:
 
 async def legacy_stream(client: Any, chat: dict[str, Any]) -> None:
     """The legacy ``completions.create(stream=True)``."""
-    events = await _all(await _now(client.completions.create(model=chat["model"], prompt="a", stream=True)))
+    events = await _all(
+        await _now(client.completions.create(model=chat["model"], prompt="a", stream=True))
+    )
     assert "".join(event.choices[0].text for event in events) == '{"text":"ok"}'
 
 
@@ -170,7 +174,12 @@ def options(name: str, server: Server) -> dict[str, Any]:
     """Constructor arguments of a client class that talks to the server."""
     if "Azure" in name:
         endpoint = server.url.removesuffix("/v1")
-        return {"api_key": "k", "azure_endpoint": endpoint, "api_version": "2026-01-01", "max_retries": 1}
+        return {
+            "api_key": "k",
+            "azure_endpoint": endpoint,
+            "api_version": "2026-01-01",
+            "max_retries": 1,
+        }
     return {"api_key": "k", "base_url": server.url, "max_retries": 1}
 
 
@@ -207,7 +216,9 @@ def made(name: str, server: Server, path: Path, way: str, library: str) -> tuple
         biased = apply(own, path)
         assert type(biased) is kind
     else:
-        biased = getattr(drop_in, name)(bias=path, **options(name, server), **with_library(name, library))
+        biased = getattr(drop_in, name)(
+            bias=path, **options(name, server), **with_library(name, library)
+        )
         assert isinstance(biased, kind)
     return own, biased
 
@@ -215,7 +226,9 @@ def made(name: str, server: Server, path: Path, way: str, library: str) -> tuple
 @pytest.mark.parametrize("way", ["apply", "drop-in"])
 @pytest.mark.parametrize("library", ["default", "httpx", "httpx2"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_way_to_ask(server: Server, path: Path, name: str, library: str, way: str, subtests: pytest.Subtests) -> None:
+def test_every_way_to_ask(
+    server: Server, path: Path, name: str, library: str, way: str, subtests: pytest.Subtests
+) -> None:
     """Plain, biased with a first attempt that fails, plain again: the bias is where it belongs and nothing else differs."""
 
     async def cell(own: Any, biased: Any, style: Any) -> None:

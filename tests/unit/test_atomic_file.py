@@ -20,7 +20,9 @@ def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"newer")]
 
 
-def test_a_body_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_fails_leaves_the_old_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An error in the body, no draft at its end, and a full disk: the draft goes, and the old file stays."""
     path = tmp_path / "file"
     path.write_bytes(b"old")

@@ -113,7 +113,18 @@ FIELDS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 READERS = {
     "compile": ("compile", "bias.json"),
-    "eval": ("eval", "bias.json", "--data", "data.jsonl", "--reward", "length", "--base-url", NOWHERE, "--provider", "llamacpp"),
+    "eval": (
+        "eval",
+        "bias.json",
+        "--data",
+        "data.jsonl",
+        "--reward",
+        "length",
+        "--base-url",
+        NOWHERE,
+        "--provider",
+        "llamacpp",
+    ),
     "export": ("export", "bias.json", "--format", "json"),
     "proxy": ("proxy", "--bias", "bias.json", "--upstream", NOWHERE, "--port", "0"),
     "report": ("report", "."),
@@ -131,12 +142,23 @@ def bias_cases() -> Iterator[Case]:
         for number, value in enumerate(values):
             document = json.dumps(GOOD | {name: value})
             yield Case(f"show {name} {number}", ("show", "bias.json"), {"bias.json": document})
-    for name in ("provider", "model", "tokenizer", "reward", "estimator", "entries", "format", "version"):
+    for name in (
+        "provider",
+        "model",
+        "tokenizer",
+        "reward",
+        "estimator",
+        "entries",
+        "format",
+        "version",
+    ):
         document = json.dumps({key: value for key, value in GOOD.items() if key != name})
         yield Case(f"show without {name}", ("show", "bias.json"), {"bias.json": document})
     for command, arguments in READERS.items():
         for name in ("empty", "arrays", "pickle", "cut"):
-            yield Case(f"{command} {name}", arguments, {"bias.json": contents[name], "data.jsonl": DATA})
+            yield Case(
+                f"{command} {name}", arguments, {"bias.json": contents[name], "data.jsonl": DATA}
+            )
         yield Case(f"{command} missing", arguments, {"data.jsonl": DATA})
 
 
@@ -205,7 +227,19 @@ TABLES: dict[str, Content] = {
 
 def collecting(*more: str, reward: str = "exact-match") -> tuple[str, ...]:
     """A collection that would ask a server that is not there."""
-    return ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--out", "run", "--quiet", "--reward", reward, *more)
+    return (
+        "collect",
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        NOWHERE,
+        "--out",
+        "run",
+        "--quiet",
+        "--reward",
+        reward,
+        *more,
+    )
 
 
 def task_cases() -> Iterator[Case]:
@@ -213,12 +247,19 @@ def task_cases() -> Iterator[Case]:
     for name, content in LINES.items():
         yield Case(f"jsonl {name}", collecting("--data", "d.jsonl"), {"d.jsonl": content})
     for name, row in ROWS.items():
-        yield Case(f"row {name}", collecting("--data", "d.jsonl"), {"d.jsonl": json.dumps(row) + "\n"})
+        yield Case(
+            f"row {name}", collecting("--data", "d.jsonl"), {"d.jsonl": json.dumps(row) + "\n"}
+        )
     for name, content in TABLES.items():
         yield Case(f"csv {name}", collecting("--data", "d.csv"), {"d.csv": content})
     for name in ("empty", "pickle", "gzip"):
         yield Case(f"parquet {name}", collecting("--data", "d.parquet"), {"d.parquet": LINES[name]})
-    same = json.dumps(ROW | {"id": 1}) + "\n" + json.dumps({"prompt": "q", "answer": "a", "id": 1}) + "\n"
+    same = (
+        json.dumps(ROW | {"id": 1})
+        + "\n"
+        + json.dumps({"prompt": "q", "answer": "a", "id": 1})
+        + "\n"
+    )
     yield Case("one id twice", collecting("--data", "d.jsonl"), {"d.jsonl": same})
     yield Case("one row twice", collecting("--data", "d.jsonl"), {"d.jsonl": DATA + DATA})
     yield Case("one row", collecting("--data", "d.jsonl"), {"d.jsonl": json.dumps(ROW) + "\n"})
@@ -226,7 +267,9 @@ def task_cases() -> Iterator[Case]:
     yield Case("suffix", collecting("--data", "d.txt"), {"d.txt": DATA})
     yield Case("pickle suffix", collecting("--data", "d.pkl"), {"d.pkl": NOT_JSON["pickle"]})
     yield Case("no task", collecting())
-    yield Case("task and data", collecting("--task", "capitals", "--data", "d.jsonl"), {"d.jsonl": DATA})
+    yield Case(
+        "task and data", collecting("--task", "capitals", "--data", "d.jsonl"), {"d.jsonl": DATA}
+    )
     yield Case("unknown task", collecting("--task", "nothing"))
     yield Case("lm-eval options", collecting("--task", "capitals", "--num-fewshot", "2"))
     for template in ("{question}", "{", "{0}", "{prompt.x}", "{prompt!z}", "   "):
@@ -234,13 +277,21 @@ def task_cases() -> Iterator[Case]:
         yield Case(f"template {template}", collecting(*more), {"d.jsonl": DATA})
     for column in ("--prompt-column", "--answer-column"):
         yield Case(column, collecting("--data", "d.jsonl", column, "other"), {"d.jsonl": DATA})
-    yield Case("test data", collecting("--data", "d.jsonl", "--test-data", "none.jsonl"), {"d.jsonl": DATA})
-    yield Case("same prompt in test", collecting("--data", "d.jsonl", "--test-data", "d.jsonl"), {"d.jsonl": DATA})
+    yield Case(
+        "test data", collecting("--data", "d.jsonl", "--test-data", "none.jsonl"), {"d.jsonl": DATA}
+    )
+    yield Case(
+        "same prompt in test",
+        collecting("--data", "d.jsonl", "--test-data", "d.jsonl"),
+        {"d.jsonl": DATA},
+    )
 
 
 # --- Rewards, judges, schemas -----------------------------------------------------------------------------------------------
 
-JUDGE = 'base_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nprompt = "{completion}"\npattern = "\\\\d+"\n'
+JUDGE = (
+    'base_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nprompt = "{completion}"\npattern = "\\\\d+"\n'
+)
 REWARDS = (
     "", "nothing", "exact", "regex:", "regex:(", "regex:*", "regex:(?P<a", "judge:", "judge:none.toml", "json-schema:",
     "json-schema:none.json", "http://", "https://", "http:///x", "http://host:99999/x", "http://host/x?key=abcdefgh", "ftp://host/x",
@@ -276,19 +327,41 @@ SCHEMAS: dict[str, Content] = {
 def reward_cases() -> Iterator[Case]:
     """Rewards that nobody can compute."""
     for spec in REWARDS:
-        yield Case(f"reward {spec}", collecting("--data", "d.jsonl", reward=spec), {"d.jsonl": DATA})
+        yield Case(
+            f"reward {spec}", collecting("--data", "d.jsonl", reward=spec), {"d.jsonl": DATA}
+        )
     for name, content in JUDGES.items():
-        yield Case(f"judge {name}", collecting("--data", "d.jsonl", reward="judge:j.toml"), {"d.jsonl": DATA, "j.toml": content})
+        yield Case(
+            f"judge {name}",
+            collecting("--data", "d.jsonl", reward="judge:j.toml"),
+            {"d.jsonl": DATA, "j.toml": content},
+        )
     for name, content in SCHEMAS.items():
         more = collecting("--data", "d.jsonl", reward="json-schema:s.json")
         yield Case(f"schema {name}", more, {"d.jsonl": DATA, "s.json": content})
     for spec in ("exact", "regex:(", "regex:", "length"):
-        yield Case(f"correct {spec}", collecting("--data", "d.jsonl", "--correct", spec, reward="accuracy"), {"d.jsonl": DATA})
-    broken = {"mod_raises.py": "raise RuntimeError('no')\n", "mod_exits.py": "raise SystemExit(3)\n", "mod_syntax.py": "def f(:\n"}
-    broken |= {"mod_value.py": "f = 3\n", "mod_async.py": "async def f(a, b): ...\n", "mod_one.py": "def f(a): ...\n"}
+        yield Case(
+            f"correct {spec}",
+            collecting("--data", "d.jsonl", "--correct", spec, reward="accuracy"),
+            {"d.jsonl": DATA},
+        )
+    broken = {
+        "mod_raises.py": "raise RuntimeError('no')\n",
+        "mod_exits.py": "raise SystemExit(3)\n",
+        "mod_syntax.py": "def f(:\n",
+    }
+    broken |= {
+        "mod_value.py": "f = 3\n",
+        "mod_async.py": "async def f(a, b): ...\n",
+        "mod_one.py": "def f(a): ...\n",
+    }
     for name in broken:
         spec = f"{name.removesuffix('.py')}:f"
-        yield Case(f"reward {spec}", collecting("--data", "d.jsonl", reward=spec), {"d.jsonl": DATA, **broken})
+        yield Case(
+            f"reward {spec}",
+            collecting("--data", "d.jsonl", reward=spec),
+            {"d.jsonl": DATA, **broken},
+        )
 
 
 # --- Profiles and settings --------------------------------------------------------------------------------------------------
@@ -366,14 +439,32 @@ def settings_cases() -> Iterator[Case]:
     yield Case("profile unknown", ("providers", "nobody"))
     yield Case("profile path", ("providers", "../etc/passwd"))
     for name, content in SETTINGS.items():
-        yield Case(f"settings {name}", ("--config", "my.toml", "show", "bias.json"), GOOD_BIAS | {"my.toml": content})
-        yield Case(f"found settings {name}", ("show", "bias.json"), GOOD_BIAS | {"blb.toml": content})
+        yield Case(
+            f"settings {name}",
+            ("--config", "my.toml", "show", "bias.json"),
+            GOOD_BIAS | {"my.toml": content},
+        )
+        yield Case(
+            f"found settings {name}", ("show", "bias.json"), GOOD_BIAS | {"blb.toml": content}
+        )
     yield Case("settings missing", ("--config", "none.toml", "show", "bias.json"), GOOD_BIAS)
     yield Case("settings folder", ("--config", ".", "show", "bias.json"), GOOD_BIAS)
-    code = {"blb.toml": '[collect]\nreward = "rewards:score"\n', "rewards.py": "raise SystemExit(0)\n", "d.jsonl": DATA}
-    yield Case("code in a found file", ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"), code)
+    code = {
+        "blb.toml": '[collect]\nreward = "rewards:score"\n',
+        "rewards.py": "raise SystemExit(0)\n",
+        "d.jsonl": DATA,
+    }
+    yield Case(
+        "code in a found file",
+        ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"),
+        code,
+    )
     code["blb.toml"] = '[defaults]\nreward = "package.rewards:Class.score"\n'
-    yield Case("code in a found default", ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"), code)
+    yield Case(
+        "code in a found default",
+        ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"),
+        code,
+    )
 
 
 # --- Options ----------------------------------------------------------------------------------------------------------------
@@ -395,9 +486,39 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("providers", "vllm", "sglang"),
     ("completion", "tcsh"),
     ("fit", "--task", "capitals", "--reward", "length", "--provider", "nobody"),
-    ("fit", "--task", "capitals", "--reward", "length", "--provider", "local", "--base-url", NOWHERE),
-    ("fit", "--task", "capitals", "--reward", "length", "--provider", "local", "--model", "none.gguf"),
-    ("fit", "--task", "capitals", "--reward", "length", "--provider", "openai", "--model", "gpt-4.1-mini"),
+    (
+        "fit",
+        "--task",
+        "capitals",
+        "--reward",
+        "length",
+        "--provider",
+        "local",
+        "--base-url",
+        NOWHERE,
+    ),
+    (
+        "fit",
+        "--task",
+        "capitals",
+        "--reward",
+        "length",
+        "--provider",
+        "local",
+        "--model",
+        "none.gguf",
+    ),
+    (
+        "fit",
+        "--task",
+        "capitals",
+        "--reward",
+        "length",
+        "--provider",
+        "openai",
+        "--model",
+        "gpt-4.1-mini",
+    ),
     ("fit", "--task", "capitals", "--reward", "length", "--provider", "azure"),
     ("eval", "bias.json", "--task", "capitals", "--reward", "length", "--provider", "azure"),
     ("doctor", "--provider", "nobody"),
@@ -424,13 +545,41 @@ def option_cases() -> Iterator[Case]:
     for words in WORDS:
         yield Case(" ".join(words) or "nothing", words, GOOD_BIAS)
     for address in ADDRESSES[1:]:
-        more = ("collect", "--provider", "llamacpp", "--base-url", address, "--task", "capitals", "--reward", "length")
+        more = (
+            "collect",
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            address,
+            "--task",
+            "capitals",
+            "--reward",
+            "length",
+        )
         yield Case(f"address {address}", more)
     for address in UPSTREAMS:
-        yield Case(f"upstream {address!r}", ("proxy", "--bias", "bias.json", "--upstream", address, "--port", "0"), GOOD_BIAS)
+        yield Case(
+            f"upstream {address!r}",
+            ("proxy", "--bias", "bias.json", "--upstream", address, "--port", "0"),
+            GOOD_BIAS,
+        )
     for alias in ("a b=bias.json", "=bias.json", "-x=bias.json", "ü=bias.json", "a\r\nb=bias.json"):
-        yield Case(f"alias {alias!r}", ("proxy", "--bias", alias, "--upstream", NOWHERE, "--port", "0"), GOOD_BIAS)
-    two = ("proxy", "--bias", "bias.json", "--bias", "bias.json", "--upstream", NOWHERE, "--port", "0")
+        yield Case(
+            f"alias {alias!r}",
+            ("proxy", "--bias", alias, "--upstream", NOWHERE, "--port", "0"),
+            GOOD_BIAS,
+        )
+    two = (
+        "proxy",
+        "--bias",
+        "bias.json",
+        "--bias",
+        "bias.json",
+        "--upstream",
+        NOWHERE,
+        "--port",
+        "0",
+    )
     yield Case("two biases of one name", two, GOOD_BIAS)
     for name in sorted(COMMANDS):
         command = load_command(name)
@@ -484,7 +633,9 @@ VOCABULARIES: dict[str, Content] = {
     "gguf array": gguf(1, named("a", 9, struct.pack("<IQ", 4, 2**62))),
     "gguf nested": gguf(1, named("a", 9, struct.pack("<IQ", 9, 1) * 5000)),
     "gguf no tokens": gguf(1, MODEL),
-    "gguf numbers": gguf(2, MODEL + named("tokenizer.ggml.tokens", 9, struct.pack("<IQI", 4, 1, 7))),
+    "gguf numbers": gguf(
+        2, MODEL + named("tokenizer.ggml.tokens", 9, struct.pack("<IQI", 4, 1, 7))
+    ),
     "gguf text": gguf(2, MODEL + named("tokenizer.ggml.tokens", 8, struct.pack("<Q", 1) + b"a")),
 }
 EVALUATION = {
@@ -518,22 +669,51 @@ DOCUMENTS: dict[str, Content] = {
     "rollouts.db pickle": NOT_JSON["pickle"],
     "rollouts.db cut": b"SQLite format 3\0" + b"\0" * 200,
 }
-STORES = {name.removeprefix("rollouts.db "): content for name, content in DOCUMENTS.items() if name.startswith("rollouts")}
+STORES = {
+    name.removeprefix("rollouts.db "): content
+    for name, content in DOCUMENTS.items()
+    if name.startswith("rollouts")
+}
 
 
 def file_cases() -> Iterator[Case]:
     """Vocabularies, documents of a run folder, and stores."""
     for name, content in VOCABULARIES.items():
-        more = ("export", "bias.json", "--format", "json", "--provider", "openai", "--tokenizer", "./vocabulary")
+        more = (
+            "export",
+            "bias.json",
+            "--format",
+            "json",
+            "--provider",
+            "openai",
+            "--tokenizer",
+            "./vocabulary",
+        )
         yield Case(f"vocabulary {name}", more, GOOD_BIAS | {"vocabulary": content})
         if not name.startswith("json"):
-            model = ("fit", "--task", "capitals", "--reward", "length", "--provider", "local", "--model", "./m.gguf")
+            model = (
+                "fit",
+                "--task",
+                "capitals",
+                "--reward",
+                "length",
+                "--provider",
+                "local",
+                "--model",
+                "./m.gguf",
+            )
             if not name.startswith("gguf"):
                 yield Case(f"model {name}", model, {"m.gguf": content})
     for name, content in DOCUMENTS.items():
-        yield Case(f"report {name}", ("report", "run"), {"run/bias.json": json.dumps(GOOD), f"run/{name.split()[0]}": content})
+        yield Case(
+            f"report {name}",
+            ("report", "run"),
+            {"run/bias.json": json.dumps(GOOD), f"run/{name.split()[0]}": content},
+        )
     for name, content in STORES.items():
-        yield Case(f"compile store {name}", ("compile", "bias.json"), GOOD_BIAS | {"rollouts.db": content})
+        yield Case(
+            f"compile store {name}", ("compile", "bias.json"), GOOD_BIAS | {"rollouts.db": content}
+        )
 
 
 CASES = [
@@ -544,7 +724,9 @@ CASES = [
 def check(result: Any) -> str:
     """Exit code 2, one sentence on stderr that names its remedy, no traceback; returns it."""
     said = result.stderr
-    assert result.exit_code == 2, f"exit code {result.exit_code}: {result.output[-500:]} {result.exception!r}"
+    assert result.exit_code == 2, (
+        f"exit code {result.exit_code}: {result.output[-500:]} {result.exception!r}"
+    )
     assert isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.output
     assert len(re.findall("^Error: ", said, re.MULTILINE)) == 1, said
@@ -556,7 +738,11 @@ def check(result: Any) -> str:
 
 def files(folder: Path) -> dict[str, bytes]:
     """Every file in a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(case.name)[1:-1])
@@ -564,7 +750,13 @@ def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Exit code 2, a sentence with its remedy, no traceback; nothing is written and nothing is changed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN", "AZURE_OPENAI_ENDPOINT", "OPENAI_BASE_URL"):
+    for name in (
+        "OPENAI_API_KEY",
+        "AZURE_OPENAI_API_KEY",
+        "AZURE_OPENAI_AD_TOKEN",
+        "AZURE_OPENAI_ENDPOINT",
+        "OPENAI_BASE_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, content in case.files.items():
         path = tmp_path / name
@@ -638,8 +830,29 @@ def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     Path("d.jsonl").write_text(DATA)
     with ExactServer(ExactModel(6, 4, prompts=4), faults=ANSWERS[name]) as server:
-        where = ("collect", "--provider", "llamacpp", "--base-url", server.base_url, "--data", "d.jsonl", "--quiet")
-        more = ("--reward", "length", "--out", "run", "--max-tokens", "4", "--top-logprobs", "3", "--concurrency", "1", "--yes")
+        where = (
+            "collect",
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--data",
+            "d.jsonl",
+            "--quiet",
+        )
+        more = (
+            "--reward",
+            "length",
+            "--out",
+            "run",
+            "--max-tokens",
+            "4",
+            "--top-logprobs",
+            "3",
+            "--concurrency",
+            "1",
+            "--yes",
+        )
         check(CliRunner().invoke(main, [*where, *more]))
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
         assert store.size().completions == 0

@@ -36,13 +36,21 @@ def line(body: Any, url: str = "/v1/chat/completions") -> dict[str, Any]:
 
 def written(path: Path, *requests: Any, ending: bytes = b"\n") -> Path:
     """A batch file of these requests."""
-    path.write_bytes(ending.join(json.dumps(request, ensure_ascii=False).encode() for request in requests) + ending)
+    path.write_bytes(
+        ending.join(json.dumps(request, ensure_ascii=False).encode() for request in requests)
+        + ending
+    )
     return path
 
 
 def test_lines_of_the_model_are_biased(tmp_path: Path, bias: Bias) -> None:
     """Chat and legacy requests of the model get the bias and keep the rest; other models and endpoints keep every byte."""
-    mine = {"model": "tiny", "messages": [{"role": "user", "content": "héllo 🙂"}], "temperature": 0.7, "seed": 10**20}
+    mine = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "héllo 🙂"}],
+        "temperature": 0.7,
+        "seed": 10**20,
+    }
     requests = [
         line(mine),
         line({"model": "other", "messages": []}),
@@ -55,7 +63,12 @@ def test_lines_of_the_model_are_biased(tmp_path: Path, bias: Bias) -> None:
     counts = apply_batch(source, target, bias, others="pass")
     before, after = source.read_bytes().splitlines(), target.read_bytes().splitlines()
     assert counts == BatchCounts(biased=2, passed=2, size=target.stat().st_size)
-    assert [json.loads(row)["body"].get("logit_bias") for row in after[:4]] == [SENT, None, SENT, None]
+    assert [json.loads(row)["body"].get("logit_bias") for row in after[:4]] == [
+        SENT,
+        None,
+        SENT,
+        None,
+    ]
     assert json.loads(after[0]) == line({**mine, "logit_bias": SENT})
     assert "héllo 🙂".encode() in after[0]
     assert (after[1], after[3], after[4]) == (before[1], before[3], b"")
@@ -69,17 +82,28 @@ def test_line_endings_and_escapes_stay(tmp_path: Path, bias: Bias, ending: bytes
     source.write_bytes(raw + ending + raw)
     apply_batch(source, source, bias)
     rows = source.read_bytes().split(ending)
-    assert [json.loads(row)["body"] for row in rows] == 2 * [{"model": "tiny", "prompt": "\ud800", "logit_bias": SENT}]
+    assert [json.loads(row)["body"] for row in rows] == 2 * [
+        {"model": "tiny", "prompt": "\ud800", "logit_bias": SENT}
+    ]
 
 
 def test_rules_are_those_of_apply(tmp_path: Path, bias: Bias) -> None:
     """A bias of the line's own follows ``on_conflict``; ``models`` and ``as_pairs`` mean the same."""
-    source = written(tmp_path / "in.jsonl", line({"model": "dep", "logit_bias": {"2": 1}}, "/chat/completions"))
+    source = written(
+        tmp_path / "in.jsonl", line({"model": "dep", "logit_bias": {"2": 1}}, "/chat/completions")
+    )
     target = tmp_path / "out.jsonl"
     assert apply_batch(source, target, bias, models=["dep"], on_conflict="theirs").passed == 1
     assert target.read_bytes() == source.read_bytes()
-    assert apply_batch(source, target, bias, models=["dep"], on_conflict="add", as_pairs=True).biased == 1
-    assert json.loads(target.read_bytes())["body"]["logit_bias"] == [[2, -99], [50256, 0.1], [199998, SENT["199998"]]]
+    assert (
+        apply_batch(source, target, bias, models=["dep"], on_conflict="add", as_pairs=True).biased
+        == 1
+    )
+    assert json.loads(target.read_bytes())["body"]["logit_bias"] == [
+        [2, -99],
+        [50256, 0.1],
+        [199998, SENT["199998"]],
+    ]
 
 
 def test_an_address_that_is_none_passes(tmp_path: Path, bias: Bias) -> None:
@@ -95,12 +119,26 @@ def test_an_address_that_is_none_passes(tmp_path: Path, bias: Bias) -> None:
         (b"\xff", {}, "line 2 is not JSON in UTF-8"),
         (b'{"body": {}}', {}, r'line 2 is no batch request .*it needs "url"'),
         (b"[1]", {}, "line 2 is no batch request"),
-        (json.dumps(line({"model": "tiny"}, "/v1/responses")).encode(), {}, "line 2: the Responses API takes no"),
-        (json.dumps(line({"model": "b"})).encode(), {"others": "raise"}, "line 2: this client biases 'tiny'"),
-        (json.dumps(line({"model": "tiny", "logit_bias": {"1": 1}})).encode(), {}, "line 2: .*logit_bias of its own"),
+        (
+            json.dumps(line({"model": "tiny"}, "/v1/responses")).encode(),
+            {},
+            "line 2: the Responses API takes no",
+        ),
+        (
+            json.dumps(line({"model": "b"})).encode(),
+            {"others": "raise"},
+            "line 2: this client biases 'tiny'",
+        ),
+        (
+            json.dumps(line({"model": "tiny", "logit_bias": {"1": 1}})).encode(),
+            {},
+            "line 2: .*logit_bias of its own",
+        ),
     ],
 )
-def test_a_bad_line_leaves_no_file(tmp_path: Path, bias: Bias, second: bytes, options: dict[str, Any], message: str) -> None:
+def test_a_bad_line_leaves_no_file(
+    tmp_path: Path, bias: Bias, second: bytes, options: dict[str, Any], message: str
+) -> None:
     """The error names the line; the target stays as it was and nothing else is left behind."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(json.dumps(line({"model": "tiny"})).encode() + b"\n" + second + b"\n")
@@ -116,7 +154,10 @@ def test_files_that_cannot_be_used(tmp_path: Path, bias: Bias) -> None:
     source = written(tmp_path / "in.jsonl", line({"model": "tiny"}))
     with pytest.raises(InputError, match=r"absent\.jsonl: No such file"):
         apply_batch(tmp_path / "absent.jsonl", tmp_path / "out.jsonl", bias)
-    with pytest.raises(InputError, match=r"No such file or directory; give a readable batch file and a writable folder"):
+    with pytest.raises(
+        InputError,
+        match=r"No such file or directory; give a readable batch file and a writable folder",
+    ):
         apply_batch(source, tmp_path / "nowhere" / "out.jsonl", bias)
     with pytest.raises(BiasError, match="no such bias file"):
         apply_batch(source, tmp_path / "out.jsonl", tmp_path / "bias.json")

@@ -50,7 +50,12 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
     """Keys in the environment, no pauses, and the exact model's vocabulary as an encoding of tiktoken."""
     for variable in KEYS.values():
         monkeypatch.setenv(variable, KEY)
-    for variable in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+    for variable in (
+        "AZURE_OPENAI_AD_TOKEN",
+        "OPENAI_BASE_URL",
+        "OPENAI_ORG_ID",
+        "OPENAI_PROJECT_ID",
+    ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(run, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(submit, "SETTLING", 0.0)
@@ -66,18 +71,47 @@ def gateway(engine: ExactServer) -> Iterator[RulesGateway]:
         yield running
 
 
-def arguments(gateway: RulesGateway, folder: Path, *more: object, provider: str = "openai") -> list[str]:
+def arguments(
+    gateway: RulesGateway, folder: Path, *more: object, provider: str = "openai"
+) -> list[str]:
     """A small collection through a gateway."""
     data = folder.parent / "data.jsonl"
     if not data.exists():
         splits = ["train"] * PROMPTS + ["validation", "test"]
-        rows = [{"prompt": f"question {n}", "answer": "a", "split": split} for n, split in enumerate(splits)]
+        rows = [
+            {"prompt": f"question {n}", "answer": "a", "split": split}
+            for n, split in enumerate(splits)
+        ]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     address = gateway.url + "/openai" if provider == "azure-classic" else gateway.base_url
-    where = ["--provider", provider, "--model", "gpt-4o-mini", "--base-url", address, "--tokenizer", "batches"]
-    task = ["--data", data, "--reward", "length", "--max-tokens", 8, "--samples-per-prompt", SAMPLES]
-    seed = [] if "--no-seed" in more else ["--seed", 3]  # with a seed each sample is a request of its own
-    return [str(each) for each in ["collect", *where, *task, *seed, "--out", folder, *more] if each != "--no-seed"]
+    where = [
+        "--provider",
+        provider,
+        "--model",
+        "gpt-4o-mini",
+        "--base-url",
+        address,
+        "--tokenizer",
+        "batches",
+    ]
+    task = [
+        "--data",
+        data,
+        "--reward",
+        "length",
+        "--max-tokens",
+        8,
+        "--samples-per-prompt",
+        SAMPLES,
+    ]
+    seed = (
+        [] if "--no-seed" in more else ["--seed", 3]
+    )  # with a seed each sample is a request of its own
+    return [
+        str(each)
+        for each in ["collect", *where, *task, *seed, "--out", folder, *more]
+        if each != "--no-seed"
+    ]
 
 
 @pytest.fixture
@@ -87,7 +121,9 @@ def blb(gateway: RulesGateway, tmp_path: Path) -> Blb:
     def call(*more: object, batch: bool = True, out: str = "run") -> Result:
         words = arguments(gateway, tmp_path / out, *(["--batch"] if batch else []), *more)
         result = CliRunner().invoke(main, words)
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        assert result.exception is None or isinstance(result.exception, SystemExit), (
+            result.exception
+        )
         return result
 
     return call
@@ -117,7 +153,11 @@ def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
     with RolloutStore(path, read_only=True) as store:
         return {
             table: sorted(
-                (tuple(v for k, v in row.items() if k not in ("received", "checksum")) for row in store.rows(table)), key=repr
+                (
+                    tuple(v for k, v in row.items() if k not in ("received", "checksum"))
+                    for row in store.rows(table)
+                ),
+                key=repr,
             )
             for table in ("prompts", "requests", "completions", "token_bytes")
         }
@@ -132,26 +172,38 @@ def jobs(folder: Path) -> list[BatchRecord]:
 
 
 @pytest.mark.parametrize("provider", ["openai", "azure", "azure-classic"])
-def test_a_store_by_batch_is_that_of_live_requests(engine: ExactServer, tmp_path: Path, provider: str) -> None:
+def test_a_store_by_batch_is_that_of_live_requests(
+    engine: ExactServer, tmp_path: Path, provider: str
+) -> None:
     """The lines of the file have the bodies of live requests, every one is valid, and the stores are equal bit for bit."""
     rules, settings = provider.split("-")[0], {"live": [], "batch": ["--batch"]}
     bodies: dict[str, list[str]] = {}
     for how, more in settings.items():
         with RulesGateway(rules, engine, key=KEY) as gateway:
-            result = CliRunner().invoke(main, arguments(gateway, tmp_path / how, *more, provider=provider))
+            result = CliRunner().invoke(
+                main, arguments(gateway, tmp_path / how, *more, provider=provider)
+            )
             assert result.exit_code == 0, result.output
             assert gateway.invalid_requests == []
             assert gateway.batches is not None
             sent = [line["body"] for job in gateway.batches.jobs for line in job.lines]
-            asked = sent if how == "batch" else [body for body in gateway.requests if "messages" in body]
+            asked = (
+                sent
+                if how == "batch"
+                else [body for body in gateway.requests if "messages" in body]
+            )
             bodies[how] = sorted(json.dumps(body, sort_keys=True) for body in asked)
     assert bodies["batch"] == bodies["live"] != []
-    assert contents(tmp_path / "batch" / "rollouts.db") == contents(tmp_path / "live" / "rollouts.db")
+    assert contents(tmp_path / "batch" / "rollouts.db") == contents(
+        tmp_path / "live" / "rollouts.db"
+    )
     left = {path.suffix for path in (tmp_path / "batch" / "rollouts.batches").iterdir()}
     assert left == {".json", ""}
 
 
-def test_a_fit_takes_what_was_collected_by_batch(blb: Blb, gateway: RulesGateway, tmp_path: Path) -> None:
+def test_a_fit_takes_what_was_collected_by_batch(
+    blb: Blb, gateway: RulesGateway, tmp_path: Path
+) -> None:
     """The command live, with the same folder, asks for nothing."""
     done(blb())
     before = len(gateway.calls)
@@ -167,7 +219,9 @@ def test_without_waiting_each_call_looks_once(blb: Blb, tmp_path: Path) -> None:
     (again,) = told["next"]
     assert again.startswith("blb collect --provider openai")
     assert "--no-wait" not in again
-    assert not json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]["finished"]
+    assert not json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"][
+        "finished"
+    ]
     assert "max_tokens 8 -> 7" in refused(blb("--max-tokens", 7))
     assert "finalizing, 15 of 15 requests answered" in done(blb("--no-wait"))
     assert "15 completions" in done(blb("--no-wait"))
@@ -209,7 +263,11 @@ def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
 
         return waited if asyncio.iscoroutinefunction(function) else sync
 
-    owners: list[tuple[Any, str]] = [(plan, "write_input"), (Jobs, "save"), (RolloutStore, "add_answer")]
+    owners: list[tuple[Any, str]] = [
+        (plan, "write_input"),
+        (Jobs, "save"),
+        (RolloutStore, "add_answer"),
+    ]
     owners += [(BatchApi, name) for name in ("upload", "create", "download")]
     for owner, name in owners:
         monkeypatch.setattr(owner, name, wrapped(getattr(owner, name)))
@@ -223,7 +281,11 @@ def test_killed_at_any_moment(engine: ExactServer, tmp_path: Path) -> None:
         folder = tmp_path / str(at)
         with RulesGateway("openai", engine, key=KEY) as gateway:
             assert gateway.batches is not None
-            words = [*arguments(gateway, folder, "--batch", "--quiet", "--limit", 2), "--samples-per-prompt", "1"]
+            words = [
+                *arguments(gateway, folder, "--batch", "--quiet", "--limit", 2),
+                "--samples-per-prompt",
+                "1",
+            ]
             with pytest.MonkeyPatch.context() as patch:
                 ticks = killing(patch, at)
                 reached = not _killed(words)
@@ -265,12 +327,16 @@ def test_another_process_waits_its_turn(blb: Blb, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="a signal cannot be sent to one process there")
 @pytest.mark.usefixtures("tiktoken_cache")
 @pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_ctrl_c_while_waiting(gateway: RulesGateway, desk: BatchDesk, tmp_path: Path, kills: int) -> None:
+def test_ctrl_c_while_waiting(
+    gateway: RulesGateway, desk: BatchDesk, tmp_path: Path, kills: int
+) -> None:
     """It tells that the job goes on, and how to end it; after a kill the same command takes over, and there is one batch."""
     words = arguments(gateway, tmp_path / "run", "--batch", "--tokenizer", "cl100k_base")
     for number, code in [(signal.SIGKILL, -signal.SIGKILL)] * kills + [(signal.SIGINT, 130)]:
         looks = len(gateway.calls)
-        with subprocess.Popen([sys.executable, "-m", "blackbox_lb", *words], stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            [sys.executable, "-m", "blackbox_lb", *words], stderr=subprocess.PIPE, text=True
+        ) as process:
             while not any("/batches/batch" in call.path for call in gateway.calls[looks:]):
                 assert process.poll() is None, process.communicate()
                 time.sleep(0.01)
@@ -298,7 +364,9 @@ def test_what_expired_is_asked_for_again(blb: Blb, desk: BatchDesk, tmp_path: Pa
 
 def test_failed_requests_are_asked_for_again(engine: ExactServer, tmp_path: Path) -> None:
     """The error file's server errors pass; answers in any order, and twice, are stored once."""
-    with RulesGateway("openai", engine, key=KEY, faults=lambda number: 500 if number in (2, 5) else None) as gateway:
+    with RulesGateway(
+        "openai", engine, key=KEY, faults=lambda number: 500 if number in (2, 5) else None
+    ) as gateway:
         assert gateway.batches is not None
         gateway.batches.twice = 3
         words = arguments(gateway, tmp_path / "run", "--batch")
@@ -358,7 +426,9 @@ def test_cancelling_keeps_what_was_answered(blb: Blb, desk: BatchDesk, tmp_path:
         assert store.size().completions == 4
 
 
-def test_a_server_that_fails_now_and_then_is_waited_for(blb: Blb, desk: BatchDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_fails_now_and_then_is_waited_for(
+    blb: Blb, desk: BatchDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A look that fails is no end of the job."""
     look, failures = BatchApi.look, iter([True, False, True])
 
@@ -380,14 +450,19 @@ def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) ->
         original(job, status)
         name = job.files["output"]
         first, second, *rest = desk._files[name].splitlines(keepends=True)
-        foreign = json.dumps({**json.loads(second), "custom_id": "somebody-else's"}).encode() + b"\n"
+        foreign = (
+            json.dumps({**json.loads(second), "custom_id": "somebody-else's"}).encode() + b"\n"
+        )
         desk._files[name] = b"".join([first[: len(first) // 2] + b"\n", foreign, *rest])
 
     desk._finish = damaged  # type: ignore[method-assign]
     said = refused(blb())
     assert "something that is not JSON" in said
     assert "2 completions are missing (" in said
-    assert all(f"{number} requests {what}" in said for number, what in ((1, "unreadable"), (1, "foreign"), (13, "answered")))
+    assert all(
+        f"{number} requests {what}" in said
+        for number, what in ((1, "unreadable"), (1, "foreign"), (13, "answered"))
+    )
     (job,) = jobs(tmp_path / "run")
     assert Jobs(tmp_path / "run" / "rollouts.db").output(job).exists()
     desk._finish = original  # type: ignore[method-assign]
@@ -399,9 +474,13 @@ def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "limit", [("--max-requests", 14), ("--max-tokens-total", 500), ("--max-cost", 1e-6)], ids=lambda limit: limit[0]
+    "limit",
+    [("--max-requests", 14), ("--max-tokens-total", 500), ("--max-cost", 1e-6)],
+    ids=lambda limit: limit[0],
 )
-def test_limits_hold_before_anything_is_submitted(blb: Blb, desk: BatchDesk, limit: tuple[str, float]) -> None:
+def test_limits_hold_before_anything_is_submitted(
+    blb: Blb, desk: BatchDesk, limit: tuple[str, float]
+) -> None:
     """What the batch could take, the option and the remedy; nothing reaches the provider."""
     said = refused(blb(*limit))
     assert limit[0] in said
@@ -416,15 +495,22 @@ def test_the_price_is_that_of_batches(blb: Blb, tmp_path: Path) -> None:
     output = blb("--price", "1000,1000").output
     spent = json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]["spent"]
     tokens = spent["prompt_tokens"] + spent["completion_tokens"]
-    assert "$500 and $500 a million prompt and completion tokens, --price, in a batch 0.5 of the price" in output
+    assert (
+        "$500 and $500 a million prompt and completion tokens, --price, in a batch 0.5 of the price"
+        in output
+    )
     assert spent["requests"] == 15
     assert spent["dollars"] == pytest.approx(tokens * 5e-4)
     table = tmp_path / "prices.toml"
-    table.write_text('[[price]]\nprovider = "openai"\nmodels = ["*"]\nprompt = 8\ncompletion = 16\nbatch = 0.25\n')
+    table.write_text(
+        '[[price]]\nprovider = "openai"\nmodels = ["*"]\nprompt = 8\ncompletion = 16\nbatch = 0.25\n'
+    )
     assert "$2 and $4 a million" in blb("--prices", table, out="other").output
 
 
-@pytest.mark.parametrize("option", [["--no-wait"], ["--cancel"], ["--batch-requests", "3"]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "option", [["--no-wait"], ["--cancel"], ["--batch-requests", "3"]], ids=lambda words: words[0]
+)
 def test_options_of_batches_need_one(blb: Blb, option: list[str]) -> None:
     """They are refused by name where --batch is missing."""
     assert f"{option[0]} says something of batches" in refused(blb(*option, batch=False))
@@ -438,8 +524,12 @@ def test_providers_and_endpoints_without_batches(engine: ExactServer, tmp_path: 
             assert f"{provider} takes no batches" in refused(CliRunner().invoke(main, words))
         assert not gateway.calls
     with RulesGateway("azure", engine, key=KEY) as gateway:
-        words = arguments(gateway, tmp_path / "run", "--batch", "--endpoint", "completions", provider="azure")
-        assert "azure takes batches for chat only; use --endpoint chat" in refused(CliRunner().invoke(main, words))
+        words = arguments(
+            gateway, tmp_path / "run", "--batch", "--endpoint", "completions", provider="azure"
+        )
+        assert "azure takes batches for chat only; use --endpoint chat" in refused(
+            CliRunner().invoke(main, words)
+        )
 
 
 def test_no_key_in_any_file(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
@@ -465,7 +555,9 @@ def tokenizer_json(path: Path) -> Path:
     """A vocabulary of single bytes, in the format of Hugging Face's library."""
     tokenizers = pytest.importorskip("tokenizers")
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    made = tokenizers.Tokenizer(tokenizers.models.BPE({letter: n for n, letter in enumerate(letters)}, []))
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE({letter: n for n, letter in enumerate(letters)}, [])
+    )
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     made.save(str(path))
@@ -475,16 +567,40 @@ def tokenizer_json(path: Path) -> Path:
 @pytest.fixture
 def offline(tmp_path: Path) -> Callable[..., Result]:
     """``blb collect --provider vllm --batch`` of two prompts, with a model's folder and no server anywhere."""
-    rows = [{"prompt": f"question {n}", "answer": "a", "split": s} for n, s in enumerate(["train"] * 2 + ["validation", "test"])]
+    rows = [
+        {"prompt": f"question {n}", "answer": "a", "split": s}
+        for n, s in enumerate(["train"] * 2 + ["validation", "test"])
+    ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = tmp_path / "model"
     model.mkdir()
     tokenizer_json(model / "tokenizer.json")
 
     def call(*more: object) -> Result:
-        words = ["collect", "--provider", "vllm", "--batch", "--data", tmp_path / "data.jsonl", "--reward", "length"]
-        words += ["--max-tokens", 12, "--top-logprobs", 5, "--samples-per-prompt", 2, "--out", tmp_path / "run", *more]
-        return CliRunner().invoke(main, [*map(str, words), *([] if "--model" in more else ["--model", str(model)])])
+        words = [
+            "collect",
+            "--provider",
+            "vllm",
+            "--batch",
+            "--data",
+            tmp_path / "data.jsonl",
+            "--reward",
+            "length",
+        ]
+        words += [
+            "--max-tokens",
+            12,
+            "--top-logprobs",
+            5,
+            "--samples-per-prompt",
+            2,
+            "--out",
+            tmp_path / "run",
+            *more,
+        ]
+        return CliRunner().invoke(
+            main, [*map(str, words), *([] if "--model" in more else ["--model", str(model)])]
+        )
 
     return call
 
@@ -494,11 +610,16 @@ def answer(folder: Path, rows: list[dict[str, Any]]) -> None:
     (job,) = (each for each in jobs(folder) if each.open)
     places = Jobs(folder / "rollouts.db")
     names = lines.names_in(places.input(job.name))
-    text = "".join(json.dumps({**row, "custom_id": name}) + "\n" for name, row in zip(names, rows, strict=False))
+    text = "".join(
+        json.dumps({**row, "custom_id": name}) + "\n"
+        for name, row in zip(names, rows, strict=False)
+    )
     places.output(job).write_text(text)
 
 
-def test_what_vllm_run_batch_wrote_is_stored(offline: Callable[..., Result], tmp_path: Path) -> None:
+def test_what_vllm_run_batch_wrote_is_stored(
+    offline: Callable[..., Result], tmp_path: Path
+) -> None:
     """Recorded from vLLM 0.32: its command is told, an output that is not whole is waited for, a refusal is told in its words."""
     recorded = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
     told = json.loads(done(offline("--json", "--quiet")))
@@ -508,8 +629,19 @@ def test_what_vllm_run_batch_wrote_is_stored(offline: Callable[..., Result], tmp
     assert again.startswith("blb collect --provider vllm")
     answer(tmp_path / "run", recorded[:3])
     assert "is not whole: 3 answered, of 4" in offline().stderr
-    words = {"error": {"message": "a reason of vLLM's.", "type": "BadRequestError", "param": None, "code": 400}}
-    bad = {**recorded[3], "response": {"status_code": 400, "request_id": "r", "body": None}, "error": words}
+    words = {
+        "error": {
+            "message": "a reason of vLLM's.",
+            "type": "BadRequestError",
+            "param": None,
+            "code": 400,
+        }
+    }
+    bad = {
+        **recorded[3],
+        "response": {"status_code": 400, "request_id": "r", "body": None},
+        "error": words,
+    }
     answer(tmp_path / "run", [*recorded[:3], bad])
     assert "vllm answered 400: a reason of vLLM's; 1 completions are missing" in refused(offline())
     done(offline())
@@ -528,7 +660,9 @@ def test_what_vllm_run_batch_wrote_is_stored(offline: Callable[..., Result], tmp
 
 def test_without_a_server_the_tokenizer_must_be_told(offline: Callable[..., Result]) -> None:
     """A model that is no folder has none beside it; completions are none of run-batch's endpoints; a job can be dropped."""
-    assert "give --model, and its vocabulary with --tokenizer" in refused(offline("--model", "a-name"))
+    assert "give --model, and its vocabulary with --tokenizer" in refused(
+        offline("--model", "a-name")
+    )
     assert "vllm takes batches for chat only" in refused(offline("--endpoint", "completions"))
     done(offline())
     assert "No batch job is open any more" in done(offline("--cancel"))
@@ -552,7 +686,15 @@ def test_missing_samples_are_asked_for_once() -> None:
     prompts = [Prompt.user("a"), Prompt.user("b"), Prompt.user("a")]
     there = {rollout_key("r", prompt_hash(prompts[0]), sample) for sample in (0, 4)}
     found = [(prompt.text, ask.first, ask.count) for prompt, ask in asks(prompts, 7, "r", there, 2)]
-    assert found == [("a", 1, 2), ("a", 3, 1), ("a", 5, 2), ("b", 0, 2), ("b", 2, 2), ("b", 4, 2), ("b", 6, 1)]
+    assert found == [
+        ("a", 1, 2),
+        ("a", 3, 1),
+        ("a", 5, 2),
+        ("b", 0, 2),
+        ("b", 2, 2),
+        ("b", 4, 2),
+        ("b", 6, 1),
+    ]
     keys = [key for _, ask in asks(prompts, 7, "r", there, 2) for key in ask.keys("r")]
     assert len(keys) == len(set(keys)) == 12
 

@@ -16,7 +16,11 @@ from bench.compare import compared, direction, kept, main
 from bench.efficiency import PROBLEMS, _gain, needed
 from bench.measuring import alternately, apart, machine, medians, write
 
-BLB, STARTUP, BYTES = "collector/blb over bare", "startup/blb --help over import openai", "store/bytes over raw JSON"
+BLB, STARTUP, BYTES = (
+    "collector/blb over bare",
+    "startup/blb --help over import openai",
+    "store/bytes over raw JSON",
+)
 OPTIONS = {"tokens": 128}
 
 
@@ -24,7 +28,13 @@ def document(**ratios: float) -> dict[str, Any]:
     """What a benchmark writes."""
     names = {"blb": BLB, "startup": STARTUP, "bytes": BYTES}
     found = {names[key]: value for key, value in ratios.items()}
-    return {"rows": [], "ratios": found, "options": OPTIONS, "machine": {"cores": 2}, "date": "2026-11-22"}
+    return {
+        "rows": [],
+        "ratios": found,
+        "options": OPTIONS,
+        "machine": {"cores": 2},
+        "date": "2026-11-22",
+    }
 
 
 STORED = kept({}, [document(blb=0.5), document(startup=0.1), document(bytes=0.05)])
@@ -55,7 +65,11 @@ def test_what_is_missing_on_either_side_is_named() -> None:
     """A ratio that its benchmark no longer gives fails; one that is new, or whose benchmark was not run, is only told."""
     two = kept({}, [document(blb=0.5) | {"ratios": {BLB: 0.5, "collector/blb over gone": 2.0}}])
     verdict = compared(two | {"startup": STORED["startup"]}, [document(blb=0.5, bytes=1.0)])
-    assert (verdict.lost, verdict.new, verdict.skipped) == (["collector/blb over gone"], [BYTES], ["startup"])
+    assert (verdict.lost, verdict.new, verdict.skipped) == (
+        ["collector/blb over gone"],
+        [BYTES],
+        ["startup"],
+    )
     assert not verdict.passes
 
 
@@ -68,7 +82,10 @@ def test_ratios_of_other_sizes_are_not_compared() -> None:
 
 def test_not_a_number_is_worse() -> None:
     """A ratio that could not be computed never passes."""
-    assert compared(STORED, [document(blb=math.nan, startup=math.nan)]).worse.keys() == {BLB, STARTUP}
+    assert compared(STORED, [document(blb=math.nan, startup=math.nan)]).worse.keys() == {
+        BLB,
+        STARTUP,
+    }
 
 
 def test_storing_replaces_one_benchmark_and_keeps_the_others(tmp_path: Path) -> None:
@@ -136,7 +153,9 @@ def test_the_slope_of_the_exact_gain_is_its_derivative() -> None:
     rng = np.random.default_rng(0)
     delta, way = rng.normal(size=(2, exact.model.vocab_size)) / 3
     step = 1e-5
-    difference = (exact.of(delta + step * way, tau) - exact.of(delta - step * way, tau)) / (2 * step)
+    difference = (exact.of(delta + step * way, tau) - exact.of(delta - step * way, tau)) / (
+        2 * step
+    )
     assert difference == pytest.approx(float(exact.slope(delta, tau) @ way), rel=1e-6)
     assert exact.of(np.zeros_like(delta), tau) == pytest.approx(0.0, abs=1e-12)
 

@@ -11,10 +11,29 @@ import pytest
 
 from bench.studies import local
 from bench.studies.bigram import Bigram
-from bench.studies.compiled import BASE, COMPILED, FULL, KINDS, NAIVE, REFITTED, Learning, largest, rows
+from bench.studies.compiled import (
+    BASE,
+    COMPILED,
+    FULL,
+    KINDS,
+    NAIVE,
+    REFITTED,
+    Learning,
+    largest,
+    rows,
+)
 from bench.studies.compiling import Samples, measure_local
 from bench.studies.compiling_exact import PROBLEMS, Case, Plan, measure
-from bench.studies.compiling_report import Measured, draw_panels, exact_series, exact_text, local_series, local_text, save, shares
+from bench.studies.compiling_report import (
+    Measured,
+    draw_panels,
+    exact_series,
+    exact_text,
+    local_series,
+    local_text,
+    save,
+    shares,
+)
 from bench.studies.coupled import Drawn, gain_kept, seed_of
 from bench.studies.pooling import Pooled
 from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
@@ -28,7 +47,9 @@ from tests.support.truth import Exact
 
 def test_expectations_without_enumeration_are_those_of_all_sequences() -> None:
     """On a model small enough to enumerate, reward and total probability agree to twelve digits."""
-    model = Bigram(7, 4, seed=3, prompts=2, sharpness=1.0, unigram=np.linspace(0.5, -0.5, 7), end=0.3)
+    model = Bigram(
+        7, 4, seed=3, prompts=2, sharpness=1.0, unigram=np.linspace(0.5, -0.5, 7), end=0.3
+    )
     wanted = np.zeros((2, 7), dtype=np.bool_)
     wanted[0, 2] = wanted[1, [1, 4]] = wanted[1, 6] = True
 
@@ -41,12 +62,16 @@ def test_expectations_without_enumeration_are_those_of_all_sequences() -> None:
     delta = np.random.default_rng(0).standard_normal(7)
     found = model.exactly(delta, wanted, [0, 1])
     assert found.mass.sum(axis=(1, 2)) == pytest.approx([1.0, 1.0], abs=1e-12)
-    assert found.mean(value) == pytest.approx(Exact(model, reward).expected_reward(delta), abs=1e-12)
+    assert found.mean(value) == pytest.approx(
+        Exact(model, reward).expected_reward(delta), abs=1e-12
+    )
 
 
 def test_the_naive_cut_centres_over_the_whole_vocabulary() -> None:
     """A bias above the mean everywhere it was seen keeps the tokens farthest from that mean, minus it, rounded if asked."""
-    rollouts = ExactModel(12, 4, end=True, seed=1).rollouts(200, lambda tokens, prompt: -float(len(tokens)), 2)
+    rollouts = ExactModel(12, 4, end=True, seed=1).rollouts(
+        200, lambda tokens, prompt: -float(len(tokens)), 2
+    )
     fit = projection(rollouts, l2=1.0)
     full = np.zeros(40)
     full[fit.token_ids] = fit.delta + 0.0
@@ -61,7 +86,9 @@ def test_every_row_keeps_its_limit() -> None:
     """Entries and whole numbers hold for every kind; more entries keep more of the divergence; the full vector keeps all of it."""
     problem = PROBLEMS["gated"]
     model = ExactModel(60, 6, end=True, seed=1, prompts=4)
-    rollouts = model.rollouts(400, lambda tokens, prompt: problem.score(prompt % 2 == 0, len(tokens)), 2, top=15)
+    rollouts = model.rollouts(
+        400, lambda tokens, prompt: problem.score(prompt % 2 == 0, len(tokens)), 2, top=15
+    )
     found = rows(rollouts, NextToken.of(rollouts), 60, Learning(0.5, 5.0, (3, 20)))
     assert [row.kind for row in found] == [BASE, FULL, *KINDS * 4]
     assert found[0].kept == 0
@@ -107,7 +134,9 @@ def test_what_is_common_to_two_policies_cancels() -> None:
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
     """Two problems on a model of 200 tokens."""
-    plan = Plan(("gated", "length"), vocabularies=(200,), seeds=(1,), rollouts=400, entries=(10, 30, 300))
+    plan = Plan(
+        ("gated", "length"), vocabularies=(200,), seeds=(1,), rollouts=400, entries=(10, 30, 300)
+    )
     return measure(plan)
 
 
@@ -125,7 +154,11 @@ def test_limits_beyond_the_vocabulary_are_left_out(cases: list[Case]) -> None:
 def test_the_whole_bench_resumes_and_reports(tmp_path: Path) -> None:
     """Against an exact server: every row is judged, a second run asks for nothing, and more samples ask for those alone."""
     splits = (("train", range(6)), ("validation", range(6, 8)), ("test", range(8, 13)))
-    lines = [{"prompt": f"question {n}", "answer": "a", "split": name} for name, numbers in splits for n in numbers]
+    lines = [
+        {"prompt": f"question {n}", "answer": "a", "split": name}
+        for name, numbers in splits
+        for n in numbers
+    ]
     data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     profile.write_text('extends = "llamacpp"\nname = "own"\n')
@@ -149,11 +182,17 @@ def test_the_whole_bench_resumes_and_reports(tmp_path: Path) -> None:
         assert asked(server) == first
         assert [each.direct for each in again[0]] == [each.direct for each in found]
         stored = asyncio.run(run(server, None))
-        for one, other in zip(stored[0], found, strict=True):  # rows with one bias share completions
+        for one, other in zip(
+            stored[0], found, strict=True
+        ):  # rows with one bias share completions
             assert one.drawn.reward.shape >= other.drawn.reward.shape
         assert asked(server) == first
         asyncio.run(run(server, Samples(1, 3, 3)))
-        biases = {tuple(sorted(each.row.bias.items())) for each in found if each.row.entries in (None, 30, 300)}
+        biases = {
+            tuple(sorted(each.row.bias.items()))
+            for each in found
+            if each.row.entries in (None, 30, 300)
+        }
         assert asked(server) - first == 5 * len(biases)
     assert [each.row.kind for each in found] == [BASE, FULL, *KINDS * 6]
     assert found[1].drawn.reward.shape == (5, 2)
@@ -165,7 +204,9 @@ def test_the_whole_bench_resumes_and_reports(tmp_path: Path) -> None:
     # 12 tokens: 30 entries hold the full vector, so that it is drawn once and counts as one policy
     assert everything[f"{COMPILED} 30"].row.bias == found[1].row.bias
     assert everything[f"{COMPILED} 30"].direct == found[1].direct
-    assert everything[f"{COMPILED} 30"].pooled.share == everything[f"{REFITTED} 30"].pooled.share == 1
+    assert (
+        everything[f"{COMPILED} 30"].pooled.share == everything[f"{REFITTED} 30"].pooled.share == 1
+    )
     assert pool.mean_weight == pytest.approx(np.ones(len(found)), abs=0.5)
     text = local_text(found, pool, "T/len")
     assert sum(line.startswith("| ") for line in text.splitlines()) == 2 + len(found)
@@ -175,7 +216,11 @@ def test_the_whole_bench_resumes_and_reports(tmp_path: Path) -> None:
 def test_a_pooled_mean_is_the_truth_within_its_noise(tmp_path: Path) -> None:
     """Completions of all policies, reweighted, tell the exact mean of each of them; a bias that nobody sampled much is told too."""
     splits = (("train", range(6)), ("validation", range(6, 8)), ("test", range(8, 11)))
-    lines = [{"prompt": f"question {n}", "answer": "a", "split": name} for name, numbers in splits for n in numbers]
+    lines = [
+        {"prompt": f"question {n}", "answer": "a", "split": name}
+        for name, numbers in splits
+        for n in numbers
+    ]
     data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     profile.write_text('extends = "llamacpp"\nname = "own"\n')
@@ -184,9 +229,22 @@ def test_a_pooled_mean_is_the_truth_within_its_noise(tmp_path: Path) -> None:
     async def run(server: ExactServer) -> tuple[list[Measured], Pooled]:
         async with connect(str(profile), base_url=server.base_url, max_tokens=4) as session:
             with RolloutStore(tmp_path / "rollouts.db") as store:
-                trials = Trials(session, store, await session.tokenizer(), parse_reward("length", max_tokens=4), Silent(), 5)
+                trials = Trials(
+                    session,
+                    store,
+                    await session.tokenizer(),
+                    parse_reward("length", max_tokens=4),
+                    Silent(),
+                    5,
+                )
                 plan = local.Plan(samples=10, top_logprobs=5)
-                return await measure_local(trials, load_task(data=data), plan, Learning(0.5, 5.0, (2,)), Samples(10, 10, 25))
+                return await measure_local(
+                    trials,
+                    load_task(data=data),
+                    plan,
+                    Learning(0.5, 5.0, (2,)),
+                    Samples(10, 10, 25),
+                )
 
     with ExactServer(model) as server:
         found, pool = asyncio.run(run(server))

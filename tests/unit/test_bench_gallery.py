@@ -15,7 +15,15 @@ import pytest
 from bench.gallery import optimiser, page
 from bench.gallery.page import curves, index, points, write_page
 from bench.gallery.pairs import first_letter, judged, question, shuffled, verdicts
-from bench.gallery.rewards import FAMILIES, little_slop, one_script, quoted, record, slop, stripped_record
+from bench.gallery.rewards import (
+    FAMILIES,
+    little_slop,
+    one_script,
+    quoted,
+    record,
+    slop,
+    stripped_record,
+)
 from bench.gallery.uses import LAST, USES, Place, Step
 from bench.gallery.variants import meant, variants
 from bench.gallery.writing import compared, judgement, repetition, stored
@@ -40,7 +48,12 @@ def completion(text: str) -> Completion:
     none = np.zeros(0)
     table = np.zeros((0, 0))
     return Completion(
-        text, "stop", none.astype(np.int32), none.astype(np.float32), table.astype(np.int32), table.astype(np.float32)
+        text,
+        "stop",
+        none.astype(np.int32),
+        none.astype(np.float32),
+        table.astype(np.int32),
+        table.astype(np.float32),
     )
 
 
@@ -49,11 +62,17 @@ def place(folder: Path) -> Place:
     data = folder / "data"
     data.mkdir()
     for name in ("agnews", "rte", "sst2", "trec"):
-        rows = ({"prompt": f"{split} {number}", "answer": "a", "split": split} for split in LINES for number in range(LINES[split]))
+        rows = (
+            {"prompt": f"{split} {number}", "answer": "a", "split": split}
+            for split in LINES
+            for number in range(LINES[split])
+        )
         (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (data / "gsm8k").mkdir()
     for name in ("train", "test"):
-        (data / "gsm8k" / f"{name}.jsonl").write_text(json.dumps({"question": "How many?", "answer": "It is #### 1,001"}) + "\n")
+        (data / "gsm8k" / f"{name}.jsonl").write_text(
+            json.dumps({"question": "How many?", "answer": "It is #### 1,001"}) + "\n"
+        )
     model = folder / "second.gguf"
     model.write_bytes(b"")
     return Place(("--provider", "local"), folder / "out", data, model)
@@ -63,7 +82,9 @@ def place(folder: Path) -> Place:
 def test_every_command_is_taken(name: str, tmp_path: Path) -> None:
     """Its options are parsed as ``blb`` parses them, its results have names of their own, and one of them is shown."""
     steps = USES[name].steps(place(tmp_path))
-    above = click.Context(main, **main.context_settings)  # a command keeps the help option of its first context
+    above = click.Context(
+        main, **main.context_settings
+    )  # a command keeps the help option of its first context
     for step in steps:
         if step.program:
             for word in step.words:
@@ -73,7 +94,11 @@ def test_every_command_is_taken(name: str, tmp_path: Path) -> None:
             continue
         command = main.get_command(above, step.words[0])
         assert command is not None
-        made = [str(word).partition("=")[2] or word for word in step.words if word.endswith(("bias.json", "learned.json"))]
+        made = [
+            str(word).partition("=")[2] or word
+            for word in step.words
+            if word.endswith(("bias.json", "learned.json"))
+        ]
         for path in made:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text("{}")
@@ -84,12 +109,21 @@ def test_every_command_is_taken(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "strict", "stripped"),
-    [(OBJECT, 1, 1), (f"```json\n{OBJECT}\n```", 0, 1), ("```json\n{}\n```", 0, 0), (f"Here it is: {OBJECT}", 0, 0), ("", 0, 0)],
+    [
+        (OBJECT, 1, 1),
+        (f"```json\n{OBJECT}\n```", 0, 1),
+        ("```json\n{}\n```", 0, 0),
+        (f"Here it is: {OBJECT}", 0, 0),
+        ("", 0, 0),
+    ],
 )
 def test_a_record_is_parsed_as_a_client_would(text: str, strict: float, stripped: float) -> None:
     """Strictly, and by one that takes fences off."""
     example = Example("1", Prompt.user("p"), (OBJECT,))
-    assert (record(example, completion(text)), stripped_record(example, completion(text))) == (strict, stripped)
+    assert (record(example, completion(text)), stripped_record(example, completion(text))) == (
+        strict,
+        stripped,
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +144,9 @@ def test_slop_is_found_in_all_its_forms(text: str, found: list[str]) -> None:
 def test_slop_is_counted_for_each_hundred_words() -> None:
     """A text of fewer than twenty words is as bad as one with ten."""
     example = Example("1", Prompt.user("p"), ())
-    assert little_slop(example, completion("word " * 48 + "— bustling serenity")) == pytest.approx(-6)
+    assert little_slop(example, completion("word " * 48 + "— bustling serenity")) == pytest.approx(
+        -6
+    )
     assert little_slop(example, completion("word " * 20)) == 0
     assert little_slop(example, completion("word " * 19)) == -10
 
@@ -131,7 +167,10 @@ def test_a_repeated_trigram_counts_from_its_second_time() -> None:
 
 def test_the_measures_are_means_with_the_difference_marked() -> None:
     """Per hundred words, over prompts; the mark is of a difference beyond chance."""
-    plain, rich = [[completion("word " * 50)] for _ in range(12)], [[completion("lush " * 50)] for _ in range(12)]
+    plain, rich = (
+        [[completion("word " * 50)] for _ in range(12)],
+        [[completion("lush " * 50)] for _ in range(12)],
+    )
     table = compared({"base": plain, "bias": rich}, ("stock words and phrases", "words"))
     assert table["head"] == ["policy", "stock words and phrases", "words"]
     assert table["rows"][0] == ["base", "0.00 (0.00 to 0.00)", "50.00 (50.00 to 50.00)"]
@@ -183,23 +222,50 @@ def test_a_judge_that_reads_is_believed() -> None:
 
 def test_the_first_letter_is_one_of_two() -> None:
     """Its probability among both, spellings with a space counted; a judge that says neither is refused."""
-    ids, logprobs = np.array([[1, 2, 3]], dtype=np.int32), np.log(np.array([[0.3, 0.2, 0.1]], dtype=np.float32))
-    told = Completion("A", "length", ids[0, :1], logprobs[0, :1], ids, logprobs, token_bytes={1: b"A", 2: b"B", 3: b" A"})
+    ids, logprobs = (
+        np.array([[1, 2, 3]], dtype=np.int32),
+        np.log(np.array([[0.3, 0.2, 0.1]], dtype=np.float32)),
+    )
+    told = Completion(
+        "A",
+        "length",
+        ids[0, :1],
+        logprobs[0, :1],
+        ids,
+        logprobs,
+        token_bytes={1: b"A", 2: b"B", 3: b" A"},
+    )
     assert first_letter(told) == pytest.approx(4 / 6)
     with pytest.raises(CorruptResponse, match="neither A nor B"):
-        first_letter(Completion("x", "length", ids[0, :1], logprobs[0, :1], ids, logprobs, token_bytes={1: b"x"}))
+        first_letter(
+            Completion(
+                "x", "length", ids[0, :1], logprobs[0, :1], ids, logprobs, token_bytes={1: b"x"}
+            )
+        )
 
 
 def test_learned_tokens_are_told_from_the_hand_list() -> None:
     """By what they stood in; a token that mostly stands elsewhere is no part of it."""
-    raw = {1: b" lush", 2: b" whisper", 3: b"ing", 4: b" the", 5: " —".encode(), 6: b"Lush", 7: b" once", 8: b" upon", 9: b" a"}
+    raw = {
+        1: b" lush",
+        2: b" whisper",
+        3: b"ing",
+        4: b" the",
+        5: " —".encode(),
+        6: b"Lush",
+        7: b" once",
+        8: b" upon",
+        9: b" a",
+    }
     raw |= {10: b" time", 11: b" serene", 12: b" gold", 13: b"en"}
     drawn = [[6, 1, 4, 2, 3, 4, 5, 4, 7, 8, 9, 10, 9, 4, 9, 3, 4, 3, 4, 3, 4, 12, 13]] * 3
     counted = meant(([(token, raw[token]) for token in row] for row in drawn), slop)
     assert (counted[3].seen, counted[3].counted, counted[3].mostly) == (12, 3, False)
     assert counted[2].inside == {("word", "whispering"): 3}
     bias = {1: -3.0, 2: -2.5, 3: -2.2, 5: -2.0, 6: -1.5, 7: -1.0, 12: -0.8, 11: -0.5, 4: 1.0}
-    found, others = variants(bias, {token: text.decode() for token, text in raw.items()}, counted, [1], FAMILIES)
+    found, others = variants(
+        bias, {token: text.decode() for token, text in raw.items()}, counted, [1], FAMILIES
+    )
     assert [(each.text, each.hand_list) for each in found] == [
         (" lush", "on it"),
         (" whisper", "missing: a form of 'whispers'"),
@@ -228,7 +294,9 @@ def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
                 for arm in arms:
                     texts = await stored(trials, arm, examples, 2)
                     assert [len(row) for row in texts] == [2, 2, 2]
-                    assert [row[0].text for row in texts] == [each and each.text for each in first[arm.name]]
+                    assert [row[0].text for row in texts] == [
+                        each and each.text for each in first[arm.name]
+                    ]
                 return len(server.requests) - before
 
     with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
@@ -253,13 +321,18 @@ def test_an_answer_in_one_script(text: str, right: float) -> None:
 def test_a_quote_is_held() -> None:
     """As it was asked for."""
     example = Example("1", Prompt.user("p"), ("你好",))
-    assert (quoted(example, completion("네: 你好!")), quoted(example, completion("네: 好你"))) == (1, 0)
+    assert (quoted(example, completion("네: 你好!")), quoted(example, completion("네: 好你"))) == (
+        1,
+        0,
+    )
 
 
 def test_a_prompt_optimiser_pays_once_for_an_answer() -> None:
     """Its instruction goes where ``blb eval`` puts one, and what was asked before is not asked again."""
     loop = asyncio.new_event_loop()
-    examples = [Example(str(number), Prompt.user(f"question {number}"), ("a",)) for number in range(3)]
+    examples = [
+        Example(str(number), Prompt.user(f"question {number}"), ("a",)) for number in range(3)
+    ]
     with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
         opened = Session(load_profile("llamacpp"), base_url=server.base_url)
         session = loop.run_until_complete(opened.__aenter__())
@@ -268,11 +341,18 @@ def test_a_prompt_optimiser_pays_once_for_an_answer() -> None:
         assert asker.answers("Be brief.", examples[:2]) == first[:2]
         asker.answers("Be long.", examples[:1])
         loop.run_until_complete(opened.__aexit__(None, None, None))
-        said = [body["messages"][-1]["content"] for path, body in server.calls if path == "/v1/chat/completions"]
+        said = [
+            body["messages"][-1]["content"]
+            for path, body in server.calls
+            if path == "/v1/chat/completions"
+        ]
     loop.close()
     assert asker.calls == 4
     assert sorted(said) == [
-        *(f"question {number} Be {how}." for number, how in ((0, "brief"), (0, "long"), (1, "brief"), (2, "brief")))
+        *(
+            f"question {number} Be {how}."
+            for number, how in ((0, "brief"), (0, "long"), (1, "brief"), (2, "brief"))
+        )
     ]
     assert asker.score(examples[0], completion("an a")) == 1
 
@@ -283,7 +363,13 @@ def _policy(name: str, bias: str | None, mean: float) -> dict[str, Any]:
 
 
 def _compared(base: str, verdict: str) -> dict[str, Any]:
-    return {"setting": "greedy", "metric": "accuracy", "base": base, "other": "bias", "verdict": verdict}
+    return {
+        "setting": "greedy",
+        "metric": "accuracy",
+        "base": base,
+        "other": "bias",
+        "verdict": verdict,
+    }
 
 
 def test_a_long_instruction_is_cut() -> None:
@@ -310,7 +396,9 @@ def test_right_answers_stand_beside_another_reward() -> None:
     text = page._section("T", short | {"policies": policies})
     assert "| short | right | tokens | learned bias against it |\n|---|---|---|---|---|\n" in text
     assert "| rival | 4.00 (4.00 to 4.00) | 0.50 |  |  |" in text
-    assert "| right |" not in page._section("T", short | {"label": "accuracy", "policies": policies})
+    assert "| right |" not in page._section(
+        "T", short | {"label": "accuracy", "policies": policies}
+    )
     del policies[0]["metrics"]["accuracy"]
     assert "| right |" not in page._section("T", short | {"policies": policies})
 
@@ -322,23 +410,39 @@ def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
     document = {
         "model": "/models/tiny.gguf",
         "label": "accuracy",
-        "policies": [_policy("base", None, 0.2), _policy("bias", "bias", 0.6), _policy("labels only", None, 0.7)],
+        "policies": [
+            _policy("base", None, 0.2),
+            _policy("bias", "bias", 0.6),
+            _policy("labels only", None, 0.7),
+        ],
         "comparisons": [_compared("base", "HELPS"), _compared("labels only", "HURTS")],
         "summary": ["Greedy, labels only alone WINS over bias."],
     }
     done = [
         (
-            Step("eval", ("eval", f"{at.out}/bias.json", "--data", f"{at.data}/rte.jsonl"), "Topics"),
+            Step(
+                "eval", ("eval", f"{at.out}/bias.json", "--data", f"{at.data}/rte.jsonl"), "Topics"
+            ),
             {"code": 0, "seconds": 60, "document": document},
         ),
-        (Step("broken", ("fit", "--model", "/models/tiny.gguf")), {"code": 2, "seconds": 1, "error": ["Error: no such model"]}),
+        (
+            Step("broken", ("fit", "--model", "/models/tiny.gguf")),
+            {"code": 2, "seconds": 1, "error": ["Error: no such model"]},
+        ),
         (
             Step("texts", ("--data", f"{at.data}/rte.jsonl"), program=("python", "-m", "counting")),
             {
                 "code": 0,
                 "seconds": 1,
                 "document": {
-                    "tables": [{"title": "Texts", "head": ["policy", "words"], "rows": [["a|b", "3"]], "notes": ["Few."]}]
+                    "tables": [
+                        {
+                            "title": "Texts",
+                            "head": ["policy", "words"],
+                            "rows": [["a|b", "3"]],
+                            "notes": ["Few."],
+                        }
+                    ]
                 },
             },
         ),
@@ -352,11 +456,22 @@ def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
     assert "## Texts\n\n| policy | words |\n| --- | --- |\n| a\\|b | 3 |\n\n- Few.\n" in text
     assert (tmp_path / "pages" / "decisions.svg").read_text().count("labels only")
     row = index(tmp_path / "pages").splitlines()[-1]
-    assert row == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels only |"
+    assert (
+        row
+        == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels only |"
+    )
 
 
-def _evaluation(*policies: dict[str, Any], compared: tuple[dict[str, Any], ...] = (), said: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"model": "tiny", "label": "accuracy", "policies": list(policies), "comparisons": list(compared), "summary": list(said)}
+def _evaluation(
+    *policies: dict[str, Any], compared: tuple[dict[str, Any], ...] = (), said: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    return {
+        "model": "tiny",
+        "label": "accuracy",
+        "policies": list(policies),
+        "comparisons": list(compared),
+        "summary": list(said),
+    }
 
 
 def test_labels_are_counted_in_all(tmp_path: Path) -> None:
@@ -364,14 +479,24 @@ def test_labels_are_counted_in_all(tmp_path: Path) -> None:
     at = place(tmp_path)
     steps = {step.name: step for step in USES["labels"].steps(at)}
     for number, learned in ((10, 7), (30, 20)):
-        asked = [json.loads(line) for line in (at.out / f"trec_{number}.jsonl").read_text().splitlines()]
-        whole = [json.loads(line) for line in (at.out / f"trec_{number}_all.jsonl").read_text().splitlines()]
+        asked = [
+            json.loads(line) for line in (at.out / f"trec_{number}.jsonl").read_text().splitlines()
+        ]
+        whole = [
+            json.loads(line)
+            for line in (at.out / f"trec_{number}_all.jsonl").read_text().splitlines()
+        ]
         sizes = {split: sum(row["split"] == split for row in asked) for split in LINES}
         assert sizes == {"train": learned, "validation": number - learned, "test": LINES["test"]}
-        assert [row["prompt"] for row in whole if row["split"] == "train"] == [row["prompt"] for row in asked[:number]]
+        assert [row["prompt"] for row in whole if row["split"] == "train"] == [
+            row["prompt"] for row in asked[:number]
+        ]
         assert [row for row in whole if row["split"] == "test"] == asked[number:]
         judged = steps[f"trec_{number}_eval"]
-        assert (judged.labels, str(at.out / f"trec_{number}_all.jsonl") in judged.words) == (number, True)
+        assert (judged.labels, str(at.out / f"trec_{number}_all.jsonl") in judged.words) == (
+            number,
+            True,
+        )
 
 
 def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
@@ -379,7 +504,10 @@ def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     at, fixed = place(tmp_path), [_policy("fixed", "fixed", mean) for mean in (0.4, 0.6)]
     few = _evaluation(
-        _policy("base", None, 0.2), fixed[0], _policy("rival", None, 0.5), said=("Greedy, rival alone WINS over fixed.",)
+        _policy("base", None, 0.2),
+        fixed[0],
+        _policy("rival", None, 0.5),
+        said=("Greedy, rival alone WINS over fixed.",),
     )
     many = _evaluation(
         _policy("base", None, 0.2),
@@ -388,22 +516,40 @@ def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
         _policy("rival", None, 0.5),
         _policy("late", None, 0.3),
         compared=(
-            {"setting": "greedy", "metric": "accuracy", "base": "rival", "other": "fixed", "verdict": "NO EVIDENCE"},
-            {"setting": "greedy", "metric": "accuracy", "base": "rival", "other": "words", "verdict": "HELPS"},
+            {
+                "setting": "greedy",
+                "metric": "accuracy",
+                "base": "rival",
+                "other": "fixed",
+                "verdict": "NO EVIDENCE",
+            },
+            {
+                "setting": "greedy",
+                "metric": "accuracy",
+                "base": "rival",
+                "other": "words",
+                "verdict": "HELPS",
+            },
         ),
         said=("Greedy, fixed is not shown to change the reward.",),
     )
     done: list[tuple[Step, dict[str, Any]]] = [
         (Step("many", (), "Kinds", labels=300), {"code": 0, "seconds": 1, "document": many}),
         (Step("few", (), "Kinds", labels=10), {"code": 0, "seconds": 1, "document": few}),
-        (Step("failed", (), "Kinds", labels=30), {"code": 2, "seconds": 1, "error": ["Error: none"]}),
+        (
+            Step("failed", (), "Kinds", labels=30),
+            {"code": 2, "seconds": 1, "error": ["Error: none"]},
+        ),
         (
             Step("declined", ("fit", "--depends-on", "words")),
             {"code": 0, "seconds": 1, "document": {"status": "HELPS", "chosen": {"l2": 1.0}}},
         ),
     ]
     found = points(curves(done)["Kinds"], "greedy")
-    means = {name: {number: mean["mean"] for number, mean in each.items()} for name, each in found.items()}
+    means = {
+        name: {number: mean["mean"] for number, mean in each.items()}
+        for name, each in found.items()
+    }
     assert means == {
         "base": {10: 0.2, 300: 0.2},
         "fixed": {10: 0.4, 300: 0.6},
@@ -421,9 +567,15 @@ def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
     assert "| **words** |  | 0.70 (0.60 to 0.80) |\n" in text
     assert "| rival |  | fixed level, words wins |\n" in text
     assert "not shown to change" not in text
-    assert "- Fit `declined`: HELPS; declined to depend on the prompt, the bias is a fixed one (1 s)." in text
+    assert (
+        "- Fit `declined`: HELPS; declined to depend on the prompt, the bias is a fixed one (1 s)."
+        in text
+    )
     drawn = (tmp_path / "pages" / "labels-curve.svg").read_text()
-    assert all(word in drawn for word in ("Kinds, greedy", "labelled examples", "<!-- words -->", "<!-- rival -->"))
+    assert all(
+        word in drawn
+        for word in ("Kinds, greedy", "labelled examples", "<!-- words -->", "<!-- rival -->")
+    )
     rows = [row["title"] for row in json.loads((tmp_path / "pages" / "labels.json").read_text())]
     assert rows == ["Kinds, 10 labels", "Kinds, 300 labels", "Kinds, 300 labels"]
 
@@ -431,8 +583,12 @@ def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
 def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> None:
     """In their number; they are asked as the generated ones are."""
     USES["school"].steps(place(tmp_path))
-    rows = [json.loads(line) for line in (tmp_path / "out" / "problems.jsonl").read_text().splitlines()]
-    assert [(row["answer"], row["split"]) for row in rows] == [(["1001", "1,001"], split) for split in ("train", "test")]
+    rows = [
+        json.loads(line) for line in (tmp_path / "out" / "problems.jsonl").read_text().splitlines()
+    ]
+    assert [(row["answer"], row["split"]) for row in rows] == [
+        (["1001", "1,001"], split) for split in ("train", "test")
+    ]
     right = parse_reward("correct-and-short", max_tokens=9, correct=LAST)
     example = Example("1", Prompt.user(rows[0]["prompt"]), tuple(rows[0]["answer"]))
     texts = {
@@ -443,5 +599,7 @@ def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> No
         "11,001": False,
         "1001 of 2": False,
     }
-    assert {text: right.value(right.score(example, completion(text))) > 0 for text in texts} == texts
+    assert {
+        text: right.value(right.score(example, completion(text))) > 0 for text in texts
+    } == texts
     assert rows[0]["prompt"].endswith("then write 'Answer:' and the number.")

@@ -26,8 +26,14 @@ from blackbox_lb.tasks.load import load_task
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     """One task of 40 training rows."""
-    rows = [{"prompt": f"Which is {i}? Answer with one word.", "answer": "entity", "split": "train"} for i in range(40)]
-    rows += [{"prompt": f"Which is {split}?", "answer": "person", "split": split} for split in ("validation", "test")]
+    rows = [
+        {"prompt": f"Which is {i}? Answer with one word.", "answer": "entity", "split": "train"}
+        for i in range(40)
+    ]
+    rows += [
+        {"prompt": f"Which is {split}?", "answer": "person", "split": split}
+        for split in ("validation", "test")
+    ]
     (tmp_path / "trec.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return Place("m", ("--provider", "local"), tmp_path / "out", tmp_path, "folder")
 
@@ -38,7 +44,10 @@ def test_jobs_come_after_those_they_need(place: Place) -> None:
     names = [job.name for job in found]
     assert len(set(names)) == len(names)
     assert all(names.index(job.needs) < names.index(job.name) for job in found if job.needs)
-    draws = [place.out.joinpath("data", f"trec_30_{draw}.jsonl").read_text().splitlines() for draw in range(jobs.DRAWS[30])]
+    draws = [
+        place.out.joinpath("data", f"trec_30_{draw}.jsonl").read_text().splitlines()
+        for draw in range(jobs.DRAWS[30])
+    ]
     assert {len(each) for each in draws} == {32}
     assert len(set(map(tuple, draws))) == len(draws)
 
@@ -50,7 +59,10 @@ def test_gsm8k_is_collected_for_a_share_of_the_time_and_learned_from_as_it_is(pl
     for split in ("train", "test"):
         (place.data / "gsm8k" / f"{split}.jsonl").write_text(f"{row}\n")
     collect, *fits = jobs.gsm8k(place)
-    assert json.loads((place.out / "data" / "gsm8k.jsonl").read_text().splitlines()[0])["answer"] == "1001"
+    assert (
+        json.loads((place.out / "data" / "gsm8k.jsonl").read_text().splitlines()[0])["answer"]
+        == "1001"
+    )
     assert (collect.until, [each.takes_less for each in fits]) == (0.6, [True, True])
     assert fits[0].command.count("--alpha") == 8
     above = click.Context(main, **main.context_settings)
@@ -61,7 +73,9 @@ def test_gsm8k_is_collected_for_a_share_of_the_time_and_learned_from_as_it_is(pl
         assert "--only-stored" in job.command or job is collect
 
 
-def test_a_job_ends_at_its_share_of_the_time_and_the_next_takes_what_is_there(tmp_path: Path) -> None:
+def test_a_job_ends_at_its_share_of_the_time_and_the_next_takes_what_is_there(
+    tmp_path: Path,
+) -> None:
     """The first is interrupted with most of the time left and has no exit code; the second runs all the same."""
     done = {name: threading.Event() for name in ("first", "second")}
     begin = time.monotonic()
@@ -80,7 +94,9 @@ def test_the_live_tests_run_under_both_runners(place: Place) -> None:
     assert Path(found[0].command[1]).is_file()
     (job,) = jobs.overhead(place)
     assert job.needs == "m_trec"
-    overhead.make_context("steps", [__file__ if word.endswith("bias.json") else word for word in job.command[1:]])
+    overhead.make_context(
+        "steps", [__file__ if word.endswith("bias.json") else word for word in job.command[1:]]
+    )
 
 
 def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
@@ -91,7 +107,9 @@ def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
         store.execute("INSERT INTO t VALUES (7)")
         store.commit()
         program.copy_store(tmp_path / "rollouts.db", tmp_path / "own" / "rollouts.db")
-    assert sqlite3.connect(tmp_path / "own" / "rollouts.db").execute("SELECT x FROM t").fetchall() == [(7,)]
+    assert sqlite3.connect(tmp_path / "own" / "rollouts.db").execute(
+        "SELECT x FROM t"
+    ).fetchall() == [(7,)]
     program.copy_store(tmp_path / "absent.db", tmp_path / "none" / "rollouts.db")
     assert not (tmp_path / "none" / "rollouts.db").exists()
 
@@ -109,7 +127,15 @@ def test_a_job_whose_need_was_cut_off_is_left_for_later(tmp_path: Path) -> None:
 
 
 def _row(setting: str, base: float, biased: float) -> dict[str, Any]:
-    return {"setting": setting, "metric": "contains", "base": base, "biased": biased, "low": 0.0, "high": 0.1, "verdict": "HELPS"}
+    return {
+        "setting": setting,
+        "metric": "contains",
+        "base": base,
+        "biased": biased,
+        "low": 0.0,
+        "high": 0.1,
+        "verdict": "HELPS",
+    }
 
 
 def test_tables_hold_greedy_rows_and_means_over_draws(tmp_path: Path) -> None:
@@ -117,15 +143,26 @@ def test_tables_hold_greedy_rows_and_means_over_draws(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for name, biased in (("m_trec", 0.5), ("m_trec_30_0_words", 0.6), ("m_trec_30_1_words", 0.8)):
         (out / name).mkdir(parents=True)
-        beside = [{"against": "fixed bias", "base": 0.5}, {"against": "classifier on words", "base": 0.4}]
+        beside = [
+            {"against": "fixed bias", "base": 0.5},
+            {"against": "classifier on words", "base": 0.4},
+        ]
         verdict = [_row("temperature 1", 0.1, 0.2), _row("greedy", 0.3, biased)]
-        (out / name / "result.json").write_text(json.dumps({"verdict": verdict, "beside": beside, "usage": None}))
+        (out / name / "result.json").write_text(
+            json.dumps({"verdict": verdict, "beside": beside, "usage": None})
+        )
     (out / "m_trec" / "rollouts.db").write_bytes(bytes(program.LARGEST + 1))
-    done = CliRunner().invoke(program.main, [str(out), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e", "--summary"])
+    done = CliRunner().invoke(
+        program.main,
+        [str(out), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e", "--summary"],
+    )
     assert done.exit_code == 0, done.output
     table = (out / "summary.md").read_text()
     assert "| m_trec | 0.300 | 0.500 |" in table
-    assert "| m_trec | 30 | words | 2 | 0.500 ± 0.000 | 0.700 ± 0.100 | 0.400 ± 0.000 | 2 | +0.200 |" in table
+    assert (
+        "| m_trec | 30 | words | 2 | 0.500 ± 0.000 | 0.700 ± 0.100 | 0.400 ± 0.000 | 2 | +0.200 |"
+        in table
+    )
     with tarfile.open(tmp_path / "out.tar.gz") as archive:
         assert {"out/summary.json", "out/m_trec/result.json"} <= set(archive.getnames())
         assert "out/m_trec/rollouts.db" not in archive.getnames()
@@ -142,7 +179,9 @@ def test_shares_of_records() -> None:
     assert contradicts("person", "It asks for an entity.", TASKS["trec"])
     assert not contradicts("person", "A person, not an entity.", TASKS["trec"])
     shares = dict(summary._shares(said, ["person"] * 3, "trec"))
-    assert shares == pytest.approx({"parses": 2 / 3, "right": 1 / 3, "contradicts": 1 / 3} | {list(shares)[3]: 1 / 3})
+    assert shares == pytest.approx(
+        {"parses": 2 / 3, "right": 1 / 3, "contradicts": 1 / 3} | {list(shares)[3]: 1 / 3}
+    )
 
 
 def test_groups_want_opposite_things(place: Place) -> None:

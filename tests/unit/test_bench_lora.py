@@ -42,7 +42,9 @@ class Tokenizer:
         ([END], "", 1, "stop"),
     ],
 )
-def test_a_completion_ends_where_a_server_ends_it(ids: list[int], text: str, tokens: int, finish: str) -> None:
+def test_a_completion_ends_where_a_server_ends_it(
+    ids: list[int], text: str, tokens: int, finish: str
+) -> None:
     """At the end token, at the limit, or before the first stop text, counted with the token that completes it."""
     found = cut(Tokenizer(), ids, ["\nQuestion:", "Question:"], ENDS)
     assert (found.text.removesuffix("\n"), found.n_tokens) == (text.removesuffix("\n"), tokens)
@@ -52,12 +54,21 @@ def test_a_completion_ends_where_a_server_ends_it(ids: list[int], text: str, tok
 
 def test_rewards_of_a_batch_are_the_papers() -> None:
     """1{correct} for accuracy and 1{correct} T/length for compression, of the example that each completion belongs to."""
-    examples = [Example("a", Prompt.user("2 + 2"), ("four",)), Example("b", Prompt.user("2 + 3"), ("five",))]
-    batch = {"completion_ids": [[1, END], [1, END], [2, 2, 2, END]], "number": [0, 1, 1], "prompts": ["", "", ""]}
+    examples = [
+        Example("a", Prompt.user("2 + 2"), ("four",)),
+        Example("b", Prompt.user("2 + 3"), ("five",)),
+    ]
+    batch = {
+        "completion_ids": [[1, END], [1, END], [2, 2, 2, END]],
+        "number": [0, 1, 1],
+        "prompts": ["", "", ""],
+    }
     wanted = {"log-accuracy": [1.0, 0.0, 1.0], "correct-and-short": [8.0, 0.0, 4.0]}
     for spec, values in wanted.items():
         reward = parse_reward(spec, max_tokens=16)
-        assert reward_function(examples, reward, Tokenizer(), [], ENDS)(**batch) == pytest.approx(values)
+        assert reward_function(examples, reward, Tokenizer(), [], ENDS)(**batch) == pytest.approx(
+            values
+        )
 
 
 def test_checkpoints_are_chosen_by_the_goal_of_the_table() -> None:
@@ -68,7 +79,11 @@ def test_checkpoints_are_chosen_by_the_goal_of_the_table() -> None:
         return outcome_of(PolicyScores(rows, rows, tuple(np.array([tokens]) for _ in right)))
 
     base = outcome([1, 0, 1, 0] * 10, 100)
-    tried = [outcome([1, 1, 1, 0] * 10, 90), outcome([1, 0, 1, 0] * 10, 50), outcome([0, 0, 0, 0] * 10, 5)]
+    tried = [
+        outcome([1, 1, 1, 0] * 10, 90),
+        outcome([1, 0, 1, 0] * 10, 50),
+        outcome([0, 0, 0, 0] * 10, 5),
+    ]
     assert Goal(load_configuration("accuracy").objective).ranking(base, tried)[0] == 0  # type: ignore[arg-type]
     assert Goal(load_configuration("compression").objective).ranking(base, tried)[0] == 1  # type: ignore[arg-type]
 
@@ -88,4 +103,7 @@ def test_a_run_has_the_papers_steps_unless_told_fewer() -> None:
 
 def test_a_prompt_goes_without_a_template() -> None:
     """What the harness wrote is what the model reads."""
-    assert prompt_text(Example("a", Prompt.user("Question: 2 + 2\nAnswer:"))) == "Question: 2 + 2\nAnswer:"
+    assert (
+        prompt_text(Example("a", Prompt.user("Question: 2 + 2\nAnswer:")))
+        == "Question: 2 + 2\nAnswer:"
+    )

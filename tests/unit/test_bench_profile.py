@@ -28,15 +28,30 @@ main (x.py:1) 1
 def test_a_sample_goes_to_the_innermost_known_part() -> None:
     """Waiting threads and imports are left out; the rest adds up to the samples of ``folded``."""
     found = parts(RAW)
-    known = {"budgets, rate limits, retries": 4, "finding the numbers in JSON": 5, "HTTP": 2, "waiting for the disk": 7, "other": 1}
+    known = {
+        "budgets, rate limits, retries": 4,
+        "finding the numbers in JSON": 5,
+        "HTTP": 2,
+        "waiting for the disk": 7,
+        "other": 1,
+    }
     assert found == known
     assert found.total() == folded(RAW)[0].total()
 
 
 def test_every_part_is_made_of_functions_that_exist() -> None:
     """A renamed class would put its time under "other" without a word."""
-    sources = [path.read_text(encoding="utf-8") for path in Path(inspect.getfile(blackbox_lb)).parent.rglob("*.py")]
-    theirs = [asyncio.base_events, asyncio.events, asyncio.selector_events, aiohttp.client, aiohttp.client_proto]
+    sources = [
+        path.read_text(encoding="utf-8")
+        for path in Path(inspect.getfile(blackbox_lb)).parent.rglob("*.py")
+    ]
+    theirs = [
+        asyncio.base_events,
+        asyncio.events,
+        asyncio.selector_events,
+        aiohttp.client,
+        aiohttp.client_proto,
+    ]
     sources += [inspect.getsource(module) for module in theirs]
     for names in PARTS.values():
         for name in names:

@@ -31,7 +31,9 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Prompt
 from tests.support.exact import ExactModel
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and forks")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="reads /proc and forks"
+)
 QUICK = ("5xx burst", "half body", "reset before headers", "unsorted alternatives")
 
 
@@ -48,7 +50,9 @@ def test_every_broken_promise_is_counted() -> None:
     log = [Exchange(seed, sent=True, taken=seed < 5) for seed in (1, 2, 3, 4, 5)]
     before, after = State(frozenset({1, 9})), State(frozenset({1, 2}), broken=("page 3",))
     found = judged(log, before, after, 1, killed=True)
-    assert found == Tally(kills=1, asked=5, unread=1, in_hand=2, lost=2, repaid=1, vanished=1, corrupt=1)
+    assert found == Tally(
+        kills=1, asked=5, unread=1, in_hand=2, lost=2, repaid=1, vanished=1, corrupt=1
+    )
     assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=True).lost == 0
     assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=False).lost == 1
     assert judged([log[0], log[0]], State(), after, 4, killed=True).repaid == 1
@@ -56,7 +60,9 @@ def test_every_broken_promise_is_counted() -> None:
 
 def test_the_server_knows_what_was_taken() -> None:
     """An answer that was read is told from one that lay unread in the socket, and both from a request that never came whole."""
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "seed": 5}).encode()
+    body = json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "seed": 5}
+    ).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nContent-Length: {len(body)}\r\n\r\n"
     with LoggedServer(ExactModel(6, 3, end=True), "k") as server:
         address = ("127.0.0.1", int(server.base_url.split(":")[2].split("/")[0]))
@@ -93,7 +99,9 @@ def test_damage_is_seen(tmp_path: Path) -> None:
     assert path.read_bytes() == noise
 
 
-@pytest.mark.parametrize(("number", "seconds"), [(4, 1.0), pytest.param(24, 15.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("number", "seconds"), [(4, 1.0), pytest.param(24, 15.0, marks=pytest.mark.slow)]
+)
 def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> None:
     """Every acknowledged row is there once, as it was written, and a reader never sees half an answer."""
     row = writers(WritersPlan(number, seconds), tmp_path)
@@ -101,7 +109,13 @@ def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> N
     assert row.counts["stored"] >= 3 * number
 
 
-@pytest.mark.parametrize("plan", [SoakPlan(2.0, QUICK, prompts=4, samples=2), pytest.param(SoakPlan(60.0), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        SoakPlan(2.0, QUICK, prompts=4, samples=2),
+        pytest.param(SoakPlan(60.0), marks=pytest.mark.slow),
+    ],
+)
 def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: SoakPlan) -> None:
     """No descriptor, no task, no unnamed error; every completion that arrived is stored once."""
     row = soak(plan, tmp_path)
@@ -116,7 +130,9 @@ def test_a_leak_is_seen_and_noise_is_not() -> None:
     warming = 200 * 2**20 * np.minimum(seconds / 900, 1.0)
     level = growth(seconds.tolist(), (warming + noise).tolist(), 1000.0)
     assert abs(level.slope) < 3 * level.error < 2
-    leak = growth(seconds.tolist(), (warming + noise + 36 * 2**20 * seconds / 3600).tolist(), 1000.0)
+    leak = growth(
+        seconds.tolist(), (warming + noise + 36 * 2**20 * seconds / 3600).tolist(), 1000.0
+    )
     assert leak.slope == pytest.approx(36, abs=3 * leak.error)
     assert np.isnan(growth([1.0, 2.0], [5.0, 5.0], 0.0).slope)
 
@@ -136,8 +152,18 @@ def test_a_full_disk_stops_with_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "probe").mkdir()
     if not reliability_disk.mounts(tmp_path / "probe"):
         pytest.skip("this machine lets nobody mount a tmpfs")
-    line = [sys.executable, "-m", "bench.reliability", "--folder", str(tmp_path), "--out", str(tmp_path / "row.json")]
-    done = subprocess.run([*line, "disk", "--fills", "4"], capture_output=True, text=True, check=False)
+    line = [
+        sys.executable,
+        "-m",
+        "bench.reliability",
+        "--folder",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "row.json"),
+    ]
+    done = subprocess.run(
+        [*line, "disk", "--fills", "4"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "row.json").read_text())["counts"]["full"] > 0
 
@@ -172,7 +198,9 @@ def test_a_job_never_shows_its_key(tmp_path: Path) -> None:
 
 def test_a_row_says_whether_all_was_as_promised(tmp_path: Path) -> None:
     """In the table and as JSON."""
-    good, bad = (Row("what", "once", "fine", 1.4, {"lost": 0}, wrong) for wrong in ((), ("a bias differs",)))
+    good, bad = (
+        Row("what", "once", "fine", 1.4, {"lost": 0}, wrong) for wrong in ((), ("a bias differs",))
+    )
     assert good.line == "| what | once | fine | as promised | 1 s |"
     assert "NOT AS PROMISED: a bias differs" in bad.line
     bad.save(tmp_path / "row.json")

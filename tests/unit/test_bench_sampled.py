@@ -20,7 +20,9 @@ from blackbox_lb.types import Completion, Prompt
 SETTINGS = {"model": "m", "tokenizer": "t"}
 
 
-def arrays_of(t: int, k: int, seed: int, *, propensities: bool = False, bounded: bool = False) -> Arrays:
+def arrays_of(
+    t: int, k: int, seed: int, *, propensities: bool = False, bounded: bool = False
+) -> Arrays:
     """The arrays of one made-up completion."""
     rng = np.random.default_rng(seed)
     return Arrays(
@@ -37,19 +39,25 @@ def stored(path: Path, each: list[Arrays]) -> list[str]:
     """The keys of these completions of one prompt in a new store."""
     with RolloutStore(path) as store:
         completions = {
-            n: Completion(text="x", finish_reason="stop", prompt_tokens=3, model="m", **arrays._asdict())
+            n: Completion(
+                text="x", finish_reason="stop", prompt_tokens=3, model="m", **arrays._asdict()
+            )
             for n, arrays in enumerate(each)
         }
         return store.add_answer(SETTINGS, Prompt.user("q"), completions)
 
 
 @given(st.integers(0, 70), st.integers(0, 4), st.booleans(), st.booleans(), st.integers(0, 9))
-def test_sampled_columns_are_those_of_the_whole(t: int, k: int, propensities: bool, bounded: bool, seed: int) -> None:
+def test_sampled_columns_are_those_of_the_whole(
+    t: int, k: int, propensities: bool, bounded: bool, seed: int
+) -> None:
     """Bit for bit, the propensities where the provider tells them from the base's logprobs."""
     arrays = arrays_of(t, k, seed, propensities=propensities, bounded=bounded)
     ids, logprobs, bounds = unpack_sampled(pack(arrays))
     np.testing.assert_array_equal(ids, arrays.token_ids)
-    np.testing.assert_array_equal(logprobs, arrays.logprobs if arrays.propensities is None else arrays.propensities)
+    np.testing.assert_array_equal(
+        logprobs, arrays.logprobs if arrays.propensities is None else arrays.propensities
+    )
     assert (bounds is None) == (arrays.bounded is None)
     if arrays.bounded is not None:
         np.testing.assert_array_equal(bounds, arrays.bounded)
@@ -86,5 +94,8 @@ def test_damage_behind_the_sampled_columns_is_found(tmp_path: Path) -> None:
             zlib.decompress(bytes(damaged[10:]))
         db.execute("UPDATE completions SET tokens = ?", (bytes(damaged),))
     db.close()
-    with RolloutStore(tmp_path / "s.db", read_only=True) as store, pytest.raises(StoreCorrupt, match="has no intact completion"):
+    with (
+        RolloutStore(tmp_path / "s.db", read_only=True) as store,
+        pytest.raises(StoreCorrupt, match="has no intact completion"),
+    ):
         list(sampled(store, keys))

@@ -20,7 +20,14 @@ from pydantic import ValidationError
 import blackbox_lb
 from blackbox_lb.bias import document as module
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Censored, Compiled, Entry, RecordedFinding, SamplingRecord, Verdict
+from blackbox_lb.bias.records import (
+    Censored,
+    Compiled,
+    Entry,
+    RecordedFinding,
+    SamplingRecord,
+    Verdict,
+)
 from blackbox_lb.errors import BiasError, TokenizerMismatch
 from blackbox_lb.safety.printable import printable
 
@@ -65,7 +72,9 @@ biases = st.builds(
     reward=names,
     estimator=names,
     settings=st.dictionaries(
-        st.text(max_size=8), st.none() | st.booleans() | st.integers() | finite | st.text(max_size=8), max_size=5
+        st.text(max_size=8),
+        st.none() | st.booleans() | st.integers() | finite | st.text(max_size=8),
+        max_size=5,
     ),
     data_hash=st.none() | names,
     rollouts=counts,
@@ -87,7 +96,13 @@ biases = st.builds(
         unobserved=st.sampled_from([None, "bound", "drop"]),
     ),
     created=st.datetimes(datetime(1970, 1, 2), timezones=st.just(timezone(timedelta(hours=2)))),
-    compiled=st.none() | st.builds(Compiled, entries_limit=st.none() | counts, integers=st.booleans(), kept_share=st.floats(0, 1)),
+    compiled=st.none()
+    | st.builds(
+        Compiled,
+        entries_limit=st.none() | counts,
+        integers=st.booleans(),
+        kept_share=st.floats(0, 1),
+    ),
     verdict=st.lists(verdicts, max_size=3),
     entries=entry_lists,
 )
@@ -148,21 +163,29 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, bias: Bias) -> Non
     first = path.read_bytes()
     again = Bias.load(path)
     assert again == bias
-    assert [math.copysign(1, e.bias) for e in again.entries] == [math.copysign(1, e.bias) for e in bias.entries]
+    assert [math.copysign(1, e.bias) for e in again.entries] == [
+        math.copysign(1, e.bias) for e in bias.entries
+    ]
     again.save(path)
     assert path.read_bytes() == first
 
 
 @given(bias=biases)
-def test_file_is_safe_to_print_and_to_diff(tmp_path_factory: pytest.TempPathFactory, bias: Bias) -> None:
+def test_file_is_safe_to_print_and_to_diff(
+    tmp_path_factory: pytest.TempPathFactory, bias: Bias
+) -> None:
     """The file is UTF-8 with no control, bidirectional or surrogate character but its own line ends, one entry a line."""
     path = tmp_path_factory.mktemp("bias") / "bias.json"
     bias.save(path)
     text = path.read_bytes().decode()
     assert text.endswith("}\n")
-    assert not {c for c in text if (c != "\n" and unicodedata.category(c)[0] == "C") or c in "\u2028\u2029"}
+    assert not {
+        c for c in text if (c != "\n" and unicodedata.category(c)[0] == "C") or c in "\u2028\u2029"
+    }
     lines = [line for line in text.splitlines() if line.lstrip().startswith('{"id"')]
-    assert [json.loads(line.rstrip(","))["id"] for line in lines] == [entry.id for entry in bias.entries]
+    assert [json.loads(line.rstrip(","))["id"] for line in lines] == [
+        entry.id for entry in bias.entries
+    ]
 
 
 @given(entries=entry_lists, seed=st.randoms(use_true_random=False))
@@ -218,7 +241,9 @@ def test_the_file_as_a_person_sees_it(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["\x7f", "\x1b[2J", "a\u202eb", "\u2028", "\ufeff", "\U000e0041", "\x85é"])
+@pytest.mark.parametrize(
+    "text", ["\x7f", "\x1b[2J", "a\u202eb", "\u2028", "\ufeff", "\U000e0041", "\x85é"]
+)
 def test_unsafe_text_is_escaped_in_the_file_and_comes_back(tmp_path: Path, text: str) -> None:
     """Printing a bias file to a terminal does nothing to it, and no character is lost."""
     path = tmp_path / "bias.json"
@@ -255,7 +280,10 @@ def test_status_without_a_verdict_is_unverified() -> None:
 def test_status_names_every_row_by_verdict() -> None:
     """A bias that helps one metric and hurts another shows both."""
     hurt = row(metric="tokens", setting="greedy", verdict="HURTS", better="lower")
-    assert make().verified([hurt, row()]).status == "HELPS: accuracy (temperature 1); HURTS: tokens (greedy)"
+    assert (
+        make().verified([hurt, row()]).status
+        == "HELPS: accuracy (temperature 1); HURTS: tokens (greedy)"
+    )
 
 
 def test_verified_changes_the_verdict_alone() -> None:
@@ -278,7 +306,9 @@ def test_a_new_verdict_takes_the_place_of_what_the_old_test_found() -> None:
 def test_another_tokenizer_is_refused_with_both_fingerprints() -> None:
     """Ids of one tokenizer never go to another, and the message names both and the way out."""
     make().check_tokenizer("probe-sha256:aa")
-    with pytest.raises(TokenizerMismatch, match=r"probe-sha256:aa.*probe-sha256:bb.*fit a new bias"):
+    with pytest.raises(
+        TokenizerMismatch, match=r"probe-sha256:aa.*probe-sha256:bb.*fit a new bias"
+    ):
         make().check_tokenizer("probe-sha256:bb")
 
 
@@ -286,8 +316,13 @@ def test_another_tokenizer_is_refused_with_both_fingerprints() -> None:
 def test_printable_is_harmless_and_tells_texts_apart(text: str) -> None:
     """Nothing that moves a cursor or turns a line survives, and the escape can be undone."""
     shown = printable(text)
-    assert all(unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for c in shown)
-    undone = "".join(part if not part.startswith("\\") else part.encode().decode("unicode_escape") for part in _escapes(shown))
+    assert all(
+        unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for c in shown
+    )
+    undone = "".join(
+        part if not part.startswith("\\") else part.encode().decode("unicode_escape")
+        for part in _escapes(shown)
+    )
     assert undone == text
 
 
@@ -341,11 +376,17 @@ NAN_ENTRY = {"id": 3, "bytes": None, "text": None, "bias": math.nan, "seen": 0}
         ({"version": 2}, "version 2 without features of the prompt"),
         ({"version": True}, r'"version" is True, not a positive integer'),
         ({"version": "1"}, r'"version" is "1", not a positive integer'),
-        ({"entries": [NAN_ENTRY]}, r"field entries\[0\]\.bias is nan: Input should be a finite number"),
+        (
+            {"entries": [NAN_ENTRY]},
+            r"field entries\[0\]\.bias is nan: Input should be a finite number",
+        ),
         ({"entries": [NAN_ENTRY | {"bias": -math.inf}]}, r"field entries\[0\]\.bias is -inf"),
         ({"entries": [NAN_ENTRY | {"bias": "2.9"}]}, r'field entries\[0\]\.bias is "2\.9"'),
         ({"entries": [NAN_ENTRY | {"bias": 1, "id": -1}]}, r"field entries\[0\]\.id is -1"),
-        ({"entries": [NAN_ENTRY | {"bias": 1, "bytes": "0g"}]}, r'field entries\[0\]\.bytes is "0g"'),
+        (
+            {"entries": [NAN_ENTRY | {"bias": 1, "bytes": "0g"}]},
+            r'field entries\[0\]\.bytes is "0g"',
+        ),
         ({"entries": [NAN_ENTRY | {"bias": 1}] * 2}, r"token id 3 is listed twice"),
         ({"vocab_size": 7}, r"token id 7 is outside the vocabulary of 7 tokens"),
         ({"settings": {"tau": [1]}}, r"field settings\.tau"),
@@ -376,7 +417,10 @@ def test_bad_field_is_one_sentence(tmp_path: Path, changes: dict[str, Any], mess
         (b"[1]", "not a bias file"),
         (b'{"7": 1.5}', "not a bias file"),
         (b'{"format": "blackbox-lb/bias"}', '"version" is None'),
-        (b'{"format": "blackbox-lb/bias", "version": 1}', r"field provider is missing \(and 5 more\)"),
+        (
+            b'{"format": "blackbox-lb/bias", "version": 1}',
+            r"field provider is missing \(and 5 more\)",
+        ),
     ],
 )
 def test_foreign_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -432,7 +476,9 @@ def test_real_size_limit(tmp_path: Path) -> None:
         Bias.load(path)
 
 
-def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When the disk fills up the bias that was there is still there, and no temporary file stays."""
     path = tmp_path / "bias.json"
     make().save(path)
@@ -481,26 +527,46 @@ def test_a_file_from_before_censoring_was_recorded_loads(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (None, "412 have no logprob, only a bound (the least listed one); 1.9% of the probability mass is unlisted"),
-        ("bound", "412 have no logprob, only a bound (the least listed one), which is taken for it; 1.9%"),
-        ("drop", "412 have no logprob, only a bound (the least listed one); they are left out; 1.9%"),
+        (
+            None,
+            "412 have no logprob, only a bound (the least listed one); 1.9% of the probability mass is unlisted",
+        ),
+        (
+            "bound",
+            "412 have no logprob, only a bound (the least listed one), which is taken for it; 1.9%",
+        ),
+        (
+            "drop",
+            "412 have no logprob, only a bound (the least listed one); they are left out; 1.9%",
+        ),
     ],
 )
 def test_what_was_kept_back_is_said(rule: Any, said: str) -> None:
     """Share, counts, what was done about it and the mass, in one sentence."""
     kept_back = Censored(positions=17_900, outside=412, bounded=412, mass=0.0191, unobserved=rule)
     sentence = kept_back.sentence(20)
-    assert sentence.startswith("2.3% of sampled tokens (412 of 17,900) were outside the listed 20; ")
+    assert sentence.startswith(
+        "2.3% of sampled tokens (412 of 17,900) were outside the listed 20; "
+    )
     assert said in sentence
 
 
 def test_nothing_kept_back_is_said_too() -> None:
     """Zeros are said, with and without a single position."""
-    assert "none is without a logprob" in Censored(positions=5, outside=2, bounded=0, mass=0.1).sentence()
-    assert Censored(positions=0, outside=0, bounded=0, mass=0.0).sentence().startswith("0.0% of sampled tokens (0 of 0)")
+    assert (
+        "none is without a logprob"
+        in Censored(positions=5, outside=2, bounded=0, mass=0.1).sentence()
+    )
+    assert (
+        Censored(positions=0, outside=0, bounded=0, mass=0.0)
+        .sentence()
+        .startswith("0.0% of sampled tokens (0 of 0)")
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"outside": 11}, {"bounded": 11}, {"mass": 1.5}, {"unobserved": "guess"}])
+@pytest.mark.parametrize(
+    "wrong", [{"outside": 11}, {"bounded": 11}, {"mass": 1.5}, {"unobserved": "guess"}]
+)
 def test_impossible_censoring_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     """More tokens kept back than there were, more than all of the mass and an unknown rule name the field."""
     record = {"positions": 10, "outside": 1, "bounded": 1, "mass": 0.1, "unobserved": None, **wrong}
@@ -519,7 +585,14 @@ def test_a_part_is_changed_by_one_checked_way() -> None:
 
 def test_an_older_bias_names_settings_that_are_no_more(tmp_path: Path) -> None:
     """Rounds and trust of a fit that had them are read like any setting."""
-    made: Any = {"provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length", "estimator": "projection", "entries": ()}
+    made: Any = {
+        "provider": "vllm",
+        "model": "m",
+        "tokenizer": "t",
+        "reward": "length",
+        "estimator": "projection",
+        "entries": (),
+    }
     old = Bias(**made, settings={"tau": 0.5, "l2": 5.0, "rounds": 2, "trust": 0.3})
     old.save(tmp_path / "old.json")
     assert Bias.load(tmp_path / "old.json").settings["rounds"] == 2
@@ -535,8 +608,17 @@ def test_version_is_recorded() -> None:
 def test_reading_and_applying_are_light() -> None:
     """Neither numpy, scipy nor any module that learns, collects or talks is loaded to apply a bias."""
     code = "import sys; from blackbox_lb import apply, Bias; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    heavy = {"numpy", "scipy", *(f"blackbox_lb.{name}" for name in ("estimate", "rollouts", "store", "api.wire", "api.session"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    heavy = {
+        "numpy",
+        "scipy",
+        *(
+            f"blackbox_lb.{name}"
+            for name in ("estimate", "rollouts", "store", "api.wire", "api.session")
+        ),
+    }
     loaded = set(done.stdout.split())
     assert "blackbox_lb.deploy.client" in loaded
     assert not heavy & loaded

@@ -18,7 +18,12 @@ from blackbox_lb.errors import BiasError, TokenizerMismatch
 MODEL = Expected("probe-sha256:here", tokens=100, logits=128)
 
 
-def make(value: float = 1.0, tokenizer: str = MODEL.fingerprint, vocab_size: int | None = 100, token: int = 7) -> Bias:
+def make(
+    value: float = 1.0,
+    tokenizer: str = MODEL.fingerprint,
+    vocab_size: int | None = 100,
+    token: int = 7,
+) -> Bias:
     """A bias of one entry."""
     return Bias(
         provider="vllm",
@@ -53,13 +58,23 @@ def opened(folder: Path, clock: Clock) -> BiasDirectory[float]:
 
 def test_a_name_is_the_stem_of_a_json_file(tmp_path: Path) -> None:
     """Neither a hidden file, another extension, a folder nor the word for no bias is a bias."""
-    for name in ("short.json", "a.b.json", ".short.json", "none.json", "notes.txt", ".json", "json"):
+    for name in (
+        "short.json",
+        "a.b.json",
+        ".short.json",
+        "none.json",
+        "notes.txt",
+        ".json",
+        "json",
+    ):
         make().save(tmp_path / name)
     Path(tmp_path, "folder.json").mkdir()
     assert opened(tmp_path, Clock()).names() == ["a.b", "short"]
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "short.json", "sub/short", "", "\x1b[2J"])
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "short.json", "sub/short", "", "\x1b[2J"]
+)
 def test_a_client_cannot_name_a_path(tmp_path: Path, name: str) -> None:
     """Only names that the folder lists are read, whatever a request says."""
     folder = tmp_path / "biases"
@@ -86,8 +101,12 @@ def test_a_changed_file_is_read_again_after_a_second(tmp_path: Path) -> None:
     assert directory.get("short") is directory.get("short")
 
 
-@pytest.mark.parametrize("content", [b"", b'{"format": "blackbox-lb/bi', b"[]"], ids=["empty", "half", "foreign"])
-def test_a_file_in_the_making_leaves_the_old_version(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b'{"format": "blackbox-lb/bi', b"[]"], ids=["empty", "half", "foreign"]
+)
+def test_a_file_in_the_making_leaves_the_old_version(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     """A broken file is logged once and changes nothing until it is whole."""
     clock = Clock()
     path = tmp_path / "short.json"
@@ -126,7 +145,9 @@ def test_new_and_deleted_files_are_seen(tmp_path: Path) -> None:
         directory.get("short")
 
 
-def test_a_folder_that_vanishes_leaves_what_was_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_vanishes_leaves_what_was_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A volume that is being remounted does not take the biases away, and is logged once."""
     clock = Clock()
     folder = tmp_path / "biases"
@@ -199,7 +220,9 @@ SEATS = [None if slot == NOTHING else Seat(Placed((slot,))) for slot in range(12
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("anrms"), st.integers(0, 7), st.integers(0, 7)).filter(lambda step: step[1] != step[2]),
+        st.tuples(st.sampled_from("anrms"), st.integers(0, 7), st.integers(0, 7)).filter(
+            lambda step: step[1] != step[2]
+        ),
         max_size=40,
     )
 )

@@ -34,10 +34,15 @@ def test_a_refused_body_is_closed_when_the_refusal_arrives() -> None:
     body = Endless()
 
     async def go() -> int:
-        async with BoundedClient(transport=httpx2.MockTransport(lambda _: httpx2.Response(200, stream=body))) as client:
+        async with BoundedClient(
+            transport=httpx2.MockTransport(lambda _: httpx2.Response(200, stream=body))
+        ) as client:
             gc.disable()
             try:
-                with at_most(10_000), pytest.raises(CorruptResponse, match="more than 10,000 bytes"):
+                with (
+                    at_most(10_000),
+                    pytest.raises(CorruptResponse, match="more than 10,000 bytes"),
+                ):
                     await client.get("http://127.0.0.1/v1/models")
                 assert body.ended
                 return len(asyncio.all_tasks())

@@ -19,7 +19,13 @@ from blackbox_lb.api.limits.budget import Budget, SpendingLimits, Spent, prompt_
 from blackbox_lb.api.transport import channel
 from blackbox_lb.cli import main
 from blackbox_lb.cli import run_limits as accounts
-from blackbox_lb.errors import BudgetExhausted, ConnectionFailed, InputError, Interrupted, RateLimited
+from blackbox_lb.errors import (
+    BudgetExhausted,
+    ConnectionFailed,
+    InputError,
+    Interrupted,
+    RateLimited,
+)
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, fit_stages
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
@@ -49,7 +55,11 @@ def server() -> Iterator[ExactServer]:
 def data(tmp_path: Path) -> Path:
     """Thirty questions."""
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(QUESTIONS)))
+    path.write_text(
+        "".join(
+            json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(QUESTIONS)
+        )
+    )
     return path
 
 
@@ -58,8 +68,24 @@ def blb(server: ExactServer, data: Path, tmp_path: Path) -> Callable[..., Result
     """A command against the server."""
 
     def run(command: str, *more: object) -> Result:
-        where = ["--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
-        task = ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--concurrency", "4"]
+        where = [
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            str(tmp_path / "run"),
+        ]
+        task = [
+            "--data",
+            str(data),
+            "--reward",
+            "length",
+            "--max-tokens",
+            "8",
+            "--concurrency",
+            "4",
+        ]
         return CliRunner().invoke(main, [command, *where, *task, *map(str, more)])
 
     return run
@@ -79,7 +105,9 @@ def stored(tmp_path: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 25])
-def test_requests_stop_at_the_limit(blb: Callable[..., Result], server: ExactServer, tmp_path: Path, limit: int) -> None:
+def test_requests_stop_at_the_limit(
+    blb: Callable[..., Result], server: ExactServer, tmp_path: Path, limit: int
+) -> None:
     """Exactly so many are sent and stored, and the sentence tells what was spent, what is kept and how to go on."""
     result = blb("collect", "--max-requests", limit)
     assert result.exit_code == 2
@@ -90,7 +118,9 @@ def test_requests_stop_at_the_limit(blb: Callable[..., Result], server: ExactSer
     assert "Traceback" not in result.output
 
 
-def test_a_larger_limit_pays_only_for_the_rest(blb: Callable[..., Result], server: ExactServer, tmp_path: Path) -> None:
+def test_a_larger_limit_pays_only_for_the_rest(
+    blb: Callable[..., Result], server: ExactServer, tmp_path: Path
+) -> None:
     """Three runs together send one request a completion, and the store equals that of a run without a limit."""
     assert blb("collect", "--samples-per-prompt", 3, "--max-requests", 10).exit_code == 2
     assert blb("collect", "--samples-per-prompt", 3, "--max-requests", 15).exit_code == 2
@@ -100,7 +130,9 @@ def test_a_larger_limit_pays_only_for_the_rest(blb: Callable[..., Result], serve
 
 
 @pytest.mark.parametrize("limit", [400, 900])
-def test_tokens_stop_within_one_request_of_the_limit(blb: Callable[..., Result], tmp_path: Path, limit: int) -> None:
+def test_tokens_stop_within_one_request_of_the_limit(
+    blb: Callable[..., Result], tmp_path: Path, limit: int
+) -> None:
     """The limit is never passed, and what is left is less than the largest request could have taken."""
     result = blb("collect", "--max-tokens-total", limit)
     assert result.exit_code == 2, result.output
@@ -109,7 +141,9 @@ def test_tokens_stop_within_one_request_of_the_limit(blb: Callable[..., Result],
     assert limit - largest < stored(tmp_path)[1] <= limit
 
 
-def test_dollars_stop_within_one_request_of_the_limit(blb: Callable[..., Result], tmp_path: Path) -> None:
+def test_dollars_stop_within_one_request_of_the_limit(
+    blb: Callable[..., Result], tmp_path: Path
+) -> None:
     """At a dollar a token, so that dollars are tokens."""
     result = blb("collect", "--max-cost", 500, "--price", "1e6,1e6")
     assert result.exit_code == 2, result.output
@@ -117,19 +151,27 @@ def test_dollars_stop_within_one_request_of_the_limit(blb: Callable[..., Result]
     assert re.search(r"sent were \d+ requests, .* tokens, \$\d+\.\d{4}", result.stderr)
 
 
-def test_a_cost_needs_a_price(blb: Callable[..., Result], server: ExactServer, tmp_path: Path) -> None:
+def test_a_cost_needs_a_price(
+    blb: Callable[..., Result], server: ExactServer, tmp_path: Path
+) -> None:
     """Nothing is sent while it is not known; a price of 0 and a table of one's own are prices."""
     refused = blb("collect", "--max-cost", 1)
     assert refused.exit_code == 2
     assert "--max-cost needs the price of exact on llamacpp, which is not known" in refused.stderr
     assert asked(server) == 0
     table = tmp_path / "prices.toml"
-    table.write_text('[[price]]\nprovider = "llama*"\nmodels = ["exact"]\nprompt = 0\ncompletion = 1e6\n')
+    table.write_text(
+        '[[price]]\nprovider = "llama*"\nmodels = ["exact"]\nprompt = 0\ncompletion = 1e6\n'
+    )
     assert blb("collect", "--max-cost", 60, "--prices", table).exit_code == 2
-    assert blb("collect", "--samples-per-prompt", 1, "--max-cost", 1, "--price", "0,0").exit_code == 0
+    assert (
+        blb("collect", "--samples-per-prompt", 1, "--max-cost", 1, "--price", "0,0").exit_code == 0
+    )
 
 
-def test_a_fit_stops_in_any_stage(blb: Callable[..., Result], server: ExactServer, tmp_path: Path) -> None:
+def test_a_fit_stops_in_any_stage(
+    blb: Callable[..., Result], server: ExactServer, tmp_path: Path
+) -> None:
     """Whatever the limit, so many requests are sent and as many completions stored; without one the fit goes on to its end."""
     small = ("--samples-per-prompt", 4, "--validation-samples", 1, "--test-samples", 1)
     for limit in (10, 60, 10):
@@ -139,33 +181,71 @@ def test_a_fit_stops_in_any_stage(blb: Callable[..., Result], server: ExactServe
         assert asked(server) - before == limit
     assert stored(tmp_path)[0] == 80
     assert blb("fit", *small).exit_code == 0
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["fit"]["finished"] is True
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["fit"]["finished"] is True
+    )
 
 
 def test_tries_count(data: Path, tmp_path: Path) -> None:
     """A request that is tried again is two: the server never sees more than the limit."""
     with ExactServer(MODEL, faults=lambda number, answer: 503 if number % 2 else answer) as server:
-        arguments = ["collect", "--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
-        arguments += ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--max-requests", "21"]
+        arguments = [
+            "collect",
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            str(tmp_path / "run"),
+        ]
+        arguments += [
+            "--data",
+            str(data),
+            "--reward",
+            "length",
+            "--max-tokens",
+            "8",
+            "--max-requests",
+            "21",
+        ]
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 2
         assert asked(server) == 21
         assert stored(tmp_path)[0] == 11
 
 
-def test_the_forecast_comes_before_the_first_request(blb: Callable[..., Result], server: ExactServer) -> None:
+def test_the_forecast_comes_before_the_first_request(
+    blb: Callable[..., Result], server: ExactServer
+) -> None:
     """It bounds what is sent; a second run, which sends nothing, has none."""
     told = blb("collect", "--samples-per-prompt", 2, "--price", "1,2")
-    found = re.search(r"at most (\d+) requests with about [\d,]+ prompt tokens, for (\d+) completions", told.stderr)
+    found = re.search(
+        r"at most (\d+) requests with about [\d,]+ prompt tokens, for (\d+) completions",
+        told.stderr,
+    )
     assert found is not None, told.stderr
     assert int(found[1]) == int(found[2]) == asked(server)
     assert "$1 and $2 a million" in told.stderr
     assert "at most" not in blb("collect", "--samples-per-prompt", 2, "--price", "1,2").stderr
 
 
-def test_the_forecast_of_a_fit_is_an_upper_bound(blb: Callable[..., Result], server: ExactServer) -> None:
+def test_the_forecast_of_a_fit_is_an_upper_bound(
+    blb: Callable[..., Result], server: ExactServer
+) -> None:
     """Every stage together asks for no more."""
-    result = blb("fit", "--samples-per-prompt", 2, "--tau", 0.3, "--tau", 1, "--test-samples", 1, "--validation-samples", 1)
+    result = blb(
+        "fit",
+        "--samples-per-prompt",
+        2,
+        "--tau",
+        0.3,
+        "--tau",
+        1,
+        "--test-samples",
+        1,
+        "--validation-samples",
+        1,
+    )
     assert result.exit_code == 0, result.output
     found = re.search(r"at most ([\d,]+) requests", result.stderr)
     assert found is not None
@@ -176,13 +256,29 @@ def test_greedy_stages_take_one_sample() -> None:
     """A task of one prompt a split, so that counts are samples: training 10, validation (1 + 2) x (6 + 1), test 2 x (6 + 1)."""
     train, validation, test = ((Example(str(n), Prompt.user(f"q{n}")),) for n in range(3))
     task = Task("t", train, validation, test)
-    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(SAMPLED, GREEDY)))] == [10, 18, 3, 12, 2]
-    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(GREEDY,)))] == [10, 3, 2, 1]
+    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(SAMPLED, GREEDY)))] == [
+        10,
+        18,
+        3,
+        12,
+        2,
+    ]
+    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(GREEDY,)))] == [
+        10,
+        3,
+        2,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(
     ("terminal", "hosted", "yes", "asks"),
-    [(True, True, False, True), (False, True, False, False), (True, False, False, False), (True, True, True, False)],
+    [
+        (True, True, False, True),
+        (False, True, False, False),
+        (True, False, False, False),
+        (True, True, True, False),
+    ],
 )
 def test_who_is_asked(
     blb: Callable[..., Result],
@@ -212,9 +308,28 @@ def test_who_is_asked(
 def test_the_judge_counts(server: ExactServer, data: Path, tmp_path: Path) -> None:
     """A judge's requests come out of the same budget, and its price must be known, too."""
     judge = tmp_path / "judge.toml"
-    judge.write_text(f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n')
-    arguments = ["collect", "--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
-    arguments += ["--data", str(data), "--reward", f"judge:{judge}", "--max-tokens", "8", "--samples-per-prompt", "1"]
+    judge.write_text(
+        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n'
+    )
+    arguments = [
+        "collect",
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    arguments += [
+        "--data",
+        str(data),
+        "--reward",
+        f"judge:{judge}",
+        "--max-tokens",
+        "8",
+        "--samples-per-prompt",
+        "1",
+    ]
     refused = CliRunner().invoke(main, [*arguments, "--max-cost", "1", "--price", "0,0"])
     assert refused.exit_code == 2
     assert "the price of exact on 127.0.0.1" in refused.stderr
@@ -231,11 +346,15 @@ def test_a_judge_of_stored_completions_keeps_to_the_limit(
     """blb score stops at its limit too, and the same command with more asks only for what is missing."""
     assert blb("collect", "--samples-per-prompt", 1).exit_code == 0
     collected, judge = asked(server), tmp_path / "judge.toml"
-    judge.write_text(f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n')
+    judge.write_text(
+        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n'
+    )
     command = ["score", str(tmp_path / "run"), "--data", str(data), "--reward", f"judge:{judge}"]
     refused = CliRunner().invoke(main, [*command, "--max-cost", "1"])
     assert (refused.exit_code, asked(server)) == (2, collected)
-    assert "the price of exact on 127.0.0.1, which is not known: give --prices FILE" in refused.stderr
+    assert (
+        "the price of exact on 127.0.0.1, which is not known: give --prices FILE" in refused.stderr
+    )
     stopped = CliRunner().invoke(main, [*command, "--max-requests", "5"])
     assert (stopped.exit_code, asked(server)) == (2, collected + 5), stopped.output
     done = CliRunner().invoke(main, command)
@@ -265,10 +384,14 @@ def test_what_waits_goes_on_when_others_take_less() -> None:
 
 @given(
     limit=st.integers(1, 500),
-    requests=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60), st.floats(0, 1)), max_size=30),
+    requests=st.lists(
+        st.tuples(st.integers(1, 60), st.integers(1, 60), st.floats(0, 1)), max_size=30
+    ),
     concurrency=st.integers(1, 5),
 )
-def test_no_order_of_answers_passes_the_limit(limit: int, requests: list[tuple[int, int, float]], concurrency: int) -> None:
+def test_no_order_of_answers_passes_the_limit(
+    limit: int, requests: list[tuple[int, int, float]], concurrency: int
+) -> None:
     """Answers of any honest size in any order: the limit holds, and what is refused would not have fitted."""
     budget, queue = Budget(SpendingLimits(tokens=limit)), iter(requests)
 

@@ -21,7 +21,9 @@ from blackbox_lb.estimate.projection.projection import projection
 from tests.support.exact import ExactModel
 
 END, TAU = 19, 0.2
-ROLLOUTS = ExactModel(20, 5, end=True, seed=1).rollouts(800, lambda tokens, prompt: -0.4 * len(tokens), seed=2, top=6)
+ROLLOUTS = ExactModel(20, 5, end=True, seed=1).rollouts(
+    800, lambda tokens, prompt: -0.4 * len(tokens), seed=2, top=6
+)
 TABLE = NextToken.of(ROLLOUTS)
 HIGHEST = 16
 """Three of the twenty tokens, the end token among them, are above it."""
@@ -30,12 +32,16 @@ SWEEPS = {name: Sweep((name,), tau=(TAU,), l2=(5.0,), alpha=(0.3,), kappa=(3.0,)
 CLUSTERS = np.append(np.arange(19) % 7, 7)
 
 
-def limits(entries: int | None = None, highest: int | None = HIGHEST, *, integers: bool = False) -> CompileLimits:
+def limits(
+    entries: int | None = None, highest: int | None = HIGHEST, *, integers: bool = False
+) -> CompileLimits:
     """A provider that takes ids up to ``highest``."""
     return CompileLimits(entries, -100.0, 100.0, integers, highest)
 
 
-def with_clusters(rollouts: Rollouts, sweep: Sweep, limits: CompileLimits, labels: np.ndarray = CLUSTERS) -> list[Candidate]:
+def with_clusters(
+    rollouts: Rollouts, sweep: Sweep, limits: CompileLimits, labels: np.ndarray = CLUSTERS
+) -> list[Candidate]:
     """All candidates, where the table has the paper's baseline, too, which is no estimator of the package."""
     with clusters_in_table(labels):
         return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits))
@@ -44,7 +50,9 @@ def with_clusters(rollouts: Rollouts, sweep: Sweep, limits: CompileLimits, label
 @pytest.mark.parametrize("estimator", SWEEPS)
 @pytest.mark.parametrize("entries", [None, 17, 4])
 @pytest.mark.parametrize("integers", [False, True])
-def test_ids_above_the_highest_are_never_sent(estimator: str, entries: int | None, integers: bool) -> None:
+def test_ids_above_the_highest_are_never_sent(
+    estimator: str, entries: int | None, integers: bool
+) -> None:
     """Whatever the estimator and the other limits, they are left out, and counted as dropped."""
     (made,) = with_clusters(ROLLOUTS, SWEEPS[estimator], limits(entries, integers=integers))
     assert made.estimator == estimator
@@ -60,7 +68,9 @@ def test_the_rest_is_fitted_with_the_forbidden_ids_at_zero() -> None:
     """The projection is fitted anew to the reward with the allowed ids as its support, not cut."""
     (made,) = candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits())
     refit = projection(ROLLOUTS, tau=TAU, l2=5.0, support=np.arange(HIGHEST + 1))
-    np.testing.assert_allclose(TABLE.align(made.sparse.token_ids, made.sparse.values), refit.delta, atol=2e-3)
+    np.testing.assert_allclose(
+        TABLE.align(made.sparse.token_ids, made.sparse.values), refit.delta, atol=2e-3
+    )
     cut = np.where(TABLE.token_ids <= HIGHEST, made.learned, 0.0)
     assert np.abs(refit.delta - cut).max() > 0.1
 
@@ -79,7 +89,10 @@ def test_the_refit_earns_more_than_the_cut() -> None:
 
 def test_no_entry_is_spent_on_a_forbidden_id() -> None:
     """Where entries are scarce, the end token is worth one if it may be sent, and another token has its place if not."""
-    (free,), (made,) = (candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits(4, highest)) for highest in (None, HIGHEST))
+    (free,), (made,) = (
+        candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits(4, highest))
+        for highest in (None, HIGHEST)
+    )
     assert END in free.logit_bias
     assert len(made.logit_bias) == len(free.logit_bias) == 4
 
@@ -89,7 +102,11 @@ def test_no_entry_is_spent_on_a_forbidden_id() -> None:
 def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str, entries: int | None) -> None:
     """With the highest id of the vocabulary, or none, candidates are the same bit for bit."""
     for first, second in zip(
-        *(with_clusters(ROLLOUTS, SWEEPS[estimator], limits(entries, highest)) for highest in (None, END)), strict=True
+        *(
+            with_clusters(ROLLOUTS, SWEEPS[estimator], limits(entries, highest))
+            for highest in (None, END)
+        ),
+        strict=True,
     ):
         assert first.logit_bias == second.logit_bias
         assert first.sparse.kl_lost == second.sparse.kl_lost
@@ -104,7 +121,13 @@ def test_only_ips_has_a_rule_for_bounded_tokens() -> None:
 
 def test_every_combination_is_one_candidate() -> None:
     """Several estimators, each at its own settings; l2 by cross-validation stands beside those that are given."""
-    sweep = Sweep(("projection", "ratio", "ips"), tau=(0.5, 1.0), l2=(5.0, "cv"), kappa=(1.0,), alpha=(0.1, 0.3))
+    sweep = Sweep(
+        ("projection", "ratio", "ips"),
+        tau=(0.5, 1.0),
+        l2=(5.0, "cv"),
+        kappa=(1.0,),
+        alpha=(0.1, 0.3),
+    )
     made = list(candidates(ROLLOUTS, TABLE, sweep, limits()))
     projected = [each.projected for each in made if each.projected]
     assert 4 <= len(projected) <= 6, "cross-validation gives one or two for each tau"
@@ -115,7 +138,11 @@ def test_every_combination_is_one_candidate() -> None:
 
 def test_a_tau_that_changes_nothing_is_tried_once() -> None:
     """Rewards of 0 and -inf make tau inert; so does any one number, unless alpha is an absolute one that it is added to."""
-    for reward, scale, expected in ((0.0, "absolute", 1), (1.0, "relative", 1), (1.0, "absolute", 2)):
+    for reward, scale, expected in (
+        (0.0, "absolute", 1),
+        (1.0, "relative", 1),
+        (1.0, "absolute", 2),
+    ):
         rollouts = replace(ROLLOUTS, rewards=np.where(ROLLOUTS.lengths > 2, reward, -np.inf))
         sweep = Sweep(("ips",), tau=(0.5, 1.0), alpha=(0.3,), alpha_scale=scale)  # type: ignore[arg-type]
         learned = [each.learned for each in candidates(rollouts, TABLE, sweep, limits())]
@@ -145,7 +172,9 @@ def test_results_do_not_depend_on_what_else_is_tried() -> None:
 
 def test_prompt_weights_reach_every_fit() -> None:
     """The choice of l2, the fit and the refit on few entries are those of weights that sum up alike in every prompt."""
-    rollouts = ExactModel(20, 4, seed=4, prompts=5).rollouts(300, lambda tokens, p: p + float(3 in tokens), 2, top=6)
+    rollouts = ExactModel(20, 4, seed=4, prompts=5).rollouts(
+        300, lambda tokens, p: p + float(3 in tokens), 2, top=6
+    )
     table = NextToken.of(rollouts)
     found = {}
     for scale in get_args(Scale):
@@ -153,7 +182,13 @@ def test_prompt_weights_reach_every_fit() -> None:
         projected = made[-1].projected
         assert projected is not None
         assert projected.cross_validation == choose_l2(rollouts, table, tau=0.5, weights=scale)
-        refit = projection(rollouts, tau=0.5, l2=projected.cross_validation.l2, weights=scale, support=projected.support)
+        refit = projection(
+            rollouts,
+            tau=0.5,
+            l2=projected.cross_validation.l2,
+            weights=scale,
+            support=projected.support,
+        )
         np.testing.assert_allclose(projected.fit.delta, refit.delta, atol=2e-3)
         found[scale] = made[-1]
     assert found["prompt"].settings["weights"] == "prompt"

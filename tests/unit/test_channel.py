@@ -40,12 +40,16 @@ def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "retry_pause", lambda state: 0.0)
 
 
-def fail(status: int, message: str, headers: dict[str, str] | None = None, **fields: Any) -> httpx2.Response:
+def fail(
+    status: int, message: str, headers: dict[str, str] | None = None, **fields: Any
+) -> httpx2.Response:
     """An error answer of the usual shape."""
     return httpx2.Response(status, json={"error": {"message": message, **fields}}, headers=headers)
 
 
-def send(answer: Answer, provider: str = "openai", *, times: int = 1, **options: Any) -> list[httpx2.Request]:
+def send(
+    answer: Answer, provider: str = "openai", *, times: int = 1, **options: Any
+) -> list[httpx2.Request]:
     """POST ``times`` requests one after another to a provider that answers so; the requests that arrived."""
     arrived: list[httpx2.Request] = []
 
@@ -107,13 +111,17 @@ def test_other_providers_learn_nothing_of_openai(monkeypatch: pytest.MonkeyPatch
     assert "authorization" not in request.headers
 
 
-def test_an_extended_profile_sends_nothing_of_the_parents_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_extended_profile_sends_nothing_of_the_parents_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Another address gets its own key alone; its errors name its own variable and neither OpenAI's key page nor its models."""
     for variable in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_BASE_URL"):
         monkeypatch.setenv(variable, "https://parent-secret.example")
     monkeypatch.setenv("MY_KEY", "mine-0123456789")
     path = tmp_path / "mine.toml"
-    path.write_text('extends = "openai"\n[connection]\nbase_url = "https://elsewhere.example/v1"\napi_key_env = "MY_KEY"\n')
+    path.write_text(
+        'extends = "openai"\n[connection]\nbase_url = "https://elsewhere.example/v1"\napi_key_env = "MY_KEY"\n'
+    )
     (request,) = send(fine, str(path))
     assert str(request.url) == "https://elsewhere.example/v1/chat/completions"
     assert request.headers["authorization"] == "Bearer mine-0123456789"
@@ -154,8 +162,13 @@ def test_azure_takes_entra_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
         calls += 1
         return f"fresh-{calls}"
 
-    requests = send(fine, "azure", base_url="https://mine.openai.azure.com", times=2, token_provider=provider)
-    assert [request.headers["authorization"] for request in requests] == ["Bearer fresh-1", "Bearer fresh-2"]
+    requests = send(
+        fine, "azure", base_url="https://mine.openai.azure.com", times=2, token_provider=provider
+    )
+    assert [request.headers["authorization"] for request in requests] == [
+        "Bearer fresh-1",
+        "Bearer fresh-2",
+    ]
     assert "api-key" not in requests[0].headers
 
 
@@ -180,11 +193,15 @@ def test_azure_classic_names_the_version_of_the_api(monkeypatch: pytest.MonkeyPa
         ("fireworks", "FIREWORKS_API_KEY", "fireworks.ai"),
     ],
 )
-def test_without_a_key(monkeypatch: pytest.MonkeyPatch, provider: str, variable: str, place: str) -> None:
+def test_without_a_key(
+    monkeypatch: pytest.MonkeyPatch, provider: str, variable: str, place: str
+) -> None:
     """Which variable, and where to get a key; nothing is sent."""
     for name in (variable, "AZURE_OPENAI_AD_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(AuthenticationFailed, match=f"environment variable {variable}.*{place}") as caught:
+    with pytest.raises(
+        AuthenticationFailed, match=f"environment variable {variable}.*{place}"
+    ) as caught:
         send(fine, provider, base_url="https://example.invalid/v1")
     assert arrived_before(caught.value) == 0
 
@@ -199,11 +216,28 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 REFUSALS: list[tuple[httpx2.Response, type[BlbError], int]] = [
     (fail(401, "Incorrect API key provided", code="invalid_api_key"), AuthenticationFailed, 1),
-    (fail(403, "Country not supported", code="unsupported_country_region_territory"), AuthenticationFailed, 1),
+    (
+        fail(403, "Country not supported", code="unsupported_country_region_territory"),
+        AuthenticationFailed,
+        1,
+    ),
     (fail(429, "You exceeded your current quota", code="insufficient_quota"), QuotaExhausted, 1),
     (fail(429, "Rate limit reached", code="rate_limit_exceeded"), RateLimited, RATE_LIMIT_ATTEMPTS),
-    (fail(400, "filtered", code="content_filter", innererror={"code": "ResponsibleAIPolicyViolation"}), ContentFiltered, 1),
-    (fail(400, "Unsupported parameter: 'logprobs' is not supported with this model."), ModelUnsuitable, 1),
+    (
+        fail(
+            400,
+            "filtered",
+            code="content_filter",
+            innererror={"code": "ResponsibleAIPolicyViolation"},
+        ),
+        ContentFiltered,
+        1,
+    ),
+    (
+        fail(400, "Unsupported parameter: 'logprobs' is not supported with this model."),
+        ModelUnsuitable,
+        1,
+    ),
     (fail(400, "max_tokens is too large", param="max_tokens"), RequestRejected, 1),
     (fail(404, "The model `x` does not exist", code="model_not_found"), RequestRejected, 1),
     (fail(408, "timeout"), ServerFailed, ATTEMPTS),
@@ -211,18 +245,38 @@ REFUSALS: list[tuple[httpx2.Response, type[BlbError], int]] = [
     (fail(503, "Loading model", code=503), ServerFailed, ATTEMPTS),
     (httpx2.Response(502, text="<html><body>Bad Gateway</body></html>"), ServerFailed, ATTEMPTS),
     (httpx2.Response(200, text="<html>login</html>"), CorruptResponse, 1 + FIRST_SLIPS),
-    (httpx2.Response(200, json={"error": {"message": "filtered", "code": "content_filter"}}), ContentFiltered, 1),
-    (httpx2.Response(200, json={"error": {"message": "slow down", "code": 429}}), RateLimited, RATE_LIMIT_ATTEMPTS),
-    (fail(400, "5 is greater than the maximum of 1 - 'logprobs'", param="logprobs"), RequestRejected, 1),
+    (
+        httpx2.Response(200, json={"error": {"message": "filtered", "code": "content_filter"}}),
+        ContentFiltered,
+        1,
+    ),
+    (
+        httpx2.Response(200, json={"error": {"message": "slow down", "code": 429}}),
+        RateLimited,
+        RATE_LIMIT_ATTEMPTS,
+    ),
+    (
+        fail(400, "5 is greater than the maximum of 1 - 'logprobs'", param="logprobs"),
+        RequestRejected,
+        1,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("answer", "error", "tries"), REFUSALS, ids=lambda value: getattr(value, "__name__", None))
-def test_a_refusal_that_lasts(monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response, error: type[BlbError], tries: int) -> None:
+@pytest.mark.parametrize(
+    ("answer", "error", "tries"), REFUSALS, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_a_refusal_that_lasts(
+    monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response, error: type[BlbError], tries: int
+) -> None:
     """Each has its class, and is tried as often as it may pass: once where it cannot."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with pytest.raises(error) as caught:
-        send(lambda request: httpx2.Response(answer.status_code, content=answer.content, headers=answer.headers))
+        send(
+            lambda request: httpx2.Response(
+                answer.status_code, content=answer.content, headers=answer.headers
+            )
+        )
     assert type(caught.value) is error
     assert arrived_before(caught.value) == tries
 
@@ -246,8 +300,15 @@ def test_the_same_sentence_before_and_after_a_request(monkeypatch: pytest.Monkey
     with pytest.raises(ModelUnsuitable) as before:
         profile.check_model("o3-mini")
     with pytest.raises(ModelUnsuitable) as after:
-        send(lambda request: fail(400, "Unsupported parameter: 'logprobs' is not supported with this model."))
-    start, end = "cannot be adapted through openai: ", "models that work: " + ", ".join(profile.models.work)
+        send(
+            lambda request: fail(
+                400, "Unsupported parameter: 'logprobs' is not supported with this model."
+            )
+        )
+    start, end = (
+        "cannot be adapted through openai: ",
+        "models that work: " + ", ".join(profile.models.work),
+    )
     for said in (str(before.value), str(after.value)):
         assert start in said
         assert said.endswith(end)
@@ -264,7 +325,9 @@ def test_a_provider_is_left_alone_for_as_long_as_it_asks(monkeypatch: pytest.Mon
         await original(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    answers = iter([fail(429, "slow down", {"retry-after-ms": "80"}), httpx2.Response(200, json={})])
+    answers = iter(
+        [fail(429, "slow down", {"retry-after-ms": "80"}), httpx2.Response(200, json={})]
+    )
     assert len(send(lambda request: next(answers))) == 2
     assert sum(slept) >= 0.07
 
@@ -292,17 +355,25 @@ def test_budgets_from_headers_hold_requests_back(monkeypatch: pytest.MonkeyPatch
 def test_no_key_follows_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever host a redirect names, it is not asked; the sentence names it."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    moved = httpx2.Response(307, headers={"location": "https://elsewhere.example/v1/chat/completions"})
-    with pytest.raises(RequestRejected, match=r"moved to https://elsewhere\.example.*--base-url") as caught:
+    moved = httpx2.Response(
+        307, headers={"location": "https://elsewhere.example/v1/chat/completions"}
+    )
+    with pytest.raises(
+        RequestRejected, match=r"moved to https://elsewhere\.example.*--base-url"
+    ) as caught:
         send(lambda request: httpx2.Response(307, headers=moved.headers))
     assert arrived_before(caught.value) == 1
 
 
-@pytest.mark.parametrize("value", [f"{KEY[:20]}\r\n{KEY[20:]}", f"\N{LEFT DOUBLE QUOTATION MARK}{KEY}"])
+@pytest.mark.parametrize(
+    "value", [f"{KEY[:20]}\r\n{KEY[20:]}", f"\N{LEFT DOUBLE QUOTATION MARK}{KEY}"]
+)
 def test_a_key_that_no_header_takes(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """The variable is named, its value is not, and nothing is sent."""
     monkeypatch.setenv("OPENAI_API_KEY", value)
-    with pytest.raises(AuthenticationFailed, match="variable OPENAI_API_KEY holds a character") as caught:
+    with pytest.raises(
+        AuthenticationFailed, match="variable OPENAI_API_KEY holds a character"
+    ) as caught:
         send(fine)
     assert KEY[:12] not in str(caught.value)
     assert arrived_before(caught.value) == 0
@@ -339,11 +410,17 @@ def test_an_address_that_cannot_be_used(address: str, sentence: str) -> None:
         httpx2.Response(401, json={"error": {"message": "project proj-secret-1 has no access"}}),
     ],
 )
-def test_what_the_other_side_repeats_is_masked(monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response) -> None:
+def test_what_the_other_side_repeats_is_masked(
+    monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response
+) -> None:
     """Keys and the values of further headers are taken out of every message."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret-1")
     with pytest.raises(BlbError) as caught:
-        send(lambda request: httpx2.Response(answer.status_code, content=answer.content, headers=answer.headers))
+        send(
+            lambda request: httpx2.Response(
+                answer.status_code, content=answer.content, headers=answer.headers
+            )
+        )
     assert KEY not in str(caught.value)
     assert "proj-secret-1" not in str(caught.value)

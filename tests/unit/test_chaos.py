@@ -54,13 +54,20 @@ def _machine() -> Iterator[None]:
         register(patch)
         for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FIREWORKS_API_KEY"):
             patch.setenv(name, KEY)
-        for name in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        for name in (
+            "AZURE_OPENAI_AD_TOKEN",
+            "OPENAI_BASE_URL",
+            "OPENAI_ORG_ID",
+            "OPENAI_PROJECT_ID",
+        ):
             patch.delenv(name, raising=False)
         patch.setattr(channel, "retry_pause", lambda state: 0.03)
         yield
 
 
-def run(dialect: Dialect, address: str, path: Path, *, samples: int = 2, seed: int | None = 7) -> Run:
+def run(
+    dialect: Dialect, address: str, path: Path, *, samples: int = 2, seed: int | None = 7
+) -> Run:
     """One collection and one projection; an error that is not of our tree, or a hang, fails the test."""
     samples = samples if dialect.seeded else 1
     sampling = Sampling(1.0, 6, dialect.k, seed if dialect.seeded else None)
@@ -69,13 +76,21 @@ def run(dialect: Dialect, address: str, path: Path, *, samples: int = 2, seed: i
 
     async def go() -> Any:
         nonlocal unreadable
-        session = Session(profile, model=dialect.model, base_url=address, endpoint=dialect.endpoint, tokenizer=dialect.tokenizer)
+        session = Session(
+            profile,
+            model=dialect.model,
+            base_url=address,
+            endpoint=dialect.endpoint,
+            tokenizer=dialect.tokenizer,
+        )
         async with session:
             with RolloutStore(path) as store:
                 prompts = [example.prompt for example in EXAMPLES]
                 try:
                     tokenizer = await session.tokenizer()
-                    done = await collect(session, store, tokenizer, prompts, Draw(sampling), samples=samples)
+                    done = await collect(
+                        session, store, tokenizer, prompts, Draw(sampling), samples=samples
+                    )
                 finally:
                     unreadable = session.unreadable
                 training = training_set(store, EXAMPLES, done.keys, REWARD, session.end_tokens)
@@ -103,7 +118,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if name not in known:
             with DIALECTS[name].serve() as server:
                 address = getattr(server, DIALECTS[name].path)
-                known[name] = run(DIALECTS[name], address, tmp_path_factory.mktemp("honest") / "s.db")
+                known[name] = run(
+                    DIALECTS[name], address, tmp_path_factory.mktemp("honest") / "s.db"
+                )
             assert known[name].error is None, known[name].error
             assert np.abs(known[name].delta).max() > 0.1
         return known[name]
@@ -114,8 +131,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def same(one: Completion, other: Completion) -> bool:
     """Bit for bit."""
     pairs = [(getattr(one, name), getattr(other, name)) for name in ARRAYS]
-    arrays = all((a is None) == (b is None) and (a is None or np.array_equal(a, b)) for a, b in pairs)
-    return arrays and (one.text, one.finish_reason, one.whole) == (other.text, other.finish_reason, other.whole)
+    arrays = all(
+        (a is None) == (b is None) and (a is None or np.array_equal(a, b)) for a, b in pairs
+    )
+    return arrays and (one.text, one.finish_reason, one.whole) == (
+        other.text,
+        other.finish_reason,
+        other.whole,
+    )
 
 
 def weaker(one: Completion, true: Completion) -> bool:
@@ -135,19 +158,29 @@ def weaker(one: Completion, true: Completion) -> bool:
 
 def pairs(ids: Any, logprobs: Any) -> list[tuple[int, float]]:
     """What one position lists."""
-    return [(token, value) for token, value in zip(ids.tolist(), logprobs.tolist(), strict=True) if token != -1]
+    return [
+        (token, value)
+        for token, value in zip(ids.tolist(), logprobs.tolist(), strict=True)
+        if token != -1
+    ]
 
 
 def begins(some: list[tuple[int, float]], every: list[tuple[int, float]]) -> bool:
     """Whether ``some`` are the likeliest of ``every``, of which equal ones have no order."""
-    return set(some) <= set(every) and [value for _, value in some] == [value for _, value in every[: len(some)]]
+    return set(some) <= set(every) and [value for _, value in some] == [
+        value for _, value in every[: len(some)]
+    ]
 
 
 def outcome(disturbed: Run, honest: Run) -> str:
     """equal; less: some completions are marked as incomplete or bounded in the store; apart: they are stored as another model's;
     or the name of the error. An AssertionError for any number that is wrong."""
     ours = {key: each for key, each in disturbed.stored.items() if key in honest.stored}
-    wrong = [key for key, each in ours.items() if not same(each, honest.stored[key]) and not weaker(each, honest.stored[key])]
+    wrong = [
+        key
+        for key, each in ours.items()
+        if not same(each, honest.stored[key]) and not weaker(each, honest.stored[key])
+    ]
     assert not wrong, [(disturbed.stored[key], honest.stored[key]) for key in wrong[:1]]
     if disturbed.error is not None:
         said = str(disturbed.error)
@@ -164,12 +197,17 @@ def outcome(disturbed: Run, honest: Run) -> str:
     return "less"
 
 
-def disturb(name: str, mode: str, rate: float, honest: Run, folder: Path, seed: int = 1) -> tuple[str, Run, ChaosServer]:
+def disturb(
+    name: str, mode: str, rate: float, honest: Run, folder: Path, seed: int = 1
+) -> tuple[str, Run, ChaosServer]:
     """What becomes of a run of dialect ``name`` under ``mode``."""
     dialect = DIALECTS[name]
     with dialect.serve() as server:
         address = getattr(server, dialect.path)
-        with ChaosServer(address, mode, rate=rate, seed=seed, pause=0.05) as chaos, pytest.MonkeyPatch.context() as patch:
+        with (
+            ChaosServer(address, mode, rate=rate, seed=seed, pause=0.05) as chaos,
+            pytest.MonkeyPatch.context() as patch,
+        ):
             if mode == "slow loris":
                 patch.setattr(bounded, "DEADLINE", 1.5)
             started = time.monotonic()
@@ -199,11 +237,16 @@ def marked(name: str) -> set[str]:
 def cases(*without: str) -> list[Any]:
     """(dialect, mode), of which all but the rotation are slow."""
     quick = {(name, mode) for name, mode in ROTATION if mode not in without}
-    return [pytest.param(*case, marks=[] if case in quick else pytest.mark.slow, id=" - ".join(case)) for case in EVERY]
+    return [
+        pytest.param(*case, marks=[] if case in quick else pytest.mark.slow, id=" - ".join(case))
+        for case in EVERY
+    ]
 
 
 @pytest.mark.parametrize(("name", "mode"), cases())
-def test_a_fifth_of_the_answers_is_disturbed(name: str, mode: str, undisturbed: Any, tmp_path: Path) -> None:
+def test_a_fifth_of_the_answers_is_disturbed(
+    name: str, mode: str, undisturbed: Any, tmp_path: Path
+) -> None:
     """The rollouts and the learned vector are those of an undisturbed run, bit for bit, or an error is raised by name."""
     found, _, _ = disturb(name, mode, 0.2, undisturbed(name), tmp_path)
     assert found != "less" or mode in marked(name)
@@ -217,7 +260,9 @@ def test_every_answer_is_disturbed(name: str, mode: str, undisturbed: Any, tmp_p
     if mode == TOKENIZER:
         asked = load_profile(DIALECTS[name].provider).tokenizer.source == "server"
         assert bool(chaos.hits) == asked
-        assert found == ("equal" if not asked else "InputError" if DIALECTS[name].tokenizer else "apart")
+        assert found == (
+            "equal" if not asked else "InputError" if DIALECTS[name].tokenizer else "apart"
+        )
         return
     assert chaos.hits[mode] > 0
     assert chaos.answers < 400
@@ -237,7 +282,9 @@ def test_one_completion_in_the_place_of_several_is_not_taken_for_them(tmp_path: 
             with ChaosServer(server, "choices out of step", rate=rate, seed=2) as chaos:
                 found = run(dialect, chaos.base_url, tmp_path / f"{rate}.db", samples=4, seed=None)
                 assert all(each.whole for each in found.stored.values())
-                assert (len(found.stored), type(found.error)) == ((0, CorruptResponse) if rate == 1 else (24, type(None)))
+                assert (len(found.stored), type(found.error)) == (
+                    (0, CorruptResponse) if rate == 1 else (24, type(None))
+                )
 
 
 def test_what_was_asked_for_again_is_counted(tmp_path: Path) -> None:
@@ -246,7 +293,9 @@ def test_what_was_asked_for_again_is_counted(tmp_path: Path) -> None:
     with dialect.serve() as server, ChaosServer(server, "NaN logprobs", rate=0.2, seed=1) as chaos:
         found = run(dialect, chaos.base_url, tmp_path / "s.db")
         assert found.error is None
-        assert 0 < found.unreadable == chaos.hits["NaN logprobs"] == chaos.answers - len(found.stored)
+        assert (
+            0 < found.unreadable == chaos.hits["NaN logprobs"] == chaos.answers - len(found.stored)
+        )
 
 
 def test_the_same_seed_disturbs_the_same_requests(tmp_path: Path) -> None:
@@ -280,5 +329,12 @@ def test_the_limit_of_an_answer_follows_what_was_asked() -> None:
     assert ceiling({"logprobs": True}, 16) == BASE + 512 * 16
     assert ceiling({"logprobs": -1}, 1) > 512 * 262_144
     with ExactServer(MODEL) as server:
-        body = {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 20, "max_tokens": 6}
-        assert 5 * len(json.dumps(server.post("/v1/chat/completions", body))) < 512 * 6 * 21 + 1024 * 6
+        body = {
+            "messages": [{"role": "user", "content": "x"}],
+            "logprobs": True,
+            "top_logprobs": 20,
+            "max_tokens": 6,
+        }
+        assert (
+            5 * len(json.dumps(server.post("/v1/chat/completions", body))) < 512 * 6 * 21 + 1024 * 6
+        )

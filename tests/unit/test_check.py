@@ -22,7 +22,9 @@ from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
 
 V = 14
-MODEL = ExactModel(V, 2, seed=30, prompts=20, unigram=np.where(np.arange(V) == V - 1, 0.5, 0.0), end=True)
+MODEL = ExactModel(
+    V, 2, seed=30, prompts=20, unigram=np.where(np.arange(V) == V - 1, 0.5, 0.0), end=True
+)
 """Tokens 1 and 2, " b" and " c", are the labels, with which a fifth of its greedy answers begin; most of these go on."""
 LABELS = Labels(("0", "1", "2", "3"), tuple(frozenset({str(number)}) for number in range(4)))
 ROWS = labelled_rows(MODEL)
@@ -35,11 +37,26 @@ def server() -> Iterator[ExactServer]:
         yield running
 
 
-def blb(command: str, server: ExactServer, folder: Path, *more: object, rows: Sequence[dict[str, Any]] = ROWS) -> Result:
+def blb(
+    command: str,
+    server: ExactServer,
+    folder: Path,
+    *more: object,
+    rows: Sequence[dict[str, Any]] = ROWS,
+) -> Result:
     """Run a command on the rows."""
     data = folder / "data.jsonl"
     data.write_text("".join(json.dumps(each) + "\n" for each in rows))
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", folder)
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        data,
+        "--out",
+        folder,
+    )
     return CliRunner().invoke(main, [str(each) for each in (command, *where, *more)])
 
 
@@ -57,17 +74,48 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
     kept = sum(text in (" b", " c") for text in begun)
     assert 10 <= len(begun) < 60
     assert 0 < kept < 0.5 * len(begun)
-    found = json.loads(blb("check", server, tmp_path, "--reward", "exact-match", "--max-tokens", 2, "--quiet", "--json").stdout)
+    found = json.loads(
+        blb(
+            "check",
+            server,
+            tmp_path,
+            "--reward",
+            "exact-match",
+            "--max-tokens",
+            2,
+            "--quiet",
+            "--json",
+        ).stdout
+    )
     assert (found["after"]["begun"], found["after"]["kept"]) == (len(begun), kept)
     assert found["after"]["refused"] in begun
     assert found["answer"] == "fixed"
-    told = blb("check", server, tmp_path, "--reward", "exact-match", "--max-tokens", 2, "--quiet").stdout
+    told = blb(
+        "check", server, tmp_path, "--reward", "exact-match", "--max-tokens", 2, "--quiet"
+    ).stdout
     assert told.startswith(f"a fixed bias can begin {found['predicted']:.0%} of the answers right")
-    assert f"exact-match accepts {kept} of {len(begun)} greedy answers that begin with a label" in told
+    assert (
+        f"exact-match accepts {kept} of {len(begun)} greedy answers that begin with a label" in told
+    )
     assert "whether a bias ends them is not predicted" in told
     assert "predicted " not in told.partition(";")[0]
-    assert "--max-tokens 1 leaves no room for more than the longest label, or --reward contains accepts" in told
-    loose = json.loads(blb("check", server, tmp_path, "--reward", "contains", "--max-tokens", 2, "--quiet", "--json").stdout)
+    assert (
+        "--max-tokens 1 leaves no room for more than the longest label, or --reward contains accepts"
+        in told
+    )
+    loose = json.loads(
+        blb(
+            "check",
+            server,
+            tmp_path,
+            "--reward",
+            "contains",
+            "--max-tokens",
+            2,
+            "--quiet",
+            "--json",
+        ).stdout
+    )
     assert (loose["after"]["begun"], loose["after"]["kept"]) == (len(begun), len(begun))
     assert loose["sentence"].startswith("a fixed bias can: predicted ")
     assert "must end there" not in loose["sentence"]
@@ -85,7 +133,10 @@ def test_the_remedy_does_what_is_said(server: ExactServer, tmp_path: Path) -> No
 
 def test_where_no_answer_begins_with_a_label_nothing_is_known() -> None:
     """Neither that answers stand, nor that they do not."""
-    said = [(Example("1", Prompt.user("q"), ("2",)), "The answer is 2"), (Example("2", Prompt.user("q"), ("1",)), "")]
+    said = [
+        (Example("1", Prompt.user("q"), ("2",)), "The answer is 2"),
+        (Example("2", Prompt.user("q"), ("1",)), ""),
+    ]
     found = after_label(parse_reward("exact-match", max_tokens=4), LABELS, said, 1)
     assert found is not None
     assert (found.begun, found.harms) == (0, False)
@@ -101,10 +152,15 @@ def test_where_no_answer_begins_with_a_label_nothing_is_known() -> None:
         (r"regex:^\W*{answer}\b", "contains", 3, "--max-tokens 1"),
     ],
 )
-def test_answers_are_tested_with_the_label_that_they_begin_with(reward: str, correct: str, kept: int, remedy: str) -> None:
+def test_answers_are_tested_with_the_label_that_they_begin_with(
+    reward: str, correct: str, kept: int, remedy: str
+) -> None:
     """Whether it is the right one or not; by the reward's own test of correctness."""
     texts = ["0, 2", " 2 or 3", "3", "Well, 1", "20"]
-    said = [(Example(str(number), Prompt.user("q"), (str(number % 4),)), text) for number, text in enumerate(texts)]
+    said = [
+        (Example(str(number), Prompt.user("q"), (str(number % 4),)), text)
+        for number, text in enumerate(texts)
+    ]
     found = after_label(parse_reward(reward, max_tokens=4, correct=correct), LABELS, said, 1)
     assert found is not None
     assert (found.begun, found.kept) == (3, kept)
@@ -114,8 +170,15 @@ def test_answers_are_tested_with_the_label_that_they_begin_with(reward: str, cor
 
 def test_a_tasks_own_test_reads_right_labels_alone() -> None:
     """It knows its rows, so that another answer cannot be put in the place of theirs."""
-    own = Matcher("of a task", needs_answer=True, judge=lambda example, text: text.strip() == example.answers[0])
-    said = [(Example(str(number), Prompt.user("q"), ("0",)), text) for number, text in enumerate(["0", "0, 2", "2"])]
+    own = Matcher(
+        "of a task",
+        needs_answer=True,
+        judge=lambda example, text: text.strip() == example.answers[0],
+    )
+    said = [
+        (Example(str(number), Prompt.user("q"), ("0",)), text)
+        for number, text in enumerate(["0", "0, 2", "2"])
+    ]
     found = after_label(parse_reward("accuracy", max_tokens=4, correct=own), LABELS, said, 1)
     assert found is not None
     assert (found.begun, found.kept, found.refused) == (2, 1, "0, 2")
@@ -125,7 +188,11 @@ def test_a_tasks_own_test_reads_right_labels_alone() -> None:
     ("names", "spec", "said"),
     [
         (("no", "not sure", "yes"), "contains", None),
-        (("interested", "not interested"), "contains", "'not interested' as right where 'interested' is"),
+        (
+            ("interested", "not interested"),
+            "contains",
+            "'not interested' as right where 'interested' is",
+        ),
         (("interested", "not interested"), "exact-match", None),
         (("no", "unknown"), "contains", None),
         (("no", "unknown"), "regex:{answer}", "'unknown' as right where 'no' is"),
@@ -136,7 +203,9 @@ def test_a_tasks_own_test_reads_right_labels_alone() -> None:
         (("yes", "no"), "regex:^yes", None),
     ],
 )
-def test_labels_that_are_taken_for_others_are_named(names: tuple[str, ...], spec: str, said: str | None) -> None:
+def test_labels_that_are_taken_for_others_are_named(
+    names: tuple[str, ...], spec: str, said: str | None
+) -> None:
     """Where one label holds another, or a number may stand inside of a longer one; ``contains`` takes whole words."""
     labels = Labels(names, tuple(frozenset({name}) for name in names))
     found = list(confusable(labels, parse_matcher(spec)))
@@ -144,8 +213,12 @@ def test_labels_that_are_taken_for_others_are_named(names: tuple[str, ...], spec
     assert said is None or said in found[0]
 
 
-@pytest.mark.parametrize("command", [("check",), ("fit", "--learn-from", "answers"), ("eval", "--deploy", "greedy")])
-def test_answers_that_name_another_label_first_are_remarked(command: tuple[str, ...], server: ExactServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [("check",), ("fit", "--learn-from", "answers"), ("eval", "--deploy", "greedy")]
+)
+def test_answers_that_name_another_label_first_are_remarked(
+    command: tuple[str, ...], server: ExactServer, tmp_path: Path
+) -> None:
     """A pattern that finds anything counts every answer as right; those that begin with the other label are counted and shown."""
     flipped = [{**each, "answer": {"b": "c", "c": "b"}[each["answer"]]} for each in ROWS]
     options = ("--reward", "regex:{answer}|.", "--labels", "b,c", "--max-tokens", 2)
@@ -159,16 +232,46 @@ def test_answers_that_name_another_label_first_are_remarked(command: tuple[str, 
         assert f"counts {others} of 60 answers as right that name another label first" in said
 
 
-def test_few_rows_change_what_a_fit_learns_from_and_say_so(server: ExactServer, tmp_path: Path) -> None:
+def test_few_rows_change_what_a_fit_learns_from_and_say_so(
+    server: ExactServer, tmp_path: Path
+) -> None:
     """Of 60 rows with two labels five are too few to see it: the remark names the option that makes them labels again."""
     short = ("--reward", "exact-match", "--max-tokens", 1, "--samples-per-prompt", 2, "--go-on")
     few = " ".join(blb("fit", server, tmp_path, *short, "--limit", 5).stderr.split())
-    assert "--limit 5 leaves too few rows to see that the answers are 2 labels (that takes 3 rows of each)" in few
+    assert (
+        "--limit 5 leaves too few rows to see that the answers are 2 labels (that takes 3 rows of each)"
+        in few
+    )
     assert "name the labels: --labels b,c" in few
-    named = blb("fit", server, tmp_path / "..", *short, "--limit", 5, "--labels", "b,c", "--out", tmp_path / "named", "--json")
+    named = blb(
+        "fit",
+        server,
+        tmp_path / "..",
+        *short,
+        "--limit",
+        5,
+        "--labels",
+        "b,c",
+        "--out",
+        tmp_path / "named",
+        "--json",
+    )
     assert json.loads(named.stdout)["chosen"]["learn_from"] == "answers"
     assert "leaves too few rows" not in named.stderr
-    asked = blb("fit", server, tmp_path, *short, "--limit", 5, "--learn-from", "samples", "--out", tmp_path / "asked")
+    asked = blb(
+        "fit",
+        server,
+        tmp_path,
+        *short,
+        "--limit",
+        5,
+        "--learn-from",
+        "samples",
+        "--out",
+        tmp_path / "asked",
+    )
     assert "leaves too few rows" not in asked.stderr
-    enough = blb("fit", server, tmp_path, *short, "--limit", 30, "--out", tmp_path / "enough", "--json")
+    enough = blb(
+        "fit", server, tmp_path, *short, "--limit", 30, "--out", tmp_path / "enough", "--json"
+    )
     assert json.loads(enough.stdout)["chosen"]["learn_from"] == "answers"

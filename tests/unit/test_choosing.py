@@ -53,7 +53,10 @@ class Heard(Silent):
 
 def candidate(number: int, bias: dict[int, float]) -> Candidate:
     """A candidate that sends this bias."""
-    ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()), dtype=np.float64)
+    ids, values = (
+        np.array(list(bias), dtype=np.int64),
+        np.array(list(bias.values()), dtype=np.float64),
+    )
     return Candidate({"tau": number}, ids, values, Sparse(ids, values, 0, 0.0, 0.0, 0, 0))
 
 
@@ -65,7 +68,9 @@ def chosen(tmp_path: Path) -> Iterator[Chooser]:
     """Choose among biases through a served model; also the remarks, and the bias of every completion request."""
     with ExactServer(MODEL, prompt_of=lambda text: int(text.split()[-1])) as server:
 
-        async def go(biases: Sequence[dict[int, float]], rows: str, reward: Reward, options: Any) -> Any:
+        async def go(
+            biases: Sequence[dict[int, float]], rows: str, reward: Reward, options: Any
+        ) -> Any:
             profile = tmp_path / "own.toml"
             profile.write_text(f'extends = "llamacpp"\nname = "own"\n{rows}\n')
             heard = Heard()
@@ -76,10 +81,16 @@ def chosen(tmp_path: Path) -> Iterator[Chooser]:
                     trials = Trials(session, store, tokenizer, reward, heard, 4, seed=3)
                     field = [candidate(n, bias) for n, bias in enumerate(biases)]
                     choice = await choose(trials, EXAMPLES, field, TAIL, **options)
-            asked = [body.get("logit_bias") for path, body in server.calls if path.endswith("completions")]
+            asked = [
+                body.get("logit_bias")
+                for path, body in server.calls
+                if path.endswith("completions")
+            ]
             return choice, heard.remarks, asked
 
-        def run(*biases: dict[int, float], rows: str = "", reward: Reward = LENGTH, **options: Any) -> Any:
+        def run(
+            *biases: dict[int, float], rows: str = "", reward: Reward = LENGTH, **options: Any
+        ) -> Any:
             return asyncio.run(go(biases, rows, reward, {"samples": 6} | options))
 
         yield run
@@ -119,7 +130,10 @@ def test_a_single_candidate_costs_nothing(chosen: Chooser) -> None:
     choice, said, asked = chosen(MORE_ENDS, dict(MORE_ENDS), settings=(SAMPLED, GREEDY))
     assert (choice.candidate.logit_bias, asked) == (MORE_ENDS, [])
     assert [row.fate for row in choice.tried] == ["chosen", "the same bias as projection (tau 0)"]
-    assert "the only candidate: with nothing to choose between, nothing is drawn on the validation prompts" in said[-1]
+    assert (
+        "the only candidate: with nothing to choose between, nothing is drawn on the validation prompts"
+        in said[-1]
+    )
     assert choice.base.as_json() == {"reward": None, "tokens": None, "accuracy": None}
 
 
@@ -133,7 +147,9 @@ def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:
         assert row.tokens == pytest.approx(np.mean([each.tokens for each in row.by_setting]))
         assert row.kl is None
     assert [each.setting for each in choice.base_by_setting] == ["temperature 0.5", "greedy"]
-    assert choice.base.tokens == pytest.approx(np.mean([each.tokens for each in choice.base_by_setting]))
+    assert choice.base.tokens == pytest.approx(
+        np.mean([each.tokens for each in choice.base_by_setting])
+    )
     assert choice.candidate.logit_bias == MORE_ENDS
     assert any("6 samples a prompt, mean of temperature 0.5, greedy)" in remark for remark in said)
 
@@ -153,7 +169,8 @@ def test_nothing_beats_the_base(chosen: Chooser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "tau", "best"), [("reward", 1.0, 1), ("reward-kl", 100.0, 0), ("reward-kl", 0.001, 1), ("pareto", 1.0, 0)]
+    ("objective", "tau", "best"),
+    [("reward", 1.0, 1), ("reward-kl", 100.0, 0), ("reward-kl", 0.001, 1), ("pareto", 1.0, 0)],
 )
 def test_objectives(chosen: Chooser, objective: Objective, tau: float, best: int) -> None:
     """The large step is shortest; a high price of KL prefers the small one, and so does pareto: the large one loses accuracy."""
@@ -169,7 +186,9 @@ def test_what_cannot_be_compared_is_refused(chosen: Chooser) -> None:
     """No candidate, and a reward without a mean, are refused before a candidate is paid for."""
     with pytest.raises(InputError, match="the sweep is empty"):
         chosen()
-    never = Reward("own", "own", "own", "linear", False, MAX_TOKENS, LENGTH.matcher, lambda *_: -math.inf)
+    never = Reward(
+        "own", "own", "own", "linear", False, MAX_TOKENS, LENGTH.matcher, lambda *_: -math.inf
+    )
     with pytest.raises(InputError, match="own is -inf for 96 of 96 completions"):
         chosen(MORE_ENDS, FEWER_ENDS, reward=never)
 
@@ -179,7 +198,9 @@ class _Told:
 
     reward = SimpleNamespace(label="reward")
     report = Silent()
-    session = SimpleNamespace(end_tokens=EndTokens(False), tells_base_logprobs=False, profile=SimpleNamespace(name="told"))
+    session = SimpleNamespace(
+        end_tokens=EndTokens(False), tells_base_logprobs=False, profile=SimpleNamespace(name="told")
+    )
 
     def __init__(self, *rewards: float) -> None:
         self._rewards = iter(rewards)
@@ -192,9 +213,12 @@ class _Told:
 
 
 @pytest.mark.parametrize(
-    ("rewards", "best"), [((math.nan, 0.1), 1), ((0.1, math.nan), 0), ((0.2, 0.3), 1), ((math.nan, math.nan), 0)]
+    ("rewards", "best"),
+    [((math.nan, 0.1), 1), ((0.1, math.nan), 0), ((0.2, 0.3), 1), ((math.nan, math.nan), 0)],
 )
-def test_a_candidate_without_completions_is_never_preferred(rewards: tuple[float, float], best: int) -> None:
+def test_a_candidate_without_completions_is_never_preferred(
+    rewards: tuple[float, float], best: int
+) -> None:
     """Where the content filter stopped all completions of a candidate, any other that has some is chosen before it."""
     field = [candidate(0, MORE_ENDS), candidate(1, FEWER_ENDS)]
     trials = cast(Trials, _Told(0.15, *rewards))
@@ -208,4 +232,8 @@ def test_validation_prompts_that_are_all_filtered() -> None:
     """Without a single completion there is nothing to choose by."""
     trials = cast(Trials, _Told(math.nan))
     with pytest.raises(InputError, match="passed the content filter"):
-        asyncio.run(choose(trials, EXAMPLES[:1], [candidate(0, MORE_ENDS), candidate(1, WILD)], TAIL, samples=1))
+        asyncio.run(
+            choose(
+                trials, EXAMPLES[:1], [candidate(0, MORE_ENDS), candidate(1, WILD)], TAIL, samples=1
+            )
+        )

@@ -11,7 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Compiled, Entry, ExactEffects, HeldOutGain, RecordedFinding, Verdict
+from blackbox_lb.bias.records import (
+    Compiled,
+    Entry,
+    ExactEffects,
+    HeldOutGain,
+    RecordedFinding,
+    Verdict,
+)
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.providers.names import profile_names
@@ -19,7 +26,11 @@ from tests.support.exact import ExactModel, ExactServer
 
 ROWS = [
     {"prompt": f"question {n}", "answer": "a", "split": split}
-    for split, numbers in (("train", range(12)), ("validation", range(12, 18)), ("test", range(18, 30)))
+    for split, numbers in (
+        ("train", range(12)),
+        ("validation", range(12, 18)),
+        ("test", range(18, 30)),
+    )
     for n in numbers
 ]
 
@@ -59,7 +70,19 @@ def call(data: Path, server: ExactServer, tmp_path: Path) -> Callable[..., tuple
 
     def arguments(*more: object, reward: str = "length") -> tuple[object, ...]:
         where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run")
-        return (*where, "--data", data, "--reward", reward, "--max-tokens", 8, "--top-logprobs", 5, "--quiet", *more)
+        return (
+            *where,
+            "--data",
+            data,
+            "--reward",
+            reward,
+            "--max-tokens",
+            8,
+            "--top-logprobs",
+            5,
+            "--quiet",
+            *more,
+        )
 
     return arguments
 
@@ -84,14 +107,20 @@ def test_providers() -> None:
     assert json.loads(blb("providers", "vllm", "--json").stdout)[0]["bias"]["entries"] == 1024
 
 
-def test_a_fit_from_prompts_to_a_verdict(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
+def test_a_fit_from_prompts_to_a_verdict(
+    call: Callable[..., tuple[object, ...]], tmp_path: Path
+) -> None:
     """A bias for short completions shortens them on unseen prompts; the files say so; a second run asks for nothing new."""
-    options = call("--samples-per-prompt", 20, "--validation-samples", 4, "--test-samples", 16, "--seed", 1)
+    options = call(
+        "--samples-per-prompt", 20, "--validation-samples", 4, "--test-samples", 16, "--seed", 1
+    )
     first = blb("fit", *options, "--json")
     assert first.exit_code == 0, first.output
     result = json.loads(first.stdout)
     bias = Bias.load(tmp_path / "run" / "bias.json")
-    (tokens,) = [row for row in bias.verdict if row.metric == "tokens" and row.setting == "temperature 1"]
+    (tokens,) = [
+        row for row in bias.verdict if row.metric == "tokens" and row.setting == "temperature 1"
+    ]
     assert tokens.verdict == "HELPS"
     assert tokens.biased < tokens.base
     assert result["kl_nats_per_completion"] > 0
@@ -102,7 +131,9 @@ def test_a_fit_from_prompts_to_a_verdict(call: Callable[..., tuple[object, ...]]
 
 
 @pytest.mark.parametrize("estimator", ["projection", "ips"])
-def test_eval_and_show_read_what_fit_wrote(call: Callable[..., tuple[object, ...]], tmp_path: Path, estimator: str) -> None:
+def test_eval_and_show_read_what_fit_wrote(
+    call: Callable[..., tuple[object, ...]], tmp_path: Path, estimator: str
+) -> None:
     """The bias of either estimator can be judged again at another setting, saved, and shown."""
     fitted = blb("fit", *call("--samples-per-prompt", 10, "--estimator", estimator, "--entries", 4))
     assert fitted.exit_code == 0, fitted.output
@@ -138,7 +169,9 @@ def test_what_a_file_says_cannot_move_the_cursor(tmp_path: Path) -> None:
     finding = RecordedFinding(code=evil, word="FAIL", sentence=evil, remedy=evil)
     text = dict.fromkeys(("provider", "model", "tokenizer", "task", "reward", "estimator"), evil)
     entry = Entry(id=1, bias=0.5, text=evil)
-    Bias(**text, settings={evil: evil}, verdict=(row,), findings=(finding,), entries=(entry,)).save(tmp_path / "bias.json")
+    Bias(**text, settings={evil: evil}, verdict=(row,), findings=(finding,), entries=(entry,)).save(
+        tmp_path / "bias.json"
+    )
     shown = blb("show", tmp_path / "bias.json").output
     assert "\x1b" not in shown
     assert "\u202e" not in shown
@@ -164,7 +197,9 @@ def test_an_unverified_bias_says_so(tmp_path: Path) -> None:
 
 def test_a_missing_data_file(tmp_path: Path) -> None:
     """The path is named."""
-    assert "nowhere.jsonl" in refused("fit", "--data", tmp_path / "nowhere.jsonl", "--reward", "contains")
+    assert "nowhere.jsonl" in refused(
+        "fit", "--data", tmp_path / "nowhere.jsonl", "--reward", "contains"
+    )
 
 
 def test_a_row_without_answer(tmp_path: Path) -> None:
@@ -176,7 +211,9 @@ def test_a_row_without_answer(tmp_path: Path) -> None:
 
 def test_an_unknown_provider(data: Path) -> None:
     """The known ones are named."""
-    assert f"known: {', '.join(profile_names())}" in refused("fit", "--provider", "opnai", "--data", data, "--reward", "contains")
+    assert f"known: {', '.join(profile_names())}" in refused(
+        "fit", "--provider", "opnai", "--data", data, "--reward", "contains"
+    )
 
 
 def test_an_unknown_estimator(data: Path) -> None:
@@ -189,17 +226,25 @@ def test_an_unknown_task_reward_and_setting(data: Path) -> None:
     """The known ones are named."""
     assert "capitals" in refused("fit", "--task", "capitols", "--reward", "contains")
     assert "correct-and-short" in refused("fit", "--data", data, "--reward", "shortness")
-    assert "temperature=T" in refused("fit", "--data", data, "--reward", "length", "--deploy", "top_p=0.5")
-    assert "--data FILE" in refused("fit", "--reward", "length") or "capitals" in refused("fit", "--reward", "length")
+    assert "temperature=T" in refused(
+        "fit", "--data", data, "--reward", "length", "--deploy", "top_p=0.5"
+    )
+    assert "--data FILE" in refused("fit", "--reward", "length") or "capitals" in refused(
+        "fit", "--reward", "length"
+    )
 
 
 def test_a_server_that_is_down(data: Path, tmp_path: Path) -> None:
     """The address and the remedy are named."""
     where = ("--provider", "vllm", "--base-url", "http://127.0.0.1:9/v1", "--out", tmp_path)
-    assert "is the server running?" in refused("fit", *where, "--data", data, "--reward", "contains")
+    assert "is the server running?" in refused(
+        "fit", *where, "--data", data, "--reward", "contains"
+    )
 
 
-def test_a_model_without_logprobs(call: Callable[..., tuple[object, ...]], server: ExactServer) -> None:
+def test_a_model_without_logprobs(
+    call: Callable[..., tuple[object, ...]], server: ExactServer
+) -> None:
     """What is missing and what would do is named."""
 
     def without(number: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +256,9 @@ def test_a_model_without_logprobs(call: Callable[..., tuple[object, ...]], serve
 
 
 @pytest.mark.parametrize(("value", "shown"), [(float("nan"), "nan"), (0.25, "0.25")])
-def test_a_logprob_that_is_none(call: Callable[..., tuple[object, ...]], server: ExactServer, value: float, shown: str) -> None:
+def test_a_logprob_that_is_none(
+    call: Callable[..., tuple[object, ...]], server: ExactServer, value: float, shown: str
+) -> None:
     """A NaN or positive logprob ends the run; it never reaches an estimator."""
 
     def spoil(number: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -222,10 +269,17 @@ def test_a_logprob_that_is_none(call: Callable[..., tuple[object, ...]], server:
     assert f"returned the logprob {shown}" in refused("fit", *call())
 
 
-def test_a_bias_for_another_tokenizer(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
+def test_a_bias_for_another_tokenizer(
+    call: Callable[..., tuple[object, ...]], tmp_path: Path
+) -> None:
     """Both fingerprints and the remedy are named, before a single completion is asked for."""
     Bias(
-        provider="local", model="m", tokenizer="probe-sha256:0", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),)
+        provider="local",
+        model="m",
+        tokenizer="probe-sha256:0",
+        reward="length",
+        estimator="ips",
+        entries=(Entry(id=1, bias=1.0),),
     ).save(tmp_path / "b.json")
     assert "probe-sha256:0" in refused("eval", tmp_path / "b.json", *call())
 
@@ -235,13 +289,17 @@ def test_nothing_to_learn(call: Callable[..., tuple[object, ...]]) -> None:
     assert "nothing to learn" in refused("fit", *call(reward="regex:no such text"))
 
 
-def test_more_entries_than_the_provider_takes(call: Callable[..., tuple[object, ...]], server: ExactServer, tmp_path: Path) -> None:
+def test_more_entries_than_the_provider_takes(
+    call: Callable[..., tuple[object, ...]], server: ExactServer, tmp_path: Path
+) -> None:
     """The limit is named, and nothing is cut behind the user's back."""
     profile = tmp_path / "small.toml"
     profile.write_text('extends = "llamacpp"\nname = "small"\n[bias]\nentries = 3\n')
     options = [profile if option == "llamacpp" else option for option in call("--entries", 5)]
     assert "takes at most 3" in refused("fit", *options)
-    assert not [path for path, _ in server.calls if path.endswith("/chat/completions")], "refused before anything is paid for"
+    assert not [path for path, _ in server.calls if path.endswith("/chat/completions")], (
+        "refused before anything is paid for"
+    )
     assert "neither a number" in refused("fit", *call("--entries", "many"))
 
 
@@ -262,9 +320,16 @@ def test_entries_take_a_number(call: Callable[..., tuple[object, ...]]) -> None:
 def test_a_bias_whose_size_was_cross_validated_is_shown(tmp_path: Path) -> None:
     """A file that says what held-out completions said of each number of entries, and what whole distributions did, is read and
     printed."""
-    rows = (HeldOutGain(entries=10, gain=0.1, error=0.01), HeldOutGain(entries=30, gain=0.2, error=0.01))
+    rows = (
+        HeldOutGain(entries=10, gain=0.1, error=0.01),
+        HeldOutGain(entries=30, gain=0.2, error=0.01),
+    )
     exact = ExactEffects(
-        positions=200, kl_nats_per_token=0.1, kl_lost_nats_per_token=0.01, kept_share=0.9, log_normaliser_error=0.02
+        positions=200,
+        kl_nats_per_token=0.1,
+        kl_lost_nats_per_token=0.01,
+        kept_share=0.9,
+        log_normaliser_error=0.02,
     )
     compiled = Compiled(held_out=rows, exact=exact)
     Bias(

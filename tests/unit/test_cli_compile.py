@@ -51,11 +51,35 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Exa
     """The folder of a fit of 30 tokens in at most five, and the server that it asked."""
     folder = tmp_path_factory.mktemp("fit")
     data = folder / "data.jsonl"
-    rows = [{"prompt": f"question {n}", "split": split} for split, numbers in SPLITS for n in numbers]
+    rows = [
+        {"prompt": f"question {n}", "split": split} for split, numbers in SPLITS for n in numbers
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with ExactServer(ExactModel(30, 6, end=True, prompts=4, sharpness=0.7)) as server:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", folder, "--data", data, "--seed", 1)
-        small = ("--samples-per-prompt", 30, "--validation-samples", 4, "--test-samples", 4, "--l2", 2, "--entries", 5)
+        where = (
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            folder,
+            "--data",
+            data,
+            "--seed",
+            1,
+        )
+        small = (
+            "--samples-per-prompt",
+            30,
+            "--validation-samples",
+            4,
+            "--test-samples",
+            4,
+            "--l2",
+            2,
+            "--entries",
+            5,
+        )
         options = ("--reward", "length", "--max-tokens", 6, "--top-logprobs", 8, *where, *small)
         result = blb("fit", *options)
         assert result.exit_code == 0, result.output
@@ -76,7 +100,10 @@ def test_a_fit_leaves_the_whole_learned_vector(fitted: tuple[Path, ExactServer])
     assert {entry.id: entry.text for entry in sent.entries}.items() <= texts.items()
     assert (learned.tokenizer, learned.settings) == (sent.tokenizer, sent.settings)
     result = json.loads((folder / "result.json").read_text())
-    assert (result["uncompiled"], result["uncompiled_entries"]) == (str(folder / "learned.json"), len(learned.entries))
+    assert (result["uncompiled"], result["uncompiled_entries"]) == (
+        str(folder / "learned.json"),
+        len(learned.entries),
+    )
     assert (
         f"{folder / 'learned.json'}: all {len(learned.entries)} learned values, for blb compile"
         in (folder / "output.txt").read_text()
@@ -92,7 +119,9 @@ def test_it_asks_for_nothing_and_tells_what_was_lost(fitted: tuple[Path, ExactSe
     assert told["bias"] == str(folder / "learned-vllm-3-integers.json")
     assert len(server.calls) == before
     assert made.compiled is not None
-    assert made.compiled.model_dump(mode="json") == {name: told[name] for name in made.compiled.model_dump()}
+    assert made.compiled.model_dump(mode="json") == {
+        name: told[name] for name in made.compiled.model_dump()
+    }
     assert 0 < len(made.entries) == told["entries"] <= 3
     assert all(value == int(value) for value in made.logit_bias.values())
     assert told["dropped"] == told["learned_entries"] - told["entries"]
@@ -106,7 +135,9 @@ def test_everything_that_fits_is_the_learned_vector(fitted: tuple[Path, ExactSer
     """Without a limit nothing is lost, and the values are the learned ones to the last bit."""
     folder, _ = fitted
     told = compiled(folder / "learned.json", "--out", folder / "all.json")
-    assert Bias.load(folder / "all.json").logit_bias == Bias.load(folder / "learned.json").logit_bias
+    assert (
+        Bias.load(folder / "all.json").logit_bias == Bias.load(folder / "learned.json").logit_bias
+    )
     assert (told["kept_share"], told["dropped"]) == (1, 0)
 
 
@@ -121,7 +152,18 @@ def test_what_a_person_reads(fitted: tuple[Path, ExactServer]) -> None:
     words = shlex.split(result.stdout.splitlines()[-1])
     assert words[:3] == ["blb", "eval", str(folder / "learned-vllm-4.json")]
     assert words[3:] == [
-        *("--provider", "vllm", "--model", "exact", "--data", "DATA.jsonl", "--reward", "length", "--max-tokens", "6"),
+        *(
+            "--provider",
+            "vllm",
+            "--model",
+            "exact",
+            "--data",
+            "DATA.jsonl",
+            "--reward",
+            "length",
+            "--max-tokens",
+            "6",
+        ),
         "--save",
     ]
     context = main.make_context("blb", ["eval", "--help"], resilient_parsing=True)
@@ -134,7 +176,11 @@ def test_what_a_person_reads(fitted: tuple[Path, ExactServer]) -> None:
 def test_a_bias_that_was_compiled_before_says_so(fitted: tuple[Path, ExactServer]) -> None:
     """What is kept is a share of what the first compile left; the file with everything is named; more room is no error."""
     folder, _ = fitted
-    said = " ".join(blb("compile", folder / "bias.json", "--entries", 50, "--out", folder / "b50.json").stdout.split())
+    said = " ".join(
+        blb(
+            "compile", folder / "bias.json", "--entries", 50, "--out", folder / "b50.json"
+        ).stdout.split()
+    )
     assert "compiled before, so what follows is a share of what that left" in said
     assert f"{folder / 'learned.json'} holds the whole learned vector" in said
     assert "it has fewer entries than the 50 that may be used" in said
@@ -151,7 +197,9 @@ def test_errors_name_the_remedy(fitted: tuple[Path, ExactServer], tmp_path: Path
     assert "no rollout store" in refused("compile", learned, "--store", tmp_path / "none.db")
     assert "BIAS itself" in refused("compile", learned, "--out", learned)
     store = (folder / "rollouts.db").read_bytes()
-    assert "is the rollout store, which would be lost" in refused("compile", learned, "--out", folder / "rollouts.db")
+    assert "is the rollout store, which would be lost" in refused(
+        "compile", learned, "--out", folder / "rollouts.db"
+    )
     assert (folder / "rollouts.db").read_bytes() == store
     assert "there is no folder" in refused("compile", learned, "--out", tmp_path / "no" / "b.json")
     Bias.load(learned).replacing(provider="mine").save(tmp_path / "mine.json")
@@ -160,7 +208,9 @@ def test_errors_name_the_remedy(fitted: tuple[Path, ExactServer], tmp_path: Path
     said = refused("compile", learned, "--provider", "lmstudio")
     assert "compiling needs to know bias of lmstudio" in said
     assert "blb doctor --provider lmstudio" in said
-    assert "cannot be told from its name; give --tokenizer" in refused("compile", learned, "--provider", "openai")
+    assert "cannot be told from its name; give --tokenizer" in refused(
+        "compile", learned, "--provider", "openai"
+    )
 
 
 def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
@@ -174,22 +224,32 @@ def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path)
     words = shlex.split(told["judge"])
     assert words[2:5] == [told["bias"], "--provider", str(own)]
     words[words.index("DATA.jsonl")] = str(folder / "data.jsonl")
-    judged = blb(*words[1:], "--base-url", server.base_url, "--test-samples", 2, "--store", store, "--quiet")
+    judged = blb(
+        *words[1:], "--base-url", server.base_url, "--test-samples", 2, "--store", store, "--quiet"
+    )
     assert judged.exit_code == 0, judged.output
     assert Bias.load(told["bias"]).verdict
     after = compiled(learned, "--provider", "vllm", "--entries", 3)
     assert after["completions"] == told["completions"]
-    assert [remark.partition(" are left out")[0] for remark in after["remarks"]] == ["8 completions through own"]
+    assert [remark.partition(" are left out")[0] for remark in after["remarks"]] == [
+        "8 completions through own"
+    ]
 
 
 def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
     """Dollars are no formula in the picture, backslashes stay in the command, and no file can send a terminal anything."""
     folder, _ = fitted
     learned, store = tmp_path / "learned.json", tmp_path / "rollouts.db"
-    for model, reward, shown in (("a$_{b", r"regex:\d", r"'regex:\d'"), ("\x1b[2Jm", "\x9b2J", "REWARD")):
+    for model, reward, shown in (
+        ("a$_{b", r"regex:\d", r"'regex:\d'"),
+        ("\x1b[2Jm", "\x9b2J", "REWARD"),
+    ):
         bias = Bias.load(folder / "learned.json").replacing(model=model, reward=reward)
         bias.save(learned)
-        with RolloutStore(folder / "rollouts.db", read_only=True) as old, RolloutStore(store) as new:
+        with (
+            RolloutStore(folder / "rollouts.db", read_only=True) as old,
+            RolloutStore(store) as new,
+        ):
             for request, settings in old.requests().items():
                 for sample, (key, prompt) in enumerate(old.prompts(request).items()):
                     new.add(settings | {"model": model}, prompt, sample, *old.completions([key]))
@@ -199,7 +259,9 @@ def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> 
         assert not {"\x1b", "\x9b"} & set(result.stdout)
 
 
-def test_tokens_that_no_list_holds_are_told(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
+def test_tokens_that_no_list_holds_are_told(
+    fitted: tuple[Path, ExactServer], tmp_path: Path
+) -> None:
     """Sent where there is room and said to be unknown, else dropped; where no other tokens are, nothing is known of a loss."""
     folder, _ = fitted
     where = ("--store", folder / "rollouts.db", "--out", tmp_path / "made.json")
@@ -212,8 +274,13 @@ def test_tokens_that_no_list_holds_are_told(fitted: tuple[Path, ExactServer], tm
         return " ".join(blb("compile", tmp_path / "wide.json", *where, *more).stdout.split())
 
     everything = said((*bias.entries, *unseen))
-    assert f"0 of {len(bias.entries) + 2} dropped 2 that are sent were on no logged prefix listed" in everything
-    assert "(2 of them on no logged prefix listed, or sampled)" in said((*bias.entries, *unseen), "--entries", 2)
+    assert (
+        f"0 of {len(bias.entries) + 2} dropped 2 that are sent were on no logged prefix listed"
+        in everything
+    )
+    assert "(2 of them on no logged prefix listed, or sampled)" in said(
+        (*bias.entries, *unseen), "--entries", 2
+    )
     assert "nothing is known of what it does" in said(unseen)
     empty = said(())
     assert "nothing is known of what it does" in empty
@@ -233,12 +300,18 @@ def test_for_openai_without_a_session(tmp_path: Path) -> None:
         for n in range(30):
             listed = rng.choice(ids, 20, replace=False).astype(np.int32)
             seen.update(listed.tolist())
-            logprobs = np.sort(np.log(rng.dirichlet(np.ones(20)) * 0.99 + 1e-6))[::-1].astype(np.float32)
+            logprobs = np.sort(np.log(rng.dirichlet(np.ones(20)) * 0.99 + 1e-6))[::-1].astype(
+                np.float32
+            )
             drawn = Completion("x", "stop", listed[:1], logprobs[:1], listed[None], logprobs[None])
             store.add(settings, Prompt.user(str(n)), 0, drawn)
     values = rng.normal(0, 3, len(ids))
-    entries = tuple(Entry(id=token, bias=value) for token, value in zip(ids, values.tolist(), strict=True))
-    Bias(reward="length", estimator="projection", entries=entries, **fields).save(tmp_path / "learned.json")
+    entries = tuple(
+        Entry(id=token, bias=value) for token, value in zip(ids, values.tolist(), strict=True)
+    )
+    Bias(reward="length", estimator="projection", entries=entries, **fields).save(
+        tmp_path / "learned.json"
+    )
     result = blb("compile", tmp_path / "learned.json", "--provider", "openai")
     made = Bias.load(tmp_path / "learned-openai-300.json")
     check_limits(made.logit_bias, load_profile("openai"), 199_999)
@@ -246,5 +319,8 @@ def test_for_openai_without_a_session(tmp_path: Path) -> None:
     assert made.compiled is not None
     assert made.compiled.integers
     said = " ".join(result.stdout.split())
-    assert f"{made.compiled.dropped} of 321 dropped (1 of them above the highest id that openai takes; " in said
+    assert (
+        f"{made.compiled.dropped} of 321 dropped (1 of them above the highest id that openai takes; "
+        in said
+    )
     assert f"{321 - len(seen)} of them on no logged prefix listed, or sampled)" in said

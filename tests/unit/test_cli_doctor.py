@@ -18,7 +18,11 @@ from tests.support.exact.server import Answer
 
 ROWS = [
     {"prompt": f"question {n}", "answer": "a", "split": split}
-    for split, numbers in (("train", range(8)), ("validation", range(8, 12)), ("test", range(12, 20)))
+    for split, numbers in (
+        ("train", range(8)),
+        ("validation", range(8, 12)),
+        ("test", range(12, 20)),
+    )
     for n in numbers
 ]
 
@@ -97,7 +101,9 @@ def test_what_no_profile_cures_is_not_saved(server: ExactServer, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_profile_that_cannot_be_written_is_exit_code_2(server: ExactServer, tmp_path: Path) -> None:
+def test_a_profile_that_cannot_be_written_is_exit_code_2(
+    server: ExactServer, tmp_path: Path
+) -> None:
     """The findings were paid for and are printed; also where something is contradicted."""
     path = tmp_path / "mine.toml"
     (tmp_path / ".mine.new.toml").mkdir()
@@ -111,20 +117,28 @@ def test_a_profile_that_cannot_be_written_is_exit_code_2(server: ExactServer, tm
     assert "CONTRADICTED" in result.stdout
 
 
-def test_an_address_that_was_given_is_saved_to_stay(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_was_given_is_saved_to_stay(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The variable of the provider it extends does not send the next run elsewhere."""
     path = tmp_path / "mine.toml"
     assert doctor(server, "--save", path).exit_code == 0
     monkeypatch.setenv("LLAMACPP_BASE_URL", "http://127.0.0.1:9/v1")
-    again = CliRunner().invoke(main, ["doctor", "--provider", str(path), "--concurrency", "1", "--quiet"])
+    again = CliRunner().invoke(
+        main, ["doctor", "--provider", str(path), "--concurrency", "1", "--quiet"]
+    )
     assert again.exit_code == 0, again.output
 
 
-def test_what_can_be_refused_is_refused_before_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_be_refused_is_refused_before_the_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A missing key, a model that cannot be adapted, none named and an endpoint that does not exist: nobody is asked for a yes."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     ask = ["doctor", "--provider", "openai", "--model"]
-    assert "set the environment variable OPENAI_API_KEY" in refused(CliRunner().invoke(main, [*ask, "gpt-4o"]))
+    assert "set the environment variable OPENAI_API_KEY" in refused(
+        CliRunner().invoke(main, [*ask, "gpt-4o"])
+    )
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     for arguments, word in (
         ([*ask, "o3"], "cannot be adapted"),
@@ -139,7 +153,9 @@ def test_what_can_be_refused_is_refused_before_the_question(monkeypatch: pytest.
 def test_bad_input_is_exit_code_2(server: ExactServer, tmp_path: Path) -> None:
     """A sentence, no traceback and no request: a target that is no .toml, a provider that does not exist."""
     assert "NAME.toml" in refused(doctor(server, "--save", tmp_path / "mine.json"))
-    assert "unknown provider" in refused(CliRunner().invoke(main, ["doctor", "--provider", "opnai"]))
+    assert "unknown provider" in refused(
+        CliRunner().invoke(main, ["doctor", "--provider", "opnai"])
+    )
     assert server.calls == []
 
 
@@ -151,7 +167,9 @@ def test_nothing_answers() -> None:
 def test_money_is_not_spent_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a key is needed and nobody is there to say yes, nothing is sent, and the remedy is named."""
     monkeypatch.setenv("FIREWORKS_API_KEY", "k")
-    said = refused(CliRunner().invoke(main, ["doctor", "--provider", "fireworks", "--model", "a/b"]))
+    said = refused(
+        CliRunner().invoke(main, ["doctor", "--provider", "fireworks", "--model", "a/b"])
+    )
     assert "--yes" in said
 
 

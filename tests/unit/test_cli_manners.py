@@ -51,15 +51,32 @@ def blb(*arguments: object, **more: Any) -> Result:
 
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run the command in a process of its own, both outputs piped."""
-    plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")}
-    return subprocess.run([*BLB, *map(str, arguments)], capture_output=True, env=plain | environment, check=False, timeout=60)
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")
+    }
+    return subprocess.run(
+        [*BLB, *map(str, arguments)],
+        capture_output=True,
+        env=plain | environment,
+        check=False,
+        timeout=60,
+    )
 
 
 @pytest.fixture
 def bias_file(tmp_path: Path) -> Path:
     """A bias with a token that ASCII lacks."""
     entries = (Entry(id=1, text=" é漢", bias=1.25), Entry(id=2, text=" a", bias=-0.5))
-    bias = Bias(provider="vllm", model="modèle", tokenizer="t", reward="length", estimator="ips", entries=entries)
+    bias = Bias(
+        provider="vllm",
+        model="modèle",
+        tokenizer="t",
+        reward="length",
+        estimator="ips",
+        entries=entries,
+    )
     bias.save(tmp_path / "bias.json")
     return tmp_path / "bias.json"
 
@@ -83,7 +100,9 @@ def test_commands_that_estimate_nothing_load_no_estimator(name: str) -> None:
     """They answer without scipy or openai."""
     load = f"import sys; from blackbox_lb.cli.commands import load_command; load_command({name!r})"
     script = f"{load}; print([m for m in ('scipy', 'openai') if m in sys.modules])"
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "[]"
 
 
@@ -101,7 +120,9 @@ def test_a_terminal_that_knows_no_unicode(bias_file: Path) -> None:
     shown = run("show", bias_file, PYTHONIOENCODING="ascii")
     assert shown.returncode == 0, shown.stderr
     assert b"\\xe9\\u6f22" in shown.stdout
-    document = json.loads(run("show", bias_file, "--json", PYTHONIOENCODING="ascii").stdout.decode("ascii"))
+    document = json.loads(
+        run("show", bias_file, "--json", PYTHONIOENCODING="ascii").stdout.decode("ascii")
+    )
     assert document["model"] == "modèle"
     latin = run("show", bias_file, PYTHONIOENCODING="latin-1").stdout.decode("latin-1")
     assert "modèle" in latin
@@ -177,7 +198,9 @@ def test_progress_goes_to_stderr_while_the_stage_runs(capsys: pytest.CaptureFixt
 def data(tmp_path: Path) -> Path:
     """Thirty questions."""
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(30)))
+    path.write_text(
+        "".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(30))
+    )
     return path
 
 
@@ -186,8 +209,14 @@ def test_ctrl_c_loses_nothing(data: Path, tmp_path: Path) -> None:
     with ExactServer(ExactModel(12, 8, end=True, prompts=4), delay=0.02) as server:
         where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run")
         more = ("--data", data, "--reward", "length", "--max-tokens", 8, "--concurrency", 2)
-        command = [*BLB, "collect", *map(str, (*where, *more, "--samples-per-prompt", 4, "--quiet"))]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [
+            *BLB,
+            "collect",
+            *map(str, (*where, *more, "--samples-per-prompt", 4, "--quiet")),
+        ]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         while sum(path.endswith("/chat/completions") for path, _ in server.calls) < 12:
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
@@ -197,7 +226,9 @@ def test_ctrl_c_loses_nothing(data: Path, tmp_path: Path) -> None:
         assert out == ""
         asked = sum(path.endswith("/chat/completions") for path, _ in server.calls)
         kept = f"{asked} completions are kept in {tmp_path / 'run' / 'rollouts.db'}, and the same command goes on from there"
-        assert re.fullmatch(rf"Interrupted after {asked} requests, .*: {re.escape(kept)}", err.strip())
+        assert re.fullmatch(
+            rf"Interrupted after {asked} requests, .*: {re.escape(kept)}", err.strip()
+        )
         server.delay = 0.0
         again = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
         total = sum(path.endswith("/chat/completions") for path, _ in server.calls)
@@ -223,7 +254,10 @@ def test_a_question_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("shell", "word"), [("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --no-files")])
+@pytest.mark.parametrize(
+    ("shell", "word"),
+    [("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --no-files")],
+)
 def test_completion_scripts(shell: str, word: str) -> None:
     """Each names the program, its variable and how that shell registers a function; bash accepts its syntax."""
     script = blb("completion", shell).stdout
@@ -253,7 +287,11 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert completions("fit", "--provider", "az") == ["azure", "azure-classic"]
     assert completions("eval", "x.json", "--task", "cap") == ["capitals"]
     assert "correct-and-short" in completions("fit", "--reward", "c")
-    assert completions("show", "") == ["bias.json", "runs/capitals/bias.json", "runs/capitals/learned.json"]
+    assert completions("show", "") == [
+        "bias.json",
+        "runs/capitals/bias.json",
+        "runs/capitals/learned.json",
+    ]
     assert completions("proxy", "--bias", "runs/capitals/b") == ["runs/capitals/bias.json"]
     assert completions("store", "me") == ["merge"]
     assert completions("store", "check", "--") == ["--json", "--help"]
@@ -264,11 +302,22 @@ def test_completion_offers_the_options_of_the_command() -> None:
     """Exactly those that its help lists, for every command and every command inside one."""
     for name in COMMANDS:
         outer = load_command(name)
-        for words, each in [((), outer), *(((inner,), inside) for inner, inside in commands_of(outer).items())]:
+        for words, each in [
+            ((), outer),
+            *(((inner,), inside) for inner, inside in commands_of(outer).items()),
+        ]:
             context = click.Context(each, **main.context_settings)
-            options = [param for param in each.get_params(context) if isinstance(param, click.Option)]
+            options = [
+                param for param in each.get_params(context) if isinstance(param, click.Option)
+            ]
             offered = completions(name, *words, "--")
-            assert offered == [opt for param in options if not param.hidden for opt in param.opts if opt[:2] == "--"]
+            assert offered == [
+                opt
+                for param in options
+                if not param.hidden
+                for opt in param.opts
+                if opt[:2] == "--"
+            ]
             assert all(opt in blb(name, *words, "--help").output for opt in offered)
 
 
@@ -300,11 +349,27 @@ def test_init_asks_and_writes(data: Path, tmp_path: Path, monkeypatch: pytest.Mo
     """A wrong answer is said and asked for again; the file holds the answers, no key, and is what later commands read."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FIREWORKS_API_KEY", raising=False)
-    answers = ["nobody", "fireworks", "", "accounts/x/models/y", "nowhere.jsonl", "data.jsonl", "shortness", "length"]
+    answers = [
+        "nobody",
+        "fireworks",
+        "",
+        "accounts/x/models/y",
+        "nowhere.jsonl",
+        "data.jsonl",
+        "shortness",
+        "length",
+    ]
     result = blb("init", input="\n".join(answers) + "\n")
     assert result.exit_code == 0, result.output
     told = tomllib.loads((tmp_path / "blb.toml").read_text())
-    assert told == {"defaults": {"provider": "fireworks", "model": "accounts/x/models/y", "data": "data.jsonl", "reward": "length"}}
+    assert told == {
+        "defaults": {
+            "provider": "fireworks",
+            "model": "accounts/x/models/y",
+            "data": "data.jsonl",
+            "reward": "length",
+        }
+    }
     for part in ("unknown provider", "nowhere.jsonl", "unknown reward"):
         assert part in result.stderr
     assert "FIREWORKS_API_KEY is not set" in result.stdout
@@ -323,21 +388,46 @@ def test_init_without_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "give --data" in missing.stderr
     assert not list(tmp_path.iterdir())
     assert blb("init", "--yes").exit_code == 0
-    assert find_settings().tables == {"defaults": {"provider": "local", "task": "capitals", "reward": "correct-and-short"}}
-    again = blb("init", "--yes", "--provider", "openai", "--task", "capitals", "--model", "gpt-4o-mini")
+    assert find_settings().tables == {
+        "defaults": {"provider": "local", "task": "capitals", "reward": "correct-and-short"}
+    }
+    again = blb(
+        "init", "--yes", "--provider", "openai", "--task", "capitals", "--model", "gpt-4o-mini"
+    )
     assert again.exit_code == 2
     assert "--force" in again.stderr
-    assert blb("init", "--yes", "--force", "--provider", "openai", "--task", "capitals", "--model", "gpt-4o-mini").exit_code == 0
+    assert (
+        blb(
+            "init",
+            "--yes",
+            "--force",
+            "--provider",
+            "openai",
+            "--task",
+            "capitals",
+            "--model",
+            "gpt-4o-mini",
+        ).exit_code
+        == 0
+    )
     written = (tmp_path / "blb.toml").read_text()
     assert 'model = "gpt-4o-mini"' in written
     assert "sk-nobody" not in written
 
 
-def test_init_writes_no_key_that_an_address_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_writes_no_key_that_an_address_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A password or token in the address is refused, and so is what is no address."""
     monkeypatch.chdir(tmp_path)
-    for address, part in (("http://me:secret@h/v1", "keys belong"), ("h:8000", "not a http"), ("http://h/v1?key=x", "keys")):
-        result = blb("init", "--yes", "--provider", "vllm", "--task", "capitals", "--base-url", address)
+    for address, part in (
+        ("http://me:secret@h/v1", "keys belong"),
+        ("h:8000", "not a http"),
+        ("http://h/v1?key=x", "keys"),
+    ):
+        result = blb(
+            "init", "--yes", "--provider", "vllm", "--task", "capitals", "--base-url", address
+        )
         assert result.exit_code == 2
         assert part in result.stderr
     assert not list(tmp_path.iterdir())
@@ -352,7 +442,9 @@ def test_print_json_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(stream.buffer.getvalue()) == {"a": "é"}
 
 
-def test_brackets_of_the_user_are_no_markup(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brackets_of_the_user_are_no_markup(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pattern or an instruction with brackets stands in tables and bars as it was given."""
     from blackbox_lb.cli.terminal import Terminal, print_table
 

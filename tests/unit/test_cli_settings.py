@@ -11,7 +11,14 @@ from click.testing import CliRunner
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.cli.settings import OWN_TABLE, PER_COMMAND, SettingsFile, find_settings, key_of, keys_of
+from blackbox_lb.cli.settings import (
+    OWN_TABLE,
+    PER_COMMAND,
+    SettingsFile,
+    find_settings,
+    key_of,
+    keys_of,
+)
 from blackbox_lb.errors import InputError
 
 
@@ -22,7 +29,9 @@ def command_of(name: str) -> click.Command:
     return command
 
 
-OPTIONS = [(name, option) for name in sorted(COMMANDS) for option in keys_of(command_of(name)).values()]
+OPTIONS = [
+    (name, option) for name in sorted(COMMANDS) for option in keys_of(command_of(name)).values()
+]
 
 
 def sample(option: click.Option) -> tuple[Any, Any]:
@@ -31,7 +40,9 @@ def sample(option: click.Option) -> tuple[Any, Any]:
     if option.is_flag:
         return True, True
     if isinstance(kind, click.Choice):
-        value: Any = next(choice for choice in reversed(list(kind.choices)) if choice != option.default)
+        value: Any = next(
+            choice for choice in reversed(list(kind.choices)) if choice != option.default
+        )
         return ([value], (value,)) if option.multiple else (value, value)
     if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         low, high = (getattr(kind, edge, None) for edge in ("min", "max"))
@@ -70,7 +81,9 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-@pytest.mark.parametrize(("name", "option"), OPTIONS, ids=[f"{name}{option.opts[0]}" for name, option in OPTIONS])
+@pytest.mark.parametrize(
+    ("name", "option"), OPTIONS, ids=[f"{name}{option.opts[0]}" for name, option in OPTIONS]
+)
 def test_every_option_arrives_from_the_file(
     name: str, option: click.Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,15 +118,21 @@ def test_the_command_line_wins_over_the_environment_over_the_file(
     assert str(arrives(f"--{key}", third)).removesuffix(".0") == third
 
 
-def test_a_command_s_own_table_wins_over_the_shared_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_s_own_table_wins_over_the_shared_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """[fit] before [defaults], and other commands keep the shared value."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text('[defaults]\nprovider = "vllm"\n[fit]\nprovider = "sglang"\n')
+    (tmp_path / "blb.toml").write_text(
+        '[defaults]\nprovider = "vllm"\n[fit]\nprovider = "sglang"\n'
+    )
     assert received(["fit"], "fit", monkeypatch)["provider"] == "sglang"
     assert received(["eval"], "eval", monkeypatch)["provider"] == "vllm"
 
 
-def test_the_nearest_file_upwards_counts_and_paths_start_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_file_upwards_counts_and_paths_start_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file in a folder above is found, its relative paths are its own, and hub names stay what they are."""
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
@@ -130,7 +149,9 @@ def test_the_nearest_file_upwards_counts_and_paths_start_at_it(tmp_path: Path, m
     assert got["model"] == "org/name:Q4_1"
     assert received(["proxy"], "proxy", monkeypatch)["biases"] == (f"s={tmp_path / 'short.json'}",)
     monkeypatch.chdir(tmp_path)
-    assert received(["fit"], "fit", monkeypatch)["data"] == Path("train.jsonl"), "no longer than need be"
+    assert received(["fit"], "fit", monkeypatch)["data"] == Path("train.jsonl"), (
+        "no longer than need be"
+    )
 
 
 def test_config_names_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,10 +167,14 @@ def test_config_names_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert received(["--config", "none.toml", "fit"], "fit", monkeypatch)["seed"] is None
 
 
-def test_who_names_a_task_does_not_get_the_file_s_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_names_a_task_does_not_get_the_file_s_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """--task on the command line leaves out data of the file, and the other way round."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text('[defaults]\ndata = "train.jsonl"\ntest_data = "test.jsonl"\n')
+    (tmp_path / "blb.toml").write_text(
+        '[defaults]\ndata = "train.jsonl"\ntest_data = "test.jsonl"\n'
+    )
     got = received(["fit", "--task", "capitals"], "fit", monkeypatch)
     assert (got["task"], got["data"], got["test_data"]) == ("capitals", None, None)
     (tmp_path / "blb.toml").write_text('[defaults]\ntask = "capitals"\n')
@@ -161,7 +186,10 @@ def test_who_names_a_task_does_not_get_the_file_s_data(tmp_path: Path, monkeypat
     ("text", "parts"),
     [
         ("[fit]\ntua = 0.5\n", ["[fit] tua", "did you mean tau?", "blb fit --help"]),
-        ("[fit]\ntau = 'strong'\n", ["[fit] tau = 'strong'", "--tau", "it takes a number, not text"]),
+        (
+            "[fit]\ntau = 'strong'\n",
+            ["[fit] tau = 'strong'", "--tau", "it takes a number, not text"],
+        ),
         ("[fit]\ntau = -1\n", ["[fit] tau = -1", "x>0"]),
         ("[fit]\nconcurrency = 2.5\n", ["concurrency = 2.5", "whole number"]),
         ("[fit]\nseed = true\n", ["seed = true", "it takes a value, not true or false"]),
@@ -170,7 +198,10 @@ def test_who_names_a_task_does_not_get_the_file_s_data(tmp_path: Path, monkeypat
         ("[fit]\nestimator = 'projektion'\n", ["estimator = 'projektion'", "'projection'"]),
         ("[fti]\ntau = 0.5\n", ["[fti]", "did you mean fit?"]),
         ("[fit]\nclusters = 16\n", ["[fit] clusters", "blb fit has no option --clusters"]),
-        ("[fit]\nestimator = ['clusters']\n", ["estimator = ['clusters']", "is not one of 'projection'"]),
+        (
+            "[fit]\nestimator = ['clusters']\n",
+            ["estimator = ['clusters']", "is not one of 'projection'"],
+        ),
         ("[reproduce]\ntable = 'accuracy'\n", ["there is no command for the table [reproduce]"]),
         ("tau = 0.5\n", ["tau stands outside a table", "[defaults]"]),
         ("[defaults]\nprovidr = 'vllm'\n", ["[defaults] providr", "did you mean provider?"]),
@@ -178,7 +209,9 @@ def test_who_names_a_task_does_not_get_the_file_s_data(tmp_path: Path, monkeypat
         ("[defaults]\nentries = 'cv'\n[fit]\nentries = 2.5e\n", ["is not TOML"]),
     ],
 )
-def test_a_wrong_file_is_refused_by_name(text: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_file_is_refused_by_name(
+    text: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """File, table, key, value, what would do and the nearest right name; exit code 2 and no traceback."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text(text)
@@ -187,10 +220,14 @@ def test_a_wrong_file_is_refused_by_name(text: str, parts: list[str], tmp_path: 
     assert isinstance(result.exception, SystemExit)
     for part in [str(tmp_path / "blb.toml"), *parts]:
         assert part in result.stderr
-    assert CliRunner().invoke(main, ["fit", "--help"]).exit_code == 0, "help is there for whoever must repair the file"
+    assert CliRunner().invoke(main, ["fit", "--help"]).exit_code == 0, (
+        "help is there for whoever must repair the file"
+    )
 
 
-def test_a_shared_value_that_another_command_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_value_that_another_command_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """entries = "all" is for fit; compile says so instead of reading it as something else."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text('[defaults]\nentries = "all"\n')
@@ -214,24 +251,34 @@ def test_no_file_is_no_settings(tmp_path: Path) -> None:
 def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file and the options that come from it, on stderr; not those that the command line gave, and nothing with --quiet."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text('[defaults]\nprovider = "vllm"\nreward = "length"\ntask = "nothing"\n')
+    (tmp_path / "blb.toml").write_text(
+        '[defaults]\nprovider = "vllm"\nreward = "length"\ntask = "nothing"\n'
+    )
     said = CliRunner().invoke(main, ["fit", "--reward", "contains"]).stderr
     assert f"{tmp_path / 'blb.toml'} gives --provider, --task\n" in said
     assert "gives" not in CliRunner().invoke(main, ["fit", "--quiet"]).stderr
 
 
-def test_who_names_another_provider_does_not_get_the_file_s_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_names_another_provider_does_not_get_the_file_s_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A key for one provider must not go to the address of another; the same provider keeps what the file says of it."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text('[defaults]\nprovider = "vllm"\nbase_url = "http://one:8000/v1"\nmodel = "m"\n')
+    (tmp_path / "blb.toml").write_text(
+        '[defaults]\nprovider = "vllm"\nbase_url = "http://one:8000/v1"\nmodel = "m"\n'
+    )
     got = received(["fit", "--provider", "openai"], "fit", monkeypatch)
     assert (got["provider"], got["base_url"], got["model"]) == ("openai", None, None)
-    assert received(["fit", "--provider=vllm"], "fit", monkeypatch)["base_url"] == "http://one:8000/v1"
+    assert (
+        received(["fit", "--provider=vllm"], "fit", monkeypatch)["base_url"] == "http://one:8000/v1"
+    )
     monkeypatch.setenv("BLB_FIT_PROVIDER", "openai")
     assert received(["fit"], "fit", monkeypatch)["base_url"] is None
 
 
-def test_a_file_of_somebody_else_is_not_found_but_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_somebody_else_is_not_found_but_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A found file could send a key elsewhere, so it must be the user's own; one that is named is trusted."""
     (tmp_path / "blb.toml").write_text("[fit]\nseed = 1\n")
     monkeypatch.setattr("os.getuid", lambda: (tmp_path / "blb.toml").stat().st_uid + 4711)
@@ -241,10 +288,14 @@ def test_a_file_of_somebody_else_is_not_found_but_named(tmp_path: Path, monkeypa
     assert find_settings(tmp_path / "blb.toml").tables == {"fit": {"seed": 1}}
 
 
-def test_quiet_in_the_file_hides_nothing_about_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_in_the_file_hides_nothing_about_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file cannot keep silent about what it sets."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text('[defaults]\nquiet = true\nbase_url = "http://one/v1"\ntask = "nothing"\n')
+    (tmp_path / "blb.toml").write_text(
+        '[defaults]\nquiet = true\nbase_url = "http://one/v1"\ntask = "nothing"\n'
+    )
     assert "gives --base-url" in CliRunner().invoke(main, ["fit", "--reward", "length"]).stderr
 
 
@@ -253,6 +304,8 @@ def test_shared_data_is_not_analyze_s(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text('[defaults]\ndata = "train.jsonl"\n')
     assert received(["analyze", "b.json"], "analyze", monkeypatch)["data"] is None
-    (tmp_path / "blb.toml").write_text('[defaults]\ntask = "capitals"\n[fit]\ndata = "train.jsonl"\n')
+    (tmp_path / "blb.toml").write_text(
+        '[defaults]\ntask = "capitals"\n[fit]\ndata = "train.jsonl"\n'
+    )
     got = received(["fit"], "fit", monkeypatch)
     assert (got["task"], got["data"]) == (None, Path("train.jsonl"))

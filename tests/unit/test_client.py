@@ -75,7 +75,9 @@ def make(values: dict[int, float]) -> Bias:
 
 def ask(client: OpenAI, **options: Any) -> Any:
     """One plain chat request for the model "tiny", unless another is named."""
-    return client.chat.completions.create(**{"model": "tiny", "messages": HELLO, "temperature": 0.5, **options})
+    return client.chat.completions.create(
+        **{"model": "tiny", "messages": HELLO, "temperature": 0.5, **options}
+    )
 
 
 def assert_biased(seen: Seen, expected: object = SENT) -> None:
@@ -87,7 +89,11 @@ def assert_biased(seen: Seen, expected: object = SENT) -> None:
 
 def test_body_differs_by_the_bias_alone(server: Server, client: OpenAI, bias: Bias) -> None:
     """Every byte of the unbiased body is in the biased one, and only the bias is added; headers agree but for the length."""
-    options = {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": [1.0, 1e-7, None]}}}]}
+    options = {
+        "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"x": [1.0, 1e-7, None]}}}
+        ]
+    }
     ask(client, **options)
     ask(apply(client, bias), **options)
     plain, biased = server.seen
@@ -127,7 +133,11 @@ def test_settings_and_connections_are_shared(server: Server, client: OpenAI, bia
     assert server.last.headers["authorization"] == "Bearer key-1"
     assert server.last.headers["openai-organization"] == "org-1"
     assert server.last.headers["x-own"] == "kept"
-    assert (biased.timeout, biased.max_retries, biased.base_url) == (client.timeout, client.max_retries, client.base_url)
+    assert (biased.timeout, biased.max_retries, biased.base_url) == (
+        client.timeout,
+        client.max_retries,
+        client.base_url,
+    )
     assert type(biased) is OpenAI
 
 
@@ -181,10 +191,15 @@ def test_server_error_reaches_the_caller(server: Server, client: OpenAI, bias: B
     ("deployment", "models", "biased"),
     [(None, None, True), ("mine", None, True), ("mine", ["mine"], True), (None, ["mine"], False)],
 )
-def test_azure(server: Server, bias: Bias, deployment: str | None, models: list[str] | None, biased: bool) -> None:
+def test_azure(
+    server: Server, bias: Bias, deployment: str | None, models: list[str] | None, biased: bool
+) -> None:
     """A deployment stands in the path, where Azure reads it: its name in ``models`` counts like the body's."""
     with AzureOpenAI(
-        api_key="k", azure_endpoint=server.url.removesuffix("/v1"), azure_deployment=deployment, api_version="2026-01-01"
+        api_key="k",
+        azure_endpoint=server.url.removesuffix("/v1"),
+        azure_deployment=deployment,
+        api_version="2026-01-01",
     ) as client:
         ask(apply(client, bias, models=models))
     assert server.last.path == f"/openai/deployments/{deployment or 'tiny'}/chat/completions"
@@ -215,7 +230,9 @@ def test_fifty_thousand_entries(server: Server, client: OpenAI, as_pairs: bool) 
     values = {token: (token % 997 - 498) / 7 for token in range(50_000)}
     ask(apply(client, make(values), as_pairs=as_pairs))
     arrived = server.last.body["logit_bias"]
-    assert {int(token): value for token, value in (arrived if as_pairs else arrived.items())} == values
+    assert {
+        int(token): value for token, value in (arrived if as_pairs else arrived.items())
+    } == values
     assert int(server.last.headers["content-length"]) == len(server.last.raw) > 500_000
 
 
@@ -225,23 +242,36 @@ def test_empty_bias_sends_nothing(server: Server, client: OpenAI) -> None:
     assert "logit_bias" not in server.last.body
 
 
-def test_other_models_warn_once(server: Server, client: OpenAI, bias: Bias, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_models_warn_once(
+    server: Server, client: OpenAI, bias: Bias, caplog: pytest.LogCaptureFixture
+) -> None:
     """By default a request for another model goes out as it is, and the log warns once for each model, copies included."""
     biased = apply(client, bias)
     for model in ("tiny-2", "tiny-2", "tiny-3"):
         ask(biased.with_options(timeout=9), model=model, logit_bias={"1": 5})
         assert server.last.body["logit_bias"] == {"1": 5}
-    first, second = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
-    assert "no logit bias sent: the request is for 'tiny-2', the bias for 'tiny'; add that name to models=" in first
+    first, second = (
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    )
+    assert (
+        "no logit bias sent: the request is for 'tiny-2', the bias for 'tiny'; add that name to models="
+        in first
+    )
     assert "'tiny-3'" in second
 
 
-def test_other_models_pass(server: Server, client: OpenAI, bias: Bias, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_models_pass(
+    server: Server, client: OpenAI, bias: Bias, caplog: pytest.LogCaptureFixture
+) -> None:
     """``others="pass"`` is a choice, so it says nothing above INFO."""
     with caplog.at_level(logging.INFO, "blackbox_lb.deploy.request_policy"):
         ask(apply(client, bias, others="pass"), model="tiny-2")
     assert "logit_bias" not in server.last.body
-    assert [record.levelno for record in caplog.records if record.name == "blackbox_lb.deploy.request_policy"] == [logging.INFO]
+    assert [
+        record.levelno
+        for record in caplog.records
+        if record.name == "blackbox_lb.deploy.request_policy"
+    ] == [logging.INFO]
 
 
 def test_other_models_raise(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -282,7 +312,9 @@ def test_own_bias_is_refused(server: Server, client: OpenAI, bias: Bias) -> None
         ("add", {"2": -100, "7": 0.25, "50256": 0.1, "199998": -3.0000000000000004, "9": 0.5}),
     ],
 )
-def test_conflict_rules(server: Server, client: OpenAI, bias: Bias, rule: Any, expected: object) -> None:
+def test_conflict_rules(
+    server: Server, client: OpenAI, bias: Bias, rule: Any, expected: object
+) -> None:
     """Each rule sends what it says, once, and leaves the rest of the body."""
     ask(apply(client, bias, on_conflict=rule), logit_bias={"7": -1, "9": 0.5}, seed=3)
     assert_biased(server.last, expected)
@@ -308,7 +340,9 @@ def test_add_reads_llama_cpp_forms(server: Server, client: OpenAI, bias: Bias) -
         (5, "neither an object nor a list"),
     ],
 )
-def test_add_refuses_what_it_cannot_add(server: Server, client: OpenAI, bias: Bias, own: Any, message: str) -> None:
+def test_add_refuses_what_it_cannot_add(
+    server: Server, client: OpenAI, bias: Bias, own: Any, message: str
+) -> None:
     """A bias of the caller's that has no sum with ours is refused before anything is sent."""
     with pytest.raises(InputError, match=message):
         ask(apply(client, bias, on_conflict="add"), extra_body={"logit_bias": own})
@@ -316,7 +350,9 @@ def test_add_refuses_what_it_cannot_add(server: Server, client: OpenAI, bias: Bi
 
 
 @given(
-    own=st.dictionaries(st.integers(0, 9), st.integers(-100, 100) | st.floats(-100, 100), min_size=1),
+    own=st.dictionaries(
+        st.integers(0, 9), st.integers(-100, 100) | st.floats(-100, 100), min_size=1
+    ),
     ours=st.dictionaries(st.integers(0, 9), st.floats(-100, 100), min_size=1),
 )
 def test_add_is_the_sum_per_id(own: dict[int, float], ours: dict[int, float]) -> None:
@@ -327,9 +363,16 @@ def test_add_is_the_sum_per_id(own: dict[int, float], ours: dict[int, float]) ->
         sent.append(json.loads(request.content)["logit_bias"])
         return httpx2.Response(200, json=completion("/chat/completions", {"model": "tiny"}))
 
-    with OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answer))) as client:
-        ask(apply(client, make(ours), on_conflict="add"), logit_bias={str(token): own[token] for token in own})
-    expected = {str(token): ours.get(token, 0) + own.get(token, 0) for token in own.keys() | ours.keys()}
+    with OpenAI(
+        api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answer))
+    ) as client:
+        ask(
+            apply(client, make(ours), on_conflict="add"),
+            logit_bias={str(token): own[token] for token in own},
+        )
+    expected = {
+        str(token): ours.get(token, 0) + own.get(token, 0) for token in own.keys() | ours.keys()
+    }
     assert sent == [expected]
 
 
@@ -357,7 +400,9 @@ def test_two_models_share_a_client(server: Server, client: OpenAI, bias: Bias) -
 def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
     """The Responses API has no such field: a biased model is refused there with the way out, another model passes."""
     biased = apply(client, bias)
-    with pytest.raises(InputError, match=r"Responses API takes no logit_bias.*client\.chat\.completions"):
+    with pytest.raises(
+        InputError, match=r"Responses API takes no logit_bias.*client\.chat\.completions"
+    ):
         biased.responses.create(model="tiny", input="a")
     assert not server.seen
     biased.post("/responses", body={"model": "other"}, cast_to=object)
@@ -372,7 +417,11 @@ def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> Non
         ("/threads/runs", {"model": "tiny"}, "Assistants"),
         ("/threads/t1/runs", {"model": "tiny"}, "Assistants"),
         ("/agents/sessions", {"model": "tiny"}, "Agents"),
-        ("/realtime/client_secrets", {"session": {"type": "realtime", "model": "tiny"}}, "Realtime"),
+        (
+            "/realtime/client_secrets",
+            {"session": {"type": "realtime", "model": "tiny"}},
+            "Realtime",
+        ),
         ("/realtime/calls/c1/accept", {"model": "tiny"}, "Realtime"),
         ("/live/sessions", {"session": {"model": "tiny"}}, "Live"),
         ("/decisions", {"model": "tiny"}, "Decisions"),
@@ -380,9 +429,13 @@ def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> Non
         ("/messages", {"model": "tiny"}, "Messages"),
     ],
 )
-def test_endpoints_that_take_no_bias(server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any], api: str) -> None:
+def test_endpoints_that_take_no_bias(
+    server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any], api: str
+) -> None:
     """Wherever the biased model would generate without the bias, the request is refused with the API's name."""
-    with pytest.raises(InputError, match=rf"the {api} API takes no logit_bias, so 'tiny' cannot be biased there"):
+    with pytest.raises(
+        InputError, match=rf"the {api} API takes no logit_bias, so 'tiny' cannot be biased there"
+    ):
         apply(client, bias).post(path, body=body, cast_to=object)
     assert not server.seen
 
@@ -400,7 +453,9 @@ def test_endpoints_that_take_no_bias(server: Server, client: OpenAI, bias: Bias,
         ("/batches", {"input_file_id": "f", "endpoint": "/v1/chat/completions"}),
     ],
 )
-def test_other_endpoints_are_untouched(server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any]) -> None:
+def test_other_endpoints_are_untouched(
+    server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any]
+) -> None:
     """What generates no text, or only refers to it, goes out as it is, even under ``others="raise"``."""
     apply(client, bias, others="raise").post(path, body=body, cast_to=object)
     assert server.last.body == body
@@ -413,19 +468,28 @@ def test_a_nested_model_is_not_the_requests(server: Server, client: OpenAI, bias
 
 
 LINES = b"".join(
-    json.dumps({"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body}).encode() + b"\n"
-    for n, body in enumerate([{"model": "tiny", "logit_bias": {"7": 1}}, {"model": "other"}, {"model": "tiny"}])
+    json.dumps(
+        {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body}
+    ).encode()
+    + b"\n"
+    for n, body in enumerate(
+        [{"model": "tiny", "logit_bias": {"7": 1}}, {"model": "other"}, {"model": "tiny"}]
+    )
 )
 
 
-def test_an_unbiased_batch_file_is_refused(server: Server, client: OpenAI, bias: Bias, tmp_path: Path) -> None:
+def test_an_unbiased_batch_file_is_refused(
+    server: Server, client: OpenAI, bias: Bias, tmp_path: Path
+) -> None:
     """As bytes, a path or an open file: the line that lacks the bias is named; the whole of the others arrives."""
     biased = apply(client, bias)
     path = tmp_path / "requests.jsonl"
     path.write_bytes(LINES)
     with path.open("rb") as opened:
         for given_as in (("a.jsonl", LINES), path, opened):
-            with pytest.raises(InputError, match=r"line 3 of the batch file .* carries no logit_bias.*apply_batch"):
+            with pytest.raises(
+                InputError, match=r"line 3 of the batch file .* carries no logit_bias.*apply_batch"
+            ):
                 biased.files.create(file=given_as, purpose="batch")
     assert not server.seen
     apply_batch(path, path, bias, on_conflict="theirs", others="pass")
@@ -438,27 +502,42 @@ def test_an_unbiased_batch_file_is_refused(server: Server, client: OpenAI, bias:
 
 def test_a_batch_line_to_responses_is_refused(client: OpenAI, bias: Bias) -> None:
     """What a request may not do, a line of a batch file may not."""
-    line = json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/responses", "body": {"model": "tiny"}})
-    with pytest.raises(InputError, match="line 1 of the batch file: the Responses API takes no logit_bias"):
+    line = json.dumps(
+        {"custom_id": "1", "method": "POST", "url": "/v1/responses", "body": {"model": "tiny"}}
+    )
+    with pytest.raises(
+        InputError, match="line 1 of the batch file: the Responses API takes no logit_bias"
+    ):
         apply(client, bias).files.create(file=("a.jsonl", line.encode()), purpose="batch")
 
 
 @pytest.mark.parametrize("filler", ["x", "é", "\n", "\ud800"])
-def test_a_long_prompt_arrives_as_it_is(server: Server, client: OpenAI, bias: Bias, filler: str) -> None:
+def test_a_long_prompt_arrives_as_it_is(
+    server: Server, client: OpenAI, bias: Bias, filler: str
+) -> None:
     """The parser for long bodies decides the same, lone surrogates included, and every byte of the prompt stays."""
-    content = json.dumps({"messages": [{"role": "user", "content": filler * 20_000}], "model": "tiny"}).encode()
+    content = json.dumps(
+        {"messages": [{"role": "user", "content": filler * 20_000}], "model": "tiny"}
+    ).encode()
     apply(client, bias).post("/chat/completions", content=content, cast_to=object)
     assert_biased(server.last)
     assert server.last.raw.startswith(content[:-1])
 
 
-@pytest.mark.parametrize("content", [b"plain", b"", b"[1]", b'{"model": "tiny"', b'\xff{"model": "tiny"}'])
+@pytest.mark.parametrize(
+    "content", [b"plain", b"", b"[1]", b'{"model": "tiny"', b'\xff{"model": "tiny"}']
+)
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])
 def test_bodies_that_are_no_json_object_are_untouched(
     server: Server, client: OpenAI, bias: Bias, content: bytes, kind: str
 ) -> None:
     """What names no model goes out byte for byte; the server has the say."""
-    apply(client, bias).post("/chat/completions", content=content, options={"headers": {"content-type": kind}}, cast_to=object)
+    apply(client, bias).post(
+        "/chat/completions",
+        content=content,
+        options={"headers": {"content-type": kind}},
+        cast_to=object,
+    )
     assert server.last.raw == content
 
 
@@ -473,7 +552,12 @@ def test_a_body_that_cannot_be_read_is_refused(server: Server, client: OpenAI, b
         biased.post("/chat/completions", content=parts(), cast_to=object)
     packed = gzip.compress(b'{"model":"tiny"}')
     with pytest.raises(InputError, match="compressed"):
-        biased.post("/chat/completions", content=packed, options={"headers": {"content-encoding": "gzip"}}, cast_to=object)
+        biased.post(
+            "/chat/completions",
+            content=packed,
+            options={"headers": {"content-encoding": "gzip"}},
+            cast_to=object,
+        )
     assert not server.seen
 
 
@@ -515,8 +599,14 @@ def test_custom_http_client_keeps_working(server: Server, bias: Bias) -> None:
         cookies={"session": "s"},
         mounts={"http://127.0.0.1": mounted},
         event_hooks={
-            "request": [lambda request: hooked.append(("request", b"logit_bias" in request.content))],
-            "response": [lambda response: hooked.append(("response", b"logit_bias" in response.request.content))],
+            "request": [
+                lambda request: hooked.append(("request", b"logit_bias" in request.content))
+            ],
+            "response": [
+                lambda response: hooked.append(
+                    ("response", b"logit_bias" in response.request.content)
+                )
+            ],
         },
     )
     with OpenAI(api_key="k", base_url=server.url, http_client=http_client) as client:
@@ -536,7 +626,9 @@ def test_built_request_keeps_method_and_timeouts(bias: Bias) -> None:
         sent.append(request)
         return httpx2.Response(200, json=completion("/chat/completions", {"model": "tiny"}))
 
-    with OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answer))) as client:
+    with OpenAI(
+        api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answer))
+    ) as client:
         biased = apply(client, bias, others="raise")
         ask(biased, timeout=2.5)
         biased.get("/organization/usage/completions", cast_to=object)
@@ -551,17 +643,23 @@ def test_transport_alone_adds_no_auth_or_redirect(server: Server, bias: Bias) ->
     http_client = httpx2.Client(auth=Signature(), follow_redirects=True)
     with OpenAI(api_key="k", base_url=server.url, http_client=http_client) as client:
         borrowed = apply(client, bias)._client
-        request = borrowed.build_request("POST", f"{server.url}/chat/completions", json={"model": "tiny"})
+        request = borrowed.build_request(
+            "POST", f"{server.url}/chat/completions", json={"model": "tiny"}
+        )
         response = borrowed._transport_for_url(request.url).handle_request(request)
         response.read()
     assert response.status_code == 307
     assert "x-signature" not in server.last.headers
 
 
-def test_transport_alone_reaches_the_callers_client(server: Server, client: OpenAI, bias: Bias) -> None:
+def test_transport_alone_reaches_the_callers_client(
+    server: Server, client: OpenAI, bias: Bias
+) -> None:
     """SDK code that borrows only the transport of the HTTP client (X.509 identity) sends what was built, once."""
     http_client = apply(client, bias)._client
-    request = http_client.build_request("POST", f"{server.url}/chat/completions", json={"model": "tiny"})
+    request = http_client.build_request(
+        "POST", f"{server.url}/chat/completions", json={"model": "tiny"}
+    )
     response = http_client._transport_for_url(request.url).handle_request(request)
     assert response.read()
     assert_biased(server.last)
@@ -595,12 +693,18 @@ def test_async(server: Server, bias: Bias) -> None:
             text = "".join([event.choices[0].delta.content or "" async for event in events])
             assert text == '{"text":"ok"}'
             await biased.with_options(timeout=3).completions.create(model="tiny", prompt="a")
-            await asyncio.gather(*(biased.completions.create(model="tiny", prompt=str(n)) for n in range(5)))
+            await asyncio.gather(
+                *(biased.completions.create(model="tiny", prompt=str(n)) for n in range(5))
+            )
             with pytest.raises(InputError, match="Responses API"):
                 await biased.responses.create(model="tiny", input="a")
             http_client = biased._client
-            request = http_client.build_request("POST", f"{server.url}/completions", json={"model": "tiny"})
-            response = await http_client._transport_for_url(request.url).handle_async_request(request)
+            request = http_client.build_request(
+                "POST", f"{server.url}/completions", json={"model": "tiny"}
+            )
+            response = await http_client._transport_for_url(request.url).handle_async_request(
+                request
+            )
             assert await response.aread()
             await biased.close()
             assert (biased.is_closed(), client.is_closed()) == (True, False)
@@ -618,7 +722,9 @@ def test_async(server: Server, bias: Bias) -> None:
 
 def test_wrong_arguments(client: OpenAI, bias: Bias) -> None:
     """Each wrong argument is refused at once, with the choices."""
-    with pytest.raises(InputError, match=r"others='skip' is not a choice; give one of 'warn', 'pass', 'raise'"):
+    with pytest.raises(
+        InputError, match=r"others='skip' is not a choice; give one of 'warn', 'pass', 'raise'"
+    ):
         apply(client, bias, others="skip")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"on_conflict='merge'"):
         apply(client, bias, on_conflict="merge")  # type: ignore[arg-type]
@@ -631,11 +737,16 @@ def test_wrong_arguments(client: OpenAI, bias: Bias) -> None:
         apply("client", bias)  # type: ignore[type-var]
 
 
-def test_a_client_on_another_http_library_is_refused(bias: Bias, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_on_another_http_library_is_refused(
+    bias: Bias, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An HTTP client of neither library is refused with the class found and the remedy."""
     with OpenAI(api_key="k") as client, monkeypatch.context() as patch:
         patch.setattr(client, "_client", object())
-        with pytest.raises(InputError, match=r"HTTP client is a builtins\.object, neither httpx2's nor httpx's; leave"):
+        with pytest.raises(
+            InputError,
+            match=r"HTTP client is a builtins\.object, neither httpx2's nor httpx's; leave",
+        ):
             apply(client, bias)
 
 
@@ -650,7 +761,10 @@ def test_a_subclass_that_cannot_be_copied_is_refused(bias: Bias) -> None:
     """Where the SDK's own copying fails, the reason names the class and the remedy."""
     with (
         Regional("eu") as client,
-        pytest.raises(InputError, match=r"a Regional cannot be copied by its with_options\(\) .*SDK's arguments"),
+        pytest.raises(
+            InputError,
+            match=r"a Regional cannot be copied by its with_options\(\) .*SDK's arguments",
+        ),
     ):
         apply(client, bias)
 
@@ -658,5 +772,7 @@ def test_a_subclass_that_cannot_be_copied_is_refused(bias: Bias) -> None:
 def test_an_sdk_without_httpx2_is_refused_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches need openai 2.49; below, one sentence says so."""
     monkeypatch.delattr(openai, "DefaultAsyncHttpx2Client")
-    with pytest.raises(InputError, match=r"cannot talk through httpx2.*install openai 2\.49 or newer"):
+    with pytest.raises(
+        InputError, match=r"cannot talk through httpx2.*install openai 2\.49 or newer"
+    ):
         Channel(load_profile("local"), "http://127.0.0.1:9/v1").for_files(httpx2.Timeout(1.0))

@@ -37,7 +37,9 @@ def started() -> Iterator[None]:
     """A cluster of two cores on this machine, for all tests here: to start one takes seconds."""
     ray = pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
     yield
     ray.shutdown()
 
@@ -60,10 +62,35 @@ def fit(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     folder = tmp_path_factory.mktemp("fit")
     data = folder / "data.jsonl"
     rows = [(split, n) for split in ("train", "validation", "test") for n in range(PROMPTS)]
-    data.write_text("".join(json.dumps({"prompt": f"{s} {n}?", "answers": ["a"], "split": s}) + "\n" for s, n in rows))
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "length", "--quiet")
+    data.write_text(
+        "".join(
+            json.dumps({"prompt": f"{s} {n}?", "answers": ["a"], "split": s}) + "\n"
+            for s, n in rows
+        )
+    )
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        data,
+        "--reward",
+        "length",
+        "--quiet",
+    )
     plan = ("--max-tokens", 8, "--top-logprobs", 5, "--samples-per-prompt", SAMPLES, "--seed", 1)
-    return ("fit", *where, *plan, "--validation-samples", 4, "--test-samples", 4, "--store", folder / "rollouts.db")
+    return (
+        "fit",
+        *where,
+        *plan,
+        "--validation-samples",
+        4,
+        "--test-samples",
+        4,
+        "--store",
+        folder / "rollouts.db",
+    )
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
@@ -73,35 +100,55 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("started")
-@pytest.mark.parametrize("estimator", ["projection", pytest.param("ips", marks=pytest.mark.slow), "snips"])
-def test_two_workers_learn_the_same_bias(fit: tuple[object, ...], estimator: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "estimator", ["projection", pytest.param("ips", marks=pytest.mark.slow), "snips"]
+)
+def test_two_workers_learn_the_same_bias(
+    fit: tuple[object, ...], estimator: str, tmp_path: Path
+) -> None:
     """To 1e-9, with the same tokens and counts, l2 chosen by cross-validation, from the completions that are stored."""
     for engine in ("here", "ray"):
         workers = ("--workers", 2) if engine == "ray" else ()
-        done = blb(*fit, "--estimator", estimator, "--out", tmp_path / engine, "--engine", engine, *workers)
+        done = blb(
+            *fit, "--estimator", estimator, "--out", tmp_path / engine, "--engine", engine, *workers
+        )
         assert done.exit_code == 0, done.output
     here, there = (entries(tmp_path / engine) for engine in ("here", "ray"))
     assert [(e["id"], e["seen"]) for e in here] == [(e["id"], e["seen"]) for e in there]
     np.testing.assert_allclose([e["bias"] for e in there], [e["bias"] for e in here], atol=1e-9)
     assert max(abs(e["bias"]) for e in here) > 0.1
-    documents = [json.loads((tmp_path / engine / "bias.json").read_text()) for engine in ("here", "ray")]
+    documents = [
+        json.loads((tmp_path / engine / "bias.json").read_text()) for engine in ("here", "ray")
+    ]
     for name in ("rollouts", "tokens", "settings"):
         assert documents[0][name] == documents[1][name]
 
 
 @pytest.mark.usefixtures("started")
-def test_a_sample_explains_what_all_learned(fit: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_explains_what_all_learned(
+    fit: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the lists of all rollouts are too many for this process, the learned vector is still that of all."""
-    assert blb(*fit, "--l2", 5, "--out", tmp_path / "all", "--engine", "ray", "--workers", 2).exit_code == 0
+    assert (
+        blb(*fit, "--l2", 5, "--out", tmp_path / "all", "--engine", "ray", "--workers", 2).exit_code
+        == 0
+    )
     monkeypatch.setattr(learning, "DIAGNOSED", 200)
     done = blb(*fit, "--l2", 5, "--out", tmp_path / "part", "--engine", "ray", "--workers", 3)
     assert done.exit_code == 0, done.output
-    one, other = (json.loads((tmp_path / name / "learned.json").read_text()) for name in ("all", "part"))
+    one, other = (
+        json.loads((tmp_path / name / "learned.json").read_text()) for name in ("all", "part")
+    )
     assert one["rollouts"] == other["rollouts"] == PROMPTS * SAMPLES
-    np.testing.assert_allclose([e["bias"] for e in one["entries"]], [e["bias"] for e in other["entries"]], atol=1e-9)
+    np.testing.assert_allclose(
+        [e["bias"] for e in one["entries"]], [e["bias"] for e in other["entries"]], atol=1e-9
+    )
     remarks = json.loads((tmp_path / "part" / "result.json").read_text())["provenance"]["remarks"]
     assert any("compiled and explained with" in remark for remark in remarks)
-    errors = [{e["id"]: e["error"] for e in entries(tmp_path / name) if e["error"]} for name in ("all", "part")]
+    errors = [
+        {e["id"]: e["error"] for e in entries(tmp_path / name) if e["error"]}
+        for name in ("all", "part")
+    ]
     assert np.median([errors[1][token] / errors[0][token] for token in errors[1]]) > 1.1
 
 
@@ -187,7 +234,10 @@ def test_a_workers_error_is_ours(reading: tuple[RolloutStore, Reading]) -> None:
     ("options", "said"),
     [
         (("--workers", 2), "--engine ray"),
-        (("--engine", "ray", "--estimator", "ratio", "--top-logprobs", 0), "works in one process only|vocabulary"),
+        (
+            ("--engine", "ray", "--estimator", "ratio", "--top-logprobs", 0),
+            "works in one process only|vocabulary",
+        ),
     ],
 )
 def test_what_ray_cannot_do_is_told(

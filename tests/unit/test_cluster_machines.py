@@ -25,7 +25,9 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from ray.cluster_utils import Cluster as Machines
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    started: Any = Machines(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    started: Any = Machines(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     try:
         for _ in range(MACHINES - 1):
             started.add_node(num_cpus=1)

@@ -80,10 +80,20 @@ def run(
     """Collect into the folder's store; also the stored completions in order."""
 
     async def go() -> tuple[Collection, list[Completion]]:
-        async with Session(profile or load_profile("llamacpp"), base_url=server.base_url, endpoint=endpoint) as session:
+        async with Session(
+            profile or load_profile("llamacpp"), base_url=server.base_url, endpoint=endpoint
+        ) as session:
             with RolloutStore(folder / "s.db") as store:
                 tokenizer = await session.tokenizer()
-                done = await collect(session, store, tokenizer, prompts, Draw(sampling, bias), samples=samples, **more)
+                done = await collect(
+                    session,
+                    store,
+                    tokenizer,
+                    prompts,
+                    Draw(sampling, bias),
+                    samples=samples,
+                    **more,
+                )
                 return done, list(store.completions(key for row in done.keys for key in row))
 
     return asyncio.run(go())
@@ -94,8 +104,12 @@ def test_every_prompt_gets_its_samples(server: ExactServer, tmp_path: Path) -> N
     done, completions = run(server, tmp_path)
     assert done.received == 10
     assert [len(row) for row in done.keys] == [2] * 5
-    assert Counter(body["messages"][0]["content"] for body in asked(server)) == {f"question {n}": 2 for n in range(5)}
-    assert all(completion.n_tokens and completion.top_ids.shape[1] == 4 for completion in completions)
+    assert Counter(body["messages"][0]["content"] for body in asked(server)) == {
+        f"question {n}": 2 for n in range(5)
+    }
+    assert all(
+        completion.n_tokens and completion.top_ids.shape[1] == 4 for completion in completions
+    )
 
 
 def test_what_is_there_is_not_asked_for_again(server: ExactServer, tmp_path: Path) -> None:
@@ -130,10 +144,14 @@ def test_the_pace_is_told_of_every_request(tmp_path: Path, status: int, of_load:
     """How many there will be, the tokens of each, and the refusals for load before it, which a server's own faults are not."""
     pace = Told()
 
-    with ExactServer(MODEL, faults=lambda number, answer: status if number == 1 else answer) as server:
+    with ExactServer(
+        MODEL, faults=lambda number, answer: status if number == 1 else answer
+    ) as server:
         keys = run(server, tmp_path, pace=pace)[0].keys
     with RolloutStore(tmp_path / "s.db") as store:
-        tokens = sorted(each.n_tokens for each in store.completions(key for row in keys for key in row))
+        tokens = sorted(
+            each.n_tokens for each in store.completions(key for row in keys for key in row)
+        )
     assert pace.heard[0] == ("10", load_profile("llamacpp").connection.concurrency, MOST)
     assert sorted(count for _, count, _ in pace.heard[1:]) == tokens
     assert pace.heard[-1][2] == of_load
@@ -143,8 +161,14 @@ def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> 
     """By the number that is asked for; by the slots that an embedded engine was started with; else by what helps."""
     profile = load_profile("llamacpp")
     slots = profile.connection.concurrency
-    embedded = profile.model_copy(update={"connection": profile.connection.model_copy(update={"embedded": True})})
-    for using, concurrency, bounds in ((profile, None, (slots, MOST)), (embedded, None, (slots, slots)), (profile, 2, (2, 2))):
+    embedded = profile.model_copy(
+        update={"connection": profile.connection.model_copy(update={"embedded": True})}
+    )
+    for using, concurrency, bounds in (
+        (profile, None, (slots, MOST)),
+        (embedded, None, (slots, slots)),
+        (profile, 2, (2, 2)),
+    ):
         pace = Told()
         run(server, tmp_path, profile=using, concurrency=concurrency, pace=pace)
         assert pace.heard[0][1:] == bounds
@@ -181,18 +205,47 @@ def test_time_without_the_server_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.throughput.without_server > 0.8
 
 
-def test_a_long_stage_ends_with_its_speed(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_stage_ends_with_its_speed(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line of ``blb collect``; a short stage, as here unless the limit is lower, has none."""
     data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "x", "split": s}) + "\n" for n, s in _splits(4)))
-    words = ["collect", "--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data), "--reward", "length"]
-    words += ["--max-tokens", "6", "--top-logprobs", "4", "--samples-per-prompt", "2", "--seed", "3"]
+    data.write_text(
+        "".join(
+            json.dumps({"prompt": f"question {n}", "answer": "x", "split": s}) + "\n"
+            for n, s in _splits(4)
+        )
+    )
+    words = [
+        "collect",
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        str(data),
+        "--reward",
+        "length",
+    ]
+    words += [
+        "--max-tokens",
+        "6",
+        "--top-logprobs",
+        "4",
+        "--samples-per-prompt",
+        "2",
+        "--seed",
+        "3",
+    ]
     short = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "short")])
     monkeypatch.setattr(trials, "LONG", 0.0)
     long = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "long")])
     assert (short.exit_code, long.exit_code) == (0, 0)
     assert "requests at a time" not in short.stderr
-    assert re.search(r"training: [\d,]+ tokens/s, \d+ requests at a time, of whose time the server had them \d+%;", long.stderr)
+    assert re.search(
+        r"training: [\d,]+ tokens/s, \d+ requests at a time, of whose time the server had them \d+%;",
+        long.stderr,
+    )
 
 
 def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Path) -> None:
@@ -221,16 +274,25 @@ def test_the_completions_endpoint(server: ExactServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [500, 503, 429, "drop"])
 def test_passing_faults_are_retried(tmp_path: Path, fault: Any) -> None:
     """Every second answer is a fault; all ten completions arrive."""
-    with ExactServer(MODEL, faults=lambda number, answer: fault if number % 2 else answer) as server:
+    with ExactServer(
+        MODEL, faults=lambda number, answer: fault if number % 2 else answer
+    ) as server:
         done, completions = run(server, tmp_path)
     assert done.received == len(completions) == 10
 
 
 @pytest.mark.parametrize(
     ("fault", "error", "tries"),
-    [(500, ServerFailed, 6), ("drop", ConnectionFailed, 6), (400, RequestRejected, 1), (401, AuthenticationFailed, 1)],
+    [
+        (500, ServerFailed, 6),
+        ("drop", ConnectionFailed, 6),
+        (400, RequestRejected, 1),
+        (401, AuthenticationFailed, 1),
+    ],
 )
-def test_lasting_faults_are_named(tmp_path: Path, fault: Any, error: type[BlbError], tries: int) -> None:
+def test_lasting_faults_are_named(
+    tmp_path: Path, fault: Any, error: type[BlbError], tries: int
+) -> None:
     """What may pass is tried six times, what cannot is tried once."""
     with ExactServer(MODEL, faults=lambda number, answer: fault) as server:
         with pytest.raises(error):
@@ -253,10 +315,16 @@ def _none(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize(("spoil", "error"), [(_nan, CorruptResponse), (_positive, CorruptResponse), (_none, NoLogprobs)])
-def test_answers_that_stay_bad_stop_the_run_and_keep_what_was_good(tmp_path: Path, spoil: Any, error: type[BlbError]) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "error"), [(_nan, CorruptResponse), (_positive, CorruptResponse), (_none, NoLogprobs)]
+)
+def test_answers_that_stay_bad_stop_the_run_and_keep_what_was_good(
+    tmp_path: Path, spoil: Any, error: type[BlbError]
+) -> None:
     """From the fifth answer on all are spoiled: an error of the tree after a few tries, and the good four are in the store."""
-    with ExactServer(MODEL, faults=lambda number, answer: spoil(answer) if number >= 4 else answer) as server:
+    with ExactServer(
+        MODEL, faults=lambda number, answer: spoil(answer) if number >= 4 else answer
+    ) as server:
         with pytest.raises(error):
             run(server, tmp_path)
         assert 4 + MORE_SLIPS < len(asked(server)) <= 4 + MORE_SLIPS + 2 + 10
@@ -267,7 +335,9 @@ def test_answers_that_stay_bad_stop_the_run_and_keep_what_was_good(tmp_path: Pat
 @pytest.mark.parametrize("spoil", [_nan, _positive, _none])
 def test_one_bad_answer_is_asked_for_again(tmp_path: Path, spoil: Any) -> None:
     """The last answer is spoiled: its prompt is asked again, once, and nothing is missing."""
-    with ExactServer(MODEL, faults=lambda number, answer: spoil(answer) if number == 9 else answer) as server:
+    with ExactServer(
+        MODEL, faults=lambda number, answer: spoil(answer) if number == 9 else answer
+    ) as server:
         done, completions = run(server, tmp_path)
         assert (done.received, len(asked(server))) == (10, 11)
     assert all(completion.whole for completion in completions)
@@ -275,20 +345,27 @@ def test_one_bad_answer_is_asked_for_again(tmp_path: Path, spoil: Any) -> None:
 
 def _part(answer: dict[str, Any]) -> dict[str, Any]:
     """As llama.cpp answers where the only token is a part of a character."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": "\ufffd"}, "finish_reason": "length"}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "\ufffd"},
+        "finish_reason": "length",
+    }
     return {**answer, "choices": [choice]}
 
 
 def test_a_first_answer_that_is_a_part_of_a_character_is_asked_for_again(tmp_path: Path) -> None:
     """It says nothing of the model, though no answer came before it."""
-    with ExactServer(MODEL, faults=lambda number, answer: _part(answer) if number == 0 else answer) as server:
+    with ExactServer(
+        MODEL, faults=lambda number, answer: _part(answer) if number == 0 else answer
+    ) as server:
         done, completions = run(server, tmp_path)
         assert (done.received, len(asked(server))) == (10, 11)
     assert all(completion.whole for completion in completions)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "error", "tries"), [(_nan, CorruptResponse, 3), (_part, CorruptResponse, 3), (_none, NoLogprobs, 1)]
+    ("spoil", "error", "tries"),
+    [(_nan, CorruptResponse, 3), (_part, CorruptResponse, 3), (_none, NoLogprobs, 1)],
 )
 def test_a_server_that_never_answers_well_is_not_paid_for_long(
     tmp_path: Path, spoil: Any, error: type[BlbError], tries: int
@@ -310,10 +387,15 @@ def _silent(choice: dict[str, Any]) -> dict[str, Any]:
 
 def _without_number(choice: dict[str, Any]) -> dict[str, Any]:
     entries = choice["logprobs"]["content"]
-    return {**choice, "logprobs": {"content": [{**entries[0], "logprob": float("nan")}, *entries[1:]]}}
+    return {
+        **choice,
+        "logprobs": {"content": [{**entries[0], "logprob": float("nan")}, *entries[1:]]},
+    }
 
 
-@pytest.mark.parametrize(("spoil", "whole"), [(_blank, True), (_silent, False), (_without_number, False)])
+@pytest.mark.parametrize(
+    ("spoil", "whole"), [(_blank, True), (_silent, False), (_without_number, False)]
+)
 def test_a_paid_answer_is_paid_once(
     server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Any, whole: bool
 ) -> None:
@@ -325,7 +407,13 @@ def test_a_paid_answer_is_paid_once(
         answers = [await single(self, prompt, draw) for _ in range(n)]
         choices = [{**answer["choices"][0], "index": index} for index, answer in enumerate(answers)]
         total = sum(len(choice["logprobs"]["content"]) for choice in choices[: 3 if whole else 4])
-        return read({**answers[0], "choices": [*choices[:-1], spoil(choices[-1])], "usage": {"completion_tokens": total}})
+        return read(
+            {
+                **answers[0],
+                "choices": [*choices[:-1], spoil(choices[-1])],
+                "usage": {"completion_tokens": total},
+            }
+        )
 
     monkeypatch.setattr(Session, "answer", several)
     profile = load_profile("llamacpp").model_copy(update={"sampling": rules})
@@ -355,13 +443,45 @@ def test_completions_that_are_not_whole_are_noted_with_the_reason(tmp_path: Path
         assert one.notes == Counter({CUT: 5, UNLISTED: 5})
         assert not run(server, tmp_path, samples=3)[0].notes, "stored completions have none"
         data = tmp_path / "data.jsonl"
-        data.write_text("".join(json.dumps({"prompt": f"other {number}", "answer": "a"}) + "\n" for number in range(30)))
-        words = ["--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "length", "--max-tokens", "6"]
-        done = CliRunner().invoke(main, ["collect", *map(str, words), "--samples-per-prompt", "1", "--out", str(tmp_path / "run")])
+        data.write_text(
+            "".join(
+                json.dumps({"prompt": f"other {number}", "answer": "a"}) + "\n"
+                for number in range(30)
+            )
+        )
+        words = [
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--data",
+            data,
+            "--reward",
+            "length",
+            "--max-tokens",
+            "6",
+        ]
+        done = CliRunner().invoke(
+            main,
+            [
+                "collect",
+                *map(str, words),
+                "--samples-per-prompt",
+                "1",
+                "--out",
+                str(tmp_path / "run"),
+            ],
+        )
     said = " ".join(done.stderr.split())
     assert done.exit_code == 0, said
-    assert re.search(r"training: \d+ completions were cut inside their thinking, .* raise --max-tokens, or turn thinking off", said)
-    assert re.search(r"training: \d+ completions are not whole: tokens of their thinking are counted and not listed", said)
+    assert re.search(
+        r"training: \d+ completions were cut inside their thinking, .* raise --max-tokens, or turn thinking off",
+        said,
+    )
+    assert re.search(
+        r"training: \d+ completions are not whole: tokens of their thinking are counted and not listed",
+        said,
+    )
 
 
 def test_a_server_that_is_down_is_one_sentence() -> None:
@@ -371,11 +491,15 @@ def test_a_server_that_is_down_is_one_sentence() -> None:
         async with Session(load_profile("llamacpp"), base_url="http://127.0.0.1:9/v1"):
             raise AssertionError("entered")
 
-    with pytest.raises(ConnectionFailed, match=r"no answer from http://127.0.0.1:9/v1.*is the server running\?"):
+    with pytest.raises(
+        ConnectionFailed, match=r"no answer from http://127.0.0.1:9/v1.*is the server running\?"
+    ):
         asyncio.run(go())
 
 
-def test_a_proxy_is_not_asked_for_this_machine(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_not_asked_for_this_machine(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a proxy in the environment, a server on loopback is still reached directly."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -394,14 +518,41 @@ def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
     Answers depend only on prompt and seed, so both stores must hold the same completions under the same keys.
     """
     samples, prompts = 6, 12
-    command = [sys.executable, "-m", "blackbox_lb", "collect", "--provider", "llamacpp", "--quiet", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "blackbox_lb",
+        "collect",
+        "--provider",
+        "llamacpp",
+        "--quiet",
+        "--json",
+    ]
     data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "x", "split": s}) + "\n" for n, s in _splits(prompts)))
-    command += ["--data", str(data), "--reward", "length", "--max-tokens", "6", "--top-logprobs", "4", "--seed", "3"]
+    data.write_text(
+        "".join(
+            json.dumps({"prompt": f"question {n}", "answer": "x", "split": s}) + "\n"
+            for n, s in _splits(prompts)
+        )
+    )
+    command += [
+        "--data",
+        str(data),
+        "--reward",
+        "length",
+        "--max-tokens",
+        "6",
+        "--top-logprobs",
+        "4",
+        "--seed",
+        "3",
+    ]
     command += ["--samples-per-prompt", str(samples), "--concurrency", "4"]
     with ExactServer(MODEL, delay=0.03) as server:
         address = ["--base-url", server.base_url]
-        victim = subprocess.Popen([*command, *address, "--out", str(tmp_path / "cut")], stdout=subprocess.DEVNULL)
+        victim = subprocess.Popen(
+            [*command, *address, "--out", str(tmp_path / "cut")], stdout=subprocess.DEVNULL
+        )
         while len(asked(server)) < 25:
             assert victim.poll() is None, "finished before it could be killed"
             time.sleep(0.01)
@@ -412,10 +563,18 @@ def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
         with RolloutStore(tmp_path / "cut" / "rollouts.db") as store:
             kept = store.size().completions
         assert 0 < kept <= before < samples * prompts
-        subprocess.run([*command, *address, "--out", str(tmp_path / "cut")], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, *address, "--out", str(tmp_path / "cut")],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         assert len(asked(server)) - before == samples * prompts - kept
         assert before - kept <= 4, "only what was in flight may be asked for again"
-        subprocess.run([*command, *address, "--out", str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, *address, "--out", str(tmp_path / "whole")],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
     assert _contents(tmp_path / "cut") == _contents(tmp_path / "whole")
 
 
@@ -427,6 +586,8 @@ def _contents(folder: Path) -> list[Any]:
     import sqlite3
 
     db = sqlite3.connect(folder / "rollouts.db")
-    rows = db.execute("SELECT key, text, finish_reason, tokens FROM completions ORDER BY key").fetchall()
+    rows = db.execute(
+        "SELECT key, text, finish_reason, tokens FROM completions ORDER BY key"
+    ).fetchall()
     db.close()
     return rows

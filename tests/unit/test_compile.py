@@ -19,7 +19,9 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.exact import ExactModel
 
-ROLLOUTS = ExactModel(30, 6, end=True, seed=1).rollouts(400, lambda tokens, prompt: -float(len(tokens)), seed=2, top=8)
+ROLLOUTS = ExactModel(30, 6, end=True, seed=1).rollouts(
+    400, lambda tokens, prompt: -float(len(tokens)), seed=2, top=8
+)
 TABLE = NextToken.of(ROLLOUTS)
 
 
@@ -28,15 +30,26 @@ def learned() -> Bias:
     """A bias for short completions, on every token seen."""
     fit = projection(ROLLOUTS, l2=5.0, next_token=TABLE)
     pairs = zip(fit.token_ids.tolist(), fit.delta.tolist(), strict=True)
-    entries = tuple(Entry(id=token, text=f" {token}", bias=value, seen=3) for token, value in pairs if value)
-    return Bias(provider="vllm", model="m", tokenizer="t", reward="length", estimator="projection", entries=entries)
+    entries = tuple(
+        Entry(id=token, text=f" {token}", bias=value, seen=3) for token, value in pairs if value
+    )
+    return Bias(
+        provider="vllm",
+        model="m",
+        tokenizer="t",
+        reward="length",
+        estimator="projection",
+        entries=entries,
+    )
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Profile:
     """A provider that takes five whole numbers from -2 to 2."""
     path = tmp_path / "small.toml"
-    path.write_text('extends = "vllm"\nname = "small"\n[bias]\nentries = 5\nfractions = false\nlow = -2.0\nhigh = 2.0\n')
+    path.write_text(
+        'extends = "vllm"\nname = "small"\n[bias]\nentries = 5\nfractions = false\nlow = -2.0\nhigh = 2.0\n'
+    )
     return load_profile(str(path))
 
 
@@ -88,7 +101,9 @@ def test_wishes_beyond_the_limit_are_refused(small: Profile) -> None:
         ({7: 0.5}, "token 7 is 0.5, small takes whole numbers"),
     ],
 )
-def test_a_bias_that_the_provider_does_not_take_is_refused(small: Profile, bias: dict[int, float], sentence: str) -> None:
+def test_a_bias_that_the_provider_does_not_take_is_refused(
+    small: Profile, bias: dict[int, float], sentence: str
+) -> None:
     """The token, its value, the limit and the remedy are named."""
     with pytest.raises(BiasError, match=f"{sentence}; .* blb compile --provider small"):
         check_limits(bias, small)
@@ -98,7 +113,8 @@ def test_ids_that_the_provider_refuses_are_named(small: Profile) -> None:
     """The highest of them, the limit, how many there are and the remedy; at the limit and without one nothing is refused."""
     bias = {7: 1.0, 100_257: 1.0, 100_265: -1.0, 100_300: 2.0}
     with pytest.raises(
-        BiasError, match=r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); .* blb compile --provider small"
+        BiasError,
+        match=r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); .* blb compile --provider small",
     ):
         check_limits(bias, small, 100_257)
     check_limits({7: 1.0, 100_257: 1.0}, small, 100_257)
@@ -138,13 +154,18 @@ def test_the_table_is_what_a_compile_at_each_step_would_keep(learned: Bias, smal
         assert row.kept == pytest.approx(made.compiled.kept_share, abs=0.005)
     assert [row.kept for row in rows[:3]] == sorted(row.kept for row in rows[:3])
     assert rows[2].kept == 1
-    assert {row.entries for row in gain_by_entries(learned, small, TABLE, compile_bias(learned, small, TABLE))} == {5}
+    assert {
+        row.entries
+        for row in gain_by_entries(learned, small, TABLE, compile_bias(learned, small, TABLE))
+    } == {5}
 
 
 def test_the_table_holds_what_was_compiled(learned: Bias, small: Profile, tmp_path: Path) -> None:
     """Also where a narrow range spreads a few learned values over more tokens than were learned, and where there are none."""
     path = tmp_path / "narrow.toml"
-    path.write_text('extends = "vllm"\nname = "narrow"\n[bias]\nentries = 300\nlow = -0.2\nhigh = 0.2\n')
+    path.write_text(
+        'extends = "vllm"\nname = "narrow"\n[bias]\nentries = 300\nlow = -0.2\nhigh = 0.2\n'
+    )
     narrow = load_profile(str(path))
     few = compile_bias(learned, load_profile("vllm"), TABLE, entries=3)
     for bias, profile in ((few, narrow), (few, small), (learned.replacing(entries=()), narrow)):
@@ -152,12 +173,17 @@ def test_the_table_holds_what_was_compiled(learned: Bias, small: Profile, tmp_pa
         assert made.compiled is not None
         (row,) = [row for row in gain_by_entries(bias, profile, TABLE, made) if row.chosen]
         assert (row.integers, row.listed) == (made.compiled.integers, len(made.entries))
-        assert (row.kept, row.kl_lost) == (made.compiled.kept_share, made.compiled.kl_lost_nats_per_token)
+        assert (row.kept, row.kl_lost) == (
+            made.compiled.kept_share,
+            made.compiled.kl_lost_nats_per_token,
+        )
         assert row.listed <= row.entries
     assert len(compile_bias(few, narrow, TABLE).entries) > len(few.entries)
 
 
-def test_entries_that_no_logged_list_holds_are_sent_where_there_is_room(learned: Bias, small: Profile) -> None:
+def test_entries_that_no_logged_list_holds_are_sent_where_there_is_room(
+    learned: Bias, small: Profile
+) -> None:
     """They change nothing on the logged positions: without a limit they stay, under one they go, and are counted."""
     unseen = Entry(id=900, bias=3.0)
     wider = learned.replacing(entries=(*learned.entries, unseen))
@@ -171,12 +197,17 @@ def test_entries_that_no_logged_list_holds_are_sent_where_there_is_room(learned:
 
 def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bias) -> None:
     """The finding of the test goes with the verdict, and a value that changed has no standard error; other findings stay."""
-    findings = tuple(RecordedFinding(code=code, word="PASS", sentence="so it was") for code in ("test", "headroom"))
+    findings = tuple(
+        RecordedFinding(code=code, word="PASS", sentence="so it was")
+        for code in ("test", "headroom")
+    )
     entries = tuple(entry.model_copy(update={"error": 0.1}) for entry in learned.entries)
     judged = learned.replacing(findings=findings, entries=entries)
     few = compile_bias(judged, load_profile("vllm"), TABLE, entries=3)
     assert [each.code for each in few.findings] == ["headroom"]
-    assert all(entry.error is None for entry in few.entries if entry.bias != learned.logit_bias[entry.id])
+    assert all(
+        entry.error is None for entry in few.entries if entry.bias != learned.logit_bias[entry.id]
+    )
     assert any(entry.bias != learned.logit_bias[entry.id] for entry in few.entries)
     assert compile_bias(judged, load_profile("vllm"), TABLE).entries == entries
 
@@ -189,11 +220,19 @@ def test_the_highest_id_is_known_without_a_session(learned: Bias) -> None:
     mini = learned.replacing(model="gpt-4o-mini", tokenizer=tokenizer)
     found = vocabulary_of(mini, [openai])
     assert found is not None
-    assert (found.name, highest_id(openai, found), highest_id(vllm, found)) == ("o200k_base", 199_999, None)
+    assert (found.name, highest_id(openai, found), highest_id(vllm, found)) == (
+        "o200k_base",
+        199_999,
+        None,
+    )
     assert vocabulary_of(mini, [vllm]) is None
     prod = mini.replacing(model="prod")
     assert vocabulary_of(prod, [openai], "o200k_base") is found
-    with pytest.raises(InputError, match=r"'prod' on openai cannot be told .* --tokenizer o200k_base"):
+    with pytest.raises(
+        InputError, match=r"'prod' on openai cannot be told .* --tokenizer o200k_base"
+    ):
         vocabulary_of(prod, [openai])
-    with pytest.raises(TokenizerMismatch, match=r"under tokenizer .* \(model gpt-4o-mini\), and cl100k_base is"):
+    with pytest.raises(
+        TokenizerMismatch, match=r"under tokenizer .* \(model gpt-4o-mini\), and cl100k_base is"
+    ):
         vocabulary_of(mini, [openai], "cl100k_base")

@@ -28,9 +28,12 @@ def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
     np.testing.assert_allclose(found.recall[there], recall_score(truth, said, **common))
     decided = [label for label in there if (said == label).any()]
     np.testing.assert_allclose(
-        found.precision[decided], precision_score(truth, said, labels=decided, average=None, zero_division=0)
+        found.precision[decided],
+        precision_score(truth, said, labels=decided, average=None, zero_division=0),
     )
-    assert found.macro_f1 == pytest.approx(f1_score(truth, said, labels=there, average="macro", zero_division=0))
+    assert found.macro_f1 == pytest.approx(
+        f1_score(truth, said, labels=there, average="macro", zero_division=0)
+    )
     whole = confusion_matrix(truth, np.where(said < 0, 3, said), labels=[0, 1, 2, 3])
     np.testing.assert_array_equal(found.confusion, whole[:3])
     assert found.accuracy == pytest.approx(np.mean(truth == said))
@@ -60,7 +63,10 @@ def test_greedy_is_exact_where_it_is_sure(seed: int, width: int) -> None:
     """From a list of the likeliest tokens, the greedy token under a bias is that of the whole distribution unless it is unsure."""
     rng = np.random.default_rng(seed)
     whole = np.log(rng.dirichlet(np.ones(12), 5))
-    bias = {int(token): float(value) for token, value in zip(rng.choice(12, 4, replace=False), rng.normal(0, 2, 4), strict=True)}
+    bias = {
+        int(token): float(value)
+        for token, value in zip(rng.choice(12, 4, replace=False), rng.normal(0, 2, 4), strict=True)
+    }
     order = np.argsort(-whole, axis=1)[:, :width]
     lists = FirstLists(order, np.take_along_axis(whole, order, 1))
     full = (whole + np.array([bias.get(token, 0.0) for token in range(12)])).argmax(axis=1)
@@ -73,7 +79,9 @@ def test_greedy_is_exact_where_it_is_sure(seed: int, width: int) -> None:
 
 def test_shares_of_groups_are_probabilities_among_them() -> None:
     """The bias moves them, they sum to 1, and a list that holds none of the groups tells nothing."""
-    lists = FirstLists(np.array([[0, 1, 2], [5, 6, -1]]), np.log([[0.5, 0.3, 0.2], [0.5, 0.5, 1e-9]]))
+    lists = FirstLists(
+        np.array([[0, 1, 2], [5, 6, -1]]), np.log([[0.5, 0.3, 0.2], [0.5, 0.5, 1e-9]])
+    )
     found = lists.share({1: np.log(2)}, [np.array([0]), np.array([1])])
     np.testing.assert_allclose(found[0], [5 / 11, 6 / 11])
     assert np.isnan(found[1]).all()

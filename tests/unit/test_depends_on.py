@@ -25,7 +25,9 @@ from blackbox_lb.rollouts.answers.given_answers import FirstTokens
 from blackbox_lb.types import Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
 
-MODEL = ExactModel(14, 2, seed=3, prompts=1, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True)
+MODEL = ExactModel(
+    14, 2, seed=3, prompts=1, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
+)
 """Tokens 1 and 2, " b" and " c", are the labels; the model knows nothing of the prompt."""
 SPLITS = (("train", range(60)), ("validation", range(60, 110)), ("test", range(110, 190)))
 COLOURS = ("red", "blue", "green", "yellow", "black")
@@ -70,7 +72,9 @@ def colours(texts: list[str]) -> list[list[float]]:
     return [[1.0, *(float(colour in text) for colour in COLOURS)] for text in texts]
 
 
-@pytest.mark.parametrize("kind", ["words", "route:warm=red|green", "groups:colour", "embedding:some/model"])
+@pytest.mark.parametrize(
+    "kind", ["words", "route:warm=red|green", "groups:colour", "embedding:some/model"]
+)
 def test_what_the_prompt_decides_is_learned(
     kind: str, server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +84,9 @@ def test_what_the_prompt_decides_is_learned(
     vector is wanted.
     """
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: colours)
-    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.prompt_features.find_spec", lambda name: name)
+    monkeypatch.setattr(
+        "blackbox_lb.jobs.fitting.varying.prompt_features.find_spec", lambda name: name
+    )
     out = tmp_path / "run"
     result = fit(server, data, out, "--depends-on", kind, "--json")
     assert result.exit_code == 0, result.output
@@ -93,12 +99,36 @@ def test_what_the_prompt_decides_is_learned(
     assert beside[f"classifier on {kind.partition(':')[0]}"]["base"] > 0.95
     bias = Bias.load(out / "bias.json")
     assert (bias.version, bias.settings["depends_on"]) == (2, kind)
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "exact-match", "--max-tokens", 1)
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        data,
+        "--reward",
+        "exact-match",
+        "--max-tokens",
+        1,
+    )
     lines = {
         ("show", out / "bias.json"): (" ± ", 0),
-        ("eval", out / "bias.json", *where, "--deploy", "greedy", "--out", out, "--quiet"): ("HELPS", 0),
+        ("eval", out / "bias.json", *where, "--deploy", "greedy", "--out", out, "--quiet"): (
+            "HELPS",
+            0,
+        ),
         ("report", out): ("report.html", 0),
-        ("compile", out / "bias.json", "--provider", "fireworks", "--entries", 1, "--integers", "--out", out / "small.json"): (
+        (
+            "compile",
+            out / "bias.json",
+            "--provider",
+            "fireworks",
+            "--entries",
+            1,
+            "--integers",
+            "--out",
+            out / "small.json",
+        ): (
             "1 of 14 tokens may be biased, with whole numbers from -100 to 100 for each prompt",
             0,
         ),
@@ -113,19 +143,30 @@ def test_what_the_prompt_decides_is_learned(
         again = fit(server, data, out, "--depends-on", kind, "--json")
         assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
         told = CliRunner().invoke(main, ["analyze", str(out / "bias.json"), "--json", "--quiet"])
-        assert json.loads(told.stdout)["usage"]["kl_per_token"] == pytest.approx(found["kl_nats_per_completion"], rel=1e-6)
+        assert json.loads(told.stdout)["usage"]["kl_per_token"] == pytest.approx(
+            found["kl_nats_per_completion"], rel=1e-6
+        )
         page = (out / "report.html").read_text()
         assert "What each feature of the prompt moves (depends on words)" in page
         assert "its own bias:" in page
         small = Bias.load(out / "small.json")
-        assert (len(small.entries), small.verdict, small.depends is not None and small.depends.integers) == (1, (), True)
-        assert all(isinstance(value, int) for value in logit_bias(small, messages="it is red").values())
+        assert (
+            len(small.entries),
+            small.verdict,
+            small.depends is not None and small.depends.integers,
+        ) == (1, (), True)
+        assert all(
+            isinstance(value, int) for value in logit_bias(small, messages="it is red").values()
+        )
 
 
 def test_what_cannot_be_depended_on(server: ExactServer, data: Path, tmp_path: Path) -> None:
     """Each refusal is a sentence and exit code 2."""
     for more, sentence in (
-        (("--depends-on", "words", "--learn-from", "samples", "--estimator", "ips"), "leave out --engine and --estimator"),
+        (
+            ("--depends-on", "words", "--learn-from", "samples", "--estimator", "ips"),
+            "leave out --engine and --estimator",
+        ),
         (("--depends-on", "wrods"), "is not known"),
         (("--depends-on", "groups:shade"), "no training row has a text in that column"),
         (("--depends-on", "embedding:/no/such"), "no folder"),
@@ -136,15 +177,25 @@ def test_what_cannot_be_depended_on(server: ExactServer, data: Path, tmp_path: P
     rows = [row(number, split) for split, numbers in SPLITS for number in numbers]
     rows[0] |= {"colour": "none", "id": "a"}
     (tmp_path / "twice.jsonl").write_text(
-        "".join(json.dumps(each) + "\n" for each in [*rows, {**rows[0], "colour": "red", "id": "b"}])
+        "".join(
+            json.dumps(each) + "\n" for each in [*rows, {**rows[0], "colour": "red", "id": "b"}]
+        )
     )
-    result = fit(server, tmp_path / "twice.jsonl", tmp_path / "none", "--depends-on", "groups:colour")
-    assert (result.exit_code, "is in the groups 'none' and 'red'" in result.output) == (2, True), result.output
+    result = fit(
+        server, tmp_path / "twice.jsonl", tmp_path / "none", "--depends-on", "groups:colour"
+    )
+    assert (result.exit_code, "is in the groups 'none' and 'red'" in result.output) == (2, True), (
+        result.output
+    )
 
 
-def test_noise_is_declined_and_the_classifier_told_all_the_same(server: ExactServer, data: Path, tmp_path: Path) -> None:
+def test_noise_is_declined_and_the_classifier_told_all_the_same(
+    server: ExactServer, data: Path, tmp_path: Path
+) -> None:
     """A route that says nothing: the fixed bias is kept, beside a classifier that knows no more."""
-    result = fit(server, data, tmp_path / "run", "--depends-on", "route:odd=thing \\d?[13579]:", "--json")
+    result = fit(
+        server, data, tmp_path / "run", "--depends-on", "route:odd=thing \\d?[13579]:", "--json"
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert [each["against"] for each in found["beside"]] == ["classifier on route"]
@@ -156,11 +207,24 @@ SAYS = ExactModel(14, 2, seed=3, prompts=1, unigram=OFTEN, end=True)
 """Says its labels often enough for samples to show which is right."""
 
 
-@pytest.mark.parametrize(("kind", "source"), [("words", "samples"), ("groups:colour", "samples"), ("words", "both")])
+@pytest.mark.parametrize(
+    ("kind", "source"), [("words", "samples"), ("groups:colour", "samples"), ("words", "both")]
+)
 def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_path: Path) -> None:
     """Where opposite answers are rewarded, and judged by fresh completions at temperature 1; a feature of noise is declined."""
     drawn = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 1, "--seed", 3)
-    more = ("--learn-from", source, "--deploy", "temperature=1", "--tau", 0.25, "--l2", 1.25, *drawn, "--json")
+    more = (
+        "--learn-from",
+        source,
+        "--deploy",
+        "temperature=1",
+        "--tau",
+        0.25,
+        "--l2",
+        1.25,
+        *drawn,
+        "--json",
+    )
     with ExactServer(SAYS) as running:
         result = fit(running, data, tmp_path / "run", "--depends-on", kind, *more)
         assert result.exit_code == 0, result.output
@@ -173,7 +237,15 @@ def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_
         if kind == "words":
             return
         where = ("--store", tmp_path / "run" / "rollouts.db")
-        noise = fit(running, data, tmp_path / "noise", "--depends-on", "route:odd=thing \\d?[13579]:", *more, *where)
+        noise = fit(
+            running,
+            data,
+            tmp_path / "noise",
+            "--depends-on",
+            "route:odd=thing \\d?[13579]:",
+            *more,
+            *where,
+        )
         assert Bias.load(tmp_path / "noise" / "bias.json").version == 1, noise.output
 
 
@@ -185,8 +257,16 @@ def planted(seed: int, signal: bool) -> DependentCandidate | str:
     def found(size: int, prefix: str) -> FirstTokens:
         words = [rng.choice(vocabulary, 4, replace=False) for _ in range(size)]
         logits = rng.normal(0, 1, (size, 8)) + np.where(np.arange(8) < 2, 0.0, 2.0)
-        says = np.array(["w0" in each or "w1" in each for each in words]) if signal else rng.random(size) < 0.5
-        right = np.where(rng.random(size) < 0.6, logits[:, :2].argmax(axis=1), rng.integers(0, 2, size)) if not signal else says * 1
+        says = (
+            np.array(["w0" in each or "w1" in each for each in words])
+            if signal
+            else rng.random(size) < 0.5
+        )
+        right = (
+            np.where(rng.random(size) < 0.6, logits[:, :2].argmax(axis=1), rng.integers(0, 2, size))
+            if not signal
+            else says * 1
+        )
         logprobs = (logits - logsumexp(logits, axis=1, keepdims=True)).astype(np.float32)
         order = np.argsort(-logprobs, axis=1)
         examples = tuple(

@@ -23,11 +23,23 @@ from scipy.stats import binom
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli import main
-from blackbox_lb.errors import AuthenticationFailed, ContentFiltered, InputError, QuotaExhausted, RequestRejected
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ContentFiltered,
+    InputError,
+    QuotaExhausted,
+    RequestRejected,
+)
 from blackbox_lb.jobs.doctor.asking.exam import EMOJI, STORY, opening_lists
 from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
 from blackbox_lb.jobs.doctor.checks.bias_effect import _Duel
-from blackbox_lb.jobs.doctor.checks.uniformity import CellDraw, _lower_tail, alike, judge, temperature_of
+from blackbox_lb.jobs.doctor.checks.uniformity import (
+    CellDraw,
+    _lower_tail,
+    alike,
+    judge,
+    temperature_of,
+)
 from blackbox_lb.jobs.doctor.run import CHECKS, Check, examine, most_requests, most_tokens
 from blackbox_lb.jobs.doctor.save import check_target, save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -49,7 +61,12 @@ NEEDS = {
     "effect of a bias": ("token identity",),
     "fractions": ("effect of a bias",),
     "meaning of logprobs": ("effect of a bias",),
-    "strength of a bias": ("token identity", "end token", "effect of a bias", "meaning of logprobs"),
+    "strength of a bias": (
+        "token identity",
+        "end token",
+        "effect of a bias",
+        "meaning of logprobs",
+    ),
     "entries of a bias": ("effect of a bias",),
 }
 """What a check leans on, beside the tokenizer and the lists of alternatives."""
@@ -60,7 +77,11 @@ class Liar(ExactServer):
     """A server that changes requests on their way in, with ``wish``, or refuses them; ``answer`` changes what goes out."""
 
     def __init__(
-        self, model: ExactModel, seed: int, wish: Callable[[JSON], None] | None = None, answer: Callable[[JSON], None] | None = None
+        self,
+        model: ExactModel,
+        seed: int,
+        wish: Callable[[JSON], None] | None = None,
+        answer: Callable[[JSON], None] | None = None,
     ) -> None:
         super().__init__(model, seed=seed)
         self._wish, self._changed = wish, answer
@@ -93,7 +114,9 @@ class After(Dialect):
 
             @staticmethod
             def logprobs(prefix: Sequence[int], prompt: int) -> Any:
-                return log_softmax((honest.logprobs(prefix, prompt) + delta) / (self._asked["temperature"] or 1e-6))
+                return log_softmax(
+                    (honest.logprobs(prefix, prompt) + delta) / (self._asked["temperature"] or 1e-6)
+                )
 
         self.model = Tilted  # type: ignore[assignment]
         try:
@@ -107,7 +130,9 @@ class Penalised(Dialect):
 
     penalty, most = 1.0, 1.0
 
-    def _generate(self, body: JSON, prompt: str, before: list[int], number: int) -> tuple[list[int], str]:
+    def _generate(
+        self, body: JSON, prompt: str, before: list[int], number: int
+    ) -> tuple[list[int], str]:
         honest, self.model = self.model, copy(self.model)
 
         def weary(prefix: Sequence[int] = (), prompt: int = 0) -> Any:
@@ -132,7 +157,9 @@ def talkative(seed: int) -> ExactModel:
     return ExactModel(26, 64, seed=seed, end=True, prompts=16, sharpness=0.9, unigram=seldom)
 
 
-def self_test(server: ExactServer, profile: Profile = SERVER, titles: Sequence[str] | None = None) -> Report:
+def self_test(
+    server: ExactServer, profile: Profile = SERVER, titles: Sequence[str] | None = None
+) -> Report:
     """One self-test, of the checks called ``titles`` and what they need, one request at a time, so that it repeats exactly."""
 
     async def run() -> Report:
@@ -145,7 +172,12 @@ def self_test(server: ExactServer, profile: Profile = SERVER, titles: Sequence[s
 
 def chosen(titles: Sequence[str] | None) -> tuple[Check, ...]:
     """All checks, or those called ``titles`` with what they need."""
-    wanted = {"tokenizer", "lists of alternatives", *(titles or ()), *(need for title in titles or () for need in NEEDS[title])}
+    wanted = {
+        "tokenizer",
+        "lists of alternatives",
+        *(titles or ()),
+        *(need for title in titles or () for need in NEEDS[title]),
+    }
     return tuple(check for check in CHECKS if titles is None or check.title in wanted)
 
 
@@ -169,7 +201,9 @@ def test_nothing_is_contradicted_of_an_honest_server(seed: int) -> None:
     assert finding(report, "neutral").status == "CONFIRMED"
     assert finding(report, "bias").status == "CONFIRMED"
     assert finding(report, "logprobs.meaning").status == "CONFIRMED"
-    assert len(server.requests) + 2 == report.requests < 120  # the list of models is asked for twice, with GET
+    assert (
+        len(server.requests) + 2 == report.requests < 120
+    )  # the list of models is asked for twice, with GET
     completions = [body for path, body in server.calls if path == COMPLETION]
     assert sum(body["max_tokens"] for body in completions) <= most_tokens()
 
@@ -252,7 +286,9 @@ def test_every_lie_is_contradicted(lie: str, seed: int) -> None:
     """The row that a lie is about is contradicted, with its true value where there is one, and no other row is."""
     row, title, found, changes = LIES[lie]
     report = self_test(Liar(model(seed), seed, **changes), titles=[title])
-    assert [(each.row, each.found) for each in report.contradicted] == [(row, found)], report.contradicted
+    assert [(each.row, each.found) for each in report.contradicted] == [(row, found)], (
+        report.contradicted
+    )
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -266,7 +302,9 @@ def test_a_lie_casts_no_doubt_on_other_rows(lie: str) -> None:
 def test_another_temperature_is_named() -> None:
     """A server that samples at .8 of the temperature asked for is told so."""
     for seed in range(3):
-        found = finding(self_test(Liar(model(seed), seed, colder), titles=["neutral sampling"]), "neutral")
+        found = finding(
+            self_test(Liar(model(seed), seed, colder), titles=["neutral sampling"]), "neutral"
+        )
         assert found.status == "CONTRADICTED"
         assert "sharper" in found.evidence
 
@@ -291,7 +329,10 @@ def test_how_strongly_a_bias_acts_is_found(scale: float, seeds: range) -> None:
     accused. The largest biases act as before: they force a token all the same."""
 
     def scaled(body: JSON) -> None:
-        body["logit_bias"] = [[token, value * scale if abs(value) < 50 else value] for token, value in body.get("logit_bias", [])]
+        body["logit_bias"] = [
+            [token, value * scale if abs(value) < 50 else value]
+            for token, value in body.get("logit_bias", [])
+        ]
 
     found = 0
     for seed in seeds:
@@ -344,9 +385,24 @@ def sometimes_colder() -> Callable[[JSON], None]:
         (in_bits, "answer"),
         (shifted, "answer"),
     ],
-    ids=["top-k", "min-p", "clipped", "one-sided", "halved", "stronger", "1.1", "1.15", "0.9", "two models", "bits", "swapped ids"],
+    ids=[
+        "top-k",
+        "min-p",
+        "clipped",
+        "one-sided",
+        "halved",
+        "stronger",
+        "1.1",
+        "1.15",
+        "0.9",
+        "two models",
+        "bits",
+        "swapped ids",
+    ],
 )
-def test_a_lie_is_found_in_nineteen_of_twenty_self_tests(lie: Callable[[JSON], None], kind: str) -> None:
+def test_a_lie_is_found_in_nineteen_of_twenty_self_tests(
+    lie: Callable[[JSON], None], kind: str
+) -> None:
     """Whole self-tests, each of another model, in at most 119 requests."""
     reports = [self_test(Liar(talkative(seed), seed, **{kind: lie})) for seed in range(20)]
     assert sum(bool(report.contradicted) for report in reports) >= 19
@@ -356,7 +412,9 @@ def test_a_lie_is_found_in_nineteen_of_twenty_self_tests(lie: Callable[[JSON], N
 @pytest.mark.slow
 def test_an_honest_server_is_accused_in_at_most_one_of_a_hundred() -> None:
     """Whole self-tests, each of another model."""
-    assert sum(bool(self_test(Liar(talkative(seed), seed)).contradicted) for seed in range(100)) <= 1
+    assert (
+        sum(bool(self_test(Liar(talkative(seed), seed)).contradicted) for seed in range(100)) <= 1
+    )
 
 
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
@@ -366,7 +424,12 @@ def test_lists_that_are_scaled_to_one_are_found(seeds: range) -> None:
     for seed in seeds:
         server = ExactServer(model(seed), seed=seed)
         server._dialect = Scaled(server.model, "exact", None, seed)
-        found += "scaled to 1" in finding(self_test(server, altered("logprobs", limit=8), ["neutral sampling"]), "neutral").evidence
+        found += (
+            "scaled to 1"
+            in finding(
+                self_test(server, altered("logprobs", limit=8), ["neutral sampling"]), "neutral"
+            ).evidence
+        )
     assert found >= 0.95 * len(seeds)
 
 
@@ -376,7 +439,9 @@ def test_logprobs_after_the_bias_are_told_from_those_before(seed: int) -> None:
     server = Liar(model(seed), seed)
     server._dialect = After(server.model, "exact", None, seed)
     report = self_test(server, titles=["meaning of logprobs"])
-    assert [(each.row, each.found) for each in report.contradicted] == [("logprobs.meaning", "after bias")]
+    assert [(each.row, each.found) for each in report.contradicted] == [
+        ("logprobs.meaning", "after bias")
+    ]
 
 
 def test_mixed_up_ids_are_found_without_a_tokenizer() -> None:
@@ -391,7 +456,9 @@ def test_mixed_up_ids_are_found_without_a_tokenizer() -> None:
     for seed in range(4):
         honest = self_test(Liar(model(seed, 100), seed), profile, ["effect of a bias"])
         assert finding(honest, "tokens.id").status == "CONFIRMED"
-        mixed = self_test(Liar(model(seed, 100), seed, answer=shifted), profile, ["effect of a bias"])
+        mixed = self_test(
+            Liar(model(seed, 100), seed, answer=shifted), profile, ["effect of a bias"]
+        )
         assert [each.row for each in mixed.contradicted] == ["tokens.id"]
         assert finding(mixed, "bias").status == "NOT CHECKED"
 
@@ -402,7 +469,9 @@ def test_a_claim_that_is_true_or_none(claim: str) -> None:
     server = Liar(model(3), 3)
     server._dialect = After(server.model, "exact", None, 3)
     found = finding(self_test(server, altered("logprobs", meaning=claim)), "logprobs.meaning")
-    assert (found.status, found.found) == (("CONFIRMED", None) if claim == "after bias" else ("MEASURED", "after bias"))
+    assert (found.status, found.found) == (
+        ("CONFIRMED", None) if claim == "after bias" else ("MEASURED", "after bias")
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -423,7 +492,9 @@ def test_a_claimed_limit_is_never_exceeded(lie: Callable[[JSON], None], found: i
         sent.append(len(body.get("logit_bias", [])))
         lie(body)
 
-    report = self_test(Liar(model(0, 120), 0, noted), altered("bias", entries=100), ["entries of a bias"])
+    report = self_test(
+        Liar(model(0, 120), 0, noted), altered("bias", entries=100), ["entries of a bias"]
+    )
     assert finding(report, "bias.entries").found == found
     assert max(sent) == 100
 
@@ -442,7 +513,9 @@ def test_a_narrower_limit_of_alternatives_is_bisected() -> None:
 
 def test_a_looser_limit_is_measured() -> None:
     """Fractions count although the profile forbids them: a fact worth saving, and no contradiction."""
-    found = finding(self_test(Liar(model(0), 0), altered("bias", fractions=False)), "bias.fractions")
+    found = finding(
+        self_test(Liar(model(0), 0), altered("bias", fractions=False)), "bias.fractions"
+    )
     assert (found.status, found.found) == ("MEASURED", True)
 
 
@@ -468,14 +541,20 @@ def test_the_first_list_of_a_completion_that_lacks_tokens_is_no_opening() -> Non
 
     whole, headless = drawn([3, 5], True), drawn([8, 9], False)
     assert [set(row) for row in opening_lists([whole, headless])] == [{3, 5}]
-    assert [set(row) for row in opening_lists([headless])] == [{8, 9}], "better than nothing where a provider never tells"
+    assert [set(row) for row in opening_lists([headless])] == [{8, 9}], (
+        "better than nothing where a provider never tells"
+    )
 
 
 def test_a_hidden_end_token_accuses_nobody() -> None:
     """Where the end token is not listed, the tokens before it are still draws, from what is left."""
     for seed in range(6):
         profile = altered("logprobs", end_token_listed=False)
-        report = self_test(Liar(model(seed), seed, answer=endless), profile, titles=["end token", "neutral sampling"])
+        report = self_test(
+            Liar(model(seed), seed, answer=endless),
+            profile,
+            titles=["end token", "neutral sampling"],
+        )
         assert not report.contradicted, report.contradicted
         assert finding(report, "neutral").status == "CONFIRMED"
 
@@ -490,18 +569,29 @@ class Studio(Liar):
             if isinstance(answer, dict):
                 answer["choices"][0].pop("logprobs", None)
             return answer
-        chat = {"messages": body["input"], "max_tokens": body["max_output_tokens"], "logprobs": True}
+        chat = {
+            "messages": body["input"],
+            "max_tokens": body["max_output_tokens"],
+            "logprobs": True,
+        }
         answer = super().post(COMPLETION, {**body, **chat})
         return _response(answer) if isinstance(answer, dict) else answer
 
 
 def _response(answer: JSON) -> JSON:
     choice, used = answer["choices"][0], answer["usage"]
-    part = {"type": "output_text", "text": choice["message"]["content"], "logprobs": choice["logprobs"]["content"]}
+    part = {
+        "type": "output_text",
+        "text": choice["message"]["content"],
+        "logprobs": choice["logprobs"]["content"],
+    }
     return {
         "status": "completed" if choice["finish_reason"] == "stop" else "incomplete",
         "output": [{"type": "message", "content": [part]}],
-        "usage": {"input_tokens": used["prompt_tokens"], "output_tokens": used["completion_tokens"]},
+        "usage": {
+            "input_tokens": used["prompt_tokens"],
+            "output_tokens": used["completion_tokens"],
+        },
     }
 
 
@@ -509,7 +599,9 @@ STUDIO_RUN = "--data {data} --reward contains --max-tokens 8 --quiet --out {out}
 
 
 @pytest.mark.parametrize("open_row", [None, "neutral", "bias.low"])
-def test_a_fit_after_the_doctor(open_row: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_after_the_doctor(
+    open_row: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A provider of guesses is refused before the doctor, and taken with what it saved unless a row that is needed stayed open."""
     server, path, data = Studio(model(0), 0), tmp_path / "mine.toml", tmp_path / "data.jsonl"
     words = {token: text.encode() for token, text in enumerate(server.texts) if text}
@@ -519,13 +611,17 @@ def test_a_fit_after_the_doctor(open_row: str | None, tmp_path: Path, monkeypatc
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(command: str, provider: object, rest: str = "") -> Result:
-        line = f"{command} --provider {provider} --base-url {server.base_url} --concurrency 1 {rest}"
+        line = (
+            f"{command} --provider {provider} --base-url {server.base_url} --concurrency 1 {rest}"
+        )
         return CliRunner().invoke(main, line.split())
 
     with server:
         fit = STUDIO_RUN.format(data=data, out=tmp_path / "run")
         refused = run("fit", "lmstudio", fit)
-        assert (refused.exit_code, "tokens.id, neutral, bias" in refused.stderr) == (2, True), refused.output
+        assert (refused.exit_code, "tokens.id, neutral, bias" in refused.stderr) == (2, True), (
+            refused.output
+        )
         report = run("doctor", "lmstudio", f"--quiet --save {path}")
         assert report.exit_code == 0, report.output
         assert "bias.fractions could not be checked: saved as false" in report.stdout
@@ -537,24 +633,32 @@ def test_a_fit_after_the_doctor(open_row: str | None, tmp_path: Path, monkeypatc
     if open_row is None:
         assert fitted.exit_code == 0, fitted.output
     else:
-        assert (fitted.exit_code, f"{open_row} of mine" in fitted.stderr) == (2, True), fitted.output
+        assert (fitted.exit_code, f"{open_row} of mine" in fitted.stderr) == (2, True), (
+            fitted.output
+        )
 
 
 @pytest.mark.parametrize("lie", [None, ignored])
-def test_a_bias_is_proven_where_no_token_is_named(lie: Callable[[JSON], None] | None, tmp_path: Path) -> None:
+def test_a_bias_is_proven_where_no_token_is_named(
+    lie: Callable[[JSON], None] | None, tmp_path: Path
+) -> None:
     """On an endpoint without logprobs the text shows whether a bias acts; what was proven is no guess in the saved profile."""
     server = Studio(model(0), 0, lie)
     words = {token: text.encode() for token, text in enumerate(server.texts) if text}
     vocabulary = Vocabulary("exact", words, {"<|end|>": 25}, 26, server.tokenize)
 
     async def run() -> Report:
-        async with Session(load_profile("lmstudio"), base_url=server.base_url, attempts=1) as session:
+        async with Session(
+            load_profile("lmstudio"), base_url=server.base_url, attempts=1
+        ) as session:
             session.vocabulary = vocabulary
             return await examine(session, concurrency=1)
 
     with server:
         report = asyncio.run(run())
-    assert [each.row for each in report.contradicted] == ([] if lie is None else ["bias"]), report.contradicted
+    assert [each.row for each in report.contradicted] == ([] if lie is None else ["bias"]), (
+        report.contradicted
+    )
     if lie is None:
         save_profile(report, tmp_path / "mine.toml", "lmstudio")
         assert load_profile(str(tmp_path / "mine.toml")).unknown == []
@@ -583,7 +687,9 @@ def test_rounded_logprobs_are_no_crash() -> None:
         assert report.requests < 120
 
 
-def rounding(kind: type[Rounded], step: float, seed: int, wish: Callable[[JSON], None] | None = None) -> Liar:
+def rounding(
+    kind: type[Rounded], step: float, seed: int, wish: Callable[[JSON], None] | None = None
+) -> Liar:
     """A server whose logprobs are multiples of ``step`` nats."""
     server = Liar(talkative(seed), seed, wish)
     server._dialect = dialect = kind(server.model, "exact", None, seed)
@@ -598,7 +704,9 @@ def test_honest_rounding_is_never_contradicted(step: float, seeds: range) -> Non
     for seed in seeds:
         report = self_test(rounding(Rounded, step, seed))
         assert not report.contradicted, report.contradicted
-        assert finding(report, "logprobs.step").evidence.endswith(f"a multiple of 1/{1 / step:g} nat")
+        assert finding(report, "logprobs.step").evidence.endswith(
+            f"a multiple of 1/{1 / step:g} nat"
+        )
         assert finding(report, "logprobs.meaning").status == "CONFIRMED"
         neutral = finding(report, "neutral")
         assert neutral.status == ("CONFIRMED" if step < 0.25 else "NOT CHECKED")
@@ -614,11 +722,15 @@ def test_lies_of_a_server_that_rounds_are_found(step: float, seeds: range) -> No
         assert "top_p truncates" in finding(cut, "neutral").evidence
         assert finding(cut, "neutral").status == "CONTRADICTED"
         after = self_test(rounding(RoundedAfter, step, seed), titles=["meaning of logprobs"])
-        assert [(each.row, each.found) for each in after.contradicted] == [("logprobs.meaning", "after bias")]
+        assert [(each.row, each.found) for each in after.contradicted] == [
+            ("logprobs.meaning", "after bias")
+        ]
 
 
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(20), marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("penalty", "most"), [(1.0, 1), (0.5, 1), (0.5, np.inf)], ids=["presence", "half", "frequency"])
+@pytest.mark.parametrize(
+    ("penalty", "most"), [(1.0, 1), (0.5, 1), (0.5, np.inf)], ids=["presence", "half", "frequency"]
+)
 def test_a_penalty_on_repeats_is_found(penalty: float, most: float, seeds: range) -> None:
     """In at least 19 of 20 whole self-tests, and named; nothing else is contradicted."""
     found = 0
@@ -652,7 +764,11 @@ class Silent(Dialect):
     def post(self, path: str, body: JSON, number: int) -> JSON:
         """Silent once, from request ``since`` on; ``text``: what that answer says in the place of its own."""
         answer = super().post(path, body, number)
-        if path.endswith("/chat/completions") and number >= self.since and not hasattr(self, "_was"):
+        if (
+            path.endswith("/chat/completions")
+            and number >= self.since
+            and not hasattr(self, "_was")
+        ):
             self._was = number
             choice = answer["choices"][0]
             choice["logprobs"] = None
@@ -687,7 +803,9 @@ def test_a_refusal_contradicts_and_a_failure_does_not() -> None:
 
     refused = self_test(Liar(model(0), 0, seedless), titles=["seed"])
     assert finding(refused, "sampling.seed").status == "CONTRADICTED"
-    failed = finding(self_test(Liar(model(0), 0, broken), titles=["meaning of logprobs"]), "logprobs.meaning")
+    failed = finding(
+        self_test(Liar(model(0), 0, broken), titles=["meaning of logprobs"]), "logprobs.meaning"
+    )
     assert failed.status == "NOT CHECKED"
     assert "out of memory" in failed.evidence
 
@@ -736,10 +854,14 @@ def test_truncation_and_temperature_are_seen() -> None:
         assert judge(draws(seed, 1.0, nucleus=0.9), seed).p < 1e-6
         assert judge(draws(seed, 0.8), seed).p < 1e-4
         assert judge(draws(seed, 1.25), seed).p < 1e-4
-    assert temperature_of([draw for seed in range(5) for draw in draws(seed, 0.8)]) == pytest.approx(0.8, abs=0.05)
+    assert temperature_of(
+        [draw for seed in range(5) for draw in draws(seed, 0.8)]
+    ) == pytest.approx(0.8, abs=0.05)
 
 
-def draws(seed: int, temperature: float, nucleus: float = 1.0, n: int = 600, k: int = 10) -> list[CellDraw]:
+def draws(
+    seed: int, temperature: float, nucleus: float = 1.0, n: int = 600, k: int = 10
+) -> list[CellDraw]:
     """Draws from random distributions over 30 tokens of which ``k`` are listed."""
     rng = np.random.default_rng(seed)
     found = []
@@ -757,7 +879,9 @@ def test_a_duel_looks_the_same_in_whole_numbers(gap: float) -> None:
     duel = _Duel(1, 2, gap)
     below, above = duel.bias(-1), duel.bias(1)
     for way in (math.floor, math.ceil, round, math.trunc):
-        assert {token: way(value) for token, value in below.items()} == {token: way(value) for token, value in above.items()}
+        assert {token: way(value) for token, value in below.items()} == {
+            token: way(value) for token, value in above.items()
+        }
     assert below[2] - below[1] + 0.19 < gap < above[2] - above[1] - 0.19
 
 
@@ -780,7 +904,17 @@ def test_the_classic_test() -> None:
 
 def report_of(*findings: RowFinding, provider: str = "fireworks") -> Report:
     """A report with these findings."""
-    return Report(load_profile(provider), "a/model", "chat", "http://127.0.0.1:1/v1", findings, 9, 90, 900, 1.0)
+    return Report(
+        load_profile(provider),
+        "a/model",
+        "chat",
+        "http://127.0.0.1:1/v1",
+        findings,
+        9,
+        90,
+        900,
+        1.0,
+    )
 
 
 def test_a_saved_profile_says_what_was_found(tmp_path: Path) -> None:
@@ -788,8 +922,12 @@ def test_a_saved_profile_says_what_was_found(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     report = report_of(
         RowFinding("bias.entries", "none known (a guess)", "CONTRADICTED", "refused above 64", 64),
-        RowFinding("logprobs.meaning", "before bias", "CONTRADICTED", "the exact tilt", "after bias"),
-        RowFinding("endpoints.chat.sampled_in_list", "replaces the last", "MEASURED", "not listed", "no"),
+        RowFinding(
+            "logprobs.meaning", "before bias", "CONTRADICTED", "the exact tilt", "after bias"
+        ),
+        RowFinding(
+            "endpoints.chat.sampled_in_list", "replaces the last", "MEASURED", "not listed", "no"
+        ),
         RowFinding("neutral", "softmax(logits + bias)", "CONFIRMED", "p = .4"),
         RowFinding("logprobs.noise", "", "MEASURED", "at most 0.1 nat"),
     )
@@ -813,18 +951,29 @@ def test_what_stays_open_stays_a_guess(tmp_path: Path) -> None:
             RowFinding("bias.entries", "none known (a guess)", "NOT CHECKED", "no time"),
             RowFinding("neutral", "softmax (a guess)", "NOT CHECKED", "too little variety"),
         ),
-        profile=SERVER.model_copy(update={"unknown": ["bias", "neutral", "tokens.id"], "evidence": {}}),
+        profile=SERVER.model_copy(
+            update={"unknown": ["bias", "neutral", "tokens.id"], "evidence": {}}
+        ),
     )
     path = tmp_path / "mine.toml"
     assert save_profile(report, path, "llamacpp") == {"bias.fractions": False}
     left = ["bias.entries", "bias.highest_id", "bias.low", "neutral", "tokens.id"]
     assert load_profile(str(path)).unknown == left
     told = replace(report, entries=3, named=17)
-    assert save_profile(told, path, "llamacpp") == {"bias.fractions": False, "bias.entries": 3, "bias.highest_id": 17}
+    assert save_profile(told, path, "llamacpp") == {
+        "bias.fractions": False,
+        "bias.entries": 3,
+        "bias.highest_id": 17,
+    }
     mine = load_profile(str(path))
     assert (mine.unknown, mine.bias.entries, mine.bias.highest_id) == (left[2:], 3, 17)
-    documented = replace(told, profile=told.profile.model_copy(update={"evidence": SERVER.evidence}))
-    assert save_profile(documented, path, "llamacpp") == {"bias.fractions": False, "bias.highest_id": 17}
+    documented = replace(
+        told, profile=told.profile.model_copy(update={"evidence": SERVER.evidence})
+    )
+    assert save_profile(documented, path, "llamacpp") == {
+        "bias.fractions": False,
+        "bias.highest_id": 17,
+    }
     assert load_profile(str(path)).unknown == ["neutral", "tokens.id"]
 
 
@@ -832,7 +981,9 @@ def test_a_table_of_which_nothing_was_shown_stays_a_guess(tmp_path: Path) -> Non
     """No careful value makes up for a bias that nobody saw act."""
     guesses = ["bias", "tokens"]
     finding = RowFinding("bias.entries", "none known", "CONFIRMED", "accepted")
-    report = replace(report_of(finding), profile=SERVER.model_copy(update={"unknown": guesses}), entries=9)
+    report = replace(
+        report_of(finding), profile=SERVER.model_copy(update={"unknown": guesses}), entries=9
+    )
     save_profile(replace(report, findings=()), tmp_path / "mine.toml", "llamacpp")
     assert load_profile(str(tmp_path / "mine.toml")).unknown[0] == "bias"
     save_profile(report, tmp_path / "mine.toml", "llamacpp")
@@ -842,7 +993,9 @@ def test_a_table_of_which_nothing_was_shown_stays_a_guess(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("filtered", ["emoji", "bias", "temperature", "story", "half"])
-def test_a_content_filter_contradicts_nothing(filtered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_content_filter_contradicts_nothing(
+    filtered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it keeps back is not checked, with that reason; what it lets pass is."""
     honest, count = Session.answer, [0]
 
@@ -870,20 +1023,26 @@ def test_a_content_filter_contradicts_nothing(filtered: str, monkeypatch: pytest
         assert finding(report, "tokens.id").status == "CONFIRMED"
 
 
-def test_a_content_filter_that_keeps_everything_back_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_content_filter_that_keeps_everything_back_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing can be checked, and that is the reason."""
 
     async def answer(*_: Any, **__: Any) -> Any:
         raise ContentFiltered("The response was filtered")
 
     monkeypatch.setattr(Session, "answer", answer)
-    with pytest.raises(ContentFiltered, match=r"nothing can be checked: .*The response was filtered"):
+    with pytest.raises(
+        ContentFiltered, match=r"nothing can be checked: .*The response was filtered"
+    ):
         self_test(Liar(model(0), 0))
 
 
 def test_no_profile_cures_a_server_that_does_not_sample_what_it_says(tmp_path: Path) -> None:
     """Nothing is written, and the reason is told."""
-    report = report_of(RowFinding("neutral", "softmax(logits + bias)", "CONTRADICTED", "tail never drawn"))
+    report = report_of(
+        RowFinding("neutral", "softmax(logits + bias)", "CONTRADICTED", "tail never drawn")
+    )
     with pytest.raises(InputError, match="tail never drawn"):
         save_profile(report, tmp_path / "mine.toml", "fireworks")
     assert list(tmp_path.iterdir()) == []
@@ -921,7 +1080,9 @@ def _sampled_first(answer: JSON) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "row"), [(None, "no"), (_sampled_first, "replaces the last")], ids=["left out", "replaces the last"]
+    ("answer", "row"),
+    [(None, "no"), (_sampled_first, "replaces the last")],
+    ids=["left out", "replaces the last"],
 )
 def test_where_a_sampled_token_is_listed(answer: Callable[[JSON], None] | None, row: str) -> None:
     """The list is judged as the server sent it, not as the usual reading cuts it."""

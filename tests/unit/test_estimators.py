@@ -55,9 +55,39 @@ def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> N
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = ExactModel(30, 6, end=True, prompts=8)
     with ExactServer(model, prompt_of=lambda text: ord(text.strip()[-1]) - ord("a")) as server:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
-        size = ("--samples-per-prompt", 6, "--validation-samples", 1, "--test-samples", 1, "--max-tokens", 8)
-        call = ("fit", *where, *size, "--data", data, "--reward", "length", "--top-logprobs", 5, "--estimator", "toy")
+        where = (
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            tmp_path / "run",
+            "--seed",
+            1,
+        )
+        size = (
+            "--samples-per-prompt",
+            6,
+            "--validation-samples",
+            1,
+            "--test-samples",
+            1,
+            "--max-tokens",
+            8,
+        )
+        call = (
+            "fit",
+            *where,
+            *size,
+            "--data",
+            data,
+            "--reward",
+            "length",
+            "--top-logprobs",
+            5,
+            "--estimator",
+            "toy",
+        )
 
         def run(*more: object) -> tuple[int, str]:
             done = CliRunner().invoke(main, [str(each) for each in (*call, *more)])

@@ -8,7 +8,16 @@ import pytest
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.rollouts.judging.intervals import bootstrap
-from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, compare, parse_setting, score, together
+from blackbox_lb.rollouts.judging.verdict import (
+    GREEDY,
+    SAMPLED,
+    PolicyScores,
+    Setting,
+    compare,
+    parse_setting,
+    score,
+    together,
+)
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 
@@ -19,14 +28,23 @@ def completion(text: str, tokens: int) -> Completion:
     """A completion of which only text and length matter."""
     nothing = np.zeros((tokens, 0))
     return Completion(
-        text, "stop", np.zeros(tokens, np.int32), np.zeros(tokens, np.float32), nothing.astype(np.int32), nothing.astype(np.float32)
+        text,
+        "stop",
+        np.zeros(tokens, np.int32),
+        np.zeros(tokens, np.float32),
+        nothing.astype(np.int32),
+        nothing.astype(np.float32),
     )
 
 
 def test_scores_by_eye() -> None:
     """Right in 4 of 8 tokens is worth 2, right in 8 is worth 1, wrong is worth 0."""
     example = Example("1", Prompt.user("capital of France?"), ("Paris",))
-    found = score(REWARD, [example], [[completion("Paris", 4), completion("It is Paris.", 8), completion("Rome", 2)]])
+    found = score(
+        REWARD,
+        [example],
+        [[completion("Paris", 4), completion("It is Paris.", 8), completion("Rome", 2)]],
+    )
     assert found.reward[0].tolist() == [2.0, 1.0, 0.0]
     assert found.correct is not None
     assert found.correct[0].tolist() == [1.0, 1.0, 0.0]
@@ -41,8 +59,16 @@ def rows(*values: list[float]) -> PolicyScores:
 
 def test_a_comparison_by_eye() -> None:
     """Prompt means 1 and 2 against 3 and 4, three times: every metric is 2 higher, which helps a reward and hurts a length."""
-    reward, accuracy, tokens = compare(SAMPLED, rows(*([0.0, 2.0], [2.0, 2.0]) * 3), rows(*([3.0], [4.0]) * 3), REWARD)
-    assert (reward.base, reward.biased, reward.difference, reward.low, reward.high) == (1.5, 3.5, 2, 2, 2)
+    reward, accuracy, tokens = compare(
+        SAMPLED, rows(*([0.0, 2.0], [2.0, 2.0]) * 3), rows(*([3.0], [4.0]) * 3), REWARD
+    )
+    assert (reward.base, reward.biased, reward.difference, reward.low, reward.high) == (
+        1.5,
+        3.5,
+        2,
+        2,
+        2,
+    )
     assert (reward.n_prompts, reward.n_base, reward.n_biased) == (6, 12, 6)
     assert [row.verdict for row in (reward, accuracy, tokens)] == ["HELPS", "HELPS", "HURTS"]
 
@@ -54,20 +80,33 @@ def test_a_handful_of_prompts_proves_nothing(prompts: int) -> None:
     assert (row.difference, row.verdict) == (1, "NO EVIDENCE")
 
 
-@pytest.mark.parametrize(("shift", "verdict"), [(0.0, "NO EVIDENCE"), (1.0, "HELPS"), (-1.0, "HURTS")])
+@pytest.mark.parametrize(
+    ("shift", "verdict"), [(0.0, "NO EVIDENCE"), (1.0, "HELPS"), (-1.0, "HURTS")]
+)
 def test_the_verdict_follows_the_interval(shift: float, verdict: str) -> None:
     """An interval that holds 0 is no evidence, whatever the mean."""
     noise = np.random.default_rng(0).normal(size=50)
     noise -= noise.mean() - 0.01
-    row = compare(SAMPLED, rows(*([0.0] for _ in noise)), rows(*([value + shift] for value in noise)), REWARD)[0]
+    row = compare(
+        SAMPLED, rows(*([0.0] for _ in noise)), rows(*([value + shift] for value in noise)), REWARD
+    )[0]
     assert row.verdict == verdict
 
 
 def row(p: float, metric: str = "tokens", difference: float = 1.0) -> Verdict:
     """A verdict of which only the p-value and the direction matter."""
-    numbers = {"base": 0.0, "biased": difference, "difference": difference, "low": -9.0, "high": 9.0, "p": p}
+    numbers = {
+        "base": 0.0,
+        "biased": difference,
+        "difference": difference,
+        "low": -9.0,
+        "high": 9.0,
+        "p": p,
+    }
     counts = {"n_prompts": 9, "n_base": 9, "n_biased": 9}
-    return Verdict(setting="greedy", metric=metric, better="higher", verdict="NO EVIDENCE", **numbers, **counts)
+    return Verdict(
+        setting="greedy", metric=metric, better="higher", verdict="NO EVIDENCE", **numbers, **counts
+    )
 
 
 def test_rows_are_judged_together() -> None:
@@ -96,7 +135,17 @@ def test_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["", "hot", "temperature", "temperature=", "temperature=x", "temperature=-1", "temperature=3", "temperature=nan"]
+    "spec",
+    [
+        "",
+        "hot",
+        "temperature",
+        "temperature=",
+        "temperature=x",
+        "temperature=-1",
+        "temperature=3",
+        "temperature=nan",
+    ],
 )
 def test_what_is_no_setting_is_refused(spec: str) -> None:
     """The form is named."""

@@ -16,7 +16,15 @@ from scipy.special import softmax
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
-from blackbox_lb.jobs.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, ArmResult, alternatives, arms_at, unranked
+from blackbox_lb.jobs.evaluation.arms import (
+    NO_ALTERNATIVE,
+    Alternative,
+    Arm,
+    ArmResult,
+    alternatives,
+    arms_at,
+    unranked,
+)
 from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.evaluation.summary import figure, summarise
@@ -67,12 +75,36 @@ def blb_eval(server: ExactServer, folder: Path, *more: object) -> Result:
     data = folder / "test.jsonl"
     rows = [
         {"prompt": f"question {n}", "answer": server.texts[GOOD].strip(), "split": split}
-        for split, numbers in (("train", range(1)), ("validation", range(1, 2)), ("test", range(2, 2 + PROMPTS)))
+        for split, numbers in (
+            ("train", range(1)),
+            ("validation", range(1, 2)),
+            ("test", range(2, 2 + PROMPTS)),
+        )
         for n in numbers
     ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", folder / "run")
-    call = ("eval", *where, "--reward", "contains", "--max-tokens", 4, "--top-logprobs", 3, "--quiet", *more)
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        data,
+        "--out",
+        folder / "run",
+    )
+    call = (
+        "eval",
+        *where,
+        "--reward",
+        "contains",
+        "--max-tokens",
+        4,
+        "--top-logprobs",
+        3,
+        "--quiet",
+        *more,
+    )
     return CliRunner().invoke(main, [str(argument) for argument in call])
 
 
@@ -92,8 +124,27 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
     the summary says so. The base is drawn once, and a second run draws nothing."""
     weak = made(server, tmp_path / "weak" / "bias.json", 0.4)
     options = (
-        *("--deploy", "temperature=1", "--baseline-prompt", INSTRUCTION, "--baseline-temperature", 0.3),
-        *("--best-of", 3, "--test-samples", SAMPLES, "--price", "1,2", "--effect", 0.1, "--seed", 5, "--json"),
+        *(
+            "--deploy",
+            "temperature=1",
+            "--baseline-prompt",
+            INSTRUCTION,
+            "--baseline-temperature",
+            0.3,
+        ),
+        *(
+            "--best-of",
+            3,
+            "--test-samples",
+            SAMPLES,
+            "--price",
+            "1,2",
+            "--effect",
+            0.1,
+            "--seed",
+            5,
+            "--json",
+        ),
     )
     told = found(blb_eval(server, tmp_path, weak, *options))
     prompt = f'prompt + "{INSTRUCTION}"'
@@ -113,14 +164,31 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
         row = policies[name]
         error = np.sqrt(max(value * (1 - value), 0.01) / row.completions)
         assert row.metrics["contains"].mean == pytest.approx(value, abs=4 * error), name
-        assert row.metrics["contains"].low <= row.metrics["contains"].mean <= row.metrics["contains"].high
-    verdict = {(row.base, row.other): row.verdict for row in told.comparisons if row.metric == "contains"}
+        assert (
+            row.metrics["contains"].low
+            <= row.metrics["contains"].mean
+            <= row.metrics["contains"].high
+        )
+    verdict = {
+        (row.base, row.other): row.verdict for row in told.comparisons if row.metric == "contains"
+    }
     assert verdict["base", "T = 0.3"] == "HELPS"
     assert verdict["T = 0.3", "weak"] == "HURTS"
-    assert any(line.startswith("At temperature 1, T = 0.3 alone WINS over weak") for line in told.summary)
-    weak_alone = next(place for place, line in enumerate(told.summary) if line.startswith("At temperature 1, weak"))
-    assert all(" WINS over weak" in line for line in told.summary[:weak_alone]), "what is simpler and better comes first"
-    assert (policies["best of 3"].completions, policies["base"].completions) == (PROMPTS, SAMPLES * PROMPTS)
+    assert any(
+        line.startswith("At temperature 1, T = 0.3 alone WINS over weak") for line in told.summary
+    )
+    weak_alone = next(
+        place
+        for place, line in enumerate(told.summary)
+        if line.startswith("At temperature 1, weak")
+    )
+    assert all(" WINS over weak" in line for line in told.summary[:weak_alone]), (
+        "what is simpler and better comes first"
+    )
+    assert (policies["best of 3"].completions, policies["base"].completions) == (
+        PROMPTS,
+        SAMPLES * PROMPTS,
+    )
     assert policies["best of 3"].completion_tokens == 3 * policies["base"].completion_tokens == 3
     assert policies["best of 3"].prompt_tokens == pytest.approx(3 * policies["base"].prompt_tokens)
     assert policies["base"].cost == pytest.approx(1000 * (policies["base"].prompt_tokens + 2) / 1e6)
@@ -130,14 +198,18 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
     again = found(blb_eval(server, tmp_path, weak, *options))
     assert drawn(server) == 6 * SAMPLES * PROMPTS
     assert again.model_copy(update={"provenance": {}}) == told.model_copy(update={"provenance": {}})
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["summary"] == list(told.summary)
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["summary"] == list(
+        told.summary
+    )
 
 
 def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Path) -> None:
     """At the default settings: sentences, a table of policies for each, the differences; each bias file keeps its rows against the
     base, with the p-values of the whole table. A bias against the right token HURTS."""
     good, bad = made(server, tmp_path / "good.json", 4.0), made(server, tmp_path / "bad.json", -4.0)
-    result = blb_eval(server, tmp_path, good, f"worse={bad}", "--save", "--test-limit", 20, "--test-samples", 2)
+    result = blb_eval(
+        server, tmp_path, good, f"worse={bad}", "--save", "--test-limit", 20, "--test-samples", 2
+    )
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
     assert said.startswith("At temperature 1, good helps: contains 0.")
@@ -148,16 +220,33 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
     for path, verdict in ((good, "HELPS"), (bad, "HURTS")):
         rows = Bias.load(path).verdict
         assert [(row.setting, row.metric) for row in rows] == [
-            (setting, metric) for setting in ("temperature 1", "greedy") for metric in ("contains", "accuracy", "tokens")
+            (setting, metric)
+            for setting in ("temperature 1", "greedy")
+            for metric in ("contains", "accuracy", "tokens")
         ]
-        assert (rows[0].verdict, rows[0].n_prompts, rows[0].n_base, rows[3].n_base) == (verdict, 20, 40, 20)
+        assert (rows[0].verdict, rows[0].n_prompts, rows[0].n_base, rows[3].n_base) == (
+            verdict,
+            20,
+            40,
+            20,
+        )
 
 
 def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_path: Path) -> None:
     """Base and alternative only: its effect is told like a bias's, and examples show both, changed answers first."""
     told = found(
         blb_eval(
-            server, tmp_path, "--baseline-temperature", 0.3, "--deploy", "temperature=1", "--test-samples", 2, "--json", "--seed", 1
+            server,
+            tmp_path,
+            "--baseline-temperature",
+            0.3,
+            "--deploy",
+            "temperature=1",
+            "--test-samples",
+            2,
+            "--json",
+            "--seed",
+            1,
         )
     )
     assert [row.name for row in told.policies] == ["base", "T = 0.3"]
@@ -167,9 +256,14 @@ def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_pat
     assert [answer.policy for answer in told.examples[0].completions] == ["base", "T = 0.3"]
 
 
-def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(server: ExactServer, tmp_path: Path) -> None:
+def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(
+    server: ExactServer, tmp_path: Path
+) -> None:
     """The second of two files is of another tokenizer; it is named, and no completion was asked for."""
-    good, foreign = made(server, tmp_path / "good.json", 1.0), made(server, tmp_path / "foreign.json", 1.0, "probe:0")
+    good, foreign = (
+        made(server, tmp_path / "good.json", 1.0),
+        made(server, tmp_path / "foreign.json", 1.0, "probe:0"),
+    )
     result = blb_eval(server, tmp_path, good, foreign)
     assert (result.exit_code, drawn(server)) == (2, 0)
     assert "Error: foreign: this bias was learned under tokenizer probe:0" in result.stderr
@@ -179,7 +273,10 @@ def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(server: Exa
     ("arguments", "said"),
     [
         (("--save",), "none was given"),
-        (("FOLDER/a/bias.json", "FOLDER/a.json"), "are both called 'a' here; tell them apart with NAME=FILE"),
+        (
+            ("FOLDER/a/bias.json", "FOLDER/a.json"),
+            "are both called 'a' here; tell them apart with NAME=FILE",
+        ),
         (("base=FOLDER/a.json",), "a bias cannot be called 'base'"),
         (("--price", "3"), "give two prices"),
         (("--price", "3,x"), "give two prices"),
@@ -189,10 +286,15 @@ def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(server: Exa
         (("--baseline-prompt", "  "), "--baseline-prompt is empty"),
         (("--best-of", "1"), "give 2 or more"),
         (("--best-of", "4", "--deploy", "greedy"), "at a temperature above 0"),
-        (("--best-of", "4", "--top-logprobs", "0"), "no logprobs are returned on the chat endpoint"),
+        (
+            ("--best-of", "4", "--top-logprobs", "0"),
+            "no logprobs are returned on the chat endpoint",
+        ),
     ],
 )
-def test_what_cannot_be_judged_is_refused(server: ExactServer, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_judged_is_refused(
+    server: ExactServer, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
     """One sentence, exit code 2, and nothing was drawn."""
     for path in (tmp_path / "a" / "bias.json", tmp_path / "a.json"):
         made(server, path, 1.0)
@@ -209,11 +311,19 @@ def test_what_cannot_be_judged_is_refused(server: ExactServer, tmp_path: Path, a
         ([("user", "Q: one\nA:")], [("user", "Q: one\nA:\n\nBe brief.")]),
         (
             [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")],
-            [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c Be brief."), ("assistant", "d")],
+            [
+                ("system", "s"),
+                ("user", "a"),
+                ("assistant", "b"),
+                ("user", "c Be brief."),
+                ("assistant", "d"),
+            ],
         ),
     ],
 )
-def test_where_an_instruction_goes(messages: list[tuple[str, str]], asked: list[tuple[str, str]]) -> None:
+def test_where_an_instruction_goes(
+    messages: list[tuple[str, str]], asked: list[tuple[str, str]]
+) -> None:
     """Into the last user message: after a space, or after a blank line where the message has several lines."""
     example = Example("1", Prompt(tuple(Message(*each) for each in messages)))
     there = Alternative("x", instruction="Be brief.").asked(example)
@@ -224,11 +334,17 @@ def test_where_an_instruction_goes(messages: list[tuple[str, str]], asked: list[
 def test_the_arms_of_a_setting() -> None:
     """Base, bias, and each alternative that changes something, alone and with the bias: at greedy no temperature and no best-of."""
     tried = alternatives(["Be brief."], [0.5], [2], [3], settings=[SAMPLED, GREEDY], limit=8)
-    names = {setting.name: [arm.name for arm in arms_at(setting, {"b": {1: 1.0}}, tried)] for setting in (SAMPLED, GREEDY)}
+    names = {
+        setting.name: [arm.name for arm in arms_at(setting, {"b": {1: 1.0}}, tried)]
+        for setting in (SAMPLED, GREEDY)
+    }
     brief = ['prompt + "Be brief."', 'prompt + "Be brief." and b']
     short = ["max_tokens 2", "max_tokens 2 and b"]
     warm = [["T = 0.5", "T = 0.5 and b"], ["best of 3", "best of 3 and b"]]
-    assert names == {"temperature 1": ["base", "b", *brief, *warm[0], *short, *warm[1]], "greedy": ["base", "b", *brief, *short]}
+    assert names == {
+        "temperature 1": ["base", "b", *brief, *warm[0], *short, *warm[1]],
+        "greedy": ["base", "b", *brief, *short],
+    }
 
 
 @pytest.mark.parametrize(
@@ -247,13 +363,23 @@ def test_the_best_is_told_by_the_base_model_only(
     """Logprobs after bias and temperature are the base's only without either."""
     session = SimpleNamespace(profile=load_profile(provider), biased_endpoint="chat")
     trials = cast(Any, SimpleNamespace(session=session, top_logprobs=5))
-    arm = Arm(Setting(f"temperature {temperature}", temperature), "b" if bias else None, bias, Alternative("x", best_of=2))
+    arm = Arm(
+        Setting(f"temperature {temperature}", temperature),
+        "b" if bias else None,
+        bias,
+        Alternative("x", best_of=2),
+    )
     told = unranked(trials, arm)
     assert (told is None) == (why is None)
     assert (why or "") in (told or "")
 
 
-def arm_of(values: list[float], lengths: list[float], bias: str | None = None, other: Alternative = NO_ALTERNATIVE) -> ArmResult:
+def arm_of(
+    values: list[float],
+    lengths: list[float],
+    bias: str | None = None,
+    other: Alternative = NO_ALTERNATIVE,
+) -> ArmResult:
     """An arm at temperature 1 with one completion a prompt, right where the value is above 0."""
     rows = tuple(np.array([value]) for value in values)
     right = tuple(np.array([float(value > 0)]) for value in values)
@@ -284,20 +410,47 @@ def test_a_comparison_by_eye() -> None:
         arm_of([value + 1 for value in values], lengths, "b", Alternative("x")),
         arm_of([value - 1 for value in values], lengths, "c"),
     ]
-    rows = {(row.base, row.other, row.metric): row for row in comparisons(arms, "points", effect=0.5)}
+    rows = {
+        (row.base, row.other, row.metric): row for row in comparisons(arms, "points", effect=0.5)
+    }
     assert set(rows) == {
-        *(("base", other, metric) for other in ("b", "x", "x and b", "c") for metric in ("points", "accuracy", "tokens")),
-        *((("x", "b", "points"), ("x", "x and b", "points"), ("x", "c", "points"), ("b", "c", "points"))),
+        *(
+            ("base", other, metric)
+            for other in ("b", "x", "x and b", "c")
+            for metric in ("points", "accuracy", "tokens")
+        ),
+        *(
+            (
+                ("x", "b", "points"),
+                ("x", "x and b", "points"),
+                ("x", "c", "points"),
+                ("b", "c", "points"),
+            )
+        ),
     }
     row = rows["base", "b", "points"]
-    assert (row.difference, row.low, row.high, row.percentile_low, row.percentile_high, row.sd) == (1, 1, 1, 1, 1, 0)
+    assert (row.difference, row.low, row.high, row.percentile_low, row.percentile_high, row.sd) == (
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+    )
     assert row.p_sign == pytest.approx(2 / 2**20)
-    assert row.p == min(each.p for each in rows.values()) == pytest.approx(16 * bootstrap(np.ones(20)).p)
+    assert (
+        row.p
+        == min(each.p for each in rows.values())
+        == pytest.approx(16 * bootstrap(np.ones(20)).p)
+    )
     assert rows["base", "b", "tokens"].verdict == "HELPS"
     assert rows["base", "c", "points"].verdict == rows["b", "c", "points"].verdict == "HURTS"
     same = rows["base", "x", "points"]
     assert (same.p, same.p_sign, same.needed, same.verdict) == (1, 1, None, "NO EVIDENCE")
-    assert (row.needed_for_effect, rows["base", "b", "tokens"].needed_for_effect) == (row.needed, None)
+    assert (row.needed_for_effect, rows["base", "b", "tokens"].needed_for_effect) == (
+        row.needed,
+        None,
+    )
 
 
 def test_what_so_few_prompts_can_show() -> None:
@@ -319,10 +472,19 @@ def test_sentences_say_who_wins() -> None:
     base = rng.uniform(1, 2, 40)
     better, worse = Alternative("better"), Alternative("worse")
 
-    def arm(shift: float, bias: str | None = None, other: Alternative = NO_ALTERNATIVE) -> ArmResult:
+    def arm(
+        shift: float, bias: str | None = None, other: Alternative = NO_ALTERNATIVE
+    ) -> ArmResult:
         return arm_of((base + shift + rng.normal(0, 0.1, 40)).tolist(), [5.0] * 40, bias, other)
 
-    lines = told(arm(0), arm(1, "b"), arm(3, None, better), arm(3, "b", better), arm(0, None, worse), arm(1, "b", worse))
+    lines = told(
+        arm(0),
+        arm(1, "b"),
+        arm(3, None, better),
+        arm(3, "b", better),
+        arm(0, None, worse),
+        arm(1, "b", worse),
+    )
     beginnings = [
         "better alone WINS over b: points 4.",
         "b helps: points 2.",
@@ -349,7 +511,14 @@ def test_a_bias_that_hurts_reads_as_clearly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0.00"), (1.005, "1.00"), (0.0123, "0.01"), (0.00123, "0.00123"), (123456.0, "1.23e+05")]
+    ("value", "text"),
+    [
+        (0.0, "0.00"),
+        (1.005, "1.00"),
+        (0.0123, "0.01"),
+        (0.00123, "0.00123"),
+        (123456.0, "1.23e+05"),
+    ],
 )
 def test_figures(value: float, text: str) -> None:
     """Two decimals, or three digits where those say nothing or too much."""
@@ -358,4 +527,6 @@ def test_figures(value: float, text: str) -> None:
 
 def test_equal_alternatives_are_one() -> None:
     """An instruction that is given twice is tried once."""
-    assert len(alternatives(["Be brief.", " Be brief. "], [], [], [], settings=[GREEDY], limit=8)) == 1
+    assert (
+        len(alternatives(["Be brief.", " Be brief. "], [], [], [], settings=[GREEDY], limit=8)) == 1
+    )

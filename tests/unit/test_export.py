@@ -36,7 +36,14 @@ def learned(endpoint: Any = "chat", **fields: Any) -> Bias:
     """A bias of five tokens, whole numbers among them."""
     drawn = SamplingRecord(max_tokens=8, top_logprobs=5, endpoint=endpoint)
     entries = tuple(Entry(id=token, bias=value) for token, value in VALUES.items())
-    rest = {"provider": "own", "model": "exact", "tokenizer": "t", "reward": "length", "estimator": "ips", "entries": entries}
+    rest = {
+        "provider": "own",
+        "model": "exact",
+        "tokenizer": "t",
+        "reward": "length",
+        "estimator": "ips",
+        "entries": entries,
+    }
     return Bias(**{**rest, "sampling": drawn, **fields})
 
 
@@ -58,7 +65,10 @@ def run(server: ExactServer, *command: str) -> tuple[str, dict[str, Any]]:
 def test_the_numbers() -> None:
     """Ids as JSON has them, whole values as integers, everything else to the last bit, sorted by id."""
     assert logit_bias(learned()) == SENT
-    assert json.dumps(logit_bias(learned())) == '{"0": -1.5, "3": 0.1, "7": 2, "10": 0.3333333333333333, "11": 0}'
+    assert (
+        json.dumps(logit_bias(learned()))
+        == '{"0": -1.5, "3": 0.1, "7": 2, "10": 0.3333333333333333, "11": 0}'
+    )
 
 
 def test_the_numbers_of_a_file(tmp_path: Path) -> None:
@@ -78,22 +88,31 @@ def test_the_openai_script_sends_the_bias(server: ExactServer, endpoint: str) ->
 
 
 @ENDPOINTS
-def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(server: ExactServer, endpoint: str, tmp_path: Path) -> None:
+def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(
+    server: ExactServer, endpoint: str, tmp_path: Path
+) -> None:
     """The file stays beside the script; formats that compute nothing are refused."""
-    says_hello = Feature(name="hello", bucket=bucket_of("hello"), weight=1.0, values=(1.0, 0.0, 0.0, 0.0, 0.0))
+    says_hello = Feature(
+        name="hello", bucket=bucket_of("hello"), weight=1.0, values=(1.0, 0.0, 0.0, 0.0, 0.0)
+    )
     depends = Dependence(on="words", low=-100.0, high=100.0, features=(says_hello,)).signed()
     learned(endpoint, version=2, depends=depends).save(tmp_path / "b.json")
     _, body = run(server, sys.executable, "-c", export(tmp_path / "b.json", "openai"))
     assert body["logit_bias"] == {"0": VALUES[0] + 1.0, "3": 0.1, "7": 2, "10": 0.3333}
     assert "logit_bias=LOGIT_BIAS" in export(tmp_path / "b.json", "litellm")
     for format in sorted(set(FORMATS) - set(COMPUTING)):
-        with pytest.raises(BiasError, match=f"blb export --format {format} takes a bias that is the same for all prompts"):
+        with pytest.raises(
+            BiasError,
+            match=f"blb export --format {format} takes a bias that is the same for all prompts",
+        ):
             export(tmp_path / "b.json", format)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @ENDPOINTS
-def test_the_curl_command_sends_the_bias(server: ExactServer, endpoint: str, tmp_path: Path) -> None:
+def test_the_curl_command_sends_the_bias(
+    server: ExactServer, endpoint: str, tmp_path: Path
+) -> None:
     """Whatever stands in the model's name arrives as it is and runs nothing."""
     text = export(learned(endpoint), "curl", model=EVIL)
     path, body = run(server, "sh", "-c", f"cd {shlex.quote(str(tmp_path))}\n{text}")
@@ -121,7 +140,9 @@ class Recorder:
         return SimpleNamespace(choices=[choice], invoke=lambda _prompt: SimpleNamespace(content=""))
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch, library: str, names: tuple[str, ...], script: str) -> tuple[str, Any]:
+def recorded(
+    monkeypatch: pytest.MonkeyPatch, library: str, names: tuple[str, ...], script: str
+) -> tuple[str, Any]:
     """The one call that the script makes of ``names`` in ``library``."""
     recorder = Recorder()
     monkeypatch.setitem(sys.modules, library, recorder.module(*names))
@@ -138,16 +159,28 @@ def test_the_litellm_script_gives_the_bias(monkeypatch: pytest.MonkeyPatch, endp
     name, given = recorded(monkeypatch, "litellm", ("completion", "text_completion"), script)
     prefix = "openai" if endpoint == "chat" else "text-completion-openai"
     assert name == ("completion" if endpoint == "chat" else "text_completion")
-    assert (given["model"], given["logit_bias"], given["api_base"]) == (f"{prefix}/{EVIL}", SENT, "http://there/v1")
+    assert (given["model"], given["logit_bias"], given["api_base"]) == (
+        f"{prefix}/{EVIL}",
+        SENT,
+        "http://there/v1",
+    )
 
 
 @ENDPOINTS
-def test_the_langchain_script_gives_the_bias(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+def test_the_langchain_script_gives_the_bias(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
     """A chat model through extra_body, for its own field takes integers only; a completion model through its field."""
     script = export(learned(endpoint), "langchain", model=EVIL)
     name, given = recorded(monkeypatch, "langchain_openai", ("ChatOpenAI", "OpenAI"), script)
-    assert (name, given["model"], given["base_url"]) == ("ChatOpenAI" if endpoint == "chat" else "OpenAI", EVIL, "http://there/v1")
-    assert (given["extra_body"]["logit_bias"] if endpoint == "chat" else given["logit_bias"]) == SENT
+    assert (name, given["model"], given["base_url"]) == (
+        "ChatOpenAI" if endpoint == "chat" else "OpenAI",
+        EVIL,
+        "http://there/v1",
+    )
+    assert (
+        given["extra_body"]["logit_bias"] if endpoint == "chat" else given["logit_bias"]
+    ) == SENT
 
 
 @pytest.mark.parametrize("library", ["litellm", "langchain_openai"])
@@ -173,7 +206,10 @@ def test_vllm_serves_the_file_and_a_request_names_it(server: ExactServer, tmp_pa
         "it's short.json",
         "serve exact --logits-processors blackbox_lb.serve.vllm:LearnedBias",
     ]
-    assert Bias.load(tmp_path / "biases" / f"{named['vllm_xargs']['blb_bias']}.json").logit_bias == VALUES
+    assert (
+        Bias.load(tmp_path / "biases" / f"{named['vllm_xargs']['blb_bias']}.json").logit_bias
+        == VALUES
+    )
     assert "logit_bias" not in named
     assert direct["logit_bias"] == SENT
 
@@ -183,7 +219,9 @@ def test_vllm_says_where_a_bias_is_too_large_for_a_request() -> None:
     entries = tuple(Entry(id=token, bias=0.5) for token in range(1_025))
     text = export(learned(entries=entries), "vllm")
     assert "logit_bias" not in text
-    assert "# Not in the request itself: the bias has 1025 entries, vllm takes at most 1024; " in text
+    assert (
+        "# Not in the request itself: the bias has 1025 entries, vllm takes at most 1024; " in text
+    )
     assert "blb compile --provider vllm" in text
 
 
@@ -195,7 +233,10 @@ def test_a_bias_that_the_provider_does_not_take_is_refused(format: str) -> None:
         lambda: export(learned(entries=entries, provider="vllm"), format),
         lambda: logit_bias(learned(entries=entries), "vllm"),
     ):
-        with pytest.raises(BiasError, match=r"1025 entries, vllm takes at most 1024; .* blb compile --provider vllm"):
+        with pytest.raises(
+            BiasError,
+            match=r"1025 entries, vllm takes at most 1024; .* blb compile --provider vllm",
+        ):
             refuse()
 
 
@@ -235,16 +276,29 @@ def test_keys_stay_in_their_variables(tmp_path: Path, monkeypatch: pytest.Monkey
         assert "/openai/v1" in export(azure, format)
     classic = azure.replacing(provider="azure-classic", model="my prod")
     assert '"?api-version=${OPENAI_API_VERSION:-2024-10-21}"' in export(classic, "curl")
-    assert 'default_query={"api-version": os.environ.get("OPENAI_API_VERSION", "2024-10-21")}' in export(classic, "openai")
+    assert (
+        'default_query={"api-version": os.environ.get("OPENAI_API_VERSION", "2024-10-21")}'
+        in export(classic, "openai")
+    )
     assert '"/deployments/my%20prod"' in export(classic, "openai")
-    with pytest.raises(InputError, match=r"LiteLLM's OpenAI-compatible route sends no query, and this API wants .*api-version"):
+    with pytest.raises(
+        InputError,
+        match=r"LiteLLM's OpenAI-compatible route sends no query, and this API wants .*api-version",
+    ):
         export(classic, "litellm")
-    assert "OpenAI()" in export(learned(provider="openai", compiled=Compiled(), entries=whole), "openai")
+    assert "OpenAI()" in export(
+        learned(provider="openai", compiled=Compiled(), entries=whole), "openai"
+    )
 
 
 def test_what_is_not_known_is_said() -> None:
     """A provider that comes with no profile has no limits that could be checked, and the comment says so; a format is named."""
-    assert export(learned(), "curl").startswith("# A bias of 5 tokens for exact by blackbox_lb: UNVERIFIED, limits not checked\n")
+    assert export(learned(), "curl").startswith(
+        "# A bias of 5 tokens for exact by blackbox_lb: UNVERIFIED, limits not checked\n"
+    )
     assert "not checked" not in export(learned(provider="vllm"), "curl")
-    with pytest.raises(InputError, match="no format 'yaml'; the formats are openai, litellm, langchain, curl, vllm, json"):
+    with pytest.raises(
+        InputError,
+        match="no format 'yaml'; the formats are openai, litellm, langchain, curl, vllm, json",
+    ):
         export(learned(), "yaml")

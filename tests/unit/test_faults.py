@@ -26,7 +26,12 @@ from blackbox_lb.safety.printable import with_remedy
 same = settings(deadline=None, derandomize=True)
 
 
-def openai(message: str, type_: str | None = "invalid_request_error", code: str | None = None, param: str | None = None) -> Any:
+def openai(
+    message: str,
+    type_: str | None = "invalid_request_error",
+    code: str | None = None,
+    param: str | None = None,
+) -> Any:
     """An error body as OpenAI wraps it."""
     return {"error": {"message": message, "type": type_, "param": param, "code": code}}
 
@@ -172,7 +177,11 @@ def test_kinds(status: int | None, body: Any, kind: FaultKind) -> None:
 
 def test_the_sdk_takes_off_the_outer_error() -> None:
     """The openai SDK hands over what stands inside ``error``: the same fault."""
-    wrapped = [(status, body, kind) for status, body, kind in CASES if isinstance(body, dict) and "error" in body]
+    wrapped = [
+        (status, body, kind)
+        for status, body, kind in CASES
+        if isinstance(body, dict) and "error" in body
+    ]
     assert len(wrapped) > 30
     for status, body, _ in wrapped:
         if isinstance(body["error"], dict):
@@ -200,46 +209,107 @@ LACKING: list[tuple[Any, str, int | None]] = [
         None,
     ),
     ("Logprobs is not enabled for models/gemini-2.5-pro", "logprobs", None),
-    ('Invalid JSON payload received. Unknown name "logprobs": Cannot find field.', "logprobs", None),
+    (
+        'Invalid JSON payload received. Unknown name "logprobs": Cannot find field.',
+        "logprobs",
+        None,
+    ),
     ("5 is greater than the maximum of 1 - 'logprobs'", "logprobs", 1),
     ("Requested sample logprobs of 25, which is greater than max allowed: 20", "logprobs", 20),
-    ("Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20, but got 25.", "top_logprobs", 20),
+    (
+        "Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20, but got 25.",
+        "top_logprobs",
+        20,
+    ),
     ("Invalid value for 'top_logprobs': must be less than or equal to 20.", "top_logprobs", 20),
     (
         "Input should be less than or equal to 9, field: 'n'; Input should be less than or equal to 5, field: 'top_logprobs'",
         "top_logprobs",
         5,
     ),
-    ("Extra inputs are not permitted, field: 'return_token_ids', value: True.", "return_token_ids", None),
+    (
+        "Extra inputs are not permitted, field: 'return_token_ids', value: True.",
+        "return_token_ids",
+        None,
+    ),
     (
         "[{'type': 'extra_forbidden', 'loc': ('body', 'prompt_logprobs'), 'msg': 'Extra inputs are not permitted'}]",
         "prompt_logprobs",
         None,
     ),
-    ({"detail": [{"type": "extra_forbidden", "loc": ["body", "min_p"], "msg": "Extra inputs are not permitted"}]}, "min_p", None),
-    ("The min_p and logit_bias sampling parameters are not yet supported with speculative decoding.", "logit_bias", None),
+    (
+        {
+            "detail": [
+                {
+                    "type": "extra_forbidden",
+                    "loc": ["body", "min_p"],
+                    "msg": "Extra inputs are not permitted",
+                }
+            ]
+        },
+        "min_p",
+        None,
+    ),
+    (
+        "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding.",
+        "logit_bias",
+        None,
+    ),
     ("This endpoint doesn't support logit bias", "logit_bias", None),
 ]
 
 
 @pytest.mark.parametrize("status", [400, 403, 422, None])
 @pytest.mark.parametrize(("said", "parameter", "limit"), LACKING)
-def test_what_a_model_lacks(status: int | None, said: Any, parameter: str, limit: int | None) -> None:
+def test_what_a_model_lacks(
+    status: int | None, said: Any, parameter: str, limit: int | None
+) -> None:
     """The sentences that say so name the parameter, and how many alternatives there may be, in every shape of a body."""
-    shapes = [openai(said), {"object": "error", "message": said}, [{"error": {"message": said, "code": 400}}], said]
+    shapes = [
+        openai(said),
+        {"object": "error", "message": said},
+        [{"error": {"message": said, "code": 400}}],
+        said,
+    ]
     for body in shapes if isinstance(said, str) else [said]:
         fault = classify(status, body)
         assert (fault.kind, fault.parameter, fault.limit) == ("unsupported", parameter, limit)
 
 
 BIASES: list[tuple[Any, FaultKind, int | None]] = [
-    (openai("You provided 500 logit biases, but can provide at most 300", param="logit_bias"), "too many entries", 300),
-    ({"error": {"message": "Too many logit bias tokens: 5000. The max size is 1024."}}, "too many entries", 1024),
-    (openai("Invalid key in 'logit_bias': 100265. Maximum value is 100257.", param="logit_bias"), "bad id", 100_257),
-    (openai("Invalid key in 'logit_bias': AI. You should only be submitting non-negative integers."), "bad id", None),
-    ({"object": "error", "message": "logit_bias must has keys in [0, 248319], got 999999999."}, "bad id", 248_319),
     (
-        {"error": {"message": "token_id(s) [60000] in logit_bias contain out-of-vocab token ids. Vocabulary size: 49152"}},
+        openai("You provided 500 logit biases, but can provide at most 300", param="logit_bias"),
+        "too many entries",
+        300,
+    ),
+    (
+        {"error": {"message": "Too many logit bias tokens: 5000. The max size is 1024."}},
+        "too many entries",
+        1024,
+    ),
+    (
+        openai("Invalid key in 'logit_bias': 100265. Maximum value is 100257.", param="logit_bias"),
+        "bad id",
+        100_257,
+    ),
+    (
+        openai(
+            "Invalid key in 'logit_bias': AI. You should only be submitting non-negative integers."
+        ),
+        "bad id",
+        None,
+    ),
+    (
+        {"object": "error", "message": "logit_bias must has keys in [0, 248319], got 999999999."},
+        "bad id",
+        248_319,
+    ),
+    (
+        {
+            "error": {
+                "message": "token_id(s) [60000] in logit_bias contain out-of-vocab token ids. Vocabulary size: 49152"
+            }
+        },
         "bad id",
         49_151,
     ),
@@ -265,16 +335,33 @@ def test_what_passes_by_itself() -> None:
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
-        ("The model `m` does not exist.", "`m` does not exist; is 'm' the model's name? Give another with --model, or see which"),
-        ("This is a chat model and not supported in the v1/completions endpoint. Is it?", "Is it? Use --endpoint chat"),
-        ("This model is only supported in v1/responses.", "v1/responses"),  # which vLLM does not have
-        ("The prompt is too long: 9, model maximum context length: 8.", "length: 8; shorten the prompt, lower --max-tokens, or"),
-        ("Context size has been exceeded.", "exceeded; lower --concurrency, or give the server a longer context; what"),
+        (
+            "The model `m` does not exist.",
+            "`m` does not exist; is 'm' the model's name? Give another with --model, or see which",
+        ),
+        (
+            "This is a chat model and not supported in the v1/completions endpoint. Is it?",
+            "Is it? Use --endpoint chat",
+        ),
+        (
+            "This model is only supported in v1/responses.",
+            "v1/responses",
+        ),  # which vLLM does not have
+        (
+            "The prompt is too long: 9, model maximum context length: 8.",
+            "length: 8; shorten the prompt, lower --max-tokens, or",
+        ),
+        (
+            "Context size has been exceeded.",
+            "exceeded; lower --concurrency, or give the server a longer context; what",
+        ),
     ],
 )
 def test_the_remedy_follows_the_words(said: str, remedy: str) -> None:
     """A semicolon stands in place of a server's full stop; behind its question, a sentence begins."""
-    message = str(Channel(load_profile("vllm"), "http://127.0.0.1:9/v1").refusal(400, {"message": said}, "m"))
+    message = str(
+        Channel(load_profile("vllm"), "http://127.0.0.1:9/v1").refusal(400, {"message": said}, "m")
+    )
     assert remedy in message
     assert not re.search(r"[.?!:];", message)
 
@@ -286,7 +373,9 @@ def test_no_sentence_ends_twice(end: str, monkeypatch: pytest.MonkeyPatch) -> No
     channel = Channel(load_profile("openai"), "http://127.0.0.1:9/v1")
     for kind in get_args(FaultKind):
         for model in (None, "m"):
-            error = channel._error(Fault(kind, f"no{end}", parameter="logprobs", limit=None if model else 5), model)
+            error = channel._error(
+                Fault(kind, f"no{end}", parameter="logprobs", limit=None if model else 5), model
+            )
             assert not re.search(r"[.?!:,];", with_remedy(error, "the same command asks again"))
 
 
@@ -294,7 +383,10 @@ def test_a_fault_says_who_said_what() -> None:
     """The provider's own words, its code and its parameter stay as they are; a fault cannot be changed."""
     fault = classify(400, unsupported("logprobs"), "openai")
     assert (fault.code, fault.param, fault.status) == ("unsupported_parameter", "logprobs", 400)
-    assert str(fault) == "openai answered 400: Unsupported parameter: 'logprobs' is not supported with this model."
+    assert (
+        str(fault)
+        == "openai answered 400: Unsupported parameter: 'logprobs' is not supported with this model."
+    )
     assert str(classify(None, None)) == "the provider answered an error: no explanation"
     assert classify(400, {"message": "no", "code": 40000}).code == "40000"
     with pytest.raises(FrozenInstanceError):
@@ -367,7 +459,9 @@ def test_echoed_keys_are_masked(secret: str, shape: Any) -> None:
 def test_bearer_tokens_of_any_form_are_masked() -> None:
     """A token behind the word Bearer goes; the word Bearer in a sentence stays readable."""
     assert classify(401, "got Bearer tok3n/with+signs==").message == "got Bearer [masked]"
-    assert classify(401, "Bearer authentication required").message == "Bearer authentication required"
+    assert (
+        classify(401, "Bearer authentication required").message == "Bearer authentication required"
+    )
 
 
 @pytest.mark.parametrize(
@@ -387,7 +481,11 @@ def test_what_is_no_key_stays(message: str) -> None:
 
 
 @same
-@given(st.text("abcdefgh0123+/=-_!", min_size=8, max_size=40), st.sampled_from(["message", "code", "param", "type"]), st.text())
+@given(
+    st.text("abcdefgh0123+/=-_!", min_size=8, max_size=40),
+    st.sampled_from(["message", "code", "param", "type"]),
+    st.text(),
+)
 def test_known_secrets_never_get_through(secret: str, field: str, around: str) -> None:
     """The key in use is masked whatever it looks like."""
     body = {"error": {"message": "denied", field: f"{around} {secret} {around}"}}
@@ -409,7 +507,9 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 
 @same
-@given(st.none() | st.integers(-1, 700), json_values | st.binary(max_size=40) | st.text(max_size=40))
+@given(
+    st.none() | st.integers(-1, 700), json_values | st.binary(max_size=40) | st.text(max_size=40)
+)
 def test_any_body_is_understood(status: int | None, body: Any) -> None:
     """Whatever a server answers: a kind, a printable message of at most 500 characters, and never an exception."""
     fault = classify(status, body)
@@ -418,7 +518,9 @@ def test_any_body_is_understood(status: int | None, body: Any) -> None:
     assert 0 < len(fault.message) <= 500
 
 
-@pytest.mark.parametrize("body", ["[" * 100_000, '{"error":' * 100_000, "9" * 100_000, "<html>" + "<script>" * 50_000])
+@pytest.mark.parametrize(
+    "body", ["[" * 100_000, '{"error":' * 100_000, "9" * 100_000, "<html>" + "<script>" * 50_000]
+)
 def test_hostile_bodies(body: str) -> None:
     """Deep nesting, endless numbers and unclosed tags neither crash nor stall."""
     assert classify(500, body).kind == "server"
@@ -467,7 +569,11 @@ def documents(path: Path) -> list[Any]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".yaml":
         return list(pytest.importorskip("yaml").safe_load_all(text))
-    return [json.loads(line) for line in text.splitlines() if line] if path.suffix == ".jsonl" else [json.loads(text)]
+    return (
+        [json.loads(line) for line in text.splitlines() if line]
+        if path.suffix == ".jsonl"
+        else [json.loads(text)]
+    )
 
 
 def errors_in(value: Any) -> Iterator[tuple[int | None, Any]]:
@@ -480,11 +586,15 @@ def errors_in(value: Any) -> Iterator[tuple[int | None, Any]]:
         printed = value.get("error") or value.get("exception_message")
         if "StatusCode" in value:
             yield from failed(value["StatusCode"], value.get("ResponseBody"))
-        elif isinstance(printed, str) and (match := re.fullmatch(r"Error code: (\d+) - (.*)", printed, re.DOTALL)):
+        elif isinstance(printed, str) and (
+            match := re.fullmatch(r"Error code: (\d+) - (.*)", printed, re.DOTALL)
+        ):
             yield from failed(int(match[1]), ast.literal_eval(match[2]))
         elif isinstance(answer, dict) and "status" in answer and "body" in answer:
             status = answer["status"]
-            yield from failed(status["code"] if isinstance(status, dict) else status, plain(answer["body"]))
+            yield from failed(
+                status["code"] if isinstance(status, dict) else status, plain(answer["body"])
+            )
         elif isinstance(value.get("error"), dict):
             yield None, value
         else:
@@ -494,7 +604,9 @@ def errors_in(value: Any) -> Iterator[tuple[int | None, Any]]:
 def plain(body: Any) -> Any:
     """A recorded body as it was sent, unpacked."""
     body = body.get("string", body) if isinstance(body, dict) else body
-    return gzip.decompress(body) if isinstance(body, bytes) and body.startswith(b"\x1f\x8b") else body
+    return (
+        gzip.decompress(body) if isinstance(body, bytes) and body.startswith(b"\x1f\x8b") else body
+    )
 
 
 def failed(status: int, body: Any) -> Iterator[tuple[int, Any]]:
@@ -509,7 +621,10 @@ def test_recorded_errors(capsys: pytest.CaptureFixture[str]) -> None:
 
     The folder is ``$BLB_RECORDINGS``, or ``shared/recordings`` beside the repository.
     """
-    folder = Path(os.environ.get("BLB_RECORDINGS") or Path(__file__).parents[2].parent / "shared" / "recordings")
+    folder = Path(
+        os.environ.get("BLB_RECORDINGS")
+        or Path(__file__).parents[2].parent / "shared" / "recordings"
+    )
     if not folder.is_dir():
         pytest.skip(f"no recordings in {folder}; BLB_RECORDINGS may name another folder")
     seen: set[str] = set()

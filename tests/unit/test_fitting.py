@@ -36,13 +36,37 @@ def server() -> Iterator[ExactServer]:
 def call(server: ExactServer, tmp_path: Path) -> Call:
     """Run a command against the exact model under a profile with the given rows."""
     data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
-    rows = [{"prompt": f"question {n}", "answer": "a", "split": split} for split, ns in SPLITS for n in ns]
+    rows = [
+        {"prompt": f"question {n}", "answer": "a", "split": split}
+        for split, ns in SPLITS
+        for n in ns
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(command: str, *more: object, rows: str = "", code: int = 0) -> Result:
         profile.write_text(f'extends = "llamacpp"\nname = "own"\n{rows}\n')
-        where = ("--provider", profile, "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
-        options = ("--data", data, "--reward", "length", "--max-tokens", 8, "--top-logprobs", TOP, *where, *more)
+        where = (
+            "--provider",
+            profile,
+            "--base-url",
+            server.base_url,
+            "--out",
+            tmp_path / "run",
+            "--seed",
+            1,
+        )
+        options = (
+            "--data",
+            data,
+            "--reward",
+            "length",
+            "--max-tokens",
+            8,
+            "--top-logprobs",
+            TOP,
+            *where,
+            *more,
+        )
         result = CliRunner().invoke(main, [str(each) for each in (command, *options)])
         assert result.exit_code == code, result.output
         return result
@@ -52,7 +76,17 @@ def call(server: ExactServer, tmp_path: Path) -> Call:
 
 def small(*more: object) -> tuple[object, ...]:
     """Options of a fit that is over soon."""
-    return ("--samples-per-prompt", 12, "--validation-samples", 2, "--test-samples", 2, "--tau", 0.5, *more)
+    return (
+        "--samples-per-prompt",
+        12,
+        "--validation-samples",
+        2,
+        "--test-samples",
+        2,
+        "--tau",
+        0.5,
+        *more,
+    )
 
 
 def censor(number: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +102,9 @@ CENSORED = "[logprobs]\ncensored = -9999.0"
 
 
 @pytest.mark.parametrize("rule", ["bound", "drop"])
-def test_censored_tokens_are_counted_everywhere(call: Call, server: ExactServer, tmp_path: Path, rule: str) -> None:
+def test_censored_tokens_are_counted_everywhere(
+    call: Call, server: ExactServer, tmp_path: Path, rule: str
+) -> None:
     """The store, the result, the remarks, the summary, the bias file and ``blb show`` agree on how many there were."""
     server.faults = censor
     options = small("--estimator", "ips", "--alpha", 0.3, "--unobserved", rule)
@@ -85,7 +121,9 @@ def test_censored_tokens_are_counted_everywhere(call: Call, server: ExactServer,
     assert result["censoring"] == kept_back.model_dump()
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "run" / "bias.json")]).output
     assert sentence in shown
-    collected = json.loads(call("collect", "--samples-per-prompt", 12, "--json", rows=CENSORED).stdout)
+    collected = json.loads(
+        call("collect", "--samples-per-prompt", 12, "--json", rows=CENSORED).stdout
+    )
     assert collected["censoring"] == kept_back.model_dump(exclude={"unobserved"})
     assert (collected["incomplete"], collected["filtered"]) == (0, 0)
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
@@ -100,7 +138,9 @@ def test_the_rule_changes_what_ips_learns_and_not_what_the_projection_learns(
     learned = {}
     for estimator in ("ips", "projection"):
         for rule in ("bound", "drop"):
-            options = small("--estimator", estimator, "--alpha", 0.3, "--l2", 5, "--unobserved", rule, "--quiet")
+            options = small(
+                "--estimator", estimator, "--alpha", 0.3, "--l2", 5, "--unobserved", rule, "--quiet"
+            )
             call("fit", *options, rows=CENSORED)
             bias = Bias.load(tmp_path / "run" / "bias.json")
             learned[estimator, rule] = bias.logit_bias
@@ -136,7 +176,11 @@ def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path:
     before = len(server.calls)
     call("fit", *small("--l2", 5, "--quiet"), rows=f"[bias]\nhighest_id = {END - 1}")
     bias = Bias.load(tmp_path / "run" / "bias.json")
-    sent = [dict(body["logit_bias"]) for _, body in server.calls[before:] if body and body.get("logit_bias")]
+    sent = [
+        dict(body["logit_bias"])
+        for _, body in server.calls[before:]
+        if body and body.get("logit_bias")
+    ]
     assert sent
     assert all(int(token) < END for each in sent for token in each)
     assert bias.logit_bias
@@ -145,17 +189,40 @@ def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path:
     assert (bias.compiled.kept_share or 0) < 1
 
 
-def test_the_settings_that_are_deployed_with(call: Call, server: ExactServer, tmp_path: Path) -> None:
+def test_the_settings_that_are_deployed_with(
+    call: Call, server: ExactServer, tmp_path: Path
+) -> None:
     """They replace the default: requests, verdicts and the numbers that choose are at these and no others, but for the KL."""
-    call("fit", *small("--l2", 5, "--l2", 50, "--deploy", "temperature=0.5", "--deploy", "greedy", "--deploy", "temperature=0.5"))
+    call(
+        "fit",
+        *small(
+            "--l2",
+            5,
+            "--l2",
+            50,
+            "--deploy",
+            "temperature=0.5",
+            "--deploy",
+            "greedy",
+            "--deploy",
+            "temperature=0.5",
+        ),
+    )
     document = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert list(dict.fromkeys(row["setting"] for row in document["verdict"])) == ["temperature 0.5", "greedy"]
+    assert list(dict.fromkeys(row["setting"] for row in document["verdict"])) == [
+        "temperature 0.5",
+        "greedy",
+    ]
     for row in document["validation"]["tried"]:
         assert [each["setting"] for each in row["by_setting"]] == ["temperature 0.5", "greedy"]
         assert row["tokens"] == pytest.approx(sum(each["tokens"] for each in row["by_setting"]) / 2)
         assert row["kl_nats_per_completion"] is None
     assert set(document["validation"]["base"]) == {"reward", "tokens", "accuracy"}
-    biased = [body["temperature"] for path, body in server.calls if path.endswith("completions") and body.get("logit_bias")]
+    biased = [
+        body["temperature"]
+        for path, body in server.calls
+        if path.endswith("completions") and body.get("logit_bias")
+    ]
     assert {0.5, 0.0, 1.0} == set(biased)
     assert biased.count(1.0) == 4, "one completion of each test prompt, for the KL alone"
 
@@ -169,15 +236,26 @@ def test_what_a_result_says_of_its_making(call: Call, server: ExactServer, tmp_p
     assert 0 < document["usage"]["completion_tokens"] <= 8 * len(asked)
     assert document["usage"]["prompt_tokens"] > 0
     assert document["provenance"]["remarks"]
-    assert all(" ".join(remark.split()) in " ".join(fitted.stderr.split()) for remark in document["provenance"]["remarks"])
-    assert all(row["kl_nats_per_completion"] > 0 for row in document["validation"]["tried"] if row["samples"])
+    assert all(
+        " ".join(remark.split()) in " ".join(fitted.stderr.split())
+        for remark in document["provenance"]["remarks"]
+    )
+    assert all(
+        row["kl_nats_per_completion"] > 0
+        for row in document["validation"]["tried"]
+        if row["samples"]
+    )
     call("fit", *small("--l2", 5, "--l2", 50))
     again = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert again["usage"] == document["usage"], "a run that resumes tells what the fit took, not what was left of it"
+    assert again["usage"] == document["usage"], (
+        "a run that resumes tells what the fit took, not what was left of it"
+    )
 
 
 @pytest.mark.parametrize("file", ["learned.json", "bias.json", "result.json"])
-def test_a_file_that_cannot_be_written_takes_no_other_with_it(call: Call, tmp_path: Path, file: str) -> None:
+def test_a_file_that_cannot_be_written_takes_no_other_with_it(
+    call: Call, tmp_path: Path, file: str
+) -> None:
     """The verdict is printed, the other files are written, and the end is one sentence on what is missing, with exit code 2."""
     (tmp_path / "run" / file / "in the way").mkdir(parents=True)
     ended = call("fit", *small("--l2", 5), code=2)
@@ -193,8 +271,24 @@ def test_a_file_that_cannot_be_written_takes_no_other_with_it(call: Call, tmp_pa
 
 def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
     """A result with this KL."""
-    bias = Bias(provider="p", model="m", tokenizer="t", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),))
-    return FitResult(bias, bias, Measured(0.4, 7.0), (TriedCandidate("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
+    bias = Bias(
+        provider="p",
+        model="m",
+        tokenizer="t",
+        reward="length",
+        estimator="ips",
+        entries=(Entry(id=1, bias=1.0),),
+    )
+    return FitResult(
+        bias,
+        bias,
+        Measured(0.4, 7.0),
+        (TriedCandidate("ips", {"tau": 0.5}, 1, reward),),
+        kl,
+        missing,
+        2,
+        3,
+    )
 
 
 def test_what_is_not_known_is_null() -> None:

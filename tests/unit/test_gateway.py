@@ -46,16 +46,25 @@ def gateways(engine: ExactServer) -> Iterator[dict[str, RulesGateway]]:
         yield {"openai": first, "azure": second, "fireworks": third}
 
 
-def post(gateway: RulesGateway, body: Any, path: str = "/chat/completions", **headers: str) -> httpx2.Response:
+def post(
+    gateway: RulesGateway, body: Any, path: str = "/chat/completions", **headers: str
+) -> httpx2.Response:
     """One POST below the base URL, with the right key unless told otherwise."""
     sent = headers or {"authorization": f"Bearer {gateway.key}"}
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx2.post(gateway.base_url + path, content=content, headers=sent, timeout=30, verify=NO_TLS)
+    return httpx2.post(
+        gateway.base_url + path, content=content, headers=sent, timeout=30, verify=NO_TLS
+    )
 
 
 def chat(provider: str, /, **fields: Any) -> JSON:
     """A chat request that every provider takes, with other fields."""
-    return {"model": MODELS[provider], "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1, **fields}
+    return {
+        "model": MODELS[provider],
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 1,
+        **fields,
+    }
 
 
 def legacy(**fields: Any) -> JSON:
@@ -65,7 +74,9 @@ def legacy(**fields: Any) -> JSON:
 
 def error(message: str, param: str | None = None, code: str | None = None) -> JSON:
     """OpenAI's error body."""
-    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+    return {
+        "error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    }
 
 
 def fire(message: str, param: str | None = None, code: str | None = None) -> JSON:
@@ -208,9 +219,31 @@ FIREWORKS_CASES = [
 ]  # fmt: skip
 
 CASES = {"openai": OPENAI_CASES, "azure": OPENAI_CASES, "fireworks": FIREWORKS_CASES}
-ELSEWHERE = {"url", "key", "model", "model of the endpoint", "JSON", "reasoning: logprobs", "requests per minute"}
-ELSEWHERE |= {"tokens per minute", "too large", "quota", "server error", "prompt filter", "bias entries"}
-ELSEWHERE |= {"batch file", "batch size", "batch values", "batch cancel", "no such batch", "no such file"}
+ELSEWHERE = {
+    "url",
+    "key",
+    "model",
+    "model of the endpoint",
+    "JSON",
+    "reasoning: logprobs",
+    "requests per minute",
+}
+ELSEWHERE |= {
+    "tokens per minute",
+    "too large",
+    "quota",
+    "server error",
+    "prompt filter",
+    "bias entries",
+}
+ELSEWHERE |= {
+    "batch file",
+    "batch size",
+    "batch values",
+    "batch cancel",
+    "no such batch",
+    "no such file",
+}
 """Rules with a test of their own below, or in test_gateway_batches.py."""
 
 
@@ -232,7 +265,9 @@ def whole(provider: str, fields: JSON) -> JSON:
     [(provider, case) for provider, cases in CASES.items() for case in cases],
     ids=lambda value: value if isinstance(value, str) else value.rule,
 )
-def test_each_rule_takes_the_limit_and_refuses_what_is_beyond(gateways: dict[str, RulesGateway], provider: str, case: Case) -> None:
+def test_each_rule_takes_the_limit_and_refuses_what_is_beyond(
+    gateways: dict[str, RulesGateway], provider: str, case: Case
+) -> None:
     """What is within a rule is answered, what is beyond gets the exact body, and the call names the rule."""
     gateway = gateways[provider]
     if case.taken is not None:
@@ -276,7 +311,11 @@ def test_the_first_fault_is_told_in_the_recorded_order(gateways: dict[str, Rules
 
 def test_reasoning_models_forbid_logprobs_in_two_ways(gateways: dict[str, RulesGateway]) -> None:
     """The older of the recorded answers is a 403 without a code."""
-    body = {**chat("openai", logprobs=True, max_completion_tokens=1), "model": "o4-mini", "max_tokens": None}
+    body = {
+        **chat("openai", logprobs=True, max_completion_tokens=1),
+        "model": "o4-mini",
+        "max_tokens": None,
+    }
     answer = post(gateways["openai"], body)
     assert answer.status_code == 403
     assert answer.json() == error("You are not allowed to request logprobs from this model")
@@ -287,12 +326,13 @@ def test_keys(gateways: dict[str, RulesGateway]) -> None:
     """Each provider's 401 in its own shape; a given key is shown masked, and only the right one is taken."""
     openai_gateway, azure, fireworks = gateways["openai"], gateways["azure"], gateways["fireworks"]
     answer = post(openai_gateway, chat("openai"), authorization="Bearer invalid-key-12345")
-    message = (
-        "Incorrect API key provided: invalid-*****2345. You can find your API key at https://platform.openai.com/account/api-keys."
-    )
+    message = "Incorrect API key provided: invalid-*****2345. You can find your API key at https://platform.openai.com/account/api-keys."
     assert (answer.status_code, answer.json()) == (401, error(message, None, "invalid_api_key"))
     assert "x-ratelimit-limit-requests" not in answer.headers
-    assert "You didn't provide an API key" in post(openai_gateway, chat("openai"), other="x").json()["error"]["message"]
+    assert (
+        "You didn't provide an API key"
+        in post(openai_gateway, chat("openai"), other="x").json()["error"]["message"]
+    )
     answer = post(azure, chat("azure"), **{"api-key": "wrong"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "401")
     assert post(azure, chat("azure"), authorization="Bearer wrong").json()["statusCode"] == 401
@@ -300,7 +340,13 @@ def test_keys(gateways: dict[str, RulesGateway]) -> None:
     assert post(azure, chat("azure"), authorization=f"Bearer {azure.token}").status_code == 200
     answer = post(fireworks, chat("fireworks"), authorization="Bearer wrong")
     assert answer.status_code == 401
-    assert answer.json() == {"error": {"message": "The API key you provided is invalid.", "code": "UNAUTHORIZED", "type": "error"}}
+    assert answer.json() == {
+        "error": {
+            "message": "The API key you provided is invalid.",
+            "code": "UNAUTHORIZED",
+            "type": "error",
+        }
+    }
     assert {gateway.calls[-1].rule for gateway in (fireworks,)} == {"key"}
 
 
@@ -315,7 +361,9 @@ def test_unknown_models_and_deployments(gateways: dict[str, RulesGateway]) -> No
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND")
     answer = post(gateways["openai"], legacy(model="gpt-4o-mini"), "/completions")
     assert answer.status_code == 404
-    assert answer.json()["error"]["message"].startswith("This is a chat model and not supported in the v1/completions")
+    assert answer.json()["error"]["message"].startswith(
+        "This is a chat model and not supported in the v1/completions"
+    )
     assert gateways["openai"].calls[-1].rule == "model of the endpoint"
 
 
@@ -324,7 +372,10 @@ def test_urls_and_json(gateways: dict[str, RulesGateway]) -> None:
     answer = post(gateways["openai"], chat("openai"), "/tokenize")
     assert (answer.status_code, answer.json()) == (404, error("Invalid URL (POST /v1/tokenize)"))
     answer = post(gateways["azure"], chat("azure"), "/tokenize")
-    assert (answer.status_code, answer.json()) == (404, {"error": {"code": "404", "message": "Resource not found"}})
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error": {"code": "404", "message": "Resource not found"}},
+    )
     assert post(gateways["fireworks"], chat("fireworks"), "/tokenize").status_code == 404
     for gateway in gateways.values():
         answer = post(gateway, b"{not json")
@@ -337,17 +388,31 @@ def test_azure_classic_paths(gateways: dict[str, RulesGateway]) -> None:
     classic = f"{gateway.url}/openai/deployments/gpt-4o-mini/chat/completions"
     headers = {"api-key": gateway.key}
     assert (
-        httpx2.post(classic, json=chat("azure"), headers=headers, verify=NO_TLS).json()["error"]["message"] == "Resource not found"
+        httpx2.post(classic, json=chat("azure"), headers=headers, verify=NO_TLS).json()["error"][
+            "message"
+        ]
+        == "Resource not found"
     )
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-    assert httpx2.post(f"{classic}?api-version=2024-10-21", json=body, headers=headers, verify=NO_TLS).status_code == 200
+    assert (
+        httpx2.post(
+            f"{classic}?api-version=2024-10-21", json=body, headers=headers, verify=NO_TLS
+        ).status_code
+        == 200
+    )
     for key, token in ((gateway.key, None), (None, gateway.token)):
         with openai.AzureOpenAI(
-            azure_endpoint=gateway.url, api_version="2024-10-21", api_key=key, azure_ad_token=token, max_retries=0
+            azure_endpoint=gateway.url,
+            api_version="2024-10-21",
+            api_key=key,
+            azure_ad_token=token,
+            max_retries=0,
         ) as client:
             answer = client.chat.completions.create(**chat("azure", logprobs=True, top_logprobs=2))
             assert answer.choices[0].logprobs is not None
-            with pytest.raises(openai.NotFoundError, match="deployment for this resource does not exist"):
+            with pytest.raises(
+                openai.NotFoundError, match="deployment for this resource does not exist"
+            ):
                 client.chat.completions.create(**chat("azure", model="nope"))
 
 
@@ -356,11 +421,19 @@ def test_azure_content_filter(engine: ExactServer) -> None:
     with RulesGateway("azure", engine, filter_prompts="bomb", filter_completions=" ") as gateway:
         answer = post(gateway, chat("azure", messages=[{"role": "user", "content": "a bomb"}]))
         refusal = answer.json()["error"]
-        assert (answer.status_code, refusal["code"], refusal["param"]) == (400, "content_filter", "prompt")
+        assert (answer.status_code, refusal["code"], refusal["param"]) == (
+            400,
+            "content_filter",
+            "prompt",
+        )
         assert refusal["innererror"]["code"] == "ResponsibleAIPolicyViolation"
         assert gateway.calls[-1].rule == "prompt filter"
         choice = post(gateway, chat("azure", logprobs=True, seed=1)).json()["choices"][0]
-        assert (choice["finish_reason"], choice["logprobs"], "message" in choice) == ("content_filter", None, False)
+        assert (choice["finish_reason"], choice["logprobs"], "message" in choice) == (
+            "content_filter",
+            None,
+            False,
+        )
         assert choice["content_filter_results"]["hate"]["filtered"]
 
 
@@ -374,8 +447,15 @@ def test_request_budget(engine: ExactServer) -> None:
         assert post(gateway, chat("openai", n=0)).status_code == 400
         last = post(gateway, chat("openai"))
         refusal = last.json()["error"]
-        assert (last.status_code, refusal["code"], refusal["type"]) == (429, "rate_limit_exceeded", "requests")
-        assert "on requests per min (RPM): Limit 2, Used 2, Requested 1. Please try again in " in refusal["message"]
+        assert (last.status_code, refusal["code"], refusal["type"]) == (
+            429,
+            "rate_limit_exceeded",
+            "requests",
+        )
+        assert (
+            "on requests per min (RPM): Limit 2, Used 2, Requested 1. Please try again in "
+            in refusal["message"]
+        )
         assert 0 < int(last.headers["retry-after"]) <= 30
         assert 0 < int(last.headers["retry-after-ms"]) <= 30_000
         assert gateway.calls[-1].rule == "requests per minute"
@@ -383,7 +463,8 @@ def test_request_budget(engine: ExactServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "code"), [("openai", "rate_limit_exceeded"), ("azure", "429"), ("fireworks", "rate_limit_exceeded")]
+    ("provider", "code"),
+    [("openai", "rate_limit_exceeded"), ("azure", "429"), ("fireworks", "rate_limit_exceeded")],
 )
 def test_token_budget(engine: ExactServer, provider: str, code: str) -> None:
     """Prompt and completion tokens are charged; a request that no minute could hold is refused at once."""
@@ -391,7 +472,9 @@ def test_token_budget(engine: ExactServer, provider: str, code: str) -> None:
         long = post(gateway, chat(provider, messages=[{"role": "user", "content": "x" * 200}]))
         assert (long.status_code, long.json()["error"]["code"]) == (429, code)
         assert gateway.calls[-1].rule == "too large"
-        answers = [post(gateway, chat(provider, n=4)) for _ in range(4)]  # 4 for the prompt and 4 generated
+        answers = [
+            post(gateway, chat(provider, n=4)) for _ in range(4)
+        ]  # 4 for the prompt and 4 generated
         refused = [answer for answer in answers if answer.status_code == 429]
         assert 1 <= len(refused) <= 2
         assert gateway.calls[-1].rule == "tokens per minute"
@@ -409,7 +492,16 @@ def test_the_budget_refills_steadily() -> None:
     now[0] = 1.0
     assert budget.admit(100) is None
     assert budget.levels()["tokens"].reset == pytest.approx(60.0)
-    shown = {0.0: "0s", 0.0001: "0s", 0.017: "17ms", 1: "1s", 8.64: "8.64s", 360: "6m0s", 61.5: "1m1.5s", 3600: "1h0m0s"}
+    shown = {
+        0.0: "0s",
+        0.0001: "0s",
+        0.017: "17ms",
+        1: "1s",
+        8.64: "8.64s",
+        360: "6m0s",
+        61.5: "1m1.5s",
+        3600: "1h0m0s",
+    }
     assert {seconds: duration(seconds) for seconds in shown} == shown
 
 
@@ -419,9 +511,15 @@ def test_quota_and_faults(engine: ExactServer) -> None:
         assert post(gateway, chat("openai")).status_code == 200
         answer = post(gateway, chat("openai"))
         refusal = answer.json()["error"]
-        assert (answer.status_code, refusal["code"], refusal["type"]) == (429, "insufficient_quota", "insufficient_quota")
+        assert (answer.status_code, refusal["code"], refusal["type"]) == (
+            429,
+            "insufficient_quota",
+            "insufficient_quota",
+        )
         assert "retry-after" not in answer.headers
-    with RulesGateway("openai", engine, faults=lambda number: 503 if number == 0 else "drop") as gateway:
+    with RulesGateway(
+        "openai", engine, faults=lambda number: 503 if number == 0 else "drop"
+    ) as gateway:
         assert post(gateway, chat("openai")).json()["error"]["type"] == "server_error"
         assert gateway.calls[-1].rule == "server error"
         with pytest.raises(httpx2.RemoteProtocolError):
@@ -431,7 +529,10 @@ def test_quota_and_faults(engine: ExactServer) -> None:
 
 def test_an_engine_that_fails_is_a_server_error() -> None:
     """What the engine behind refuses becomes 500 with its reason; no engine at all is one clear sentence."""
-    with ExactServer(MODEL, faults=lambda number, answer: 503) as broken, RulesGateway("azure", broken) as gateway:
+    with (
+        ExactServer(MODEL, faults=lambda number, answer: 503) as broken,
+        RulesGateway("azure", broken) as gateway,
+    ):
         answer = post(gateway, chat("azure"))
         assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
     with pytest.raises(InputError, match=r"no llama\.cpp server answers at http://127\.0\.0\.1:9"):
@@ -466,8 +567,16 @@ def test_unknown_rules_and_a_quota_without_a_record_are_refused() -> None:
 
 def test_what_is_recorded(engine: ExactServer) -> None:
     """Bodies in order of arrival, headers without keys, statuses; nothing of a key anywhere."""
-    with RulesGateway("openai", engine) as gateway, openai.OpenAI(base_url=gateway.base_url, api_key=gateway.key) as client:
-        assert [model.id for model in client.models.list()] == ["gpt-4o-mini", "gpt-3.5-turbo-instruct", "gpt-5-mini", "o4-mini"]
+    with (
+        RulesGateway("openai", engine) as gateway,
+        openai.OpenAI(base_url=gateway.base_url, api_key=gateway.key) as client,
+    ):
+        assert [model.id for model in client.models.list()] == [
+            "gpt-4o-mini",
+            "gpt-3.5-turbo-instruct",
+            "gpt-5-mini",
+            "o4-mini",
+        ]
         client.chat.completions.create(**chat("openai"))
         assert [call.path for call in gateway.calls] == ["/v1/models", "/v1/chat/completions"]
         assert gateway.requests == [chat("openai")]
@@ -479,13 +588,25 @@ def test_requests_are_held_against_the_official_schema(engine: ExactServer) -> N
     """A neutral request is valid; an unknown field, a fraction in the bias and a bad message are told with their place."""
     neutral = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     with RulesGateway("openai", engine) as gateway:
-        for body in (chat("openai", logprobs=True, top_logprobs=20, **neutral), legacy(logprobs=5, **neutral)):
-            assert post(gateway, {**body, "logit_bias": {"3": -7}, "seed": 3, "n": 2}, path_of(body)).status_code == 200
+        for body in (
+            chat("openai", logprobs=True, top_logprobs=20, **neutral),
+            legacy(logprobs=5, **neutral),
+        ):
+            assert (
+                post(
+                    gateway, {**body, "logit_bias": {"3": -7}, "seed": 3, "n": 2}, path_of(body)
+                ).status_code
+                == 200
+            )
         assert gateway.invalid_requests == []
         post(gateway, chat("openai", top_k=0))
         post(gateway, chat("openai", logit_bias={"3": 1.5}))
         post(gateway, chat("openai", messages=[{"role": "wizard", "content": "x"}]))
-        assert {found.where.split(".")[0] for found in gateway.invalid_requests} == {"top_k", "logit_bias", "0"}
+        assert {found.where.split(".")[0] for found in gateway.invalid_requests} == {
+            "top_k",
+            "logit_bias",
+            "0",
+        }
         assert gateway.invalid_requests[1].where == "logit_bias.3"
         assert "not a field" in gateway.invalid_requests[0].why
 
@@ -496,7 +617,9 @@ def _schemas() -> JSON:
         found: JSON = json.loads(file.read_text(encoding="utf-8"))
     else:
         yaml = pytest.importorskip("yaml")
-        found = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        found = yaml.load(
+            file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
     schemas: JSON = found["components"]["schemas"]
     return schemas
 
@@ -512,18 +635,27 @@ def _properties(schemas: JSON, name: str) -> JSON:
     return {key: {**value, **(value.get("anyOf") or [{}])[0]} for key, value in found.items()}
 
 
-@pytest.mark.skipif("BLB_OPENAPI" not in os.environ, reason="BLB_OPENAPI names OpenAI's openapi.json or openapi.yaml")
+@pytest.mark.skipif(
+    "BLB_OPENAPI" not in os.environ,
+    reason="BLB_OPENAPI names OpenAI's openapi.json or openapi.yaml",
+)
 def test_the_limits_are_those_of_the_official_schema() -> None:
     """Every range of the tables is that of OpenAI's OpenAPI description, and every field of it is known."""
     schemas = _schemas()
-    for endpoint, name in (("chat", "CreateChatCompletionRequest"), ("completions", "CreateCompletionRequest")):
+    for endpoint, name in (
+        ("chat", "CreateChatCompletionRequest"),
+        ("completions", "CreateCompletionRequest"),
+    ):
         official, table = _properties(schemas, name), OPENAI[endpoint]  # type: ignore[index]
         assert set(official) - {"stream"} <= set(table)
         assert set(table) <= set(official)
         for field in set(table) - {"seed", "max_tokens", "max_completion_tokens", "stream"}:
             row = table[field]
             if row.kind in ("integer", "number"):
-                assert (official[field].get("minimum"), official[field].get("maximum")) == (row.low, row.high), field
+                assert (official[field].get("minimum"), official[field].get("maximum")) == (
+                    row.low,
+                    row.high,
+                ), field
     assert schemas["StopConfiguration"]["oneOf"][1]["maxItems"] == STOPS
 
 

@@ -54,7 +54,9 @@ def gateway(engine: ExactServer) -> Iterator[RulesGateway]:
 def client_of(gateway: RulesGateway) -> openai.OpenAI:
     """The real client; without certificates, which take a tenth of a second to load."""
     http = httpx2.Client(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), timeout=60)
-    return openai.OpenAI(base_url=gateway.base_url, api_key=gateway.key, max_retries=0, http_client=http)
+    return openai.OpenAI(
+        base_url=gateway.base_url, api_key=gateway.key, max_retries=0, http_client=http
+    )
 
 
 def ask(gateway: RulesGateway, **fields: Any) -> JSON:
@@ -82,7 +84,9 @@ def token_of(entry: JSON, texts: list[str]) -> int:
     return END if entry["bytes"] is None else texts.index(bytes(entry["bytes"]).decode())
 
 
-def firsts(gateway: RulesGateway, texts: list[str], draws: int = DRAWS, **fields: Any) -> Counter[int]:
+def firsts(
+    gateway: RulesGateway, texts: list[str], draws: int = DRAWS, **fields: Any
+) -> Counter[int]:
     """First tokens of ``draws`` completions, 125 a request."""
     seen: Counter[int] = Counter()
     for _ in range(draws // 125):
@@ -112,16 +116,22 @@ def test_chat_entries_are_the_models(gateway: RulesGateway, engine: ExactServer)
         assert set(entry) == {"token", "logprob", "bytes", "top_logprobs"}
         listed = [token_of(other, engine.texts) for other in entry["top_logprobs"]]
         assert listed == ranks[:5]
-        np.testing.assert_allclose([other["logprob"] for other in entry["top_logprobs"]], FIRST[listed], rtol=1e-6)
+        np.testing.assert_allclose(
+            [other["logprob"] for other in entry["top_logprobs"]], FIRST[listed], rtol=1e-6
+        )
         token = token_of(entry, engine.texts)
         rank = ranks.index(token)
         seen["listed" if rank < 5 else "kept" if rank < 20 else "far"] += 1
         assert (token in listed) == (rank < 5)
-        assert entry["logprob"] == (-9999.0 if rank >= 20 else pytest.approx(FIRST[token], rel=1e-6))
+        assert entry["logprob"] == (
+            -9999.0 if rank >= 20 else pytest.approx(FIRST[token], rel=1e-6)
+        )
     assert min(seen["listed"], seen["kept"], seen["far"], seen["end"]) > 0
 
 
-def test_the_end_token_is_neither_listed_nor_counted(gateway: RulesGateway, engine: ExactServer) -> None:
+def test_the_end_token_is_neither_listed_nor_counted(
+    gateway: RulesGateway, engine: ExactServer
+) -> None:
     """The list is as long as completion_tokens; a test may ask for the other reading, where the end token has no bytes."""
     bias = {str(END): 100}
     answer = ask(gateway, logprobs=True, top_logprobs=2, logit_bias=bias)
@@ -174,20 +184,26 @@ def test_gaps_are_multiples_of_a_sixteenth(engine: ExactServer) -> None:
                 listed = np.array([other["logprob"] for other in entry["top_logprobs"]])
                 gaps = (listed[0] - listed) * 16
                 np.testing.assert_allclose(gaps, np.round(gaps), atol=1e-4)
-                assert np.exp(listed).sum() == pytest.approx(np.exp(np.sort(FIRST)[-20:]).sum(), rel=1e-5)
+                assert np.exp(listed).sum() == pytest.approx(
+                    np.exp(np.sort(FIRST)[-20:]).sum(), rel=1e-5
+                )
 
 
 def test_noise_differs_between_repeats(engine: ExactServer) -> None:
     """The same call twice gives other logprobs, no further than the noise allows; without noise the same."""
     ask_once = {"max_tokens": 1, "seed": 3, "logprobs": True, "top_logprobs": 20}
     with RulesGateway("openai", engine, noise=0.1, quantise=None) as noisy:
-        first, second = (ask(noisy, **ask_once)["choices"][0]["logprobs"]["content"][0] for _ in range(2))
+        first, second = (
+            ask(noisy, **ask_once)["choices"][0]["logprobs"]["content"][0] for _ in range(2)
+        )
         assert first["token"] == second["token"]
         ours = {other["token"]: other["logprob"] for other in first["top_logprobs"]}
         theirs = {other["token"]: other["logprob"] for other in second["top_logprobs"]}
         apart = [abs(ours[token] - theirs[token]) for token in ours]
         assert 0 < max(apart) < 0.4
-        assert [entry["logprob"] for entry in first["top_logprobs"]] == sorted(ours.values(), reverse=True)
+        assert [entry["logprob"] for entry in first["top_logprobs"]] == sorted(
+            ours.values(), reverse=True
+        )
 
 
 def test_blurring_keeps_a_distribution() -> None:
@@ -219,7 +235,9 @@ def test_partial_characters_print_as_escapes() -> None:
         answer = ask(gateway, max_tokens=1, logprobs=True, top_logprobs=6, logit_bias={"2": 100})
         (entry,) = answer["choices"][0]["logprobs"]["content"]
         assert (entry["token"], entry["bytes"]) == (" \\xe2\\x80", half)
-        lists = ask_legacy(gateway, max_tokens=1, logprobs=5, logit_bias={"2": 100})["choices"][0]["logprobs"]
+        lists = ask_legacy(gateway, max_tokens=1, logprobs=5, logit_bias={"2": 100})["choices"][0][
+            "logprobs"
+        ]
         assert lists["tokens"] == ["bytes: \\xe2\\x80"]
 
 
@@ -271,14 +289,25 @@ def test_fireworks_tells_both_logprobs(engine: ExactServer) -> None:
         answer = ask(gateway, **fields, temperature=temperature, logit_bias=bias)
         for choice in plain["choices"]:
             for entry in choice["logprobs"]["content"]:
-                assert entry["sampling_logprob"] == entry["logprob"] == pytest.approx(FIRST[entry["token_id"]], rel=1e-6)
+                assert (
+                    entry["sampling_logprob"]
+                    == entry["logprob"]
+                    == pytest.approx(FIRST[entry["token_id"]], rel=1e-6)
+                )
         ranks = np.argsort(-FIRST, kind="stable").tolist()
         for choice in answer["choices"]:
             for entry in choice["logprobs"]["content"]:
                 assert entry["logprob"] == pytest.approx(FIRST[entry["token_id"]], rel=1e-6)
-                assert entry["sampling_logprob"] == pytest.approx(tilted[entry["token_id"]], rel=1e-5)
+                assert entry["sampling_logprob"] == pytest.approx(
+                    tilted[entry["token_id"]], rel=1e-5
+                )
                 assert [other["token_id"] for other in entry["top_logprobs"]] == ranks[:5]
-        assert ask(gateway, **fields, presence_penalty=1)["choices"][0]["logprobs"]["content"][0]["sampling_logprob"] is None
+        assert (
+            ask(gateway, **fields, presence_penalty=1)["choices"][0]["logprobs"]["content"][0][
+                "sampling_logprob"
+            ]
+            is None
+        )
 
 
 def test_fireworks_truncation_is_in_the_propensity(engine: ExactServer) -> None:
@@ -286,11 +315,18 @@ def test_fireworks_truncation_is_in_the_propensity(engine: ExactServer) -> None:
     with RulesGateway("fireworks", engine) as gateway:
         told = {}
         for choice in ask(
-            gateway, n=60, max_tokens=1, logprobs=True, top_logprobs=1, extra_body={"top_k": 3, "return_token_ids": True}
+            gateway,
+            n=60,
+            max_tokens=1,
+            logprobs=True,
+            top_logprobs=1,
+            extra_body={"top_k": 3, "return_token_ids": True},
         )["choices"]:
             for entry in choice["logprobs"]["content"]:
                 told[entry["token_id"]] = entry["sampling_logprob"]
-            assert choice["token_ids"] == [entry["token_id"] for entry in choice["logprobs"]["content"]]
+            assert choice["token_ids"] == [
+                entry["token_id"] for entry in choice["logprobs"]["content"]
+            ]
         assert set(told) <= set(np.argsort(-FIRST)[:3].tolist())
         assert np.exp(list(told.values())).sum() == pytest.approx(1.0, rel=1e-5)
 
@@ -314,8 +350,12 @@ def test_lie_of_truncated_sampling(small: ExactServer) -> None:
     assert sum(shares[token] for token in tail) > 0.03
     with RulesGateway("openai", small, lie="top_p 0.9", quantise=None) as gateway:
         assert not set(firsts(gateway, small.texts)) & tail
-        entry = ask(gateway, max_tokens=1, logprobs=True, top_logprobs=6)["choices"][0]["logprobs"]["content"][0]
-        assert np.exp([other["logprob"] for other in entry["top_logprobs"]]).sum() == pytest.approx(1.0, rel=1e-5)
+        entry = ask(gateway, max_tokens=1, logprobs=True, top_logprobs=6)["choices"][0]["logprobs"][
+            "content"
+        ][0]
+        assert np.exp([other["logprob"] for other in entry["top_logprobs"]]).sum() == pytest.approx(
+            1.0, rel=1e-5
+        )
 
 
 def test_lie_of_logprobs_after_the_bias(engine: ExactServer) -> None:
@@ -329,14 +369,19 @@ def test_lie_of_logprobs_after_the_bias(engine: ExactServer) -> None:
             (entry,) = answer["choices"][0]["logprobs"]["content"]
             listed = [token_of(other, engine.texts) for other in entry["top_logprobs"]]
             assert listed == np.argsort(-truth, kind="stable")[:4].tolist()
-            np.testing.assert_allclose([other["logprob"] for other in entry["top_logprobs"]], truth[listed], rtol=1e-5)
+            np.testing.assert_allclose(
+                [other["logprob"] for other in entry["top_logprobs"]], truth[listed], rtol=1e-5
+            )
             assert token_of(entry, engine.texts) == 11  # it is drawn in any case
 
 
 def test_lie_of_an_ignored_bias(small: ExactServer) -> None:
     """A bias of 100 forces its token on an honest service and changes nothing on this one."""
     rare = int(SMALL.logprobs().argmin())
-    with RulesGateway("openai", small) as honest, RulesGateway("openai", small, lie="ignored bias") as liar:
+    with (
+        RulesGateway("openai", small) as honest,
+        RulesGateway("openai", small, lie="ignored bias") as liar,
+    ):
         assert set(firsts(honest, small.texts, 125, logit_bias={str(rare): 100})) == {rare}
         assert fits(firsts(liar, small.texts, logit_bias={str(rare): 100}), SMALL.logprobs()) > 1e-4
 
@@ -345,13 +390,18 @@ def test_lie_of_sixty_four_entries(engine: ExactServer) -> None:
     """64 entries are taken, 65 refused in the words of the real limit."""
     with RulesGateway("openai", engine, lie="64 entries", largest=1000) as gateway:
         ask(gateway, max_tokens=1, logit_bias={str(token): 1 for token in range(64)})
-        with pytest.raises(openai.BadRequestError, match="You provided 65 logit biases, but can provide at most 64"):
+        with pytest.raises(
+            openai.BadRequestError, match="You provided 65 logit biases, but can provide at most 64"
+        ):
             ask(gateway, max_tokens=1, logit_bias={str(token): 1 for token in range(65)})
 
 
 def test_lie_of_integers(engine: ExactServer) -> None:
     """Fractions reach the engine rounded; without the lie they reach it as they are."""
-    cases: list[tuple[Lie | None, Any]] = [("integers", [[3, 2.0], [7, 0.0]]), (None, [[3, 1.75], [7, -0.25]])]
+    cases: list[tuple[Lie | None, Any]] = [
+        ("integers", [[3, 2.0], [7, 0.0]]),
+        (None, [[3, 1.75], [7, -0.25]]),
+    ]
     for lie, sent in cases:
         with RulesGateway("openai", engine, lie=lie) as gateway:
             ask(gateway, max_tokens=1, logit_bias={"3": 1.75, "7": -0.25})
@@ -366,7 +416,14 @@ def test_every_lie_has_a_test() -> None:
 def test_the_engine_is_asked_neutrally(gateway: RulesGateway, engine: ExactServer) -> None:
     """What the request does not say is neutral, as llama.cpp wants it said."""
     ask(gateway, max_tokens=1)
-    neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0}
+    neutral = {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "typical_p": 1.0,
+        "repeat_penalty": 1.0,
+    }
     assert neutral.items() <= engine.requests[-1].items()
     ask(gateway, max_tokens=1, temperature=0.5, top_p=0.25)
     assert {"temperature": 0.5, "top_p": 0.25}.items() <= engine.requests[-1].items()

@@ -49,16 +49,22 @@ def desk(gateway: RulesGateway) -> BatchDesk:
 def client(gateway: RulesGateway) -> Iterator[openai.OpenAI]:
     """The official client."""
     http = httpx2.Client(trust_env=False)
-    with openai.OpenAI(base_url=gateway.base_url, api_key=gateway.key, max_retries=0, http_client=http) as made:
+    with openai.OpenAI(
+        base_url=gateway.base_url, api_key=gateway.key, max_retries=0, http_client=http
+    ) as made:
         yield made
 
 
 def content(provider: str, *changes: Any, names: str = "abcd") -> bytes:
     """A file of requests; ``changes`` replace fields of the first ones."""
-    rows: list[Any] = [{"custom_id": n, "method": "POST", "url": URLS[provider], "body": BODY} for n in names]
+    rows: list[Any] = [
+        {"custom_id": n, "method": "POST", "url": URLS[provider], "body": BODY} for n in names
+    ]
     for place, change in enumerate(changes):
         rows[place] = {**rows[place], **change} if isinstance(change, dict) else change
-    return "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows).encode()
+    return "".join(
+        (row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows
+    ).encode()
 
 
 def create(client: openai.OpenAI, provider: str, file: bytes, **more: Any) -> Any:
@@ -80,7 +86,11 @@ def states(client: openai.OpenAI, batch: Any) -> list[str]:
 
 def rows(client: openai.OpenAI, name: str | None) -> list[dict[str, Any]]:
     """The lines of a file."""
-    return [] if name is None else [json.loads(line) for line in client.files.content(name).text.splitlines()]
+    return (
+        []
+        if name is None
+        else [json.loads(line) for line in client.files.content(name).text.splitlines()]
+    )
 
 
 def test_a_batch_from_file_to_answers(client: openai.OpenAI, provider: str) -> None:
@@ -109,7 +119,9 @@ def test_a_batch_from_file_to_answers(client: openai.OpenAI, provider: str) -> N
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_file_with_wrong_lines_fails_as_a_whole(client: openai.OpenAI, provider: str, changes: list[Any], code: str) -> None:
+def test_a_file_with_wrong_lines_fails_as_a_whole(
+    client: openai.OpenAI, provider: str, changes: list[Any], code: str
+) -> None:
     """With the documented code; nothing of it is run."""
     batch = create(client, provider, content(provider, *changes))
     assert states(client, batch) == ["validating", "failed"]
@@ -136,7 +148,9 @@ def test_limits_of_files(client: openai.OpenAI, provider: str, desk: BatchDesk) 
         create(client, provider, content(provider))
 
 
-def test_what_is_refused_at_once(client: openai.OpenAI, provider: str, gateway: RulesGateway) -> None:
+def test_what_is_refused_at_once(
+    client: openai.OpenAI, provider: str, gateway: RulesGateway
+) -> None:
     """Other kinds of files, other windows and endpoints, names that nobody has, the end of what has ended."""
     with pytest.raises(openai.BadRequestError, match=r"Must be \.jsonl"):
         client.files.create(file=("in.txt", b"x"), purpose="batch")
@@ -157,7 +171,9 @@ def test_what_is_refused_at_once(client: openai.OpenAI, provider: str, gateway: 
         client.with_options(api_key="wrong").files.create(file=("in.jsonl", b"x"), purpose="batch")
 
 
-def test_cancelling_and_expiring_keep_what_was_answered(client: openai.OpenAI, provider: str, desk: BatchDesk) -> None:
+def test_cancelling_and_expiring_keep_what_was_answered(
+    client: openai.OpenAI, provider: str, desk: BatchDesk
+) -> None:
     """A cancelled batch has the answers so far; one that expires names each request that was too late; Azure's do not expire."""
     desk.pace = 1
     batch = create(client, provider, content(provider))
@@ -169,15 +185,21 @@ def test_cancelling_and_expiring_keep_what_was_answered(client: openai.OpenAI, p
     other = create(client, provider, content(provider))
     assert states(client, other)[-1] == ("expired" if provider == "openai" else "completed")
     late = rows(client, client.batches.retrieve(other.id).error_file_id)
-    assert [row["error"]["code"] for row in late] == ["batch_expired"] * (3 if provider == "openai" else 0)
+    assert [row["error"]["code"] for row in late] == ["batch_expired"] * (
+        3 if provider == "openai" else 0
+    )
 
 
 def test_a_file_of_azures_is_pending_first(engine: ExactServer) -> None:
     """A batch of it is refused until it is processed."""
     with RulesGateway("azure", engine) as gateway, httpx2.Client(trust_env=False) as http:
-        client = openai.OpenAI(base_url=gateway.base_url, api_key=gateway.key, max_retries=0, http_client=http)
+        client = openai.OpenAI(
+            base_url=gateway.base_url, api_key=gateway.key, max_retries=0, http_client=http
+        )
         uploaded = client.files.create(file=("in.jsonl", content("azure")), purpose="batch")
         assert str(client.files.retrieve(uploaded.id).status) == "pending"
         endpoint: Any = URLS["azure"]
         with pytest.raises(openai.BadRequestError, match="is not processed yet"):
-            client.batches.create(input_file_id=uploaded.id, endpoint=endpoint, completion_window="24h")
+            client.batches.create(
+                input_file_id=uploaded.id, endpoint=endpoint, completion_window="24h"
+            )

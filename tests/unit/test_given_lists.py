@@ -36,7 +36,14 @@ from tests.unit.chaos_dialects import MODEL as CHAOS
 from tests.unit.chaos_dialects import SglangServer, VllmServer, register
 
 KINDS = 6
-MODEL = ExactModel(14, 6, seed=5, prompts=KINDS, unigram=np.where(np.isin(np.arange(14), (1, 2, 4)), -3.0, 0.0), end=True)
+MODEL = ExactModel(
+    14,
+    6,
+    seed=5,
+    prompts=KINDS,
+    unigram=np.where(np.isin(np.arange(14), (1, 2, 4)), -3.0, 0.0),
+    end=True,
+)
 ANSWERS = ("b", "c d", "e f g")
 """One, two and three tokens; the model hardly begins with any of them."""
 SEEDS = range(4)
@@ -56,7 +63,9 @@ def data(tmp_path: Path) -> Path:
     for split, count in splits:
         for number in range(count):
             prompt = f"{split} {number:02d}"  # none is the beginning of another
-            rows.append({"prompt": prompt, "answer": ANSWERS[prompt_of(prompt) % 3], "split": split})
+            rows.append(
+                {"prompt": prompt, "answer": ANSWERS[prompt_of(prompt) % 3], "split": split}
+            )
     path = tmp_path / "data.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -66,8 +75,30 @@ def fitted(way: str, server: ExactServer, data: Path, out: Path) -> tuple[Bias, 
     """A fit with the rows of one way."""
     rows = out.with_suffix(".toml")
     rows.write_text(tomli_w.dumps(profile(way).model_dump(exclude={"evidence"}, exclude_none=True)))
-    where = ("--provider", rows, "--base-url", server.base_url, "--data", data, "--out", out, "--top-logprobs", 14)
-    more = ("--reward", "exact-match", "--max-tokens", 5, "--learn-from", "answers", "--l2", 1.5, "--deploy", "greedy")
+    where = (
+        "--provider",
+        rows,
+        "--base-url",
+        server.base_url,
+        "--data",
+        data,
+        "--out",
+        out,
+        "--top-logprobs",
+        14,
+    )
+    more = (
+        "--reward",
+        "exact-match",
+        "--max-tokens",
+        5,
+        "--learn-from",
+        "answers",
+        "--l2",
+        1.5,
+        "--deploy",
+        "greedy",
+    )
     result = CliRunner().invoke(main, [str(each) for each in ("fit", *where, *more)])
     assert result.exit_code == 0, result.output
     return Bias.load(out / "bias.json"), result
@@ -97,24 +128,36 @@ def test_every_way_gives_the_same_bias(data: Path, tmp_path: Path) -> None:
             assert len(drawn(server)) == asked
             assert again.logit_bias == bias.logit_bias
             along[way] = [
-                body for body in drawn(server) if isinstance(body.get("prompt"), list) or len(body.get("messages", [])) > 1
+                body
+                for body in drawn(server)
+                if isinstance(body.get("prompt"), list) or len(body.get("messages", [])) > 1
             ]
         found[way] = bias.logit_bias
-    lengths = [len(json.loads(line)["answer"].split()) for line in data.read_text().splitlines()[:48]]
+    lengths = [
+        len(json.loads(line)["answer"].split()) for line in data.read_text().splitlines()[:48]
+    ]
     assert len(along["prompt logprobs"]) == len(lengths)
-    assert sum("prompt_logprobs" in body for body in along["prompt logprobs"]) == sum(size > 1 for size in lengths)
-    assert {len(bodies) for way, bodies in along.items() if way != "prompt logprobs"} == {sum(lengths)}
+    assert sum("prompt_logprobs" in body for body in along["prompt logprobs"]) == sum(
+        size > 1 for size in lengths
+    )
+    assert {len(bodies) for way, bodies in along.items() if way != "prompt logprobs"} == {
+        sum(lengths)
+    }
     whole = found["token ids"]
     for each in found.values():
         assert set(each) == set(whole)
-        np.testing.assert_allclose([each[token] for token in whole], list(whole.values()), atol=1e-4)
+        np.testing.assert_allclose(
+            [each[token] for token in whole], list(whole.values()), atol=1e-4
+        )
 
 
 def test_a_prefix_that_is_read_as_other_tokens_is_left_out(data: Path, tmp_path: Path) -> None:
     """Where the server tells the prompt's ids: nothing is learned from such a list, and they are counted."""
     with GivenServer(MODEL, prompt_of=prompt_of, lie="other tokens") as server:
         _, result = fitted("assistant message", server, data, tmp_path / "run")
-    assert "are left out: not whole, or read after other tokens than the answer's" in " ".join(result.stderr.split())
+    assert "are left out: not whole, or read after other tokens than the answer's" in " ".join(
+        result.stderr.split()
+    )
 
 
 def test_prompt_logprobs_are_asked_for_where_they_are_cheaper() -> None:
@@ -127,11 +170,18 @@ def test_prompt_logprobs_are_asked_for_where_they_are_cheaper() -> None:
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
-    [({"prompt_logprobs": "p"}, "needs prompts of token ids"), ({"continues": {}}, "is about the chat endpoint")],
+    [
+        ({"prompt_logprobs": "p"}, "needs prompts of token ids"),
+        ({"continues": {}}, "is about the chat endpoint"),
+    ],
 )
-def test_rows_that_lack_what_they_need_are_refused(given: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+def test_rows_that_lack_what_they_need_are_refused(
+    given: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
     """Prompt logprobs without prompts of ids, a continued message without the chat endpoint."""
-    rows = load_profile("llamacpp").model_dump(exclude={"evidence", "reference", "answers"}, exclude_none=True)
+    rows = load_profile("llamacpp").model_dump(
+        exclude={"evidence", "reference", "answers"}, exclude_none=True
+    )
     del rows["endpoints"]["chat"]
     path = tmp_path / "mine.toml"
     path.write_text(tomli_w.dumps({**rows, "answers": given}))
@@ -154,7 +204,9 @@ def self_test(seed: int, of: Profile, lie: GivenLie | None = None) -> Report:
 
     async def run() -> Report:
         async with Session(of, base_url=server.base_url, attempts=1) as session:
-            return await examine(session, checks=[each for each in CHECKS if each.title in titles], concurrency=1)
+            return await examine(
+                session, checks=[each for each in CHECKS if each.title in titles], concurrency=1
+            )
 
     with GivenServer(model, seed=seed, lie=lie) as server:
         return asyncio.run(run())
@@ -162,7 +214,11 @@ def self_test(seed: int, of: Profile, lie: GivenLie | None = None) -> Report:
 
 def findings(report: Report) -> dict[str, RowFinding]:
     """Those of given answers."""
-    return {each.row.removeprefix("answers."): each for each in report.findings if each.row.startswith("answers.")}
+    return {
+        each.row.removeprefix("answers."): each
+        for each in report.findings
+        if each.row.startswith("answers.")
+    }
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -180,7 +236,9 @@ def test_the_doctor_confirms_what_is_true(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("lie", "row"), [("starts anew", "continues"), ("one place on", "prompt_logprobs")])
+@pytest.mark.parametrize(
+    ("lie", "row"), [("starts anew", "continues"), ("one place on", "prompt_logprobs")]
+)
 def test_the_doctor_contradicts_every_lie(lie: GivenLie, row: str, seed: int) -> None:
     """Each lie in the row that it is about, which is then False, and no other row."""
     report = self_test(seed, profile(), lie)
@@ -207,8 +265,18 @@ class Sglang(GivenServer, SglangServer):
 
 ENGINES: dict[str, tuple[type[GivenServer], Profile, str | None, list[str]]] = {
     "vLLM, prompt logprobs": (Vllm, load_profile("vllm"), None, ["/v1/completions"]),
-    "vLLM, token ids": (Vllm, load_profile("vllm").model_copy(update=WAYS["token ids"]), None, ["/v1/completions"] * 3),
-    "vLLM, message": (Vllm, load_profile("vllm").model_copy(update=WAYS["assistant message"]), None, ["/v1/chat/completions"] * 3),
+    "vLLM, token ids": (
+        Vllm,
+        load_profile("vllm").model_copy(update=WAYS["token ids"]),
+        None,
+        ["/v1/completions"] * 3,
+    ),
+    "vLLM, message": (
+        Vllm,
+        load_profile("vllm").model_copy(update=WAYS["assistant message"]),
+        None,
+        ["/v1/chat/completions"] * 3,
+    ),
     "SGLang, message": (Sglang, load_profile("sglang"), None, ["/v1/chat/completions"] * 3),
     "SGLang, token ids": (Sglang, load_profile("sglang"), "exact", ["/v1/completions"] * 3),
 }
@@ -216,16 +284,27 @@ ENGINES: dict[str, tuple[type[GivenServer], Profile, str | None, list[str]]] = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_shipped_rows_read_each_engine(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_rows_read_each_engine(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every list after a token of the answer is the model's own, in the shapes of vLLM and SGLang."""
     kind, of, tokenizer, requests = ENGINES[engine]
     register(monkeypatch)
     ids, prompt = (3, 1, 2), Prompt.user("question")
 
     async def ask() -> list[Completion]:
-        async with Session(of, base_url=server.base_url, tokenizer=tokenizer, attempts=1) as session:
+        async with Session(
+            of, base_url=server.base_url, tokenizer=tokenizer, attempts=1
+        ) as session:
             with RolloutStore(tmp_path / "rollouts.db") as store:
-                trials = Trials(session, store, Tokenizer("t", 40), parse_reward("length", max_tokens=4), Silent(), 20)
+                trials = Trials(
+                    session,
+                    store,
+                    Tokenizer("t", 40),
+                    parse_reward("length", max_tokens=4),
+                    Silent(),
+                    20,
+                )
                 rows = await lists_along(trials, "along", [(prompt, ids)])
         assert rows is not None
         return rows[0]
@@ -235,7 +314,11 @@ def test_the_shipped_rows_read_each_engine(engine: str, tmp_path: Path, monkeypa
         assert [path for path, _ in server.calls if path in COMPLETIONS] == requests
     for size, each in enumerate(said, 1):
         truth = CHAOS.logprobs(ids[:size], len("question") % 4)
-        listed = {token: value for token, value in zip(each.top_ids[0], each.top_logprobs[0], strict=True) if token >= 0}
+        listed = {
+            token: value
+            for token, value in zip(each.top_ids[0], each.top_logprobs[0], strict=True)
+            if token >= 0
+        }
         assert each.whole
         assert len(listed) >= 18
         np.testing.assert_allclose(list(listed.values()), truth[list(listed)], atol=1e-4)
@@ -258,7 +341,10 @@ def test_prompt_logprobs_of_another_shape_are_named(data: Path, tmp_path: Path) 
             draw = Draw(Sampling(1.0, 1, 5), endpoint="completions", fields={"prompt_logprobs": 5})
             await scored_along(session, draw, Prompt.user("question"), (2, 3))
 
-    with Short(MODEL, prompt_of=prompt_of) as server, pytest.raises(CorruptResponse, match="lists in prompt_logprobs for a prompt"):
+    with (
+        Short(MODEL, prompt_of=prompt_of) as server,
+        pytest.raises(CorruptResponse, match="lists in prompt_logprobs for a prompt"),
+    ):
         asyncio.run(ask(server))
     with Short(MODEL, prompt_of=prompt_of) as server:
         _, result = fitted("prompt logprobs", server, data, tmp_path / "run")
@@ -302,19 +388,35 @@ def test_lists_are_as_long_as_the_server_was_started_for(most: int, tmp_path: Pa
 
         def post(self, path: str, body: dict[str, Any]) -> Any:
             if body.get("top_logprobs", 0) > most:
-                raise RefusedRequest(400, f"Requested sample logprobs of {body['top_logprobs']}, which is greater than {most}")
+                raise RefusedRequest(
+                    400,
+                    f"Requested sample logprobs of {body['top_logprobs']}, which is greater than {most}",
+                )
             return super().post(path, body)
 
     shipped = profile()
     rules = shipped.logprobs.model_copy(update={"limit": 5, "limit_is_setting": True})
-    examples = [Example(str(number), Prompt.user(f"question {number}"), ("b",)) for number in range(3)]
+    examples = [
+        Example(str(number), Prompt.user(f"question {number}"), ("b",)) for number in range(3)
+    ]
 
     async def ask() -> int:
-        async with Session(shipped.model_copy(update={"logprobs": rules}), base_url=server.base_url, attempts=1) as session:
+        async with Session(
+            shipped.model_copy(update={"logprobs": rules}), base_url=server.base_url, attempts=1
+        ) as session:
             with RolloutStore(tmp_path / "rollouts.db") as store:
-                trials = Trials(session, store, await session.tokenizer(), parse_reward("length", max_tokens=4), Silent(), 5)
+                trials = Trials(
+                    session,
+                    store,
+                    await session.tokenizer(),
+                    parse_reward("length", max_tokens=4),
+                    Silent(),
+                    5,
+                )
                 return (await first_lists(trials, examples, "training", None))[1]
 
     with Set(MODEL, prompt_of=prompt_of) as server:
         assert asyncio.run(ask()) == most
-        assert [body["top_logprobs"] for body in drawn(server)] == [most] * 3  # less the one that was refused
+        assert [body["top_logprobs"] for body in drawn(server)] == [
+            most
+        ] * 3  # less the one that was refused

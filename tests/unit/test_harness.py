@@ -28,7 +28,15 @@ from blackbox_lb.types import Completion, Example, Prompt
 pytestmark = pytest.mark.needs("lm_eval")
 
 FRUIT = ("apples", "pears", "plums", "figs", "limes", "dates", "kiwis", "mangos")
-SUBJECTS = ("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra", "precalculus")
+SUBJECTS = (
+    "algebra",
+    "counting_and_probability",
+    "geometry",
+    "intermediate_algebra",
+    "number_theory",
+    "prealgebra",
+    "precalculus",
+)
 ANSWERS = (
     "",
     "I do not know.",
@@ -92,7 +100,10 @@ def gpqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the one split of GPQA, as CSV, 80 rows."""
     folder = tmp_path_factory.mktemp("gpqa")
     lines = ["Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3"]
-    lines += [f"Which is {n} squared?,{n * n} units,{n * n + 1} units,{n * n + 2} units,{n * n + 3} units" for n in range(2, 82)]
+    lines += [
+        f"Which is {n} squared?,{n * n} units,{n * n + 1} units,{n * n + 2} units,{n * n + 3} units"
+        for n in range(2, 82)
+    ]
     (folder / "train.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
@@ -109,15 +120,22 @@ def test_the_prompts_are_the_harnesss(gsm: Path, shots: Task) -> None:
     with working():
         task = judge_of(shots).documents["gsm8k:test:0"].task
         fresh = importlib.import_module("lm_eval.tasks").TaskManager(
-            include_defaults=False, include_path=str(Path(task.config.metadata["config_source"]).parent)
+            include_defaults=False,
+            include_path=str(Path(task.config.metadata["config_source"]).parent),
         )
         more = {"dataset_path": "json", "dataset_name": None, "num_fewshot": 2}
         files = {split: str(gsm / f"{split}.jsonl") for split in ("train", "test")}
-        member = {"task": "gsm8k", **more, "dataset_kwargs": {"data_files": files, "cache_dir": str(gsm / "cache")}}
+        member = {
+            "task": "gsm8k",
+            **more,
+            "dataset_kwargs": {"data_files": files, "cache_dir": str(gsm / "cache")},
+        }
         harness = fresh.load([{"group": "fresh", "task": [member]}])["tasks"]["gsm8k"]
         harness.set_fewshot_seed(1234)
         harness.build_all_requests()
-    assert [example.prompt.text for example in shots.test] == [request.args[0] for request in harness.instances]
+    assert [example.prompt.text for example in shots.test] == [
+        request.args[0] for request in harness.instances
+    ]
     assert shots.stop == tuple(harness.instances[0].args[1]["until"])
     assert shots.test[0].prompt.text.count("Question:") == 3
 
@@ -132,14 +150,18 @@ def test_splits_are_the_papers(shots: Task) -> None:
 
 def test_no_judged_document_is_a_few_shot_example(shots: Task) -> None:
     """None of validation and test stands before another question, nor any before itself; the one that train repeats is counted."""
-    questions = {name: document.doc["question"] for name, document in judge_of(shots).documents.items()}
+    questions = {
+        name: document.doc["question"] for name, document in judge_of(shots).documents.items()
+    }
     for example in (*shots.train, *shots.validation, *shots.test):
         harnesss = example in shots.test
         for judged in (*shots.validation, *shots.test):
             if judged.id != "gsm8k:test:0" or not harnesss:
                 assert example.prompt.text.count(questions[judged.id]) == (judged.id == example.id)
         assert harnesss or example.prompt.text.count(questions[example.id]) == 1
-    repeated = sum(example.prompt.text.count(questions["gsm8k:test:0"]) for example in shots.test) > 1
+    repeated = (
+        sum(example.prompt.text.count(questions["gsm8k:test:0"]) for example in shots.test) > 1
+    )
     assert ("1 validation or test documents in test prompts" in shots.note) is repeated
 
 
@@ -219,11 +241,16 @@ def test_a_group_is_one_task(tmp_path: Path) -> None:
     task = load_harness("hendrycks_math", HarnessOptions(tmp_path))
     assert (len(task.train), len(task.validation), len(task.test)) == (56, 14, 70)
     assert len({example.id.split(":")[0] for example in task.test[:20]}) > 3
-    example = next(example for example in task.test if example.id == "hendrycks_math_geometry:test:3")
+    example = next(
+        example for example in task.test if example.id == "hendrycks_math_geometry:test:3"
+    )
     assert example.prompt.text == "Problem: In geometry, what is half of 53?\nAnswer:"
     assert example.answers == (r"\frac{53}{2}",)
     matcher = parse_reward("log-accuracy", max_tokens=1, correct=task.correct).matcher
-    assert [matcher(example, text) for text in (r"$\frac{53}{2}$", r"$\frac53 2$", r"$\dfrac{53}{2}$", "26")] == [
+    assert [
+        matcher(example, text)
+        for text in (r"$\frac{53}{2}$", r"$\frac53 2$", r"$\dfrac{53}{2}$", "26")
+    ] == [
         True,
         False,
         True,
@@ -236,9 +263,16 @@ def test_limits_and_sizes(gsm: Path) -> None:
     """The command line's limits take the first of each split; the validation sample has the size that was asked for."""
     options: dict[str, Any] = dict.fromkeys(each.name for each in fields(TaskOptions))
     options |= {f"{each}_column": each for each in ("prompt", "answer", "messages")}
-    options |= {"task": "lm-eval:gsm8k_cot", "reward": "log-accuracy", "data_dir": gsm, "filter": "flexible-extract"}
+    options |= {
+        "task": "lm-eval:gsm8k_cot",
+        "reward": "log-accuracy",
+        "data_dir": gsm,
+        "filter": "flexible-extract",
+    }
     options["count"] = "all"
-    task, reward = load(TaskOptions(**{**options, "validation_size": 9, "validation_limit": 4, "test_limit": 5}))
+    task, reward = load(
+        TaskOptions(**{**options, "validation_size": 9, "validation_limit": 4, "test_limit": 5})
+    )
     assert (len(task.train), len(task.validation), len(task.test)) == (50, 4, 5)
     assert task.test[-1].id == "gsm8k_cot:test:4"
     assert reward.max_tokens == 256
@@ -249,8 +283,16 @@ def test_limits_and_sizes(gsm: Path) -> None:
     ("name", "options", "message"),
     [
         ("gsm9k", {}, "no task 'gsm9k'; close to it: .*gsm8k"),
-        ("gpqa_main_n_shot", {}, "type multiple_choice: .*take a generative one: .*gpqa_main_generative_n_shot"),
-        ("gsm8k", {"filter": "loose"}, "--filter is 'loose'; lm-eval task gsm8k has strict-match, flexible-extract"),
+        (
+            "gpqa_main_n_shot",
+            {},
+            "type multiple_choice: .*take a generative one: .*gpqa_main_generative_n_shot",
+        ),
+        (
+            "gsm8k",
+            {"filter": "loose"},
+            "--filter is 'loose'; lm-eval task gsm8k has strict-match, flexible-extract",
+        ),
         ("gsm8k", {"metric": "bleu"}, "--metric is 'bleu'; lm-eval task gsm8k has exact_match"),
         ("gsm8k_cot_zeroshot", {"num_fewshot": 2}, "fixes 0 few-shot examples"),
         ("gsm8k", {"validation_size": 59}, "59 documents, of which 59 cannot be"),
@@ -268,7 +310,9 @@ def test_what_cannot_be(gsm: Path, name: str, options: dict[str, Any], message: 
 def test_missing_split(tmp_path: Path) -> None:
     """A folder without a split that the task asks for is refused, naming it."""
     write(tmp_path / "train.jsonl", sums(1, 9))
-    with pytest.raises(InputError, match="do not suit lm-eval task gsm8k: it asks for the split 'test'"):
+    with pytest.raises(
+        InputError, match="do not suit lm-eval task gsm8k: it asks for the split 'test'"
+    ):
         load_harness("gsm8k", HarnessOptions(tmp_path))
 
 
@@ -277,7 +321,9 @@ def test_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(hub_data, "_answers", lambda _endpoint: False)
     config = importlib.import_module("datasets").config
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match=r"hub does not answer and the cache does not have it\).*--data-dir"):
+    with pytest.raises(
+        InputError, match=r"hub does not answer and the cache does not have it\).*--data-dir"
+    ):
         load_harness("gsm8k")
     assert config.HF_HUB_OFFLINE is False
 
@@ -287,7 +333,9 @@ def test_the_command_line_says_it_in_one_sentence(gsm: Path) -> None:
     done = CliRunner().invoke(main, ["collect", "--task", "lm-eval:gsm9k", "--reward", "length"])
     assert done.exit_code == 2
     assert "lm-evaluation-harness has no task 'gsm9k'" in done.output
-    done = CliRunner().invoke(main, ["collect", "--task", "capitals", "--reward", "length", "--data-dir", str(gsm)])
+    done = CliRunner().invoke(
+        main, ["collect", "--task", "capitals", "--reward", "length", "--data-dir", str(gsm)]
+    )
     assert done.exit_code == 2
     assert "are for --task lm-eval:NAME" in done.output
 
@@ -304,7 +352,9 @@ def test_load_task_by_name(gsm: Path, shots: Task) -> None:
     assert task.data_hash == shots.data_hash
     found: list[bool | None] = []
     reward = parse_reward("log-accuracy", max_tokens=9, correct=task.correct)
-    thread = threading.Thread(target=lambda: found.append(reward.correct(task.test[0], Completion.empty("stop"))))
+    thread = threading.Thread(
+        target=lambda: found.append(reward.correct(task.test[0], Completion.empty("stop")))
+    )
     thread.start()
     thread.join()
     assert found == [False]

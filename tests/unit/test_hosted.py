@@ -33,7 +33,11 @@ PROVIDERS = {
 }
 ROWS = [
     {"prompt": f"question {n}", "answer": "a", "split": split}
-    for split, numbers in (("train", range(12)), ("validation", range(12, 18)), ("test", range(18, 38)))
+    for split, numbers in (
+        ("train", range(12)),
+        ("validation", range(12, 18)),
+        ("test", range(18, 38)),
+    )
     for n in numbers
 ]
 
@@ -50,7 +54,12 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
     """Keys in the environment, short waits, and the exact model's vocabulary as an encoding of tiktoken."""
     for _, variable in PROVIDERS.values():
         monkeypatch.setenv(variable, KEY)
-    for variable in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+    for variable in (
+        "AZURE_OPENAI_AD_TOKEN",
+        "OPENAI_BASE_URL",
+        "OPENAI_ORG_ID",
+        "OPENAI_PROJECT_ID",
+    ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
     register_encoding(monkeypatch, "hosted", engine.texts, END)
@@ -69,7 +78,14 @@ def blb(data: Path, tmp_path: Path) -> Callable[..., Result]:
     """A command against a gateway, in this process, with a small task."""
 
     def run(command: str, gateway: RulesGateway, provider: str, *more: object) -> Result:
-        where = ["--provider", provider, "--model", PROVIDERS[provider][0], "--base-url", gateway.base_url]
+        where = [
+            "--provider",
+            provider,
+            "--model",
+            PROVIDERS[provider][0],
+            "--base-url",
+            gateway.base_url,
+        ]
         where += ["--tokenizer", "hosted", "--out", str(tmp_path / "run")]
         task = ["--data", str(data), "--reward", REWARD, "--max-tokens", "8", "--json"]
         return CliRunner().invoke(main, [command, *where, *task, *map(str, more)])
@@ -82,12 +98,34 @@ def posted(gateway: RulesGateway) -> list[dict[str, Any]]:
     return [call.body for call in gateway.calls if call.body is not None and call.status == 200]
 
 
-FIT = ("--samples-per-prompt", 24, "--test-samples", 16, "--tau", 0.1, "--l2", 0.5, "--deploy", "temperature=1")
-FEW = ("--samples-per-prompt", 6, "--validation-samples", 2, "--test-samples", 2, "--deploy", "temperature=1")
+FIT = (
+    "--samples-per-prompt",
+    24,
+    "--test-samples",
+    16,
+    "--tau",
+    0.1,
+    "--l2",
+    0.5,
+    "--deploy",
+    "temperature=1",
+)
+FEW = (
+    "--samples-per-prompt",
+    6,
+    "--validation-samples",
+    2,
+    "--test-samples",
+    2,
+    "--deploy",
+    "temperature=1",
+)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_fit_from_prompts_to_a_verdict(provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_fit_from_prompts_to_a_verdict(
+    provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+) -> None:
     """Tokens that are rewarded become more frequent than the model itself has them; every request is valid; several samples share
     one request's prompt."""
     drawn = MODEL.sample(4_000, np.random.default_rng(0), prompts=np.arange(4_000) % MODEL.prompts)
@@ -109,7 +147,11 @@ def test_a_fit_from_prompts_to_a_verdict(provider: str, engine: ExactServer, blb
     assert bias.censoring is not None
     assert (bias.censoring.bounded > 0) == (provider != "fireworks")
     assert max(bias.logit_bias) <= END
-    assert all(text.startswith(" ") for text in (entry.text for entry in bias.entries if entry.id != END) if text)
+    assert all(
+        text.startswith(" ")
+        for text in (entry.text for entry in bias.entries if entry.id != END)
+        if text
+    )
     if provider != "fireworks":
         assert all(value == int(value) for value in bias.logit_bias.values())
 
@@ -121,20 +163,48 @@ def routed(tmp_path: Path, *rows: str) -> str:
     return str(path)
 
 
-def through_openrouter(command: str, gateway: RulesGateway, profile: str, tmp_path: Path, *more: object) -> Result:
+def through_openrouter(
+    command: str, gateway: RulesGateway, profile: str, tmp_path: Path, *more: object
+) -> Result:
     """A command against the gateway's OpenRouter."""
-    where = ["--provider", profile, "--model", "openai/gpt-4o-mini", "--base-url", gateway.base_url, "--tokenizer", "hosted"]
+    where = [
+        "--provider",
+        profile,
+        "--model",
+        "openai/gpt-4o-mini",
+        "--base-url",
+        gateway.base_url,
+        "--tokenizer",
+        "hosted",
+    ]
     return CliRunner().invoke(main, [command, *where, *map(str, more)])
 
 
-def test_a_fit_through_a_router(monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path) -> None:
+def test_a_fit_through_a_router(
+    monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path
+) -> None:
     """Every request asks for a host that takes all its fields, so the verdict is that before the model itself."""
     monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
-    task = ("--data", data, "--reward", REWARD, "--max-tokens", 8, "--out", tmp_path / "run", "--json", *FIT, "--on-drift", "note")
+    task = (
+        "--data",
+        data,
+        "--reward",
+        REWARD,
+        "--max-tokens",
+        8,
+        "--out",
+        tmp_path / "run",
+        "--json",
+        *FIT,
+        "--on-drift",
+        "note",
+    )
     with RulesGateway("openrouter", engine, key=KEY) as gateway:
         result = through_openrouter("fit", gateway, routed(tmp_path), tmp_path, *task)
         assert result.exit_code == 0, result.output
-        assert {repr(body["provider"]) for body in posted(gateway)} == {"{'require_parameters': True}"}
+        assert {repr(body["provider"]) for body in posted(gateway)} == {
+            "{'require_parameters': True}"
+        }
     assert json.loads(result.stdout)["verdict"][0]["verdict"] == "HELPS"
 
 
@@ -143,12 +213,31 @@ def test_a_bias_that_is_dropped_on_the_way(
 ) -> None:
     """A host that ignores it is found by a fit and by the self-test; with ``require_parameters`` no such host is asked."""
     monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
-    with RulesGateway("openrouter", engine, key=KEY, hosts={"Bare": ("logit_bias",)}, concurrency=1) as gateway:
+    with RulesGateway(
+        "openrouter", engine, key=KEY, hosts={"Bare": ("logit_bias",)}, concurrency=1
+    ) as gateway:
         unasked = ("[request]", "provider = { require_parameters = false }")
         known = routed(tmp_path, *unasked, "[logprobs]", 'meaning = "before bias"')
-        task = ("--data", data, "--reward", REWARD, "--max-tokens", 8, "--out", tmp_path / "run", "--tau", 0.1, "--l2", 0.5)
-        fitted = through_openrouter("fit", gateway, known, tmp_path, *task, *FEW, "--test-samples", 6)
-        assert "bias are those of a model without it" in " ".join(fitted.stderr.split()), fitted.output
+        task = (
+            "--data",
+            data,
+            "--reward",
+            REWARD,
+            "--max-tokens",
+            8,
+            "--out",
+            tmp_path / "run",
+            "--tau",
+            0.1,
+            "--l2",
+            0.5,
+        )
+        fitted = through_openrouter(
+            "fit", gateway, known, tmp_path, *task, *FEW, "--test-samples", 6
+        )
+        assert "bias are those of a model without it" in " ".join(fitted.stderr.split()), (
+            fitted.output
+        )
         dropped = routed(tmp_path, *unasked)
         result = through_openrouter("doctor", gateway, dropped, tmp_path, "--yes")
         assert result.exit_code == 1, result.output
@@ -170,7 +259,9 @@ def test_another_host_in_the_middle_of_a_run_is_drift(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_no_key_is_left_behind(provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
+def test_no_key_is_left_behind(
+    provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+) -> None:
     """After a run that worked and one that failed, the key is in no file and in nothing that was printed."""
     with RulesGateway(provider, engine, key=KEY) as gateway:
         done = blb("collect", gateway, provider, "--samples-per-prompt", 2)
@@ -186,7 +277,9 @@ def test_no_key_is_left_behind(provider: str, engine: ExactServer, blb: Callable
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_wrong_key_is_one_sentence_and_one_request(provider: str, engine: ExactServer, blb: Callable[..., Result]) -> None:
+def test_a_wrong_key_is_one_sentence_and_one_request(
+    provider: str, engine: ExactServer, blb: Callable[..., Result]
+) -> None:
     """The variable is named; nothing is tried again and no completion is asked for."""
     with RulesGateway(provider, engine, key="another key") as gateway:
         result = blb("fit", gateway, provider)
@@ -197,7 +290,9 @@ def test_a_wrong_key_is_one_sentence_and_one_request(provider: str, engine: Exac
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_no_key_at_all(provider: str, engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_key_at_all(
+    provider: str, engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which variable, and where to get a key; nothing is sent."""
     monkeypatch.delenv(PROVIDERS[provider][1])
     with RulesGateway(provider, engine, key=KEY) as gateway:
@@ -212,7 +307,9 @@ def test_a_model_that_cannot_be_adapted_costs_nothing(
     engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A known reasoning model is refused before a connection; an unknown one by its first refusal, in the same words."""
-    with RulesGateway("openai", engine, key=KEY, models=("gpt-4o-mini",), reasoning_models=("newer",)) as gateway:
+    with RulesGateway(
+        "openai", engine, key=KEY, models=("gpt-4o-mini",), reasoning_models=("newer",)
+    ) as gateway:
         monkeypatch.setitem(PROVIDERS, "openai", ("o3-mini", "OPENAI_API_KEY"))
         known = blb("fit", gateway, "openai")
         assert not gateway.calls
@@ -225,7 +322,9 @@ def test_a_model_that_cannot_be_adapted_costs_nothing(
         assert "models that work: gpt-4o-mini" in result.stderr
 
 
-def test_censored_tokens_are_counted_everywhere(engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
+def test_censored_tokens_are_counted_everywhere(
+    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+) -> None:
     """Twenty of forty tokens are listed: the rest comes as -9999.0, is bounded, and stands in summary, bias file and blb show."""
     with RulesGateway("openai", engine, key=KEY) as gateway:
         result = blb("fit", gateway, "openai", "--estimator", "ips", "--unobserved", "drop", *FEW)
@@ -238,7 +337,9 @@ def test_censored_tokens_are_counted_everywhere(engine: ExactServer, blb: Callab
     assert str(censoring.bounded) in shown.stdout
 
 
-def test_a_kl_that_nothing_can_tell_costs_nothing(engine: ExactServer, blb: Callable[..., Result]) -> None:
+def test_a_kl_that_nothing_can_tell_costs_nothing(
+    engine: ExactServer, blb: Callable[..., Result]
+) -> None:
     """No base logprobs beside a bias and no listed end token: the objective that needs the KL is refused before a completion."""
     with RulesGateway("azure", engine, key=KEY) as gateway:
         result = blb("fit", gateway, "azure", "--objective", "reward-kl")
@@ -247,7 +348,9 @@ def test_a_kl_that_nothing_can_tell_costs_nothing(engine: ExactServer, blb: Call
         assert posted(gateway) == []
 
 
-def test_a_content_filter_is_counted_and_not_asked_again(engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_content_filter_is_counted_and_not_asked_again(
+    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+) -> None:
     """A filtered prompt costs one request in all: a second run takes its refusal from the store, and the summary counts it."""
     with RulesGateway("azure", engine, key=KEY, filter_prompts="question 7") as gateway:
         first = blb("collect", gateway, "azure", "--samples-per-prompt", 3)
@@ -262,17 +365,23 @@ def test_a_content_filter_is_counted_and_not_asked_again(engine: ExactServer, bl
     assert summary["completions"] == 33
 
 
-def test_a_filtered_prompt_does_not_decide_a_verdict(engine: ExactServer, blb: Callable[..., Result]) -> None:
+def test_a_filtered_prompt_does_not_decide_a_verdict(
+    engine: ExactServer, blb: Callable[..., Result]
+) -> None:
     """Test prompts that the filter stops have no score: an empty answer is not a short one."""
     with RulesGateway("azure", engine, key=KEY, filter_prompts="question 2") as gateway:
         result = blb("fit", gateway, "azure", *FEW)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    assert {row["n_prompts"] for row in document["verdict"]} == {10}, "questions 18, 19 and 30 to 37"
+    assert {row["n_prompts"] for row in document["verdict"]} == {10}, (
+        "questions 18, 19 and 30 to 37"
+    )
     assert all(row["base"] >= 1 for row in document["verdict"] if row["metric"] == "tokens")
 
 
-def test_a_tight_rate_limit_slows_down_and_loses_nothing(engine: ExactServer, blb: Callable[..., Result]) -> None:
+def test_a_tight_rate_limit_slows_down_and_loses_nothing(
+    engine: ExactServer, blb: Callable[..., Result]
+) -> None:
     """Above the provider's pace requests wait for the budget; refusals that happen all the same are waited out."""
     with RulesGateway("openai", engine, key=KEY, requests_per_minute=600) as gateway:
         result = blb("collect", gateway, "openai", "--samples-per-prompt", 4, "--concurrency", 12)
@@ -281,7 +390,9 @@ def test_a_tight_rate_limit_slows_down_and_loses_nothing(engine: ExactServer, bl
         assert gateway.statuses.count(429) <= 12
 
 
-def test_a_spent_quota_stops_at_once_and_keeps_what_came(engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_spent_quota_stops_at_once_and_keeps_what_came(
+    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+) -> None:
     """After five answers the credit is gone: exit code 2, no retries, and a later run asks only for the rest."""
     with RulesGateway("openai", engine, key=KEY, quota=5) as gateway:
         result = blb("collect", gateway, "openai", "--samples-per-prompt", 2, "--concurrency", 2)
@@ -293,7 +404,9 @@ def test_a_spent_quota_stops_at_once_and_keeps_what_came(engine: ExactServer, bl
 
 
 @pytest.mark.parametrize("fault", [408, 409, 500, 503, "drop"])
-def test_passing_faults_are_waited_out(fault: Any, engine: ExactServer, blb: Callable[..., Result]) -> None:
+def test_passing_faults_are_waited_out(
+    fault: Any, engine: ExactServer, blb: Callable[..., Result]
+) -> None:
     """Every third request fails in a way that passes; all completions arrive."""
     faults = lambda number: fault if number % 3 == 0 else None  # noqa: E731
     with RulesGateway("openai", engine, key=KEY, faults=faults) as gateway:
@@ -305,8 +418,25 @@ def test_passing_faults_are_waited_out(fault: Any, engine: ExactServer, blb: Cal
 def test_azure_by_deployment_and_version(engine: ExactServer, data: Path, tmp_path: Path) -> None:
     """The classic API: the deployment stands in the path, the version in the query, the resource's address in the variable."""
     with RulesGateway("azure", engine, key=KEY) as gateway:
-        arguments = ["collect", "--provider", "azure-classic", "--model", "gpt-4o-mini", "--tokenizer", "hosted"]
-        arguments += ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--out", str(tmp_path / "run")]
+        arguments = [
+            "collect",
+            "--provider",
+            "azure-classic",
+            "--model",
+            "gpt-4o-mini",
+            "--tokenizer",
+            "hosted",
+        ]
+        arguments += [
+            "--data",
+            str(data),
+            "--reward",
+            "length",
+            "--max-tokens",
+            "8",
+            "--out",
+            str(tmp_path / "run"),
+        ]
         result = CliRunner(env={"AZURE_OPENAI_ENDPOINT": gateway.url}).invoke(main, arguments)
         assert result.exit_code == 0, result.output
         assert gateway.invalid_requests == []
@@ -314,7 +444,9 @@ def test_azure_by_deployment_and_version(engine: ExactServer, data: Path, tmp_pa
     assert paths == {"/openai/deployments/gpt-4o-mini/chat/completions"}
 
 
-def test_azure_with_an_entra_token(engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_azure_with_an_entra_token(
+    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A token in the environment serves where no key is set."""
     monkeypatch.delenv("AZURE_OPENAI_API_KEY")
     monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra-token")
@@ -323,7 +455,9 @@ def test_azure_with_an_entra_token(engine: ExactServer, blb: Callable[..., Resul
         assert set(gateway.statuses) == {200}
 
 
-def test_openais_legacy_completions(engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openais_legacy_completions(
+    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tokens are told by their text alone, five alternatives a token: all completions are read whole."""
     monkeypatch.setitem(PROVIDERS, "openai", ("gpt-3.5-turbo-instruct", "OPENAI_API_KEY"))
     with RulesGateway("openai", engine, key=KEY) as gateway:
@@ -335,10 +469,24 @@ def test_openais_legacy_completions(engine: ExactServer, blb: Callable[..., Resu
     assert (summary["completions"], summary["incomplete"]) == (120, 0)
 
 
-def test_a_deployments_tokenizer_is_asked_for(engine: ExactServer, data: Path, tmp_path: Path) -> None:
+def test_a_deployments_tokenizer_is_asked_for(
+    engine: ExactServer, data: Path, tmp_path: Path
+) -> None:
     """A deployment's own name says nothing of its vocabulary: the option and the usual answers are named."""
     with RulesGateway("azure", engine, key=KEY, models=("mine",)) as gateway:
-        arguments = ["collect", "--provider", "azure", "--model", "mine", "--base-url", gateway.url, "--data", str(data)]
-        result = CliRunner().invoke(main, [*arguments, "--reward", "length", "--out", str(tmp_path / "run")])
+        arguments = [
+            "collect",
+            "--provider",
+            "azure",
+            "--model",
+            "mine",
+            "--base-url",
+            gateway.url,
+            "--data",
+            str(data),
+        ]
+        result = CliRunner().invoke(
+            main, [*arguments, "--reward", "length", "--out", str(tmp_path / "run")]
+        )
     assert result.exit_code == 2
     assert "--tokenizer o200k_base" in result.stderr

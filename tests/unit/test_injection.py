@@ -21,8 +21,15 @@ DOCUMENTS = st.dictionaries(st.text().filter(lambda key: key != "logit_bias"), J
 VALUES = st.dictionaries(st.integers(0, 200_000), st.floats(-100, 100), min_size=1, max_size=5)
 
 
-@given(document=DOCUMENTS, values=VALUES, indent=st.none() | st.just(1), space=st.sampled_from(["", " \n", "\r\n\t"]))
-def test_appending_keeps_every_byte(document: dict[str, Any], values: dict[int, float], indent: Any, space: str) -> None:
+@given(
+    document=DOCUMENTS,
+    values=VALUES,
+    indent=st.none() | st.just(1),
+    space=st.sampled_from(["", " \n", "\r\n\t"]),
+)
+def test_appending_keeps_every_byte(
+    document: dict[str, Any], values: dict[int, float], indent: Any, space: str
+) -> None:
     """The body stays byte for byte up to its closing brace, and reads as the same object with the bias, exactly."""
     content = (json.dumps(document, indent=indent) + space).encode()
     body = Injection(values).body(content, document)
@@ -41,12 +48,20 @@ def test_without_values_nothing_changes(document: dict[str, Any], values: dict[i
 
 
 @given(document=DOCUMENTS, values=VALUES, own=VALUES)
-def test_each_rule_touches_the_bias_alone(document: dict[str, Any], values: dict[int, float], own: dict[int, float]) -> None:
+def test_each_rule_touches_the_bias_alone(
+    document: dict[str, Any], values: dict[int, float], own: dict[int, float]
+) -> None:
     """Under each rule all other members stay, and the bias is ours, theirs, or the sum per id; under "raise" none is sent."""
     whole = {**document, "logit_bias": {str(token): value for token, value in own.items()}}
     content = json.dumps(whole).encode()
-    total = {token: values.get(token, 0) + own.get(token, 0) for token in values.keys() | own.keys()}
-    expected: tuple[tuple[Any, dict[int, float]], ...] = (("ours", values), ("theirs", own), ("add", total))
+    total = {
+        token: values.get(token, 0) + own.get(token, 0) for token in values.keys() | own.keys()
+    }
+    expected: tuple[tuple[Any, dict[int, float]], ...] = (
+        ("ours", values),
+        ("theirs", own),
+        ("add", total),
+    )
     for rule, sent in expected:
         read = json.loads(Injection(values, rule).body(content, whole))
         assert {int(token): value for token, value in read.pop("logit_bias").items()} == sent

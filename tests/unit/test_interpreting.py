@@ -13,8 +13,23 @@ from blackbox_lb.estimate.reweighting.intervention import intervention_scores
 from blackbox_lb.jobs.analysis.document import TokenScore
 from blackbox_lb.jobs.analysis.interpret import Texts, bands, families, minimal_pairs, token_scores
 
-WORDS = ["The", " capital", " of", " France", " is", " Paris", ".", "<end>", "\n", "\x1b[31m", " Lima", " Capital"]
-TEXTS = Texts({n: word.encode() for n, word in enumerate(WORDS) if n != 7}, {7: "<|end|>"}, frozenset({7}))
+WORDS = [
+    "The",
+    " capital",
+    " of",
+    " France",
+    " is",
+    " Paris",
+    ".",
+    "<end>",
+    "\n",
+    "\x1b[31m",
+    " Lima",
+    " Capital",
+]
+TEXTS = Texts(
+    {n: word.encode() for n, word in enumerate(WORDS) if n != 7}, {7: "<|end|>"}, frozenset({7})
+)
 
 
 def rollouts(*completions: Sequence[int]) -> Rollouts:
@@ -42,7 +57,24 @@ def rows(drawn: Rollouts, shifts: Sequence[float], **more: Any) -> dict[int, Tok
 
 def test_bands_are_the_papers() -> None:
     """Lower ends are included, 0 is in none, and every other score is in exactly one."""
-    scores = np.array([1.0, 0.999, 0.1, 0.0999, 0.01, 0.0099, 0.0, -0.001, -0.0011, -0.01, -0.1, -0.11, -1.0, -1.01])
+    scores = np.array(
+        [
+            1.0,
+            0.999,
+            0.1,
+            0.0999,
+            0.01,
+            0.0099,
+            0.0,
+            -0.001,
+            -0.0011,
+            -0.01,
+            -0.1,
+            -0.11,
+            -1.0,
+            -1.01,
+        ]
+    )
     assert [row.count for row in bands(scores)] == [1, 2, 2, 1, 1, 2, 1, 2, 1]
     assert bands(scores)[3].label == "0 < S < 0.01"
 
@@ -54,7 +86,12 @@ def test_a_token_is_shown_in_its_contexts() -> None:
     assert found[5].contexts == ("The capital of France is« Paris».<|end|>", "\\x1b[31m« Paris»\\n")
     assert found[7].contexts[0] == "The capital of France is Paris.«<|end|>»"
     assert found[9].text == "\\x1b[31m"
-    assert (found[5].bias, found[4].bias, found[5].count, found[5].bytes) == (1.5, 0.0, 4, b" Paris".hex())
+    assert (found[5].bias, found[4].bias, found[5].count, found[5].bytes) == (
+        1.5,
+        0.0,
+        4,
+        b" Paris".hex(),
+    )
     assert (found[7].surface, found[7].bytes) == ("special", "")
 
 
@@ -67,7 +104,9 @@ def test_a_context_is_cut_and_split_characters_are_joined() -> None:
     by_id = {each.id: each for each in token_scores(scores, {}, texts, drawn, values)}
     assert by_id[0].contexts[2] == "abcdefghijabcdefghij«abcdefghij»abcdefghijabcdefghij…"
     assert by_id[1].surface == "part of a character"
-    assert by_id[2].contexts == ("…bcdefghij" + "abcdefghij" * 3 + "\ufffd«\ufffd»abcdefghijabcdefghij…",)
+    assert by_id[2].contexts == (
+        "…bcdefghij" + "abcdefghij" * 3 + "\ufffd«\ufffd»abcdefghijabcdefghij…",
+    )
 
 
 def test_only_scored_positions_count() -> None:
@@ -79,7 +118,9 @@ def test_only_scored_positions_count() -> None:
 
 def test_families_by_surface() -> None:
     """Each side apart, the promoted from the highest mean on, the suppressed from the lowest on."""
-    found = families(rows(rollouts([0, 1, 5, 6, 7, 8, 3]), [0.2, -0.5, 1.0, -0.1, 2.0, -3.0, 0.5]).values())
+    found = families(
+        rows(rollouts([0, 1, 5, 6, 7, 8, 3]), [0.2, -0.5, 1.0, -0.1, 2.0, -3.0, 0.5]).values()
+    )
     assert [(row.side, row.name, row.size, row.mean_score) for row in found] == [
         ("promoted", "special", 1, 2.0),
         ("promoted", "word start", 2, 0.75),

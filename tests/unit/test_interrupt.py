@@ -16,7 +16,9 @@ import pytest
 from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a signal cannot be sent to one process there")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="a signal cannot be sent to one process there"
+)
 MODEL = ExactModel(12, 8, end=True, prompts=4)
 IN_FLIGHT = 3
 
@@ -25,7 +27,9 @@ IN_FLIGHT = 3
 def data(tmp_path: Path) -> Path:
     """Thirty questions."""
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(30)))
+    path.write_text(
+        "".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(30))
+    )
     return path
 
 
@@ -49,14 +53,35 @@ def stored(folder: Path) -> int:
 
 def command(server: ExactServer, data: Path, folder: Path) -> list[str]:
     """A collection of 30 completions."""
-    where = ["--provider", "llamacpp", "--base-url", server.base_url, "--out", str(folder), "--concurrency", str(IN_FLIGHT)]
-    more = ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--samples-per-prompt", "2", "--quiet"]
+    where = [
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--out",
+        str(folder),
+        "--concurrency",
+        str(IN_FLIGHT),
+    ]
+    more = [
+        "--data",
+        str(data),
+        "--reward",
+        "length",
+        "--max-tokens",
+        "8",
+        "--samples-per-prompt",
+        "2",
+        "--quiet",
+    ]
     return [sys.executable, "-m", "blackbox_lb", "collect", *where, *more]
 
 
 def started(server: ExactServer, data: Path, folder: Path, requests: int) -> subprocess.Popen[str]:
     """The command, once so many requests have arrived."""
-    process = subprocess.Popen(command(server, data, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(server, data, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     while asked(server) < requests:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
@@ -75,13 +100,21 @@ def test_the_first_signal_receives_what_is_in_flight(
     assert (process.returncode, out) == (130, ""), err
     assert stored(tmp_path / "run") == sent
     kept = f"{sent} completions are kept in {tmp_path / 'run' / 'rollouts.db'}"
-    assert re.fullmatch(rf"Interrupted after {sent} requests, .*: {re.escape(kept)}, .* goes on from there", err.strip())
+    assert re.fullmatch(
+        rf"Interrupted after {sent} requests, .*: {re.escape(kept)}, .* goes on from there",
+        err.strip(),
+    )
     record = json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]
     assert (record["finished"], record["stopped_by"]) == (False, "Interrupted")
     if number == signal.SIGTERM:
         return
     server.delay = 0.0
-    again = subprocess.run([*command(server, data, tmp_path / "run"), "--json"], capture_output=True, text=True, check=True)
+    again = subprocess.run(
+        [*command(server, data, tmp_path / "run"), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert asked(server) == json.loads(again.stdout)["completions"]
 
 
@@ -99,7 +132,10 @@ def test_the_second_signal_ends_at_once(data: Path, tmp_path: Path) -> None:
         out, err = process.communicate(timeout=25)
         assert time.monotonic() - begin < 25
         assert (process.returncode, out) == (130, ""), err
-        assert err.strip() == "Interrupted: what was received is kept, and the same command goes on from there"
+        assert (
+            err.strip()
+            == "Interrupted: what was received is kept, and the same command goes on from there"
+        )
         in_flight = asked(server) - stored(tmp_path / "run")
         assert 0 < in_flight <= IN_FLIGHT
 
@@ -131,10 +167,14 @@ except (Interrupted, KeyboardInterrupt) as error:
 """
 
 
-@pytest.mark.parametrize(("what", "error"), [("idle", "Interrupted"), ("computes", "KeyboardInterrupt")])
+@pytest.mark.parametrize(
+    ("what", "error"), [("idle", "Interrupted"), ("computes", "KeyboardInterrupt")]
+)
 def test_without_anything_in_flight(what: str, error: str) -> None:
     """An idle loop ends at the first signal, one that computes at the second; the handlers are those of before afterwards."""
-    found = subprocess.run([sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=50, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=50, check=True
+    )
     assert found.stdout.split() == [error, "True"], found.stderr
     assert "Traceback" not in found.stderr
 
@@ -148,5 +188,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
         "async def main():\n    os.kill(os.getpid(), signal.SIGINT)\n    await asyncio.sleep(0.1)\n    return 'done'\n"
         "print(run_interruptible(main(), Budget()))"
     )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=True
+    )
     assert found.stdout.strip() == "done"

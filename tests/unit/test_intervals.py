@@ -7,7 +7,13 @@ import pytest
 from scipy import stats
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.rollouts.judging.intervals import REPLICATES, bootstrap, holm, sample_size, sign_test
+from blackbox_lb.rollouts.judging.intervals import (
+    REPLICATES,
+    bootstrap,
+    holm,
+    sample_size,
+    sign_test,
+)
 
 
 @pytest.mark.parametrize("size", [8, 45, 800])
@@ -16,10 +22,16 @@ def test_the_papers_interval_is_scipys(size: int) -> None:
     values = np.random.default_rng(1).gamma(1.0, size=size)
     ours = bootstrap(values, seed=7)
     theirs = stats.bootstrap(
-        (values,), np.mean, n_resamples=REPLICATES, method="percentile", rng=np.random.default_rng(7)
+        (values,),
+        np.mean,
+        n_resamples=REPLICATES,
+        method="percentile",
+        rng=np.random.default_rng(7),
     ).confidence_interval
     assert REPLICATES == 10_000
-    assert (ours.percentile_low, ours.percentile_high) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
+    assert (ours.percentile_low, ours.percentile_high) == pytest.approx(
+        (theirs.low, theirs.high), rel=1e-12
+    )
 
 
 def test_another_seed_gives_scipys_interval_within_monte_carlo_error() -> None:
@@ -27,7 +39,11 @@ def test_another_seed_gives_scipys_interval_within_monte_carlo_error() -> None:
     values = np.random.default_rng(1).gamma(1.0, size=800)
     ours = bootstrap(values)
     theirs = stats.bootstrap(
-        (values,), np.mean, n_resamples=REPLICATES, method="percentile", rng=np.random.default_rng(2)
+        (values,),
+        np.mean,
+        n_resamples=REPLICATES,
+        method="percentile",
+        rng=np.random.default_rng(2),
     ).confidence_interval
     spread = values.std() / np.sqrt(len(values))
     for low, high in ((ours.low, ours.high), (ours.percentile_low, ours.percentile_high)):
@@ -50,7 +66,10 @@ def test_a_paired_length_by_eye() -> None:
 
 def test_the_expanded_interval_is_wider_for_few_prompts_and_the_papers_for_many() -> None:
     """By sqrt(12/11) t(11)/z = 1.17 with 12 prompts; by less than 1 % with 1,000."""
-    for size, ratio in ((12, np.sqrt(12 / 11) * stats.t.isf(0.025, 11) / stats.norm.isf(0.025)), (1000, 1.0)):
+    for size, ratio in (
+        (12, np.sqrt(12 / 11) * stats.t.isf(0.025, 11) / stats.norm.isf(0.025)),
+        (1000, 1.0),
+    ):
         found = bootstrap(np.random.default_rng(3).normal(size=size), replicates=100_000)
         widened = (found.high - found.low) / (found.percentile_high - found.percentile_low)
         assert widened == pytest.approx(ratio, rel=0.02)
@@ -76,7 +95,9 @@ def test_the_p_value_is_the_level_of_the_interval(prompts: int) -> None:
     found = bootstrap(values - bootstrap(values).low)
     assert found.p == pytest.approx(0.05, abs=0.002)
     assert bootstrap(np.zeros(prompts)).p == 1
-    assert bootstrap(np.ones(prompts)).p == pytest.approx(max(2.0 ** (1 - prompts), found.p / 100), abs=0.002)
+    assert bootstrap(np.ones(prompts)).p == pytest.approx(
+        max(2.0 ** (1 - prompts), found.p / 100), abs=0.002
+    )
 
 
 def test_no_prompts_is_refused() -> None:
@@ -121,5 +142,8 @@ def test_so_many_prompts_do_show_it(level: float) -> None:
     effect, rng = 0.45, np.random.default_rng(6)
     prompts = sample_size(effect, 1.0, level=level)
     assert prompts is not None
-    draws = (bootstrap(rng.normal(effect, 1.0, prompts), replicates=4000, seed=number) for number in range(300))
+    draws = (
+        bootstrap(rng.normal(effect, 1.0, prompts), replicates=4000, seed=number)
+        for number in range(300)
+    )
     assert 0.75 <= sum(found.p <= level for found in draws) / 300 <= 0.85

@@ -14,7 +14,11 @@ pytestmark = pytest.mark.quick
 def rows(*answers: tuple[str, ...] | str) -> list[Example]:
     """An example for each answer, or tuple of accepted answers."""
     return [
-        Example(str(number), Prompt.user(f"question {number}"), (each,) if isinstance(each, str) else each)
+        Example(
+            str(number),
+            Prompt.user(f"question {number}"),
+            (each,) if isinstance(each, str) else each,
+        )
         for number, each in enumerate(answers)
     ]
 
@@ -35,7 +39,9 @@ def test_labels_are_the_few_answers_of_the_training_rows() -> None:
     assert labels.names == ("No", "yes")
     assert Labels.found_in(rows("yes", "no")) is None
     assert Labels.found_in(rows(*["yes"] * 9)) is None
-    assert Labels.found_in([*rows(*["yes"] * 9, *["no"] * 9), Example("x", Prompt.user("?"))]) is None
+    assert (
+        Labels.found_in([*rows(*["yes"] * 9, *["no"] * 9), Example("x", Prompt.user("?"))]) is None
+    )
     many = [f"label {number}" for number in range(MOST_LABELS + 1) for _ in range(3)]
     assert Labels.found_in(rows(*many)) is None
     assert Labels.found_in(rows(*many[:-3])) is not None
@@ -44,7 +50,10 @@ def test_labels_are_the_few_answers_of_the_training_rows() -> None:
 def test_answers_beside_a_label_count_as_it() -> None:
     """A row's list of accepted answers says which texts are one label."""
     labels = Labels.named(["yes", "no"], rows(("yes", "correct"), "no", ("true", "Yes")))
-    assert [labels.said(text) for text in ("Correct!", "TRUE.", "No, it is not true", "maybe", "yesterday")] == [
+    assert [
+        labels.said(text)
+        for text in ("Correct!", "TRUE.", "No, it is not true", "maybe", "yesterday")
+    ] == [
         1 - 1,
         0,
         1,
@@ -59,7 +68,15 @@ def test_answers_beside_a_label_count_as_it() -> None:
 def test_the_label_that_a_text_begins_with_is_the_longest_one() -> None:
     """At word boundaries, whatever its case and signs; a label further on does not count."""
     labels = Labels.named(["not", "not sure", "2"], rows("not", "not sure", "2"))
-    texts = {"Not sure, really": 1, " **not** today": 0, "nothing": None, "2, or 3": 2, "20": None, "It is 2": None, "": None}
+    texts = {
+        "Not sure, really": 1,
+        " **not** today": 0,
+        "nothing": None,
+        "2, or 3": 2,
+        "20": None,
+        "It is 2": None,
+        "": None,
+    }
     assert {text: labels.begun(text) for text in texts} == texts
 
 

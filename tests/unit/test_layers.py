@@ -14,7 +14,19 @@ import blackbox_lb
 
 ROOT = Path(blackbox_lb.__file__).parent
 ROOMS = (
-    *("_version", "errors", "types", "safety", "providers", "vocabulary", "bias", "store", "estimate", "tasks", "api"),
+    *(
+        "_version",
+        "errors",
+        "types",
+        "safety",
+        "providers",
+        "vocabulary",
+        "bias",
+        "store",
+        "estimate",
+        "tasks",
+        "api",
+    ),
     *("rollouts", "deploy", "serve", "openai", "jobs", "cli", "__init__", "__main__"),
 )
 """A room imports only from itself and from rooms that stand before it; ``__init__`` loads its names when they are used."""
@@ -34,7 +46,12 @@ HOUSE = "blackbox_lb"
 SENTENCES = (
     ("deploy reaches no estimator", "blackbox_lb.deploy", "blackbox_lb.estimate", ()),
     ("wire reaches no session", "blackbox_lb.api.wire", "blackbox_lb.api.session", ()),
-    ("estimate reaches only errors and types", "blackbox_lb.estimate", HOUSE, ("estimate", "errors", "types")),
+    (
+        "estimate reaches only errors and types",
+        "blackbox_lb.estimate",
+        HOUSE,
+        ("estimate", "errors", "types"),
+    ),
     ("bias reaches no estimator", "blackbox_lb.bias", "blackbox_lb.estimate", ()),
 )
 """Sentence; who; what it must not reach, directly or through what it imports; rooms that it may reach all the same."""
@@ -42,7 +59,10 @@ SENTENCES = (
 
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name."""
-    paths = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
+    paths = {
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path
+        for path in sorted(ROOT.rglob("*.py"))
+    }
     return {name.removesuffix(".__init__"): path for name, path in paths.items()}
 
 
@@ -65,7 +85,11 @@ def imported(module: str) -> frozenset[str]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typing_only:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names if f"{node.module}.{alias.name}" in known}
+            found |= {
+                f"{node.module}.{alias.name}"
+                for alias in node.names
+                if f"{node.module}.{alias.name}" in known
+            }
             found |= {node.module} & known.keys()
         elif isinstance(node, ast.Import) and id(node) not in typing_only:
             found |= {alias.name for alias in node.names} & known.keys()
@@ -91,7 +115,9 @@ def inside(module: str, package: str) -> bool:
 @pytest.mark.parametrize("module", modules())
 def test_imports_run_one_way(module: str) -> None:
     """A module imports only from its own room and from rooms before it."""
-    upwards = {name for name in imported(module) if ROOMS.index(room(name)) > ROOMS.index(room(module))}
+    upwards = {
+        name for name in imported(module) if ROOMS.index(room(name)) > ROOMS.index(room(module))
+    }
     assert not upwards
 
 
@@ -101,23 +127,35 @@ def test_the_estimators_stand_on_their_floors() -> None:
     for module in modules():
         if module.startswith("blackbox_lb.estimate."):
             own = module.split(".")[2]
-            others = {name.split(".")[2] for name in imported(module) if name.startswith("blackbox_lb.estimate.")} - {own}
+            others = {
+                name.split(".")[2]
+                for name in imported(module)
+                if name.startswith("blackbox_lb.estimate.")
+            } - {own}
             assert all(floors[each] < floors[own] for each in others), module
 
 
-@pytest.mark.parametrize(("who", "what", "but"), [row[1:] for row in SENTENCES], ids=[row[0] for row in SENTENCES])
+@pytest.mark.parametrize(
+    ("who", "what", "but"), [row[1:] for row in SENTENCES], ids=[row[0] for row in SENTENCES]
+)
 def test_these_stay_apart(who: str, what: str, but: tuple[str, ...]) -> None:
     """The four sentences, directly and through others."""
     allowed = [f"{HOUSE}.{name}" for name in but]
     for module in modules():
         if inside(module, who) and (what == HOUSE or not inside(module, what)):
             touched = {name for name in reached(module) if inside(name, what)}
-            assert not [name for name in touched if not any(inside(name, each) for each in allowed)], module
+            assert not [
+                name for name in touched if not any(inside(name, each) for each in allowed)
+            ], module
 
 
 @pytest.mark.parametrize("door", ["blackbox_lb", "blackbox_lb.cli"])
 def test_importing_the_door_is_light(door: str) -> None:
     """Importing the package or its command loads no numpy, scipy or openai."""
-    script = f"import sys, {door}; print([m for m in ('numpy', 'scipy', 'openai') if m in sys.modules])"
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    script = (
+        f"import sys, {door}; print([m for m in ('numpy', 'scipy', 'openai') if m in sys.modules])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "[]"

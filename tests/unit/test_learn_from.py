@@ -19,7 +19,9 @@ from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.labelled import labelled_rows
 
-MODEL = ExactModel(14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True)
+MODEL = ExactModel(
+    14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
+)
 """Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
 ROWS = labelled_rows(MODEL)
 
@@ -48,13 +50,17 @@ def server() -> Iterator[ExactServer]:
         yield running
 
 
-def fit(server: ExactServer, data: Path, out: Path, *more: object, reward: str = "exact-match") -> Result:
+def fit(
+    server: ExactServer, data: Path, out: Path, *more: object, reward: str = "exact-match"
+) -> Result:
     """A fit with two tokens a completion."""
     where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out)
     return blb("fit", *where, "--reward", reward, "--max-tokens", 1, "--quiet", *more)
 
 
-def test_answers_are_learned_from_one_token_a_prompt(server: ExactServer, data: Path, tmp_path: Path) -> None:
+def test_answers_are_learned_from_one_token_a_prompt(
+    server: ExactServer, data: Path, tmp_path: Path
+) -> None:
     """Unasked, as the answers are two labels: a greedy decision that was never right is mostly right on unseen prompts.
 
     What was predicted without drawing is what fresh completions show; training asked for one token a prompt, and a second run for
@@ -66,7 +72,10 @@ def test_answers_are_learned_from_one_token_a_prompt(server: ExactServer, data: 
     (verdict,) = [each for each in found["verdict"] if each["metric"] == "accuracy"]
     assert (verdict["setting"], verdict["verdict"]) == ("greedy", "HELPS")
     assert verdict["base"] < 0.2
-    assert any("spellings: " in remark and "b as ' b'" in remark for remark in found["provenance"]["remarks"])
+    assert any(
+        "spellings: " in remark and "b as ' b'" in remark
+        for remark in found["provenance"]["remarks"]
+    )
     assert verdict["biased"] > 0.9
     chosen = next(each for each in found["validation"]["tried"] if each["fate"] == "chosen")
     assert chosen["accuracy"] == pytest.approx(verdict["biased"], abs=0.1)
@@ -81,8 +90,14 @@ def test_answers_are_learned_from_one_token_a_prompt(server: ExactServer, data: 
         settings = store.requests().values()
         assert {each["sampling"]["max_tokens"] for each in settings} == {1}
         size = store.size().completions
-    scored = blb("score", tmp_path / "run", "--data", data, "--reward", "exact-match", "--quiet", "--json")
-    assert {each["split"] for each in json.loads(scored.stdout)["groups"]} == {"train", "validation", "test"}
+    scored = blb(
+        "score", tmp_path / "run", "--data", data, "--reward", "exact-match", "--quiet", "--json"
+    )
+    assert {each["split"] for each in json.loads(scored.stdout)["groups"]} == {
+        "train",
+        "validation",
+        "test",
+    }
     again = fit(server, data, tmp_path / "run", "--json")
     assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
     with RolloutStore(tmp_path / "run" / "rollouts.db", read_only=True) as store:
@@ -91,10 +106,22 @@ def test_answers_are_learned_from_one_token_a_prompt(server: ExactServer, data: 
 
 def test_both_reads_samples_too(server: ExactServer, data: Path, tmp_path: Path) -> None:
     """The sum of both objectives, judged where the user says."""
-    more = ("--learn-from", "both", "--samples-per-prompt", 3, "--deploy", "greedy", "--l2", 1.5, "--json")
+    more = (
+        "--learn-from",
+        "both",
+        "--samples-per-prompt",
+        3,
+        "--deploy",
+        "greedy",
+        "--l2",
+        1.5,
+        "--json",
+    )
     result = fit(server, data, tmp_path / "run", *more)
     assert result.exit_code == 0, result.output
-    (verdict,) = [each for each in json.loads(result.stdout)["verdict"] if each["metric"] == "accuracy"]
+    (verdict,) = [
+        each for each in json.loads(result.stdout)["verdict"] if each["metric"] == "accuracy"
+    ]
     assert verdict["biased"] > verdict["base"] + 0.1
 
 
@@ -102,11 +129,24 @@ def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) 
     """With one label rare, the goal macro-F1 weighs labels alike, and the rare one is said."""
     rare = [each for each in ROWS if each["split"] != "train"]
     train = [each for each in ROWS if each["split"] == "train"]
-    few = [each for each in train if each["answer"] == "b"][:8] + [each for each in train if each["answer"] == "c"]
+    few = [each for each in train if each["answer"] == "b"][:8] + [
+        each for each in train if each["answer"] == "c"
+    ]
     path = written(tmp_path / "rare.jsonl", [*few, *rare])
     found, store = {}, tmp_path / "rollouts.db"
     for objective in ("reward", "macro-f1"):
-        result = fit(server, path, tmp_path / objective, "--objective", objective, "--l2", 1.5, "--store", store, "--json")
+        result = fit(
+            server,
+            path,
+            tmp_path / objective,
+            "--objective",
+            objective,
+            "--l2",
+            1.5,
+            "--store",
+            store,
+            "--json",
+        )
         assert result.exit_code == 0, result.output
         found[objective] = json.loads(result.stdout)["decisions"]["greedy"]["biased"]["labels"]
     assert found["macro-f1"][0]["recall"] > found["reward"][0]["recall"]
@@ -122,17 +162,32 @@ def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) 
         (("--labels", "b"), "contains", {}, "at least two labels"),
         (("--labels", "b,d"), "contains", {}, "none of the labels"),
         (("--learn-from", "answers"), "contains", {"answer": "c"}, "have the same answer, 'c'"),
-        (("--learn-from", "answers", "--labels", "北,c"), "contains", {"answer": "北"}, "begins the answer"),
+        (
+            ("--learn-from", "answers", "--labels", "北,c"),
+            "contains",
+            {"answer": "北"},
+            "begins the answer",
+        ),
         (("--objective", "macro-f1", "--learn-from", "samples"), "contains", {}, "macro-f1"),
         (("--objective", "macro-f1", "--deploy", "temperature=1"), "contains", {}, "macro-f1"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(
-    server: ExactServer, tmp_path: Path, more: tuple[str, ...], reward: str, change: dict[str, str], sentence: str
+    server: ExactServer,
+    tmp_path: Path,
+    more: tuple[str, ...],
+    reward: str,
+    change: dict[str, str],
+    sentence: str,
 ) -> None:
     """A sentence and exit code 2, before anything is drawn from the model."""
-    rows = [each | change if change and (change["answer"] == "c" or each["answer"] == "b") else each for each in ROWS]
-    result = fit(server, written(tmp_path / "data.jsonl", rows), tmp_path / "run", *more, reward=reward)
+    rows = [
+        each | change if change and (change["answer"] == "c" or each["answer"] == "b") else each
+        for each in ROWS
+    ]
+    result = fit(
+        server, written(tmp_path / "data.jsonl", rows), tmp_path / "run", *more, reward=reward
+    )
     assert result.exit_code == 2, result.output
     assert sentence in result.stderr
     assert "Traceback" not in result.output
@@ -141,7 +196,14 @@ def test_what_cannot_be_learned_is_refused(
 def test_rows_without_an_answer_are_refused(server: ExactServer, tmp_path: Path) -> None:
     """Asked to learn from answers, a training row that has none is an error of the data."""
     rows = [{**each, "answer": None} if number == 3 else each for number, each in enumerate(ROWS)]
-    result = fit(server, written(tmp_path / "data.jsonl", rows), tmp_path / "run", "--learn-from", "answers", reward="contains")
+    result = fit(
+        server,
+        written(tmp_path / "data.jsonl", rows),
+        tmp_path / "run",
+        "--learn-from",
+        "answers",
+        reward="contains",
+    )
     assert result.exit_code == 2
     assert "answer" in result.stderr
 
@@ -150,16 +212,36 @@ def test_unequal_labels_are_named(server: ExactServer, tmp_path: Path) -> None:
     """How many rows each label has, and which answers of validation or test no training row has."""
     rows = [*ROWS, {"prompt": "another", "answer": "e", "split": "test"}]
     path = written(tmp_path / "data.jsonl", rows)
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", path, "--out", tmp_path / "run")
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        path,
+        "--out",
+        tmp_path / "run",
+    )
     result = blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1)
     assert result.exit_code == 0, result.output
     assert "2 labels in 60 training rows: " in result.stderr
     assert "that no training row has: e" in result.stderr
 
 
-def test_check_says_beforehand_what_a_fixed_bias_can_do(server: ExactServer, data: Path, tmp_path: Path) -> None:
+def test_check_says_beforehand_what_a_fixed_bias_can_do(
+    server: ExactServer, data: Path, tmp_path: Path
+) -> None:
     """From 60 prompts: a fixed bias can; its predicted share is what the fit then shows, which says the same at its start."""
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", tmp_path / "run")
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        data,
+        "--out",
+        tmp_path / "run",
+    )
     result = blb("check", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -168,7 +250,9 @@ def test_check_says_beforehand_what_a_fixed_bias_can_do(server: ExactServer, dat
     told = blb("check", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet")
     assert told.stdout.startswith("a fixed bias can: predicted ")
     fitted = fit(server, data, tmp_path / "run", "--json")
-    (verdict,) = [each for each in json.loads(fitted.stdout)["verdict"] if each["metric"] == "accuracy"]
+    (verdict,) = [
+        each for each in json.loads(fitted.stdout)["verdict"] if each["metric"] == "accuracy"
+    ]
     assert abs(found["predicted"] - verdict["biased"]) < 2 * found["error"] + 0.1
     assert "a fixed bias can" in "".join(json.loads(fitted.stdout)["provenance"]["remarks"])
 
@@ -177,7 +261,16 @@ def test_check_refuses_what_is_no_decision(server: ExactServer, tmp_path: Path) 
     """Answers that differ from row to row are no labels."""
     rows = [{**each, "answer": f"answer {number}"} for number, each in enumerate(ROWS)]
     path = written(tmp_path / "data.jsonl", rows)
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", path, "--out", tmp_path / "run")
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        path,
+        "--out",
+        tmp_path / "run",
+    )
     result = blb("check", *where, "--reward", "contains", "--quiet")
     assert result.exit_code == 2
     assert "name the labels with --labels" in result.stderr
@@ -219,16 +312,39 @@ def test_hosted_providers_teach_by_first_positions(
         monkeypatch.delenv(other, raising=False)
     register_encoding(monkeypatch, "answers", server.texts, 13)
     with RulesGateway(provider, server, key="a-key", largest=300) as gateway:
-        where = ("--provider", provider, "--model", model, "--base-url", gateway.base_url, "--tokenizer", "answers")
-        task = ("--data", data, "--reward", "exact-match", "--max-tokens", 1, "--out", tmp_path / "run", "--json")
+        where = (
+            "--provider",
+            provider,
+            "--model",
+            model,
+            "--base-url",
+            gateway.base_url,
+            "--tokenizer",
+            "answers",
+        )
+        task = (
+            "--data",
+            data,
+            "--reward",
+            "exact-match",
+            "--max-tokens",
+            1,
+            "--out",
+            tmp_path / "run",
+            "--json",
+        )
         result = blb("fit", *where, *task)
         assert result.exit_code == 0, result.output
         assert gateway.invalid_requests == []
         bodies = [call.body for call in gateway.calls if call.body is not None]
     assert {body.get("max_tokens", body.get("max_completion_tokens")) for body in bodies} == {1}
-    (verdict,) = [each for each in json.loads(result.stdout)["verdict"] if each["metric"] == "accuracy"]
+    (verdict,) = [
+        each for each in json.loads(result.stdout)["verdict"] if each["metric"] == "accuracy"
+    ]
     assert verdict["verdict"] == "HELPS"
-    assert verdict["biased"] > (0.2 if provider == "fireworks" else 0.8), "five alternatives do not hold the labels"
+    assert verdict["biased"] > (0.2 if provider == "fireworks" else 0.8), (
+        "five alternatives do not hold the labels"
+    )
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert 0 < len(bias.entries) <= 300
     if provider != "fireworks":

@@ -37,13 +37,35 @@ def server() -> Iterator[ExactServer]:
 def fit(server: ExactServer, tmp_path: Path) -> Call:
     """A small fit, with more training prompts than are looked at first."""
     data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
-    rows = [{"prompt": f"{split} {n}", "answer": "a", "split": split} for split, count in SPLITS for n in range(count)]
+    rows = [
+        {"prompt": f"{split} {n}", "answer": "a", "split": split}
+        for split, count in SPLITS
+        for n in range(count)
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     profile.write_text('extends = "llamacpp"\nname = "own"\n')
 
     def run(reward: str, *more: object) -> Result:
-        where = ("--provider", profile, "--base-url", server.base_url, "--out", tmp_path / "run", "--data", data)
-        size = ("--samples-per-prompt", 4, "--validation-samples", 2, "--test-samples", 2, "--max-tokens", 6)
+        where = (
+            "--provider",
+            profile,
+            "--base-url",
+            server.base_url,
+            "--out",
+            tmp_path / "run",
+            "--data",
+            data,
+        )
+        size = (
+            "--samples-per-prompt",
+            4,
+            "--validation-samples",
+            2,
+            "--test-samples",
+            2,
+            "--max-tokens",
+            6,
+        )
         options = (*where, *size, "--top-logprobs", 5, "--seed", 1, "--reward", reward, *more)
         return CliRunner().invoke(main, ["fit", *map(str, options)])
 
@@ -74,7 +96,9 @@ def test_going_on_is_possible(fit: Call, server: ExactServer) -> None:
     assert completions(server) == 4 * TRAIN
 
 
-def test_the_first_look_is_part_of_the_whole(fit: Call, server: ExactServer, tmp_path: Path) -> None:
+def test_the_first_look_is_part_of_the_whole(
+    fit: Call, server: ExactServer, tmp_path: Path
+) -> None:
     """What the first look collected is not asked for again; the fit says what it found, in the file and on the screen."""
     said = fit("length", "--tau", 0.3, "--l2", "cv")
     assert said.exit_code == 0, said.output
@@ -82,9 +106,21 @@ def test_the_first_look_is_part_of_the_whole(fit: Call, server: ExactServer, tmp
     assert f"first {FIRST_LOOK} prompts: V_0 is" in words
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert bias.rollouts == 4 * TRAIN
-    trained = [body for path, body in server.calls if path.endswith("/completions") and not body.get("logit_bias")]
-    assert len(trained) == 4 * TRAIN + (2 + 1) * 12, "training, test at two settings, each once; one candidate, no validation"
-    assert {each.code for each in bias.findings} >= {"test", "reward", "samples", "censoring", "touched"}
+    trained = [
+        body
+        for path, body in server.calls
+        if path.endswith("/completions") and not body.get("logit_bias")
+    ]
+    assert len(trained) == 4 * TRAIN + (2 + 1) * 12, (
+        "training, test at two settings, each once; one candidate, no validation"
+    )
+    assert {each.code for each in bias.findings} >= {
+        "test",
+        "reward",
+        "samples",
+        "censoring",
+        "touched",
+    }
     assert bias.findings[0].code == "test"
     assert all(entry.error is None or entry.error > 0 for entry in bias.entries)
     assert any(entry.error is not None for entry in bias.entries)
@@ -100,7 +136,9 @@ def test_several_estimators_compete(fit: Call, tmp_path: Path) -> None:
     """Every estimator, in one run: each was tried, and the file names the one that was chosen."""
     names = ("projection", "ips", "snips", "ratio")
     chosen = [word for name in names for word in ("--estimator", name)]
-    said = fit("length", *chosen, "--tau", 0.3, "--l2", 5, "--alpha", 0.3, "--kappa", 3, "--clip", 50)
+    said = fit(
+        "length", *chosen, "--tau", 0.3, "--l2", 5, "--alpha", 0.3, "--kappa", 3, "--clip", 50
+    )
     assert said.exit_code == 0, said.output
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     assert {row["estimator"] for row in document["validation"]["tried"]} == set(names)
@@ -115,21 +153,33 @@ def test_another_estimator_pays_for_its_own_bias_only(fit: Call, server: ExactSe
     """Training and base completions are shared by every fit with one store."""
     assert fit("length", "--limit", 20, "--l2", 5).exit_code == 0
     before = len(server.calls)
-    assert fit("length", "--limit", 20, "--estimator", "snips", "--tau", 0.7, "--kappa", 4).exit_code == 0
+    assert (
+        fit("length", "--limit", 20, "--estimator", "snips", "--tau", 0.7, "--kappa", 4).exit_code
+        == 0
+    )
     asked = [body for path, body in server.calls[before:] if path.endswith("/completions")]
-    assert len(asked) == (2 + 1) * 12, "test at two settings; a single candidate needs no validation"
+    assert len(asked) == (2 + 1) * 12, (
+        "test at two settings; a single candidate needs no validation"
+    )
     assert all(body.get("logit_bias") for body in asked)
 
 
-def own(fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Callable[..., Result]:
+def own(
+    fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> Callable[..., Result]:
     """A fit to the user's own function with this body."""
     name = f"own_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(f"calls = []\ndef reward(example, completion):\n    {body}\n")
+    (tmp_path / f"{name}.py").write_text(
+        f"calls = []\ndef reward(example, completion):\n    {body}\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     return lambda *more: fit(f"{name}:reward", "--limit", 20, *more)
 
 
-@pytest.mark.parametrize("value", ["-math.inf", "-math.inf if completion.n_tokens > 3 else 1.0", "1e300 * completion.n_tokens"])
+@pytest.mark.parametrize(
+    "value",
+    ["-math.inf", "-math.inf if completion.n_tokens > 3 else 1.0", "1e300 * completion.n_tokens"],
+)
 def test_a_reward_without_a_mean_is_refused_first(
     fit: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
@@ -140,7 +190,9 @@ def test_a_reward_without_a_mean_is_refused_first(
     assert completions(server) == 4 * 20
 
 
-def test_the_reward_reads_a_training_completion_once(fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reward_reads_a_training_completion_once(
+    fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first look and the fit share scores: a function may be slow, or cost money."""
     body = (
         "key = (example.id, completion.token_ids.tobytes(), completion.logprobs.tobytes()); "
@@ -151,12 +203,16 @@ def test_the_reward_reads_a_training_completion_once(fit: Call, tmp_path: Path, 
     assert said.exit_code == 0, said.output
 
 
-def test_a_training_completion_is_read_and_scored_once(fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_completion_is_read_and_scored_once(
+    fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store gives the lists of each training completion once in a whole fit, and the reward is asked of it once."""
     training, read = set[str](), Counter[str]()
     collect, completions_of = Trials.collect, RolloutStore.completions
 
-    async def collected(self: Trials, title: str, *more: Any, **named: Any) -> tuple[tuple[str, ...], ...]:
+    async def collected(
+        self: Trials, title: str, *more: Any, **named: Any
+    ) -> tuple[tuple[str, ...], ...]:
         keys = await collect(self, title, *more, **named)
         training.update(key for row in keys for key in row if title.startswith("training"))
         return keys
@@ -196,10 +252,14 @@ def test_what_cannot_work_costs_nothing(fit: Call, server: ExactServer) -> None:
     assert completions(server) == 0
 
 
-def test_accuracy_needs_answers_before_anything_is_paid(fit: Call, server: ExactServer, tmp_path: Path) -> None:
+def test_accuracy_needs_answers_before_anything_is_paid(
+    fit: Call, server: ExactServer, tmp_path: Path
+) -> None:
     """The Pareto rule on prompts without answers is refused before a completion."""
     bare = tmp_path / "bare.jsonl"
-    rows = [{"prompt": f"{split} {n}", "split": split} for split, count in SPLITS for n in range(count)]
+    rows = [
+        {"prompt": f"{split} {n}", "split": split} for split, count in SPLITS for n in range(count)
+    ]
     bare.write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = fit("length", "--objective", "pareto", "--data", bare)
     assert said.exit_code == 2, said.output

@@ -21,7 +21,13 @@ from blackbox_lb.api.local import hub
 from blackbox_lb.api.local._engine_process import EngineSettings, _merged
 from blackbox_lb.api.local.engine import LocalEngine, _split
 from blackbox_lb.api.local.hub import choose_file, resolve_model
-from blackbox_lb.errors import AuthenticationFailed, BlbError, ConnectionFailed, InputError, ServerFailed
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    BlbError,
+    ConnectionFailed,
+    InputError,
+    ServerFailed,
+)
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL = b"GGUF" + bytes(range(256)) * 400
@@ -60,9 +66,14 @@ class FakeHub(BaseHTTPRequestHandler):
         elif repo not in self.repos:
             self._send(404, b'{"error":"Repository not found"}', {"X-Error-Code": "RepoNotFound"})
         elif repo in self.gated and self.headers.get("Authorization") != f"Bearer {self.token}":
-            self._send(401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
+            self._send(
+                401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"}
+            )
         elif listing:
-            rows = [{"type": "file", "path": name, "size": len(data), "oid": "0" * 40} for name, data in self.repos[repo].items()]
+            rows = [
+                {"type": "file", "path": name, "size": len(data), "oid": "0" * 40}
+                for name, data in self.repos[repo].items()
+            ]
             self._send(200, json.dumps(rows).encode(), {"Content-Type": "application/json"})
         elif file and file[3] in self.repos[repo]:
             self._send_file(self.repos[repo][file[3]], body)
@@ -70,7 +81,9 @@ class FakeHub(BaseHTTPRequestHandler):
             self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
 
     def _send_file(self, data: bytes, body: bool) -> None:
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-") or 0)
+        start = int(
+            (self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-") or 0
+        )
         headers = {
             "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
             "X-Repo-Commit": COMMIT,
@@ -112,7 +125,10 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             "org/plain": {"README.md": b"read me", "model.safetensors": b"x"},
             "org/notes": {"fake.gguf": b"<html>not a model</html>"},
             "org/gated": {"m-Q4_K_M.gguf": MODEL},
-            "org/sharded": {"m-Q4_K_M-00001-of-00002.gguf": MODEL, "m-Q4_K_M-00002-of-00002.gguf": MODEL},
+            "org/sharded": {
+                "m-Q4_K_M-00001-of-00002.gguf": MODEL,
+                "m-Q4_K_M-00002-of-00002.gguf": MODEL,
+            },
             hub.DEFAULT_REPO: {hub.DEFAULT_FILE: MODEL},
         },
     )
@@ -144,9 +160,15 @@ def test_a_path_resolves_to_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
-    [("m.gguf", b"PK\x03\x04zip", "is not a GGUF file"), ("m.gguf", b"", "is not a GGUF file"), ("d", None, "folder")],
+    [
+        ("m.gguf", b"PK\x03\x04zip", "is not a GGUF file"),
+        ("m.gguf", b"", "is not a GGUF file"),
+        ("d", None, "folder"),
+    ],
 )
-def test_what_is_no_gguf_is_refused(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_what_is_no_gguf_is_refused(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
     """The first four bytes are looked at before an engine is started."""
     path = tmp_path / name
     path.mkdir() if content is None else path.write_bytes(content)
@@ -155,14 +177,18 @@ def test_what_is_no_gguf_is_refused(tmp_path: Path, name: str, content: bytes | 
 
 
 @pytest.mark.parametrize("name", ["missing", "/no/such/m.gguf", "dir/m.gguf", "a/b:", "a b/c", ""])
-def test_what_is_neither_path_nor_hub_name_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_neither_path_nor_hub_name_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The message lists the four forms that a model name can have."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"folder|org/name:QUANT"):
         resolve_model(name)
 
 
-def test_the_default_is_found_in_the_data_package_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_is_found_in_the_data_package_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The package's own code, which needs another inference stack, never runs."""
     package = tmp_path / hub.DATA_PACKAGE
     package.mkdir()
@@ -190,7 +216,9 @@ def test_the_default_comes_from_the_hub_where_the_data_package_is_missing(
         ("org/quants", MODEL + b"km"),
     ],
 )
-def test_a_hub_name_chooses_the_file(name: str, content: bytes, endpoint: str, tmp_path: Path) -> None:
+def test_a_hub_name_chooses_the_file(
+    name: str, content: bytes, endpoint: str, tmp_path: Path
+) -> None:
     """An exact file, a quantisation in any case, or Q4_K_M where none is named."""
     assert fetch(name, endpoint, tmp_path) == content
 
@@ -217,7 +245,9 @@ def test_a_model_is_downloaded_once(endpoint: str, tmp_path: Path) -> None:
     assert sum(line.startswith("GET") for line in FakeHub.log) == 1
 
 
-def test_a_download_that_breaks_off_is_resumed(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_that_breaks_off_is_resumed(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rest is asked for by range and the whole file comes out."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", len(MODEL) // 2)
@@ -226,7 +256,9 @@ def test_a_download_that_breaks_off_is_resumed(endpoint: str, tmp_path: Path, mo
     assert any(f"bytes={len(MODEL) // 2}-" in line for line in FakeHub.log)
 
 
-def test_half_a_download_is_never_used(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_download_is_never_used(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When the download fails for good nothing is left that a later call would take for the model."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     FakeHub.broken = 1000
@@ -242,7 +274,11 @@ def test_half_a_download_is_never_used(endpoint: str, tmp_path: Path, monkeypatc
     [
         ("org/plain", InputError, "holds no GGUF model"),
         ("org/plain:Q4_K_M", InputError, "holds no GGUF model"),
-        ("org/quants:Q2_K", InputError, r"no quantisation Q2_K; its files are m-F16.gguf, m-Q4_K_M.gguf"),
+        (
+            "org/quants:Q2_K",
+            InputError,
+            r"no quantisation Q2_K; its files are m-F16.gguf, m-Q4_K_M.gguf",
+        ),
         ("org/quants/other.gguf", InputError, "no file org/quants/other.gguf"),
         ("org/missing", InputError, "no repository for org/missing"),
         ("org/missing/m.gguf", InputError, "no repository for org/missing/m.gguf"),
@@ -263,7 +299,9 @@ def test_what_the_hub_refuses_is_said_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_failing_hub_is_a_failed_server(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_hub_is_a_failed_server(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A 500 that stays is the hub's failure, not the caller's."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     with pytest.raises(ServerFailed, match="500"):
@@ -271,7 +309,9 @@ def test_a_failing_hub_is_a_failed_server(endpoint: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["org/quants", "org/quants/m-F16.gguf", None])
-def test_an_unreachable_hub_is_a_failed_connection(name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_a_failed_connection(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing listens at the endpoint and nothing is cached."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(hub, "DATA_PACKAGE", "no_such_package")
@@ -279,7 +319,9 @@ def test_an_unreachable_hub_is_a_failed_connection(name: str | None, tmp_path: P
         fetch(name, "http://127.0.0.1:9", tmp_path)
 
 
-def test_offline_uses_what_is_cached(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_uses_what_is_cached(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HF_HUB_OFFLINE serves the cached file by repository name and refuses what was never fetched."""
     fetch("org/quants", endpoint, tmp_path)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -290,10 +332,24 @@ def test_offline_uses_what_is_cached(endpoint: str, tmp_path: Path, monkeypatch:
 
 def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:
     """HF_ENDPOINT, HF_HOME and HF_TOKEN, read when huggingface_hub is imported, reach a fresh process; the bar is shown there."""
-    script = "from blackbox_lb.api.local.hub import resolve_model; print(resolve_model('org/gated'))"
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_TOKEN": FakeHub.token}
+    script = (
+        "from blackbox_lb.api.local.hub import resolve_model; print(resolve_model('org/gated'))"
+    )
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(tmp_path),
+        "HF_TOKEN": FakeHub.token,
+    }
     environment["TQDM_POSITION"] = "-1"  # shows the bar although stderr is no terminal
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     path = Path(done.stdout.strip())
     assert path.is_relative_to(tmp_path)
     assert path.read_bytes() == MODEL
@@ -308,7 +364,10 @@ def test_a_missing_extra_names_its_remedy(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(InputError, match=re.escape("pip install 'blackbox-lb[local]'")):
         resolve_model("org/quants")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=re.escape("pip install 'blackbox-lb[local]'")), LocalEngine(path):
+    with (
+        pytest.raises(InputError, match=re.escape("pip install 'blackbox-lb[local]'")),
+        LocalEngine(path),
+    ):
         pass
 
 
@@ -327,7 +386,10 @@ def test_a_file_that_only_looks_like_a_model_fails_with_the_engines_reason(tmp_p
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF\x03\x00\x00\x00rubbish")
     engine = LocalEngine(path)
-    with pytest.raises(InputError, match=r"llama.cpp cannot serve .*m.gguf: .*failed to load"), engine:
+    with (
+        pytest.raises(InputError, match=r"llama.cpp cannot serve .*m.gguf: .*failed to load"),
+        engine,
+    ):
         pass
     with pytest.raises(InputError, match="not running"):
         _ = engine.base_url

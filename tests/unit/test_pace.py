@@ -42,7 +42,9 @@ class Course:
     def rate(self) -> float:
         """Work done a second, without the beginning and the end."""
         first, last = len(self.ended) * 3 // 10, len(self.ended) * 9 // 10
-        return sum(work for _, work in self.ended[first:last]) / (self.ended[last][0] - self.ended[first][0])
+        return sum(work for _, work in self.ended[first:last]) / (
+            self.ended[last][0] - self.ended[first][0]
+        )
 
 
 def run(
@@ -56,10 +58,14 @@ def run(
 ) -> Course:
     """Let ``pace`` decide how many of these requests are in flight, from ``least`` on."""
     rng, course, pace = random.Random(seed), course or Course(), pace or Pace()
-    now = course.ended[-1][0] + 60.0 if course.ended else 0.0  # whoever collects does something else for a minute
+    now = (
+        course.ended[-1][0] + 60.0 if course.ended else 0.0
+    )  # whoever collects does something else for a minute
     on_the_way: list[float] = []
     queue: deque[float] = deque()
-    active: list[tuple[float, float]] = []  # when each ends, on a clock of the work that each gets, and its work
+    active: list[
+        tuple[float, float]
+    ] = []  # when each ends, on a clock of the work that each gets, and its work
     worked, left, in_flight = 0.0, requests, 0
     pace.begin(requests, least, most)
     while left or in_flight:
@@ -91,7 +97,9 @@ def run(
 
 def best(server: Server) -> float:
     """The rate with the best fixed number."""
-    return max(run(server, least=each, most=each).rate for each in (4, 8, 16, 32, 64, 128, 256, 512))
+    return max(
+        run(server, least=each, most=each).rate for each in (4, 8, 16, 32, 64, 128, 256, 512)
+    )
 
 
 @pytest.mark.parametrize("slots", [4, 16, 48, 200])

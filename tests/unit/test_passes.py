@@ -68,13 +68,17 @@ def test_large_tables_are_kept_in_float32(monkeypatch: pytest.MonkeyPatch) -> No
     assert {part.table.dtype for part in table.lists.parts} == {np.dtype(np.float32)}
     np.testing.assert_allclose(table.log_normaliser(np.zeros_like(delta)), 0, atol=1e-14)
     np.testing.assert_allclose(table.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
-    np.testing.assert_allclose(projection(DATA, next_token=table).delta, projection(DATA).delta, atol=1e-5)
+    np.testing.assert_allclose(
+        projection(DATA, next_token=table).delta, projection(DATA).delta, atol=1e-5
+    )
     again = table.with_unigram(exact.unigram + 3).with_unigram(exact.unigram)
     np.testing.assert_allclose(again.log_normaliser(np.zeros_like(delta)), 0, atol=1e-14)
     np.testing.assert_allclose(again.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
 
 
-def test_shares_larger_than_a_probability_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_larger_than_a_probability_keep_their_digits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Where nearly all of the tail unigram is listed, what is taken from a list is large, and float32 would lose the rest."""
     monkeypatch.setattr("blackbox_lb.estimate.next_token.next_token.EXACT", 0)
     unigram = np.ones(len(NextToken.of(DATA).token_ids))
@@ -99,15 +103,22 @@ def test_tables_of_other_processes_can_be_added_up() -> None:
         n_positions = whole.n_positions
 
         def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
-            parts = (table.sums(delta, position_weights[part]) for table, part in zip(tables, third, strict=True))
+            parts = (
+                table.sums(delta, position_weights[part])
+                for table, part in zip(tables, third, strict=True)
+            )
             sums = Sums.of(parts, len(whole.token_ids))
             return sums.value, sums.gradient(delta, whole.unigram)
 
     counts = whole.sampled_counts()
     one, other = maximise(counts, whole, l2=2.0), maximise(counts, Spread(), l2=2.0)
     np.testing.assert_allclose(other.delta, one.delta, atol=1e-9)
-    total = tables[0].sums(one.delta, np.ones(len(third[0]))) + tables[1].sums(one.delta, np.ones(len(third[1])))
-    assert total.value == pytest.approx(whole.take(np.concatenate(third[:2])).log_normaliser(one.delta).sum())
+    total = tables[0].sums(one.delta, np.ones(len(third[0]))) + tables[1].sums(
+        one.delta, np.ones(len(third[1]))
+    )
+    assert total.value == pytest.approx(
+        whole.take(np.concatenate(third[:2])).log_normaliser(one.delta).sum()
+    )
 
 
 @pytest.mark.usefixtures("small")
@@ -122,7 +133,9 @@ def test_the_hessian_is_the_change_of_the_gradient() -> None:
     np.testing.assert_allclose(along(direction), (ahead - behind) / 2e-5, atol=1e-6)
     each, squares = expected_by(table, delta, weights, group, 5)
     share = Local.at(table, weights, delta).share
-    np.testing.assert_allclose(squares.sum(axis=0), np.where(usage > 0, share * usage, 0.0), atol=1e-9)
+    np.testing.assert_allclose(
+        squares.sum(axis=0), np.where(usage > 0, share * usage, 0.0), atol=1e-9
+    )
     for token in range(0, len(delta), 7):
         one = np.eye(len(delta))[token]
         assert along(one)[token] == pytest.approx(usage[token] - squares[:, token].sum(), abs=1e-9)
@@ -170,7 +183,11 @@ def test_descent_finds_the_least_value_of_a_convex_function(seed: int, size: int
 
     def function(x: Vector) -> tuple[float, Vector]:
         e = np.exp(x - x.max())
-        values.append(float(x.max() + np.log(e.sum()) - centre @ x / (1 + np.abs(centre).sum()) + 0.05 * x @ x))
+        values.append(
+            float(
+                x.max() + np.log(e.sum()) - centre @ x / (1 + np.abs(centre).sum()) + 0.05 * x @ x
+            )
+        )
         return values[-1], e / e.sum() - centre / (1 + np.abs(centre).sum()) + 0.1 * x
 
     found = descend(function, 10 * rng.normal(size=size), max_iterations=500)
@@ -187,7 +204,8 @@ def test_a_descent_that_knows_the_curvature_ends_at_the_same_place_sooner() -> N
     counts = table.sampled_counts(weights)
     strong = maximise(counts, table, weights, l2=4.0)
     alone, knowing = (
-        maximise(counts, table, weights, l2=2.0, start=strong.delta, pairs=pairs, shortfall=1e-12) for pairs in ((), strong.pairs)
+        maximise(counts, table, weights, l2=2.0, start=strong.delta, pairs=pairs, shortfall=1e-12)
+        for pairs in ((), strong.pairs)
     )
     assert knowing.iterations < alone.iterations
     np.testing.assert_allclose(knowing.delta, alone.delta, atol=1e-4)
@@ -197,7 +215,10 @@ def test_a_descent_that_knows_the_curvature_ends_at_the_same_place_sooner() -> N
 
 def test_what_no_position_has_takes_no_memory() -> None:
     """Mass without an id and complete lists are kept as one number where no position, or every one, has them."""
-    short, complete = NextToken.of(DATA), NextToken.of(MODEL.rollouts(20, lambda *_: 1.0, 0), vocab_size=VOCAB)
+    short, complete = (
+        NextToken.of(DATA),
+        NextToken.of(MODEL.rollouts(20, lambda *_: 1.0, 0), vocab_size=VOCAB),
+    )
     for values, value in ((short.unnamed, 0.0), (complete.unnamed, 0.0), (complete.tail_mass, 0.0)):
         assert values.strides == (0,)
         assert values[-1] == value

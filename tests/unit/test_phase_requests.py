@@ -42,7 +42,9 @@ class Host:
     "uncounted": no usage; "thoughts": lists thoughts apart. refusals: statuses of requests by their number.
     """
 
-    def __init__(self, fault: str = "", *, ids: bool = True, refusals: dict[int, int] | None = None) -> None:
+    def __init__(
+        self, fault: str = "", *, ids: bool = True, refusals: dict[int, int] | None = None
+    ) -> None:
         self.fault, self.ids, self.refusals = fault, ids, dict(refusals or {})
         self.rng, self.bodies = np.random.default_rng(4), list[dict[str, Any]]()
 
@@ -55,21 +57,45 @@ class Host:
             assert (body["add_generation_prompt"], body["continue_final_message"]) == (False, True)
             begun = body["messages"][-1]["content"]
         before, tokens, text, ended, reason = self._read(begun), list[int](), "", "length", None
-        prompt = [90 + n for n in range(PROMPT_TOKENS)] + before + ([0] if self.fault == "anew" and begun else [])
+        prompt = (
+            [90 + n for n in range(PROMPT_TOKENS)]
+            + before
+            + ([0] if self.fault == "anew" and begun else [])
+        )
         bias = np.array([body["logit_bias"].get(str(token), 0.0) for token in range(5)])
-        while len(tokens) < body.get("max_tokens", 9) and len(before) + len(tokens) < MODEL.horizon and ended == "length":
+        while (
+            len(tokens) < body.get("max_tokens", 9)
+            and len(before) + len(tokens) < MODEL.horizon
+            and ended == "length"
+        ):
             logits = MODEL.logprobs([*before, *tokens]) + bias
-            tokens.append(int((logits if body.get("temperature") == 0 else logits + self.rng.gumbel(size=5)).argmax()))
+            tokens.append(
+                int(
+                    (
+                        logits if body.get("temperature") == 0 else logits + self.rng.gumbel(size=5)
+                    ).argmax()
+                )
+            )
             text += WORDS[tokens[-1]]
             reason = next((each for each in body.get("stop", ()) if each in text), None)
             ended = "stop" if tokens[-1] == 4 or reason else "length"
         text = text.partition(reason)[0] if reason else text
         text = begun + text if self.fault == "repeats" else text
-        message = {"role": "assistant", "content": text} | ({"reasoning_content": "hm"} if self.fault == "thoughts" else {})
+        message = {"role": "assistant", "content": text} | (
+            {"reasoning_content": "hm"} if self.fault == "thoughts" else {}
+        )
         listed: dict[str, Any] = {
-            "content": [{"token": WORDS[token], "logprob": -1.0, "bytes": None, "top_logprobs": []} for token in tokens]
+            "content": [
+                {"token": WORDS[token], "logprob": -1.0, "bytes": None, "top_logprobs": []}
+                for token in tokens
+            ]
         }
-        choice = {"index": 0, **({"message": message} if chat else {"text": text}), "finish_reason": ended, "stop_reason": reason}
+        choice = {
+            "index": 0,
+            **({"message": message} if chat else {"text": text}),
+            "finish_reason": ended,
+            "stop_reason": reason,
+        }
         choice |= {"logprobs": listed if body.get("logprobs") else None}
         usage: dict[str, Any] = {
             "prompt_tokens": len(prompt),
@@ -78,29 +104,54 @@ class Host:
         }
         known = {"prompt_token_ids": prompt} if self.ids and body.get("return_token_ids") else {}
         choice |= {"token_ids": tokens} if known else {}
-        usage = {} if self.fault == "uncounted" else {"usage": usage | {"prompt_tokens_details": {"cached_tokens": 2}}}
-        named = {"id": f"id-{len(self.bodies)}", "object": "chat.completion", "created": 1, "model": body["model"]}
+        usage = (
+            {}
+            if self.fault == "uncounted"
+            else {"usage": usage | {"prompt_tokens_details": {"cached_tokens": 2}}}
+        )
+        named = {
+            "id": f"id-{len(self.bodies)}",
+            "object": "chat.completion",
+            "created": 1,
+            "model": body["model"],
+        }
         return {**named, **known, "choices": [choice], **usage}
 
     def _read(self, text: str) -> list[int]:
         """The tokens of a text, as this host reads it back."""
         letters = text.replace(" ", "")
-        return [0 if self.fault == "trims" and not place else " abcd".index(letter) - 1 for place, letter in enumerate(letters)]
+        return [
+            0 if self.fault == "trims" and not place else " abcd".index(letter) - 1
+            for place, letter in enumerate(letters)
+        ]
 
     def pieces(self, body: dict[str, Any]) -> Iterator[bytes]:
         """The same as a stream, cut at odd places: a token an event, the reason of the end with the last one, then the usage."""
         whole = self.answer(body)
-        (choice,), named = whole.pop("choices"), {name: value for name, value in whole.items() if name != "usage"}
+        (choice,), named = (
+            whole.pop("choices"),
+            {name: value for name, value in whole.items() if name != "usage"},
+        )
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         parts = [" " + each for each in text.split(" ")[1:]] or [""]
         events = (
-            [{**named, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}] if "message" in choice else []
+            [{**named, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}]
+            if "message" in choice
+            else []
         )
         for place, part in enumerate(parts):
             last = place == len(parts) - 1
-            said = {"delta": {**choice["message"], "content": part}} if "message" in choice else {"text": part}
-            ended = {name: choice[name] if last else None for name in ("finish_reason", "stop_reason")}
-            ids = {"token_ids": choice["token_ids"] if last else []} if "token_ids" in choice else {}
+            said = (
+                {"delta": {**choice["message"], "content": part}}
+                if "message" in choice
+                else {"text": part}
+            )
+            ended = {
+                name: choice[name] if last else None for name in ("finish_reason", "stop_reason")
+            }
+            ids = (
+                {"token_ids": choice["token_ids"] if last else []} if "token_ids" in choice else {}
+            )
             events.append({**named, "choices": [{"index": 0, **said, **ended, **ids}]})
         if "usage" in whole and (body.get("stream_options") or {}).get("include_usage"):
             events.append({**named, "choices": [], "usage": whole["usage"]})
@@ -116,19 +167,41 @@ class Host:
         status = self.refusals.pop(len(self.bodies), None)
         if status is not None:
             self.bodies.append({})
-            return httpx2.Response(status, json={"error": {"message": "not now", "code": "busy"}}, headers={"retry-after-ms": "1"})
+            return httpx2.Response(
+                status,
+                json={"error": {"message": "not now", "code": "busy"}},
+                headers={"retry-after-ms": "1"},
+            )
         body = json.loads(request.content)
         if body.get("stream"):
-            return httpx2.Response(200, content=b"".join(self.pieces(body)), headers={"content-type": "text/event-stream"})
+            return httpx2.Response(
+                200,
+                content=b"".join(self.pieces(body)),
+                headers={"content-type": "text/event-stream"},
+            )
         return httpx2.Response(200, json=self.answer(body))
 
 
-def bias_of(spec: str, vectors: tuple[dict[int, float], ...] = VECTORS, provider: str = "vllm") -> Bias:
+def bias_of(
+    spec: str, vectors: tuple[dict[int, float], ...] = VECTORS, provider: str = "vllm"
+) -> Bias:
     """A bias file with phases; the last of so many vectors is the rest's."""
     names = Phases.parse([spec]).names[:-1]
-    rows = tuple(PhaseVector(phase=name, values=tuple(row.values())) for name, row in zip(names, vectors, strict=False))
+    rows = tuple(
+        PhaseVector(phase=name, values=tuple(row.values()))
+        for name, row in zip(names, vectors, strict=False)
+    )
     entries = tuple(Entry(id=token, bias=value) for token, value in vectors[len(names)].items())
-    return Bias(version=3, provider=provider, model="m", tokenizer="t", reward="r", estimator="e", entries=entries, phases=rows)
+    return Bias(
+        version=3,
+        provider=provider,
+        model="m",
+        tokenizer="t",
+        reward="r",
+        estimator="e",
+        entries=entries,
+        phases=rows,
+    )
 
 
 def request(**more: Any) -> dict[str, Any]:
@@ -141,7 +214,10 @@ def answered(sender: PhasedRequests, host: Host, body: dict[str, Any]) -> dict[s
     parts, sent = PhasedRequest(sender, body), b""
     while parts.more:
         if parts.streams:
-            sent += b"".join(parts.feed(piece) for piece in host.pieces(json.loads(parts.body()))) + parts.end()
+            sent += (
+                b"".join(parts.feed(piece) for piece in host.pieces(json.loads(parts.body())))
+                + parts.end()
+            )
         else:
             parts.take(json.dumps(host.answer(json.loads(parts.body()))).encode())
     if not parts.streams:
@@ -153,7 +229,10 @@ def answered(sender: PhasedRequests, host: Host, body: dict[str, Any]) -> dict[s
     text = "".join(choice["delta"].get("content") or "" for choice in choices)
     assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
     usage = events[-1].get("usage")
-    return {"choices": [{"message": {"content": text}, "finish_reason": choices[-1]["finish_reason"]}], "usage": usage}
+    return {
+        "choices": [{"message": {"content": text}, "finish_reason": choices[-1]["finish_reason"]}],
+        "usage": usage,
+    }
 
 
 def sender_of(bias: Bias) -> PhasedRequests:
@@ -164,12 +243,17 @@ def sender_of(bias: Bias) -> PhasedRequests:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"])
+@pytest.mark.parametrize(
+    "spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"]
+)
 def test_the_parts_are_drawn_like_one_answer(spec: str, stream: bool) -> None:
     """By chi-square over whole completions, against the bias that changes inside the model; at most one more request a phase."""
     phases, draws, host = Phases.parse([spec]), 400, Host()
     sender = sender_of(bias_of(spec))
-    exact = {"".join(WORDS[token] for token in tokens) + "." * (tokens[-1] == 4): p for tokens, p in chances(phases).items()}
+    exact = {
+        "".join(WORDS[token] for token in tokens) + "." * (tokens[-1] == 4): p
+        for tokens, p in chances(phases).items()
+    }
     found = Counter[str]()
     for _ in range(draws):
         before = len(host.bodies)
@@ -181,7 +265,9 @@ def test_the_parts_are_drawn_like_one_answer(spec: str, stream: bool) -> None:
     assert set(found) <= set(exact)
     rows = [row for row in exact if exact[row] * draws >= 5]
     observed = [found[row] for row in rows] + [draws - sum(found[row] for row in rows)]
-    expected = [exact[row] * draws for row in rows] + [draws * (1 - sum(exact[row] for row in rows))]
+    expected = [exact[row] * draws for row in rows] + [
+        draws * (1 - sum(exact[row] for row in rows))
+    ]
     assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
@@ -198,22 +284,40 @@ def forced(provider: str = "vllm") -> Bias:
 def clients(host: Host) -> Iterator[openai.OpenAI | openai.AsyncOpenAI]:
     """One of each kind, with the host behind it."""
     common: dict[str, Any] = {"base_url": "http://h/v1", "api_key": "k", "max_retries": 2}
-    yield openai.OpenAI(http_client=httpx2.Client(transport=httpx2.MockTransport(host.handle)), **common)
-    yield openai.AsyncOpenAI(http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(host.handle)), **common)
+    yield openai.OpenAI(
+        http_client=httpx2.Client(transport=httpx2.MockTransport(host.handle)), **common
+    )
+    yield openai.AsyncOpenAI(
+        http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(host.handle)), **common
+    )
 
 
 async def ask(client: Any, **more: Any) -> tuple[str | None, str | None, Any, int]:
     """Text, finish reason, usage and number of listed logprobs of one answer through an SDK client."""
-    found = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "go"}], **more)
+    found = client.chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "go"}], **more
+    )
     found = await found if asyncio.iscoroutine(found) else found
     if not more.get("stream"):
         choice = found.choices[0]
-        return choice.message.content, choice.finish_reason, found.usage, len(choice.logprobs.content) if choice.logprobs else 0
-    events = [event async for event in found] if isinstance(client, openai.AsyncOpenAI) else list(found)
+        return (
+            choice.message.content,
+            choice.finish_reason,
+            found.usage,
+            len(choice.logprobs.content) if choice.logprobs else 0,
+        )
+    events = (
+        [event async for event in found] if isinstance(client, openai.AsyncOpenAI) else list(found)
+    )
     choices = [event.choices[0] for event in events if event.choices]
     usage = [event.usage for event in events if event.usage]
     assert len({event.id for event in events}) == 1
-    return "".join(each.delta.content or "" for each in choices), choices[-1].finish_reason, usage[0] if usage else None, 0
+    return (
+        "".join(each.delta.content or "" for each in choices),
+        choices[-1].finish_reason,
+        usage[0] if usage else None,
+        0,
+    )
 
 
 @pytest.mark.parametrize("place", range(2), ids=["sync", "async"])
@@ -221,18 +325,37 @@ def test_every_client_joins_the_parts(place: int) -> None:
     """Text, logprobs, usage and finish reason are those of one answer; retries go on."""
     host = Host(refusals={1: 429})
     client = apply([*clients(host)][place], forced())
-    text, ended, usage, listed = asyncio.run(ask(client, max_tokens=3, logprobs=True, temperature=0))
+    text, ended, usage, listed = asyncio.run(
+        ask(client, max_tokens=3, logprobs=True, temperature=0)
+    )
     assert (text, ended, listed) == (" b c c", "length", 3)
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details.cached_tokens) == (
+    assert (
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.prompt_tokens_details.cached_tokens,
+    ) == (
         2 * PROMPT_TOKENS + 1,
         3,
         4,
     )
-    assert [body.get("max_tokens") for body in host.bodies] == [1, None, 2]  # the refused second part alone is asked for again
+    assert [body.get("max_tokens") for body in host.bodies] == [
+        1,
+        None,
+        2,
+    ]  # the refused second part alone is asked for again
     for options in ({}, {"stream_options": {"include_usage": True}}):
-        text, ended, usage, _ = asyncio.run(ask(client, max_tokens=3, temperature=0, stream=True, seed=5, stop="x", **options))
-        assert (text, ended, usage and usage.completion_tokens) == (" b c c", "length", 3 if options else None)
-        assert [(body["seed"], body["stop"]) for body in host.bodies[-2:]] == [(5, ["x"]), (6, ["x"])]
+        text, ended, usage, _ = asyncio.run(
+            ask(client, max_tokens=3, temperature=0, stream=True, seed=5, stop="x", **options)
+        )
+        assert (text, ended, usage and usage.completion_tokens) == (
+            " b c c",
+            "length",
+            3 if options else None,
+        )
+        assert [(body["seed"], body["stop"]) for body in host.bodies[-2:]] == [
+            (5, ["x"]),
+            (6, ["x"]),
+        ]
     assert asyncio.run(ask(client, max_tokens=1, temperature=0))[:2] == (" b", "length")
     assert len(host.bodies) == 8
 
@@ -258,23 +381,40 @@ def test_a_raw_answer_and_completions() -> None:
     client = apply(next(clients(host)), forced())
     assert isinstance(client, openai.OpenAI)
     raw = client.chat.completions.with_raw_response.create(
-        model="m", messages=[{"role": "user", "content": "go"}], max_tokens=2, extra_body={"logit_bias": {}}
+        model="m",
+        messages=[{"role": "user", "content": "go"}],
+        max_tokens=2,
+        extra_body={"logit_bias": {}},
     )
     document = json.loads(raw.text)
-    assert (document["id"], sorted(document)) == ("id-1", ["choices", "created", "id", "model", "object", "usage"])
+    assert (document["id"], sorted(document)) == (
+        "id-1",
+        ["choices", "created", "id", "model", "object", "usage"],
+    )
     assert sorted(document["choices"][0]) == ["finish_reason", "index", "logprobs", "message"]
     told = client.chat.completions.with_raw_response.create(
-        model="m", messages=[{"role": "user", "content": "go"}], max_tokens=2, extra_body={"return_token_ids": True}
+        model="m",
+        messages=[{"role": "user", "content": "go"}],
+        max_tokens=2,
+        extra_body={"return_token_ids": True},
     )
     assert json.loads(told.text)["choices"][0]["token_ids"] == [1, 2]
-    assert client.completions.create(model="m", prompt="go", max_tokens=3).choices[0].text == " b c c"
+    assert (
+        client.completions.create(model="m", prompt="go", max_tokens=3).choices[0].text == " b c c"
+    )
     assert host.bodies[-1]["prompt"] == "go b"
     streamed = client.completions.create(model="m", prompt="go", max_tokens=3, stream=True)
     assert "".join(event.choices[0].text for event in streamed) == " b c c"
     other = client.chat.completions.create(
-        model="other", messages=[{"role": "user", "content": "go"}], extra_body={"logit_bias": {"0": 9}}
+        model="other",
+        messages=[{"role": "user", "content": "go"}],
+        extra_body={"logit_bias": {"0": 9}},
     )
-    assert (other.model, len(host.bodies[-1]["messages"]), host.bodies[-1]["logit_bias"]) == ("other", 1, {"0": 9})
+    assert (other.model, len(host.bodies[-1]["messages"]), host.bodies[-1]["logit_bias"]) == (
+        "other",
+        1,
+        {"0": 9},
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -294,7 +434,10 @@ def test_parts_that_do_not_fit_are_replaced(
     host, sender = Host(fault, ids=ids), sender_of(forced())
     for _ in range(GIVEN_UP + 2):
         answer = answered(sender, host, request(max_tokens=3, temperature=0, stream=stream))
-        assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == (" c c c", "length")
+        assert (
+            answer["choices"][0]["message"]["content"],
+            answer["choices"][0]["finish_reason"],
+        ) == (" c c c", "length")
     tried = 1 if fault in ("uncounted", "thoughts") else 2
     assert len(host.bodies) == GIVEN_UP * (tried + 1) + 2
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]

@@ -12,7 +12,15 @@ from blackbox_lb.deploy.vllm.phase_table import PhaseTable
 from blackbox_lb.errors import BiasError
 
 RAWS = (b"a", b"b", b"ab", b"", b"<a", b">", b"xyz", b"bb<")
-SPECS = ("first", "opening:3", "until:ab", "after:b<a", "inside:<..>", "first,inside:ab..ba", "first,after:ab")
+SPECS = (
+    "first",
+    "opening:3",
+    "until:ab",
+    "after:b<a",
+    "inside:<..>",
+    "first,inside:ab..ba",
+    "first,after:ab",
+)
 
 
 @given(st.sampled_from(SPECS), st.lists(st.integers(0, len(RAWS) - 1), max_size=15), st.booleans())

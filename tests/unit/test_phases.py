@@ -36,18 +36,28 @@ TEXTS = ("a", "b", "ab", "ba", "aab", "", "<")
 
 def named(phases: Phases, tokens: list[str]) -> list[str]:
     """The phase of each token."""
-    return [phases.names[number] for number in islice(phases.along(token.encode() for token in tokens), len(tokens))]
+    return [
+        phases.names[number]
+        for number in islice(phases.along(token.encode() for token in tokens), len(tokens))
+    ]
 
 
 @given(st.lists(st.sampled_from(TEXTS), max_size=12), st.sampled_from(["aab", "ab", "aa", "b<a"]))
 def test_a_text_is_found_however_its_bytes_are_split(tokens: list[str], text: str) -> None:
     """``until`` lasts while the text of the tokens before does not hold it, and ``after`` is the rest of that."""
     before = [text not in "".join(tokens[:place]) for place in range(len(tokens))]
-    assert named(Phases.parse([f"until:{text}"]), tokens) == [f"until:{text}" if each else "rest" for each in before]
-    assert named(Phases.parse([f"after:{text}"]), tokens) == ["rest" if each else f"after:{text}" for each in before]
+    assert named(Phases.parse([f"until:{text}"]), tokens) == [
+        f"until:{text}" if each else "rest" for each in before
+    ]
+    assert named(Phases.parse([f"after:{text}"]), tokens) == [
+        "rest" if each else f"after:{text}" for each in before
+    ]
 
 
-@given(st.lists(st.sampled_from(TEXTS), max_size=14), st.sampled_from([("ab", "ba"), ("<", "b"), ("a", "a"), ("aa", "ab")]))
+@given(
+    st.lists(st.sampled_from(TEXTS), max_size=14),
+    st.sampled_from([("ab", "ba"), ("<", "b"), ("a", "a"), ("aa", "ab")]),
+)
 def test_inside_begins_and_ends_again_and_again(tokens: list[str], texts: tuple[str, str]) -> None:
     """Against a search in the text, from where the last one was found."""
     name, expected = f"inside:{texts[0]}..{texts[1]}", []
@@ -64,7 +74,11 @@ def test_inside_begins_and_ends_again_and_again(tokens: list[str], texts: tuple[
 def test_counted_phases_come_first() -> None:
     """Beside a text, too."""
     assert named(Phases.parse(["first"]), ["a", "b"]) == ["first", "rest"]
-    assert named(Phases.parse(["opening:2", "rest"]), ["a", "b", "c"]) == ["opening:2", "opening:2", "rest"]
+    assert named(Phases.parse(["opening:2", "rest"]), ["a", "b", "c"]) == [
+        "opening:2",
+        "opening:2",
+        "rest",
+    ]
     assert named(Phases.parse(["after:a,b,first"]), ["a,b", "c"]) == ["first", "after:a,b"]
     assert Phases.parse(["inside:<x>..</x>,rest"]).names == ("inside:<x>..</x>", "rest")
 
@@ -95,13 +109,26 @@ def test_what_is_no_phase(spec: str, said: str) -> None:
     assert "give" in str(raised.value)
 
 
-@pytest.mark.parametrize("names", [["rest"], ["first", "rest"], ["first,after:x"], ["first", "first"], ["second"]])
+@pytest.mark.parametrize(
+    "names", [["rest"], ["first", "rest"], ["first,after:x"], ["first", "first"], ["second"]]
+)
 def test_a_file_with_other_rows_than_phases_is_refused(names: list[str]) -> None:
     """Each phase has one row; one with as many values as there are entries."""
-    fields: dict[str, Any] = {"provider": "p", "model": "m", "tokenizer": "t", "reward": "r", "estimator": "e"}
+    fields: dict[str, Any] = {
+        "provider": "p",
+        "model": "m",
+        "tokenizer": "t",
+        "reward": "r",
+        "estimator": "e",
+    }
     entries = (Entry(id=1, bias=1.0),)
     with pytest.raises(BiasError, match="phase"):
-        Bias(version=3, entries=entries, phases=tuple(PhaseVector(phase=name, values=(0.5,)) for name in names), **fields)
+        Bias(
+            version=3,
+            entries=entries,
+            phases=tuple(PhaseVector(phase=name, values=(0.5,)) for name in names),
+            **fields,
+        )
     with pytest.raises(BiasError, match="has not one value for each of the 1 entries"):
         Bias(version=3, entries=entries, phases=(PhaseVector(phase="first", values=()),), **fields)
 
@@ -109,7 +136,9 @@ def test_a_file_with_other_rows_than_phases_is_refused(names: list[str]) -> None
 MODEL = ExactModel(5, 3, seed=7, end=True, sharpness=0.7)
 """Tokens " a" to " d" and the end."""
 RNG = np.random.default_rng(3)
-VECTORS = tuple({token: float(value) for token, value in enumerate(RNG.normal(0, 1, 5))} for _ in range(3))
+VECTORS = tuple(
+    {token: float(value) for token, value in enumerate(RNG.normal(0, 1, 5))} for _ in range(3)
+)
 
 
 def chances(phases: Phases) -> dict[tuple[int, ...], float]:
@@ -135,7 +164,9 @@ class Listing:
     """A session with a server that lists the tokens of a stop text and cuts the text before it, as vLLM does."""
 
     profile = SimpleNamespace(
-        reference=SimpleNamespace(endpoint="completions"), logprobs=SimpleNamespace(stop_text_listed=True), follows_ids=bool
+        reference=SimpleNamespace(endpoint="completions"),
+        logprobs=SimpleNamespace(stop_text_listed=True),
+        follows_ids=bool,
     )
 
     def __init__(self) -> None:
@@ -164,13 +195,28 @@ class Listing:
             text = await self.decode(tokens)
             reason = "stop" if tokens[-1] == 4 or (stop and stop in text) else "length"
         text = text.partition(stop)[0] if stop else text
-        ids, own = np.array(tokens, np.int32), np.array([row[t] for row, t in zip(rows, tokens, strict=True)], np.float32)
+        ids, own = (
+            np.array(tokens, np.int32),
+            np.array([row[t] for row, t in zip(rows, tokens, strict=True)], np.float32),
+        )
         table = np.array(rows, np.float32)
-        return [Completion(text, reason, ids, own, np.tile(np.arange(5, dtype=np.int32), (len(ids), 1)), table, generated=len(ids))]
+        return [
+            Completion(
+                text,
+                reason,
+                ids,
+                own,
+                np.tile(np.arange(5, dtype=np.int32), (len(ids), 1)),
+                table,
+                generated=len(ids),
+            )
+        ]
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["llama.cpp", "stop texts listed"])
-@pytest.mark.parametrize("spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"])
+@pytest.mark.parametrize(
+    "spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"]
+)
 def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool) -> None:
     """By chi-square over whole completions; logprobs stay those of the model without a bias, and no text is lost."""
     phases, draws = Phases.parse([spec]), 400
@@ -193,14 +239,20 @@ def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool)
         tokens = one.token_ids.tolist()
         own = [MODEL.logprobs(tokens[:place])[token] for place, token in enumerate(tokens)]
         assert one.logprobs == pytest.approx(own, abs=1e-5)
-        assert (one.whole, one.n_tokens, one.text) == (True, len(tokens), "".join(WORDS[token] for token in tokens))
+        assert (one.whole, one.n_tokens, one.text) == (
+            True,
+            len(tokens),
+            "".join(WORDS[token] for token in tokens),
+        )
         assert one.finish_reason == ("stop" if tokens[-1] == 4 else "length")
     counts = Counter(tuple(each.token_ids.tolist()) for each in found)
     assert set(counts) <= set(exact)
     rows = sorted(exact, key=exact.__getitem__, reverse=True)
     likely = [row for row in rows if exact[row] * draws >= 5]
     observed = [counts[row] for row in likely] + [draws - sum(counts[row] for row in likely)]
-    expected = [exact[row] * draws for row in likely] + [draws * (1 - sum(exact[row] for row in likely))]
+    expected = [exact[row] * draws for row in likely] + [
+        draws * (1 - sum(exact[row] for row in likely))
+    ]
     assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
@@ -214,7 +266,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prompts of three splits."""
     path = tmp_path_factory.mktemp("data") / "data.jsonl"
     path.write_text(
-        "".join(json.dumps({"prompt": f"thing {n}", "split": split}) + "\n" for split, numbers in SPLITS for n in numbers)
+        "".join(
+            json.dumps({"prompt": f"thing {n}", "split": split}) + "\n"
+            for split, numbers in SPLITS
+            for n in numbers
+        )
     )
     return path
 
@@ -233,12 +289,38 @@ def blb(*line: object) -> Result:
 
 def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
     """A fit at temperature 1."""
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out, "--reward", "regex:^ a[^a]*$")
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        data,
+        "--out",
+        out,
+        "--reward",
+        "regex:^ a[^a]*$",
+    )
     drawn = ("--samples-per-prompt", 10, "--validation-samples", 3, "--test-samples", 3)
-    return blb("fit", *where, *drawn, "--max-tokens", 4, "--l2", 5, "--deploy", "temperature=1", "--seed", 1, *more)
+    return blb(
+        "fit",
+        *where,
+        *drawn,
+        "--max-tokens",
+        4,
+        "--l2",
+        5,
+        "--deploy",
+        "temperature=1",
+        "--seed",
+        1,
+        *more,
+    )
 
 
-def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(server: ExactServer, data: Path, tmp_path: Path) -> None:
+def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
+    server: ExactServer, data: Path, tmp_path: Path
+) -> None:
     """It wins on validation prompts, is judged beside the fixed one, shown, and refused where one vector is wanted."""
     out = tmp_path / "run"
     result = fit(server, data, out, "--phases", "first", "--tau", 0.1, "--json")
@@ -251,7 +333,12 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(server: Exact
     assert beside["base"] + 0.2 < beside["biased"]
     bias = Bias.load(out / "bias.json")
     (first,) = bias.phases
-    assert (bias.version, first.phase, first.positions, bias.settings["phases"]) == (3, "first", 300, "first")
+    assert (bias.version, first.phase, first.positions, bias.settings["phases"]) == (
+        3,
+        "first",
+        300,
+        "first",
+    )
     at = [entry.id for entry in bias.entries].index(0)
     assert first.values[at] > 1 > 0 > bias.entries[at].bias
     assert first.errors[at] is not None
@@ -270,30 +357,52 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(server: Exact
         "--max-tokens",
         4,
     )
-    told = blb("eval", out / "bias.json", *where, "--deploy", "temperature=1", "--out", out, "--seed", 1, "--quiet")
+    told = blb(
+        "eval",
+        out / "bias.json",
+        *where,
+        "--deploy",
+        "temperature=1",
+        "--out",
+        out,
+        "--seed",
+        1,
+        "--quiet",
+    )
     assert (told.exit_code, "HELPS" in told.output) == (0, True), told.output
     told = blb("show", out / "bias.json")
     assert "The phases; the tokens below are those of the rest" in told.output
     assert "first (300 positions)" in told.output
     assert "Promoted tokens of the rest" in told.output
     assert blb("report", out).exit_code == 0
-    assert "What each phase moves; the bias below is that of the rest" in (out / "report.html").read_text()
+    assert (
+        "What each phase moves; the bias below is that of the rest"
+        in (out / "report.html").read_text()
+    )
     for line in (
         ("export", out / "bias.json", "--format", "curl"),
         ("compile", out / "bias.json", "--provider", "fireworks"),
         ("analyze", out / "bias.json"),
     ):
         refused = blb(*line)
-        assert (refused.exit_code, "has phases (first)" in refused.output) == (2, True), (line, refused.output)
+        assert (refused.exit_code, "has phases (first)" in refused.output) == (2, True), (
+            line,
+            refused.output,
+        )
     with pytest.raises(BiasError, match="has phases"):
         logit_bias(bias)
 
 
-def test_a_phase_without_positions_gets_the_common_vector(server: ExactServer, data: Path, tmp_path: Path) -> None:
+def test_a_phase_without_positions_gets_the_common_vector(
+    server: ExactServer, data: Path, tmp_path: Path
+) -> None:
     """And says so; phases that earn no more than one vector are declined."""
     result = fit(server, data, tmp_path, "--phases", "after:zzz,first", "--tau", 0.1, "--json")
     assert result.exit_code == 0, result.output
-    assert "phase after:zzz: 0 positions are too few, 100 are needed; it gets the common vector" in result.stderr
+    assert (
+        "phase after:zzz: 0 positions are too few, 100 are needed; it gets the common vector"
+        in result.stderr
+    )
     after, first = Bias.load(tmp_path / "bias.json").phases
     assert (after.positions, after.errors, first.positions) == (0, (), 300)
     nothing = fit(server, data, tmp_path / "none", "--phases", "after:zzz", "--tau", 0.1, "--json")
@@ -301,7 +410,9 @@ def test_a_phase_without_positions_gets_the_common_vector(server: ExactServer, d
     assert Bias.load(tmp_path / "none" / "bias.json").version == 1
 
 
-def test_what_cannot_be_learned_by_phase(server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_learned_by_phase(
+    server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each refusal is a sentence and exit code 2, before anything is asked for."""
     for more, sentence in (
         (("--phases", "second"), "is not known"),

@@ -18,9 +18,18 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary
 
-BIAS = Bias(provider="vllm", model="m", tokenizer="t", reward="length", estimator="projection", entries=())
+BIAS = Bias(
+    provider="vllm", model="m", tokenizer="t", reward="length", estimator="projection", entries=()
+)
 SAMPLING = {"temperature": 1.0, "top_logprobs": 2, "max_tokens": 9, "seed": None}
-BASE = {"provider": "vllm", "model": "m", "tokenizer": "t", "endpoint": "chat", "sampling": SAMPLING, "bias": []}
+BASE = {
+    "provider": "vllm",
+    "model": "m",
+    "tokenizer": "t",
+    "endpoint": "chat",
+    "sampling": SAMPLING,
+    "bias": [],
+}
 Add = Callable[..., Path]
 
 
@@ -42,11 +51,19 @@ def add(tmp_path: Path) -> Add:
     """Store a completion that was drawn at other settings than the base's, in the ways named; returns the store."""
     path = tmp_path / "rollouts.db"
 
-    def put(*tokens: int, drawn: Completion | None = None, temperature: float = 1.0, top: int = 2, **other: Any) -> Path:
+    def put(
+        *tokens: int,
+        drawn: Completion | None = None,
+        temperature: float = 1.0,
+        top: int = 2,
+        **other: Any,
+    ) -> Path:
         sampling = SAMPLING | {"temperature": temperature, "top_logprobs": top}
         with RolloutStore(path) as store:
             prompt = Prompt.user(f"question {store.size().completions}")
-            store.add(BASE | {"sampling": sampling} | other, prompt, 0, drawn or completion(*tokens))
+            store.add(
+                BASE | {"sampling": sampling} | other, prompt, 0, drawn or completion(*tokens)
+            )
         return path
 
     return put
@@ -63,28 +80,47 @@ def test_base_completions_of_every_kind_count(add: Add) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"bias": [[4, 1.0]]}, {"temperature": 0.0}, {"temperature": 0.5}, {"top": 0}, {"model": "another"}, {"tokenizer": "another"}],
+    [
+        {"bias": [[4, 1.0]]},
+        {"temperature": 0.0},
+        {"temperature": 0.5},
+        {"top": 0},
+        {"model": "another"},
+        {"tokenizer": "another"},
+    ],
     ids=lambda other: next(iter(other)),
 )
 def test_nothing_else_counts(add: Add, other: dict[str, Any]) -> None:
     """Drawn with a bias, at another temperature, without lists, of another model or tokenizer: left alone, and an error alone."""
     alone = add(5, **other)
-    with pytest.raises(InputError if {"model", "tokenizer"} & set(other) else NoLogprobs, match="holds no completion of m"):
+    with pytest.raises(
+        InputError if {"model", "tokenizer"} & set(other) else NoLogprobs,
+        match="holds no completion of m",
+    ):
         logged_prefixes(alone, BIAS, load_profile("vllm"))
     add(1, 2)
-    assert logged_prefixes(alone, BIAS, load_profile("vllm")).next_token.token_ids.tolist() == [1, 2, 9]
+    assert logged_prefixes(alone, BIAS, load_profile("vllm")).next_token.token_ids.tolist() == [
+        1,
+        2,
+        9,
+    ]
 
 
 def test_what_cannot_be_read_is_counted(add: Add) -> None:
     """An incomplete and a filtered completion are left out, each with a sentence; alone they are no prefixes at all."""
     add(drawn=replace(completion(1), whole=False))
     path = add(drawn=Completion.empty("content_filter"))
-    with pytest.raises(NoLogprobs, match=r"none of 2 base completions of m in .* has a complete list"):
+    with pytest.raises(
+        NoLogprobs, match=r"none of 2 base completions of m in .* has a complete list"
+    ):
         logged_prefixes(path, BIAS, load_profile("vllm"))
     add(2)
     read = logged_prefixes(path, BIAS, load_profile("vllm"))
     assert read.completions == 1
-    assert [remark.partition(" completions are left out")[0] for remark in read.remarks] == ["1", "1"]
+    assert [remark.partition(" completions are left out")[0] for remark in read.remarks] == [
+        "1",
+        "1",
+    ]
 
 
 def test_a_missing_store_is_not_made(tmp_path: Path) -> None:
@@ -96,15 +132,23 @@ def test_a_missing_store_is_not_made(tmp_path: Path) -> None:
 
 def test_a_store_of_another_model_says_which(add: Add) -> None:
     """Both models are named."""
-    with pytest.raises(InputError, match=r"no completion of m \(tokenizer t\), only of other \(tokenizer t\); give the store"):
+    with pytest.raises(
+        InputError,
+        match=r"no completion of m \(tokenizer t\), only of other \(tokenizer t\); give the store",
+    ):
         logged_prefixes(add(1, model="other"), BIAS, load_profile("vllm"))
 
 
 def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
     """It stands among the alternatives and is never sampled: with the vocabulary it joins no support, without one it is refused."""
-    vocabulary = Vocabulary("v", {n: bytes([n]) for n in range(1, 9)}, {"<end>": 9}, 10, lambda _text: [1])
+    vocabulary = Vocabulary(
+        "v", {n: bytes([n]) for n in range(1, 9)}, {"<end>": 9}, 10, lambda _text: [1]
+    )
     path = add(1, 2, provider="hosted")
-    with pytest.raises(InputError, match=r"through hosted, not known to list the token that ends one, .* --tokenizer"):
+    with pytest.raises(
+        InputError,
+        match=r"through hosted, not known to list the token that ends one, .* --tokenizer",
+    ):
         logged_prefixes(path, BIAS, load_profile("vllm"))
     read = logged_prefixes(path, BIAS, load_profile("vllm"), vocabulary)
     assert read.next_token.token_ids.tolist() == [1, 2]
@@ -112,7 +156,12 @@ def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
     ended = completion(9)
     ended.top_ids[:, 1] = 8
     listed = add(drawn=ended, provider="hosted")
-    assert 9 in logged_prefixes(listed, BIAS, load_profile("vllm"), vocabulary).next_token.token_ids.tolist()
+    assert (
+        9
+        in logged_prefixes(
+            listed, BIAS, load_profile("vllm"), vocabulary
+        ).next_token.token_ids.tolist()
+    )
 
 
 def test_a_profile_of_ones_own_is_the_one_that_is_given(add: Add, tmp_path: Path) -> None:

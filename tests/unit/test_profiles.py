@@ -15,7 +15,13 @@ from click.testing import CliRunner
 from blackbox_lb.api.transport.rate_limits import Budgets
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands.setup.providers import CHOICES, DOCUMENTATION, evidence_of, flattened, shown_rows
+from blackbox_lb.cli.commands.setup.providers import (
+    CHOICES,
+    DOCUMENTATION,
+    evidence_of,
+    flattened,
+    shown_rows,
+)
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import load_profile
@@ -24,7 +30,19 @@ from blackbox_lb.types import Draw, Prompt, Sampling
 
 NEW = ["deepinfra", "mlx", "nim", "novita", "openrouter", "tabbyapi", "together"]
 GUESSED = ["lmstudio", *NEW]
-NAMES = sorted(["azure", "azure-classic", "fireworks", "llamacpp", "local", "openai", "sglang", "vllm", *GUESSED])
+NAMES = sorted(
+    [
+        "azure",
+        "azure-classic",
+        "fireworks",
+        "llamacpp",
+        "local",
+        "openai",
+        "sglang",
+        "vllm",
+        *GUESSED,
+    ]
+)
 ACME = Path(__file__).parent / "data" / "acme.toml"
 IDENTITY = {"extends", "name", "title", "homepage", "unknown", "evidence"}
 NEEDED = ("tokens.id", "neutral", "bias")
@@ -34,7 +52,9 @@ def own_rows(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Dotted row -> value and the evidence of a shipped file itself, without what it extends."""
     path = Path(__file__).parents[2] / "providers" / f"{name}.toml"
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    return flattened({key: value for key, value in table.items() if key not in IDENTITY}), table.get("evidence", {})
+    return flattened(
+        {key: value for key, value in table.items() if key not in IDENTITY}
+    ), table.get("evidence", {})
 
 
 def around(row: str) -> list[str]:
@@ -56,7 +76,11 @@ def test_the_profiles_that_come_along() -> None:
 def test_every_row_has_its_evidence(name: str) -> None:
     """Each row that a file sets is covered by a grade, a date and a source in that same file; a choice of ours needs none."""
     rows, evidence = own_rows(name)
-    bare = [row for row in rows if row not in CHOICES and not any(each in evidence for each in around(row))]
+    bare = [
+        row
+        for row in rows
+        if row not in CHOICES and not any(each in evidence for each in around(row))
+    ]
     assert bare == []
     for seen in evidence.values():
         assert {"grade", "date", "source"} <= set(seen) <= {"grade", "date", "source", "seen"}
@@ -66,7 +90,9 @@ def test_every_row_has_its_evidence(name: str) -> None:
 def test_no_evidence_without_a_row(name: str) -> None:
     """Evidence and unknown name rows and tables that exist, apart from the few keys that are documentation only."""
     profile = load_profile(name)
-    rows = flattened(profile.model_dump(exclude={"name", "title", "homepage", "unknown", "evidence"}))
+    rows = flattened(
+        profile.model_dump(exclude={"name", "title", "homepage", "unknown", "evidence"})
+    )
     existing = {each for row in rows for each in around(row)}
     assert set(profile.evidence) - existing <= DOCUMENTATION
     assert set(profile.unknown) <= existing
@@ -76,7 +102,9 @@ def test_no_evidence_without_a_row(name: str) -> None:
 def test_a_remark_is_of_the_evidence_that_it_stands_in(name: str) -> None:
     """Evidence that replaces that of an extended profile does not keep its remark."""
     profile, (_, evidence) = load_profile(name), own_rows(name)
-    assert {key: profile.evidence[key].seen for key in evidence} == {key: seen.get("seen", "") for key, seen in evidence.items()}
+    assert {key: profile.evidence[key].seen for key in evidence} == {
+        key: seen.get("seen", "") for key, seen in evidence.items()
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,14 +121,20 @@ def test_what_is_told_of_a_provider(name: str) -> None:
         proven = set(found[1].grade) & set("SRL")
         marks["unproven"] += not proven
         marks["UNKNOWN"] += not profile.is_known(row)
-        beside = f"{found[1].grade} {found[1].date}{'' if proven else ' unproven'}  {found[1].source}"
+        beside = (
+            f"{found[1].grade} {found[1].date}{'' if proven else ' unproven'}  {found[1].source}"
+        )
         key = row.rpartition(".")[2]
         assert any(line.startswith(f"  {key} = ") and line.endswith(beside) for line in lines), row
     unproven_errors = not set(profile.evidence["errors"].grade) & set("SRL")
     shown = [line for line in lines if re.search(r"\d{4}-\d\d-\d\d", line)]
     assert sum(" unproven  " in line for line in shown) == marks["unproven"] + unproven_errors
     assert sum("  UNKNOWN  " in line for line in shown) == marks["UNKNOWN"]
-    assert all(evidence.seen in text for evidence in profile.evidence.values() if evidence_of_a_row(name, evidence.seen))
+    assert all(
+        evidence.seen in text
+        for evidence in profile.evidence.values()
+        if evidence_of_a_row(name, evidence.seen)
+    )
 
 
 def evidence_of_a_row(name: str, remark: str) -> bool:
@@ -124,7 +158,11 @@ def test_the_overview_names_every_provider() -> None:
     assert re.split(r"  +", rows["openai"]) == [
         *("OPENAI_API_KEY", "samples, labels: 20", "300 whole, -100 to 100", "specification")
     ]
-    assert re.split(r"  +", rows["llamacpp"])[1:] == ["samples, answers: any", "any, -100 to 100", "measured on a live server"]
+    assert re.split(r"  +", rows["llamacpp"])[1:] == [
+        "samples, answers: any",
+        "any, -100 to 100",
+        "measured on a live server",
+    ]
     assert [name for name in NAMES if rows[name].endswith("unknown")] == sorted(GUESSED)
 
 
@@ -137,12 +175,16 @@ def test_what_is_proven_or_has_a_safe_reading_blocks_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", GUESSED)
 def test_what_is_a_guess_blocks_and_says_what_finds_out(name: str) -> None:
     """Ids, neutral request and bias of a host that nobody has asked are guesses."""
-    with pytest.raises(ProfileError, match=rf"tokens\.id, neutral, bias of {name}, .*; blb doctor --provider {name}"):
+    with pytest.raises(
+        ProfileError,
+        match=rf"tokens\.id, neutral, bias of {name}, .*; blb doctor --provider {name}",
+    ):
         load_profile(name).require(NEEDED, "this")
 
 
 @pytest.mark.parametrize(
-    ("model", "unsure"), [("gpt-4.1", True), ("ft:gpt-4.1-2025-04-14:acme::A1", True), ("gpt-4.1-mini", False)]
+    ("model", "unsure"),
+    [("gpt-4.1", True), ("ft:gpt-4.1-2025-04-14:acme::A1", True), ("gpt-4.1-mini", False)],
 )
 def test_a_model_that_sources_disagree_about_is_a_guess(model: str, unsure: bool) -> None:
     """Its bias is refused until the self-test has looked; its completions may be collected, and no list recommends it."""
@@ -150,7 +192,9 @@ def test_a_model_that_sources_disagree_about_is_a_guess(model: str, unsure: bool
     assert "gpt-4.1" not in openai.models.work
     openai.require(["tokens.id", "neutral"], "this", model)
     if unsure:
-        with pytest.raises(ProfileError, match=rf"bias with {model} of openai, .* --model {model} --save mine.toml"):
+        with pytest.raises(
+            ProfileError, match=rf"bias with {model} of openai, .* --model {model} --save mine.toml"
+        ):
             openai.require(NEEDED, "this", model)
     else:
         openai.require(NEEDED, "this", model)
@@ -159,23 +203,63 @@ def test_a_model_that_sources_disagree_about_is_a_guess(model: str, unsure: bool
 @pytest.mark.parametrize(
     "model",
     [
-        *("o1", "o1-mini-2024-09-12", "o3", "o3-pro", "o4-mini", "o4-mini-deep-research", "codex-mini-latest"),
-        *("gpt-5", "gpt-5-mini-2025-08-07", "gpt-5.1", "gpt-5.4-nano", "gpt-5-search-api", "gpt-5.3-chat-latest"),
-        *("gpt-6-luna", "gpt-6.1-sol", "chat-latest", "computer-use-preview", "ft:o4-mini-2025-04-16:acme::A1b2"),
-        *("gpt-audio-mini", "gpt-4o-audio-preview", "gpt-4o-mini-audio-preview-2024-12-17", "gpt-4o-search-preview"),
+        *(
+            "o1",
+            "o1-mini-2024-09-12",
+            "o3",
+            "o3-pro",
+            "o4-mini",
+            "o4-mini-deep-research",
+            "codex-mini-latest",
+        ),
+        *(
+            "gpt-5",
+            "gpt-5-mini-2025-08-07",
+            "gpt-5.1",
+            "gpt-5.4-nano",
+            "gpt-5-search-api",
+            "gpt-5.3-chat-latest",
+        ),
+        *(
+            "gpt-6-luna",
+            "gpt-6.1-sol",
+            "chat-latest",
+            "computer-use-preview",
+            "ft:o4-mini-2025-04-16:acme::A1b2",
+        ),
+        *(
+            "gpt-audio-mini",
+            "gpt-4o-audio-preview",
+            "gpt-4o-mini-audio-preview-2024-12-17",
+            "gpt-4o-search-preview",
+        ),
     ],
 )
 def test_models_that_cannot_be_used_are_refused(model: str) -> None:
     """OpenAI's models that reject logprobs, logit_bias or a neutral request, with the reason and models that work."""
-    with pytest.raises(ModelUnsuitable, match=r"take|give no logprobs.*models that work: gpt-4o-mini"):
+    with pytest.raises(
+        ModelUnsuitable, match=r"take|give no logprobs.*models that work: gpt-4o-mini"
+    ):
         load_profile("openai").check_model(model)
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        *("gpt-4o", "gpt-4o-mini", "gpt-4o-2024-11-20", "gpt-4.1", "gpt-4.1-mini-2025-04-14", "gpt-4-turbo"),
-        *("gpt-3.5-turbo-instruct", "davinci-002", "gpt-oss-120b", "ft:gpt-4o-mini-2024-07-18:acme:o1:A1b2"),
+        *(
+            "gpt-4o",
+            "gpt-4o-mini",
+            "gpt-4o-2024-11-20",
+            "gpt-4.1",
+            "gpt-4.1-mini-2025-04-14",
+            "gpt-4-turbo",
+        ),
+        *(
+            "gpt-3.5-turbo-instruct",
+            "davinci-002",
+            "gpt-oss-120b",
+            "ft:gpt-4o-mini-2024-07-18:acme:o1:A1b2",
+        ),
     ],
 )
 def test_models_that_can_be_used_are_not_refused(model: str) -> None:
@@ -211,7 +295,10 @@ def test_azures_two_forms() -> None:
     """v1 has the paths of OpenAI and no version; classic has the deployment in the path, a version, and the older limit field."""
     new, classic = load_profile("azure"), load_profile("azure-classic")
     assert (new.connection.base_path, new.connection.query) == ("/openai/v1", {})
-    assert (new.endpoint("chat").path, new.endpoint("chat").max_tokens) == ("/chat/completions", "max_completion_tokens")
+    assert (new.endpoint("chat").path, new.endpoint("chat").max_tokens) == (
+        "/chat/completions",
+        "max_completion_tokens",
+    )
     assert classic.connection.base_path == "/openai"
     assert classic.connection.query_env == {"api-version": "OPENAI_API_VERSION"}
     assert set(classic.connection.query) == set(classic.connection.query_env)
@@ -226,7 +313,10 @@ def test_a_profile_of_ones_own_from_scratch() -> None:
     assert len([line for line in text.splitlines() if line]) <= 21
     acme = load_profile(str(ACME))
     body = build_request(
-        acme, Draw(Sampling(max_tokens=7, top_logprobs=20), {5: 1.5}, "chat"), model="m", prompt=Prompt.user("hello")
+        acme,
+        Draw(Sampling(max_tokens=7, top_logprobs=20), {5: 1.5}, "chat"),
+        model="m",
+        prompt=Prompt.user("hello"),
     )
     assert body == {
         "model": "m",
@@ -272,12 +362,18 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
         ('extends = "vllm"\nname = "x"\n[bias]\nentries = 0', "row bias.entries"),
         ('extends = "vllm"\nname = "x"\n[logprobs]\nmeaning = "sideways"', "row logprobs.meaning"),
         ('extends = "vllm"\nname = "x"\n[tokens]\nid = "field"', "row tokens.id"),
-        ('extends = "vllm"\nname = "x"\n[tokenizer]\nvocabulary_size = "n_vocab"', "row tokenizer.vocabulary_size"),
+        (
+            'extends = "vllm"\nname = "x"\n[tokenizer]\nvocabulary_size = "n_vocab"',
+            "row tokenizer.vocabulary_size",
+        ),
         (
             'extends = "vllm"\nname = "x"\n[evidence]\n"bias" = { grade = "X", date = 2026-11-21, source = "s" }',
             "row evidence.bias.grade",
         ),
-        ('extends = "openai"\nname = "x"\n[tokenizer]\nsource = "server"', "needs the rows tokenize and detokenize"),
+        (
+            'extends = "openai"\nname = "x"\n[tokenizer]\nsource = "server"',
+            "needs the rows tokenize and detokenize",
+        ),
         ('name = "x"', "row title"),
         ('extends = "nobody"', "unknown provider 'nobody'"),
         ('extends = "vllm"\n[name]\nx = 1', r"row name: .*\(got {'x': 1}\)"),
@@ -285,12 +381,27 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
         ('extends = "vllm"\nname = "x"\nconnection = 3', "row connection: "),
         ('extends = "vllm"\nname = "x"\nevidence = 3', "row evidence: "),
         ('extends = "vllm"\nname = "x"\nunknown = ["tokns.id"]', "row unknown names 'tokns.id'"),
-        ('extends = "vllm"\nname = "x"\nunknown = ["neutral.top_z"]', "row unknown names 'neutral.top_z'"),
-        ('extends = "vllm"\nname = "x"\n[bias]\nlow = 5.0\nhigh = -5.0', "row bias: low = 5 must be below high = -5"),
+        (
+            'extends = "vllm"\nname = "x"\nunknown = ["neutral.top_z"]',
+            "row unknown names 'neutral.top_z'",
+        ),
+        (
+            'extends = "vllm"\nname = "x"\n[bias]\nlow = 5.0\nhigh = -5.0',
+            "row bias: low = 5 must be below high = -5",
+        ),
         ('extends = "vllm"\nname = "x"\n[bias]\nlow = -inf', "row bias.low"),
-        ('extends = "vllm"\nname = "x"\n[connection]\nheaders_env = { "two words" = "X" }', "row connection.headers_env"),
-        ('extends = "vllm"\nname = "x"\n[connection]\napi_key_header = "Key:"', "row connection.api_key_header"),
-        ('extends = "vllm"\nname = "x"\n[[models.refused]]\npattern = ""\nwhy = "w"', "row models.refused.0.pattern"),
+        (
+            'extends = "vllm"\nname = "x"\n[connection]\nheaders_env = { "two words" = "X" }',
+            "row connection.headers_env",
+        ),
+        (
+            'extends = "vllm"\nname = "x"\n[connection]\napi_key_header = "Key:"',
+            "row connection.api_key_header",
+        ),
+        (
+            'extends = "vllm"\nname = "x"\n[[models.refused]]\npattern = ""\nwhy = "w"',
+            "row models.refused.0.pattern",
+        ),
         (
             'extends = "vllm"\nname = "x"\n[connection]\napi_key_required = true\napi_key_env = ""',
             r"row connection: .*connection\.api_key_env .*api_key_required = false",
@@ -324,14 +435,24 @@ def test_a_guess_inside_a_table_makes_the_table_one(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="know tokens of mine"):
         mine.require(["tokens.id"], "this")
     mine.require(["neutral", "bias.low", "tokenizer"], "this")
-    known = {row: mine.is_known(row) for row in ("bias", "bias.fractions", "bias.low", "tokens.id", "tokenizer")}
-    assert known == {"bias": False, "bias.fractions": False, "bias.low": True, "tokens.id": False, "tokenizer": True}
+    known = {
+        row: mine.is_known(row)
+        for row in ("bias", "bias.fractions", "bias.low", "tokens.id", "tokenizer")
+    }
+    assert known == {
+        "bias": False,
+        "bias.fractions": False,
+        "bias.low": True,
+        "tokens.id": False,
+        "tokenizer": True,
+    }
 
 
 def test_what_is_a_guess_in_the_profiles_that_come_along() -> None:
     """Those of hosts that nobody has asked; nothing else."""
     assert {name: guesses for name in NAMES if (guesses := load_profile(name).unknown)} == {
-        name: ["logprobs.limit", *NEEDED] if name in ("nim", "deepinfra") else [*NEEDED] for name in GUESSED
+        name: ["logprobs.limit", *NEEDED] if name in ("nim", "deepinfra") else [*NEEDED]
+        for name in GUESSED
     }
 
 
@@ -343,10 +464,14 @@ def test_an_address_of_ones_own_is_not_overruled(tmp_path: Path) -> None:
         ('base_url = "http://127.0.0.1:1/v1"\nbase_url_env = "MINE"', "MINE"),
         ("concurrency = 2", "OPENAI_BASE_URL"),
     ):
-        path.write_text(f'extends = "openai"\nname = "mine"\n[connection]\napi_key_env = "MY_KEY"\n{own}\n')
+        path.write_text(
+            f'extends = "openai"\nname = "mine"\n[connection]\napi_key_env = "MY_KEY"\n{own}\n'
+        )
         assert load_profile(str(path)).connection.base_url_env == variable
     again = tmp_path / "again.toml"
-    path.write_text('extends = "openai"\nname = "mine"\n[connection]\nbase_url = "http://127.0.0.1:1/v1"\napi_key_env = "MY_KEY"\n')
+    path.write_text(
+        'extends = "openai"\nname = "mine"\n[connection]\nbase_url = "http://127.0.0.1:1/v1"\napi_key_env = "MY_KEY"\n'
+    )
     again.write_text(f'extends = "{path.as_posix()}"\nname = "again"\n')
     assert load_profile(str(again)).connection.base_url_env is None
 
@@ -367,9 +492,17 @@ def test_another_address_inherits_nothing_of_the_parents_host(tmp_path: Path) ->
             assert mine.models == there.models
             continue
         assert connection.secret_variables == ["MY_KEY"]
-        assert (connection.api_key_url, connection.base_url_env, connection.rate_limit_headers) == (None, None, {})
+        assert (connection.api_key_url, connection.base_url_env, connection.rate_limit_headers) == (
+            None,
+            None,
+            {},
+        )
         assert (mine.models, mine.batch, mine.name) == (ModelRules(), None, "mine")
-        assert not [row for row in mine.evidence if row.startswith(("models", "batch", "connection.api_key_url"))]
+        assert not [
+            row
+            for row in mine.evidence
+            if row.startswith(("models", "batch", "connection.api_key_url"))
+        ]
         assert (mine.endpoints, mine.neutral, mine.bias, mine.request) == (
             there.endpoints,
             there.neutral,
@@ -377,7 +510,10 @@ def test_another_address_inherits_nothing_of_the_parents_host(tmp_path: Path) ->
             there.request,
         )
     path.write_text(f'extends = "openai"\n{elsewhere}')
-    with pytest.raises(ProfileError, match=r"row connection\.api_key_env \(or token_env\), or api_key_required = false"):
+    with pytest.raises(
+        ProfileError,
+        match=r"row connection\.api_key_env \(or token_env\), or api_key_required = false",
+    ):
         load_profile(str(path))
 
 
@@ -414,7 +550,10 @@ def test_a_profile_cannot_extend_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("opnai", "known: azure, azure-classic, deepinfra, fireworks, llamacpp, lmstudio"), ("none.toml", "cannot read")],
+    [
+        ("opnai", "known: azure, azure-classic, deepinfra, fireworks, llamacpp, lmstudio"),
+        ("none.toml", "cannot read"),
+    ],
 )
 def test_an_unknown_profile_is_refused(name: str, sentence: str) -> None:
     """The known ones are listed, and how to give one's own."""

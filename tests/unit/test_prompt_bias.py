@@ -32,12 +32,22 @@ def on(kind: str) -> DependsOn:
     return found
 
 
-def bias_on(kind: str, features: list[Feature], integers: bool = False, probe: tuple[float, ...] = ()) -> Bias:
+def bias_on(
+    kind: str, features: list[Feature], integers: bool = False, probe: tuple[float, ...] = ()
+) -> Bias:
     """A bias of two tokens that depends on the prompt."""
     rows = tuple(features)
-    depends = Dependence(on=kind, low=-100.0, high=100.0, integers=integers, features=rows, probe=probe).signed()
+    depends = Dependence(
+        on=kind, low=-100.0, high=100.0, integers=integers, features=rows, probe=probe
+    ).signed()
     entries = (Entry(id=5, bias=1.0), Entry(id=9, bias=-2.0))
-    fields: dict[str, Any] = {"provider": "vllm", "model": "m", "tokenizer": "t", "reward": "contains", "estimator": "projection"}
+    fields: dict[str, Any] = {
+        "provider": "vllm",
+        "model": "m",
+        "tokenizer": "t",
+        "reward": "contains",
+        "estimator": "projection",
+    }
     return Bias(version=2, depends=depends, entries=entries, **fields)
 
 
@@ -48,7 +58,9 @@ WORDS = bias_on(
         Feature(name="hello", bucket=bucket_of("hello"), weight=1.0, values=(0.0, 4.0)),
     ],
 )
-ROUTES = bias_on(ROUTE, [Feature(name="code", values=(2.0, 0.5)), Feature(name="sum", values=(-1.0, 0.25))])
+ROUTES = bias_on(
+    ROUTE, [Feature(name="code", values=(2.0, 0.5)), Feature(name="sum", values=(-1.0, 0.25))]
+)
 
 
 def of(bias: Bias, text: str, system: str = "") -> dict[int, float]:
@@ -64,7 +76,10 @@ def test_words_and_pairs_are_counted_and_have_length_one() -> None:
     assert of(WORDS, "I want a refund") == {5: 4.0, 9: -2.0}
     both = of(WORDS, "hello, a refund")
     length = np.sqrt(5.0)
-    assert both == {5: pytest.approx(1 + 3 * 2 / length, abs=1e-4), 9: pytest.approx(-2 + 4 / length, abs=1e-4)}
+    assert both == {
+        5: pytest.approx(1 + 3 * 2 / length, abs=1e-4),
+        9: pytest.approx(-2 + 4 / length, abs=1e-4),
+    }
     assert of(WORDS, "nothing of it") == {5: 1.0, 9: -2.0}
 
 
@@ -126,9 +141,15 @@ def test_the_file_holds_it_and_a_changed_one_is_refused(tmp_path: Path) -> None:
 
 def test_every_reader_of_a_body_finds_the_same_text() -> None:
     """Chat messages, their text parts, a completions prompt; none where there is nothing to read."""
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "b"}]
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": {"url": "x"}},
+        {"type": "text", "text": "b"},
+    ]
     system = {"role": "system", "content": "s"}
-    assert text_of({"messages": [system, {"role": "user", "content": parts}]}) == PromptText("a\nb", "s")
+    assert text_of({"messages": [system, {"role": "user", "content": parts}]}) == PromptText(
+        "a\nb", "s"
+    )
     assert text_of({"prompt": "p"}) == text_of({"prompt": ["p"]}) == PromptText("p")
     assert PromptText.of([("user", "a"), ("assistant", "b"), ("user", "c")]).user == "c"
     for body in (
@@ -149,9 +170,22 @@ def test_a_client_sends_the_bias_of_each_prompt() -> None:
         sent.append(request.content)
         if len(sent) == 1:
             return httpx2.Response(500, headers={"retry-after-ms": "1"})
-        return httpx2.Response(200, json={"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []})
+        return httpx2.Response(
+            200,
+            json={
+                "id": "1",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "m",
+                "choices": [],
+            },
+        )
 
-    plain = openai.OpenAI(api_key="k", base_url="http://x/v1", http_client=httpx2.Client(transport=httpx2.MockTransport(answer)))
+    plain = openai.OpenAI(
+        api_key="k",
+        base_url="http://x/v1",
+        http_client=httpx2.Client(transport=httpx2.MockTransport(answer)),
+    )
     client = apply(plain, WORDS, on_conflict="add")
     messages: Any = [{"role": "user", "content": "refund"}]
     client.chat.completions.create(model="m", messages=messages)
@@ -165,12 +199,17 @@ def test_a_client_sends_the_bias_of_each_prompt() -> None:
     assert "logit_bias" not in json.loads(sent[4])
 
 
-def test_a_prompt_without_text_gets_the_common_vector_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_prompt_without_text_gets_the_common_vector_and_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Said once, counted always."""
     injection = Injection.of(WORDS)
     body = {"model": "m", "prompt": [1, 2]}
     for _ in range(2):
-        assert json.loads(injection.body(json.dumps(body).encode(), body))["logit_bias"] == {"5": 1, "9": -2}
+        assert json.loads(injection.body(json.dumps(body).encode(), body))["logit_bias"] == {
+            "5": 1,
+            "9": -2,
+        }
     assert injection.of_prompt is not None
     assert injection.of_prompt.unread == 2
     assert len(caplog.records) == 1
@@ -189,26 +228,49 @@ def test_batch_files_and_the_field_itself(tmp_path: Path) -> None:
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert apply_batch(tmp_path / "in.jsonl", tmp_path / "out.jsonl", WORDS).biased == 2
-    found = [json.loads(line)["body"]["logit_bias"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    found = [
+        json.loads(line)["body"]["logit_bias"]
+        for line in (tmp_path / "out.jsonl").read_text().splitlines()
+    ]
     assert found == [{"5": 4, "9": -2}, {"5": 1, "9": -2}]
     assert logit_bias(WORDS, messages=[{"role": "user", "content": "refund"}]) == {"5": 4, "9": -2}
     assert logit_bias(WORDS, "vllm", messages="hello") == {"5": 1, "9": 2}
     with pytest.raises(BiasError, match=r"depends on words; send it with apply\(\)"):
         logit_bias(WORDS)
-    whole = bias_on("words", [Feature(name="refund", bucket=bucket_of("refund"), values=(0.4, 1.7))], integers=True)
+    whole = bias_on(
+        "words",
+        [Feature(name="refund", bucket=bucket_of("refund"), values=(0.4, 1.7))],
+        integers=True,
+    )
     assert logit_bias(whole, messages="refund") == {"5": 1}
 
 
 def test_a_request_names_its_group(tmp_path: Path) -> None:
     """``blb_group`` sets the vector, through a client, a batch file and the field itself, and does not go over the wire."""
-    bias = bias_on("groups:desk", [Feature(name="sales", values=(2.0, 0.0)), Feature(name="help", values=(0.0, 3.0))])
+    bias = bias_on(
+        "groups:desk",
+        [Feature(name="sales", values=(2.0, 0.0)), Feature(name="help", values=(0.0, 3.0))],
+    )
     sent: list[dict[str, Any]] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         sent.append(json.loads(request.content))
-        return httpx2.Response(200, json={"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []})
+        return httpx2.Response(
+            200,
+            json={
+                "id": "1",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "m",
+                "choices": [],
+            },
+        )
 
-    plain = openai.OpenAI(api_key="k", base_url="http://x/v1", http_client=httpx2.Client(transport=httpx2.MockTransport(answer)))
+    plain = openai.OpenAI(
+        api_key="k",
+        base_url="http://x/v1",
+        http_client=httpx2.Client(transport=httpx2.MockTransport(answer)),
+    )
     messages: Any = [{"role": "user", "content": "hello"}]
     image: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     client = apply(plain, bias, on_conflict="add")
@@ -221,7 +283,12 @@ def test_a_request_names_its_group(tmp_path: Path) -> None:
         fields: Any = {} if own is None else {"logit_bias": own}
         body = {} if extra is None else {"blb_group": extra}
         client.chat.completions.create(model="m", messages=asked, extra_body=body, **fields)
-    assert [each["logit_bias"] for each in sent] == [{"5": 3, "9": -2}, {"5": 2, "9": 1}, {"5": 1, "9": -2}, {"5": 1, "9": -2}]
+    assert [each["logit_bias"] for each in sent] == [
+        {"5": 3, "9": -2},
+        {"5": 2, "9": 1},
+        {"5": 1, "9": -2},
+        {"5": 1, "9": -2},
+    ]
     assert not any("blb_group" in each for each in sent)
     assert logit_bias(bias, messages="x", group="sales") == {"5": 3, "9": -2}
     line: dict[str, Any] = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions"}
@@ -235,7 +302,9 @@ def test_a_request_names_its_group(tmp_path: Path) -> None:
     }
 
 
-def test_the_embedding_model_must_be_the_one_it_was_learned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedding_model_must_be_the_one_it_was_learned_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The vector of a known text tells it from another one; a text has one vector, whatever is asked beside it."""
     calls: list[list[str]] = []
 
@@ -257,7 +326,9 @@ def test_the_embedding_model_must_be_the_one_it_was_learned_with(monkeypatch: py
         other.at(Prompt.user("a"))  # type: ignore[union-attr]
 
 
-def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Other tasks of the loop go on; the server gets the bias of the prompt, also where the client was wrapped twice."""
 
     def slow(texts: list[str]) -> list[list[float]]:
@@ -271,13 +342,30 @@ def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(monkeypat
     def answer(request: httpx2.Request) -> httpx2.Response:
         assert int(request.headers["content-length"]) == len(request.content)
         bodies.append(json.loads(request.content))
-        return httpx2.Response(200, json={"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": []})
+        return httpx2.Response(
+            200,
+            json={
+                "id": "x",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "m",
+                "choices": [],
+            },
+        )
 
     async def ask() -> float:
         own = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
         plain = openai.AsyncOpenAI(api_key="k", base_url="http://127.0.0.1/v1", http_client=own)
-        client = apply(apply(plain, bias_on("embedding:some/model", rows, probe=(0.0, 1.0))), ROUTES, models=["other"])
-        asked = asyncio.ensure_future(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "refund"}]))
+        client = apply(
+            apply(plain, bias_on("embedding:some/model", rows, probe=(0.0, 1.0))),
+            ROUTES,
+            models=["other"],
+        )
+        asked = asyncio.ensure_future(
+            client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "refund"}]
+            )
+        )
         longest, last = 0.0, time.perf_counter()
         while not asked.done():
             await asyncio.sleep(0.005)
@@ -286,7 +374,13 @@ def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(monkeypat
         return longest
 
     assert asyncio.run(ask()) < 0.25
-    assert bodies == [{"messages": [{"role": "user", "content": "refund"}], "model": "m", "logit_bias": {"5": 4, "9": -1.2}}]
+    assert bodies == [
+        {
+            "messages": [{"role": "user", "content": "refund"}],
+            "model": "m",
+            "logit_bias": {"5": 4, "9": -1.2},
+        }
+    ]
 
 
 @pytest.mark.parametrize("text", ["a b " * 250_000, "\x00\x1b\ud800" * 1_000, "", "(" * 5_000])
@@ -296,7 +390,9 @@ def test_hostile_texts_are_read_in_bounded_time(text: str) -> None:
     for kind in ("words", "system-prompt", ROUTE):
         told = on(kind).counted(PromptText(text, text))
         assert all(name in range(BUCKETS) or isinstance(name, str) for name in told)
-    assert on("words").counted(PromptText(text)) == on("words").counted(PromptText(text[:MOST_READ]))
+    assert on("words").counted(PromptText(text)) == on("words").counted(
+        PromptText(text[:MOST_READ])
+    )
     assert time.perf_counter() - began < 2
 
 

@@ -22,8 +22,13 @@ ROOT = Path(__file__).parents[2]
 
 def test_no_password_in_the_command() -> None:
     """Whatever stands between :// and the last @ before the path is masked, as URL parsers read it."""
-    assert command_line(["fit", "--reward", "https://ada:p@ss@host/x"]) == "blb fit --reward 'https://[masked]@host/x'"
-    assert command_line(["--base-url=http://k@host/v1"]) == "blb '--base-url=http://[masked]@host/v1'"
+    assert (
+        command_line(["fit", "--reward", "https://ada:p@ss@host/x"])
+        == "blb fit --reward 'https://[masked]@host/x'"
+    )
+    assert (
+        command_line(["--base-url=http://k@host/v1"]) == "blb '--base-url=http://[masked]@host/v1'"
+    )
     assert command_line(["--baseline-prompt", "mail a@b.c"]) == "blb --baseline-prompt 'mail a@b.c'"
 
 
@@ -46,7 +51,10 @@ def test_what_a_file_gave_is_recorded() -> None:
 
 def test_the_version_is_that_of_the_distribution() -> None:
     """It stands in the package, where a checkout has it too, and every document names it."""
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"] == __version__
+    assert (
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+        == __version__
+    )
     assert provenance()["versions"]["blackbox-lb"] == __version__
 
 
@@ -62,10 +70,21 @@ def test_a_checkout_that_is_not_installed_collects(tmp_path: Path) -> None:
     hidden = "import importlib.metadata as m; assert not [*m.Distribution.discover(name='blackbox-lb')]\n"
     script = f"{hidden}from blackbox_lb.cli import main; main()"
     with ExactServer(ExactModel(12, 8, end=True)) as server:
-        words = ["--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data), "--reward", "length"]
+        words = [
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--data",
+            str(data),
+            "--reward",
+            "length",
+        ]
         more = ["--max-tokens", "8", "--samples-per-prompt", "1", "--out", str(out), "--quiet"]
         line = [sys.executable, "-S", "-c", script, "collect", *words, *more]
         where = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{others}"}
-        done = subprocess.run(line, env=where, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            line, env=where, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
     assert done.returncode == 0, done.stderr
     assert json.loads((out / "run.json").read_text())["runs"]["collect"]["version"] == __version__

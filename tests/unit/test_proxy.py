@@ -43,7 +43,9 @@ from tests.unit.proxy_upstream import (
 )
 from tests.unit.test_phase_requests import Host, forced
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
 
@@ -54,7 +56,9 @@ def chunk(piece: bytes) -> bytes:
 
 def sdk(port: int, **options: Any) -> OpenAI:
     """The official client, through the proxy."""
-    return OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="sk-caller", max_retries=0, **options)
+    return OpenAI(
+        base_url=f"http://127.0.0.1:{port}/v1", api_key="sk-caller", max_retries=0, **options
+    )
 
 
 def error_of(answer: tuple[str, Any, bytes]) -> tuple[int, str, str]:
@@ -75,7 +79,13 @@ def test_a_request_arrives_as_it_was_sent() -> None:
         exchange(port, request("/v1/files/%2e%41", None, method="GET"))
     first, second = origin.arrived
     host = origin.address.removeprefix("http://")
-    kept = [("Authorization", "Bearer sk-1"), ("api-key", "sk-2"), ("X-Own", "1"), ("X-Own", "2"), ("Cookie", "a=b")]
+    kept = [
+        ("Authorization", "Bearer sk-1"),
+        ("api-key", "sk-2"),
+        ("X-Own", "1"),
+        ("X-Own", "2"),
+        ("Cookie", "a=b"),
+    ]
     assert first.line == "POST /v1/embeddings?key=a%2Fb&x HTTP/1.1"
     rest = [("Content-Type", "application/json"), ("Content-Length", "10")]
     assert first.fields == [("Host", host), *kept, ("X-Umlaut", "h\u00c3\u00a9"), *rest]
@@ -86,19 +96,37 @@ def test_a_request_arrives_as_it_was_sent() -> None:
 def test_an_answer_arrives_as_it_was_given() -> None:
     """Status, reason, repeated headers and compressed bytes pass untouched, and no cookie stays for the next client."""
     packed = gzip.compress(ANSWER)
-    fields = ["Set-Cookie: a=1", "Set-Cookie: b=2; Path=/", "Content-Encoding: gzip", "Server: up", "Date: then"]
+    fields = [
+        "Set-Cookie: a=1",
+        "Set-Cookie: b=2; Path=/",
+        "Content-Encoding: gzip",
+        "Server: up",
+        "Date: then",
+    ]
     fields += ["Connection: X-Hop", "X-Hop: 1"]
     with proxied(plain("418 Short And Stout", packed, *fields)) as (origin, port, _):
         status, headers, body = exchange(port, request())
         exchange(port, request())
     assert (status, body) == ("HTTP/1.1 418 Short And Stout", packed)
-    expected = [("Content-Type", "application/json"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2; Path=/")]
-    expected += [("Content-Encoding", "gzip"), ("Server", "up"), ("Date", "then"), ("Content-Length", str(len(packed)))]
+    expected = [
+        ("Content-Type", "application/json"),
+        ("Set-Cookie", "a=1"),
+        ("Set-Cookie", "b=2; Path=/"),
+    ]
+    expected += [
+        ("Content-Encoding", "gzip"),
+        ("Server", "up"),
+        ("Date", "then"),
+        ("Content-Length", str(len(packed))),
+    ]
     assert headers == [*expected, (HEADER, "m")]
     assert "cookie" not in origin.arrived[1].headers
 
 
-@pytest.mark.parametrize(("status", "method"), [("200 OK", "HEAD"), ("204 No Content", "DELETE"), ("304 Not Modified", "GET")])
+@pytest.mark.parametrize(
+    ("status", "method"),
+    [("200 OK", "HEAD"), ("204 No Content", "DELETE"), ("304 Not Modified", "GET")],
+)
 def test_answers_without_a_body(status: str, method: str) -> None:
     """They end where they should: the connection takes the next request."""
 
@@ -106,7 +134,11 @@ def test_answers_without_a_body(status: str, method: str) -> None:
         length = b"Content-Length: 5\r\n" if method == "HEAD" else b""
         connection.sendall(f"HTTP/1.1 {status}\r\nETag: x\r\n".encode() + length + b"\r\n")
 
-    with proxied(answer) as (_, port, _), connect(port) as connection, connection.makefile("rb") as reader:
+    with (
+        proxied(answer) as (_, port, _),
+        connect(port) as connection,
+        connection.makefile("rb") as reader,
+    ):
         for _ in range(2):
             connection.sendall(request("/v1/files", None, method=method))
             line, fields, body = answer_of(reader, head=True)
@@ -124,10 +156,21 @@ def test_the_bias_arrives_once_and_exactly() -> None:
         client.chat.completions.create(model="m@short", messages=MESSAGES)
         client.completions.create(model="m", prompt="x")
         client.chat.completions.create(model="other", messages=MESSAGES)
-    assert [seen.json.get("logit_bias") for seen in origin.arrived] == [SENT, {"1": 0.5}, SENT, None]
+    assert [seen.json.get("logit_bias") for seen in origin.arrived] == [
+        SENT,
+        {"1": 0.5},
+        SENT,
+        None,
+    ]
     assert [seen.json["model"] for seen in origin.arrived] == ["m", "m", "m", "other"]
     assert {seen.headers["authorization"] for seen in origin.arrived} == {"Bearer sk-caller"}
-    assert proxy.health["requests"] == {"biased": 3, "unbiased": 1, "refused": 0, "failed": 0, "other": 0}
+    assert proxy.health["requests"] == {
+        "biased": 3,
+        "unbiased": 1,
+        "refused": 0,
+        "failed": 0,
+        "other": 0,
+    }
 
 
 def test_a_stream_is_not_delayed_or_merged() -> None:
@@ -142,7 +185,11 @@ def test_a_stream_is_not_delayed_or_merged() -> None:
             assert arrived.acquire(timeout=5)
         connection.sendall(chunk(b"data: a\n\n") + chunk(b"data: b\n\n") + chunk(b""))
 
-    with proxied(answer) as (_, port, _), connect(port) as connection, connection.makefile("rb") as reader:
+    with (
+        proxied(answer) as (_, port, _),
+        connect(port) as connection,
+        connection.makefile("rb") as reader,
+    ):
         connection.sendall(request())
         while reader.readline().strip():
             pass
@@ -157,7 +204,8 @@ def test_the_sdk_streams_through_it() -> None:
     """The events of the official client's stream."""
     delta = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "m"}
     events = [
-        b"data: %s\n\n" % json.dumps({**delta, "choices": [{"index": 0, "delta": {"content": text}}]}).encode()
+        b"data: %s\n\n"
+        % json.dumps({**delta, "choices": [{"index": 0, "delta": {"content": text}}]}).encode()
         for text in ("a", "h\u00e9", "c")
     ]
 
@@ -177,7 +225,11 @@ def test_bodies_in_chunks_are_read() -> None:
         exchange(port, head + chunk(b'{"mod') + chunk(b'el":"m"}') + chunk(b""))
         with connect(port) as connection, connection.makefile("rb") as reader:
             body = b'{"model":"m"}'
-            connection.sendall(request("/v1/completions", None, "Expect: 100-continue", f"Content-Length: {len(body)}"))
+            connection.sendall(
+                request(
+                    "/v1/completions", None, "Expect: 100-continue", f"Content-Length: {len(body)}"
+                )
+            )
             assert reader.readline() + reader.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
             connection.sendall(body)
             assert answer_of(reader)[0] == "HTTP/1.1 200 OK"
@@ -195,7 +247,11 @@ def test_larger_bodies_are_refused(chunked: bool) -> None:
             content = b'{"model":"m"}'.ljust(size)
             sent = request(body=content)
             if chunked:
-                sent = request("/v1/completions", None, "Transfer-Encoding: chunked") + chunk(content) + chunk(b"")
+                sent = (
+                    request("/v1/completions", None, "Transfer-Encoding: chunked")
+                    + chunk(content)
+                    + chunk(b"")
+                )
             answer = exchange(port, sent)
             assert int(answer[0].split()[1]) == status
     assert error_of(answer)[1] == "request_too_large"
@@ -224,7 +280,9 @@ def test_compressed_bodies_are_refused_where_a_bias_belongs() -> None:
         answer = exchange(port, request("/v1/chat/completions", packed, "Content-Encoding: gzip"))
         exchange(port, request("/v1/embeddings", packed, "Content-Encoding: gzip"))
     assert error_of(answer)[:2] == (415, "compressed_body")
-    assert [(seen.body, seen.headers["content-encoding"]) for seen in origin.arrived] == [(packed, "gzip")]
+    assert [(seen.body, seen.headers["content-encoding"]) for seen in origin.arrived] == [
+        (packed, "gzip")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -255,11 +313,16 @@ def test_hosts_and_forwarding_headers_steer_nothing() -> None:
         sent = request("/v1/models", None, "X-Forwarded-Host: evil.example", method="GET")
         exchange(port, sent.replace(b"localhost", b"evil.example"))
         exchange(port, request("//evil.example/v1/models", None, method="GET"))
-    assert {seen.headers["host"] for seen in origin.arrived} == {origin.address.removeprefix("http://")}
+    assert {seen.headers["host"] for seen in origin.arrived} == {
+        origin.address.removeprefix("http://")
+    }
     assert origin.arrived[1].line == "GET //evil.example/v1/models HTTP/1.1"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80", "localhost.evil"])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80", "localhost.evil"],
+)
 def test_another_machines_name_is_refused(host: str) -> None:
     """A page that lets its own name point to this machine reaches no upstream, not even the list of what is applied."""
     with proxied(plain()) as (origin, port, _):
@@ -271,7 +334,9 @@ def test_another_machines_name_is_refused(host: str) -> None:
     assert not origin.arrived
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "127.8.0.1", "[::1]:80", "[::1]", ""])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "127.8.0.1", "[::1]:80", "[::1]", ""]
+)
 def test_this_machines_names_are_taken(host: str) -> None:
     """Whatever a client here calls it by; HTTP/1.0 clients call it nothing."""
     with proxied(plain()) as (origin, port, _):
@@ -281,7 +346,11 @@ def test_this_machines_names_are_taken(host: str) -> None:
 
 def test_redirects_are_not_followed() -> None:
     """Another request's redirect passes as it is; a biased one's is an error, as the client would follow it unbiased."""
-    with proxied(plain("307 Temporary Redirect", b"", "Location: http://evil.example/")) as (origin, port, _):
+    with proxied(plain("307 Temporary Redirect", b"", "Location: http://evil.example/")) as (
+        origin,
+        port,
+        _,
+    ):
         status, headers, _ = exchange(port, request("/v1/embeddings"))
         answer = exchange(port, request())
     assert status == "HTTP/1.1 307 Temporary Redirect"
@@ -295,7 +364,9 @@ def test_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with running(proxy_for(f"http://127.0.0.1:{port}/v1")) as proxy_port:
-        status, code, message = error_of(exchange(proxy_port, request("/v1/completions?key=sk-query")))
+        status, code, message = error_of(
+            exchange(proxy_port, request("/v1/completions?key=sk-query"))
+        )
     assert (status, code) == (502, "upstream_unreachable")
     assert f"http://127.0.0.1:{port}/v1" in message
     assert "--upstream" in message
@@ -319,12 +390,18 @@ def test_silence_ends_in_504() -> None:
 
 def test_an_upstream_that_hangs_up_is_502() -> None:
     """Before its answer began."""
-    with proxied(lambda arrived, connection: connection.shutdown(socket.SHUT_RDWR)) as (origin, port, _):
+    with proxied(lambda arrived, connection: connection.shutdown(socket.SHUT_RDWR)) as (
+        origin,
+        port,
+        _,
+    ):
         assert error_of(exchange(port, request()))[:2] == (502, "upstream_unreachable")
     assert len(origin.arrived) == 1
 
 
-@pytest.mark.parametrize("head", [CHUNKED + chunk(b"data: 1\n\n"), b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n12345"])
+@pytest.mark.parametrize(
+    "head", [CHUNKED + chunk(b"data: 1\n\n"), b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n12345"]
+)
 def test_a_broken_answer_stays_broken(head: bytes) -> None:
     """An answer without its end reaches the client without its end, not as a shorter whole one."""
 
@@ -386,7 +463,11 @@ def connecting(answer: Any, grace: float) -> Iterator[socket.socket]:
 
 def test_connections_to_the_upstream_are_kept() -> None:
     """Requests one after another use one connection."""
-    with proxied(plain()) as (origin, port, _), connect(port) as connection, connection.makefile("rb") as reader:
+    with (
+        proxied(plain()) as (origin, port, _),
+        connect(port) as connection,
+        connection.makefile("rb") as reader,
+    ):
         for _ in range(5):
             connection.sendall(request())
             answer_of(reader)
@@ -401,7 +482,9 @@ def test_two_hundred_requests_at_once_are_kept_apart() -> None:
     def echo(arrived: Arrived, connection: socket.socket) -> None:
         everybody.wait(30)
         body = arrived.json
-        text = json.dumps([body["messages"], arrived.headers["x-caller"], body.get("logit_bias")]).encode()
+        text = json.dumps(
+            [body["messages"], arrived.headers["x-caller"], body.get("logit_bias")]
+        ).encode()
         if not body["stream"]:
             return plain(body=text)(arrived, connection)
         connection.sendall(CHUNKED)
@@ -420,7 +503,13 @@ def test_two_hundred_requests_at_once_are_kept_apart() -> None:
     with proxied(echo, *served) as (origin, port, proxy), ThreadPoolExecutor(200) as pool:
         list(pool.map(ask, range(200)))
     assert len(origin.arrived) == 200
-    assert proxy.health["requests"] == {"biased": 150, "unbiased": 50, "refused": 0, "failed": 0, "other": 0}
+    assert proxy.health["requests"] == {
+        "biased": 150,
+        "unbiased": 50,
+        "refused": 0,
+        "failed": 0,
+        "other": 0,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -473,7 +562,10 @@ def models(*listed: dict[str, Any]) -> Any:
 def test_models_are_the_upstreams_and_the_aliases() -> None:
     """An alias has what the upstream says of its model; the list is asked for with the caller's key."""
     model = {"id": "m", "object": "model", "created": 5, "owned_by": "up", "max_model_len": 99}
-    listed = {**model, "aliases": ["m"]}  # llama.cpp's other names of its model, none of them biased
+    listed = {
+        **model,
+        "aliases": ["m"],
+    }  # llama.cpp's other names of its model, none of them biased
     with proxied(models(listed), bias("m"), ("short", bias("m"))) as (origin, port, _):
         client = sdk(port)
         assert [row.id for row in client.models.list()] == ["m", "m@short"]
@@ -489,7 +581,9 @@ def test_models_are_the_upstreams_and_the_aliases() -> None:
     assert origin.arrived[0].headers["authorization"] == "Bearer sk-caller"
 
 
-@pytest.mark.parametrize("answer", [plain("404 Not Found", b"{}"), plain(body=b"<html>"), plain(body=b'{"data": 1}')])
+@pytest.mark.parametrize(
+    "answer", [plain("404 Not Found", b"{}"), plain(body=b"<html>"), plain(body=b'{"data": 1}')]
+)
 def test_aliases_are_listed_without_a_list(answer: Any) -> None:
     """An upstream without the route leaves the names that are known here."""
     with proxied(answer, bias("m"), ("short", bias("m"))) as (_, port, _):
@@ -516,11 +610,16 @@ def test_health_is_answered_here() -> None:
         exchange(port, request("/v1/health", None, method="GET"))
     assert health["status"] == "ok"
     assert health["upstream"] == f"{origin.address}/v1"
-    assert [(row["name"], row["entries"], row["status"], row["requests"]) for row in health["biases"]] == [
+    assert [
+        (row["name"], row["entries"], row["status"], row["requests"]) for row in health["biases"]
+    ] == [
         ("m", len(VALUES), "UNVERIFIED", 0),
         ("m@short", len(VALUES), "UNVERIFIED", 1),
     ]
-    assert [seen.line.split()[1] for seen in origin.arrived] == ["/v1/chat/completions", "/v1/health"]
+    assert [seen.line.split()[1] for seen in origin.arrived] == [
+        "/v1/chat/completions",
+        "/v1/health",
+    ]
 
 
 def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,7 +629,10 @@ def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delenv("no_proxy", raising=False)
         with running(proxy_for("http://upstream.example:81/v1")) as port:
             assert exchange(port, request())[2] == ANSWER
-        assert gateway.arrived[0].line == "POST http://upstream.example:81/v1/chat/completions HTTP/1.1"
+        assert (
+            gateway.arrived[0].line
+            == "POST http://upstream.example:81/v1/chat/completions HTTP/1.1"
+        )
     monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
     with pytest.raises(InputError, match="socks5 proxy server"):
         proxy_for("http://upstream.example:81/v1")
@@ -543,18 +645,29 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
 
     def answer(arrived: Arrived, connection: socket.socket) -> None:
         assert arrived.headers["accept-encoding"] == "identity"
-        found = host.handle(httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body))
-        plain(f"{found.status_code} said", found.content, f"Content-Type: {found.headers['content-type']}")(arrived, connection)
+        found = host.handle(
+            httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body)
+        )
+        plain(
+            f"{found.status_code} said",
+            found.content,
+            f"Content-Type: {found.headers['content-type']}",
+        )(arrived, connection)
 
     phased = PhasedRequests.of(forced(), None, "raise", False)
     injection = Injection.of(forced())
     common: dict[str, Any] = {"model": "m@short", "messages": MESSAGES, "max_tokens": 3}
     with Origin(answer).running() as origin, ExitStack() as stack:
-        proxy = proxy_for(origin.address + "/v1", ServedBias("m", "short", forced(), injection, phased))
+        proxy = proxy_for(
+            origin.address + "/v1", ServedBias("m", "short", forced(), injection, phased)
+        )
         with running(proxy) as port:
             client = stack.enter_context(sdk(port))
             raw = client.chat.completions.with_raw_response.create(**common)
-            assert (raw.parse().choices[0].message.content, raw.headers[HEADER]) == (" b c c", "m@short")
+            assert (raw.parse().choices[0].message.content, raw.headers[HEADER]) == (
+                " b c c",
+                "m@short",
+            )
             for _ in range(2):
                 events = list(client.chat.completions.create(**common, stream=True))
                 assert "".join(event.choices[0].delta.content or "" for event in events) == " b c c"
@@ -566,7 +679,10 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             host.refusals = {len(host.bodies) + 1: 503, len(host.bodies) + 2: 503}
             seen = list[str]()
             with pytest.raises(openai.APIError, match="not now"):
-                seen.extend(event.choices[0].delta.content or "" for event in client.chat.completions.create(**common, stream=True))
+                seen.extend(
+                    event.choices[0].delta.content or ""
+                    for event in client.chat.completions.create(**common, stream=True)
+                )
             host.refusals = {len(host.bodies): 503}
             with pytest.raises(openai.InternalServerError, match="not now"):
                 client.chat.completions.create(**common)

@@ -20,7 +20,17 @@ from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands.using.proxy import _started
-from tests.unit.proxy_upstream import Arrived, Origin, answer_of, bias, connect, exchange, plain, proxy_for, request
+from tests.unit.proxy_upstream import (
+    Arrived,
+    Origin,
+    answer_of,
+    bias,
+    connect,
+    exchange,
+    plain,
+    proxy_for,
+    request,
+)
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -33,7 +43,9 @@ def bias_file(tmp_path: Path) -> str:
 
 
 @contextmanager
-def started(bias_file: str, origin: Origin, *options: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
+def started(
+    bias_file: str, origin: Origin, *options: str
+) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
     """The real command as a process: (process, port, its first line)."""
     line = [sys.executable, "-m", "blackbox_lb", "proxy", "--port", "0", "--bias", bias_file]
     line += ["--upstream", f"{origin.address}/v1", *options]
@@ -57,7 +69,10 @@ def run(*options: str) -> Result:
 def test_one_line_says_what_is_applied(bias_file: str) -> None:
     """Address, upstream, each name with its number of entries and whether it was shown to help."""
     second = ("--bias", f"short={bias_file}")
-    with Origin(plain()).running() as origin, started(bias_file, origin, *second) as (process, port, first):
+    with (
+        Origin(plain()).running() as origin,
+        started(bias_file, origin, *second) as (process, port, first),
+    ):
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=10)
     assert first == (
@@ -125,7 +140,10 @@ def test_a_stream_that_outlasts_the_grace_is_cut(bias_file: str) -> None:
         connection.sendall(CHUNKED + b"1\r\na\r\n")
         end.wait(20)
 
-    with Origin(answer).running() as origin, started(bias_file, origin, "--grace", "0.2") as (process, port, _):
+    with (
+        Origin(answer).running() as origin,
+        started(bias_file, origin, "--grace", "0.2") as (process, port, _),
+    ):
         with connect(port) as connection, connection.makefile("rb") as reader:
             connection.sendall(request())
             assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -179,7 +197,8 @@ def test_a_port_in_use_is_told(bias_file: str) -> None:
         done = run("--bias", bias_file, "--upstream", "http://127.0.0.1:1/v1", "--port", str(port))
     assert done.exit_code == 2
     assert re.fullmatch(
-        rf"Error: cannot listen on 127\.0\.0\.1:{port} \(.*in use.*\); choose another --host or --port\n", done.stderr
+        rf"Error: cannot listen on 127\.0\.0\.1:{port} \(.*in use.*\); choose another --host or --port\n",
+        done.stderr,
     )
 
 
@@ -199,7 +218,10 @@ def test_its_own_address_is_no_upstream(bias_file: str, host: str) -> None:
         (["--bias", "B", "--bias", "B", "--upstream", "http://h/v1"], "two biases for 'm'"),
         (["--bias", "B", "--upstream", "http://h/v1", "--model", ""], "--model '' names no model"),
         (["--bias", "B", "--upstream", "h:1"], "--upstream is no http or https address"),
-        (["--bias", "B", "--upstream", "http://h/v1", "--provider", "openai"], "openai takes whole numbers"),
+        (
+            ["--bias", "B", "--upstream", "http://h/v1", "--provider", "openai"],
+            "openai takes whole numbers",
+        ),
     ],
 )
 def test_wrong_options_are_one_sentence(bias_file: str, options: list[str], said: str) -> None:
@@ -210,7 +232,10 @@ def test_wrong_options_are_one_sentence(bias_file: str, options: list[str], said
     assert said in done.stderr
 
 
-@pytest.mark.parametrize(("host", "warned"), [("127.0.0.2", False), ("::1", False), ("0.0.0.0", True), ("10.0.0.1", True)])
+@pytest.mark.parametrize(
+    ("host", "warned"),
+    [("127.0.0.2", False), ("::1", False), ("0.0.0.0", True), ("10.0.0.1", True)],
+)
 def test_other_networks_are_warned_of(host: str, warned: bool) -> None:
     """Whoever listens beyond loopback is told that there is no authentication."""
 
@@ -227,5 +252,7 @@ def test_the_command_starts_light() -> None:
         "import json, sys, blackbox_lb.cli.commands.using.proxy, blackbox_lb.deploy.proxy.server;"
         "print(json.dumps([m for m in ('scipy', 'openai', 'blackbox_lb.estimate') if m in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == []

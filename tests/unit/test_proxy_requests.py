@@ -26,7 +26,9 @@ def served(model: str, alias: str | None = None, on_conflict: Any = "raise") -> 
     return ServedBias(model, alias, bias(model), Injection(VALUES, on_conflict))
 
 
-NAMES = ServedNames([served("gpt"), served("gpt", "short"), served("gpt", "polite"), served("org/m@1", "short")])
+NAMES = ServedNames(
+    [served("gpt"), served("gpt", "short"), served("gpt", "polite"), served("org/m@1", "short")]
+)
 
 
 def body(**members: object) -> bytes:
@@ -35,7 +37,8 @@ def body(**members: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "alias"), [("gpt", "gpt", None), ("gpt@short", "gpt", "short"), ("org/m@1@short", "org/m@1", "short")]
+    ("name", "model", "alias"),
+    [("gpt", "gpt", None), ("gpt@short", "gpt", "short"), ("org/m@1@short", "org/m@1", "short")],
 )
 def test_a_name_chooses_its_bias(name: str, model: str, alias: str | None) -> None:
     """The plain name of a model, or MODEL@ALIAS, even where the model's own name holds an @."""
@@ -44,16 +47,22 @@ def test_a_name_chooses_its_bias(name: str, model: str, alias: str | None) -> No
     assert (chosen.model, chosen.alias, chosen.name) == (model, alias, name)
 
 
-@pytest.mark.parametrize("name", ["gpt-4", "@cf/meta/llama", "claude@2026", "org/m@1", "", None, 3, ["gpt"]])
+@pytest.mark.parametrize(
+    "name", ["gpt-4", "@cf/meta/llama", "claude@2026", "org/m@1", "", None, 3, ["gpt"]]
+)
 def test_other_models_have_none(name: object) -> None:
     """A name that shares neither model nor alias with a bias is another model, which may hold an @ too."""
     assert NAMES.choose(name) is None
 
 
-@pytest.mark.parametrize("name", ["gpt@shrt", "gpt@", "gtp@short", "org/m@1@polite", "gpt@short@short"])
+@pytest.mark.parametrize(
+    "name", ["gpt@shrt", "gpt@", "gtp@short", "org/m@1@polite", "gpt@short@short"]
+)
 def test_an_unknown_alias_is_not_found(name: str) -> None:
     """A typing error in model or alias is answered with the names that exist, never sent on without the bias."""
-    with pytest.raises(ErrorAnswer, match="'gpt', 'gpt@polite', 'gpt@short', 'org/m@1@short'") as error:
+    with pytest.raises(
+        ErrorAnswer, match="'gpt', 'gpt@polite', 'gpt@short', 'org/m@1@short'"
+    ) as error:
         NAMES.choose(name)
     assert (error.value.status, error.value.code) == (404, "model_not_found")
 
@@ -71,7 +80,9 @@ def test_arguments_name_files_and_aliases(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "r" / "a=b").mkdir(parents=True)
     for path in ("b.json", "r/a=b/b.json", "x=y.json"):
         bias().save(tmp_path / path)
-    rows = load_served(["b.json", "v1.short-2=b.json", "r/a=b/b.json", "./x=y.json", "z=./x=y.json"])
+    rows = load_served(
+        ["b.json", "v1.short-2=b.json", "r/a=b/b.json", "./x=y.json", "z=./x=y.json"]
+    )
     assert [row.alias for row in rows] == [None, "v1.short-2", None, None, "z"]
     assert load_served(["b.json"], models=["one", "two"])[1].name == "two"
     with pytest.raises(InputError, match="alias 'a b' is none"):
@@ -136,7 +147,9 @@ def test_no_target_reaches_another_host(target: str) -> None:
         return
     assert (url.scheme, url.host, url.port, url.user) == ("http", "host.example", 8000, None)
     assert url.raw_path.startswith("/team/")
-    assert url.raw_path_qs == url.raw_path + ("" if not url.raw_query_string else f"?{url.raw_query_string}")
+    assert url.raw_path_qs == url.raw_path + (
+        "" if not url.raw_query_string else f"?{url.raw_query_string}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,16 +176,22 @@ def test_a_plain_name_keeps_every_byte() -> None:
 
 def test_an_alias_becomes_its_model() -> None:
     """Only ``model`` changes beside the bias; a prompt that holds the same words does not."""
-    content = body(model="gpt@short", messages=[{"role": "user", "content": '"model": "gpt@short"'}], x=1e-7)
+    content = body(
+        model="gpt@short", messages=[{"role": "user", "content": '"model": "gpt@short"'}], x=1e-7
+    )
     edit = Rule(NAMES).edit(CHAT, content)
     assert json.loads(edit.content) == {**json.loads(content), "model": "gpt", "logit_bias": SENT}
 
 
-@pytest.mark.parametrize(("spelled", "inside"), [("gpt@short", True), ("gpt%40short", False), ("gpt", False)])
+@pytest.mark.parametrize(
+    ("spelled", "inside"), [("gpt@short", True), ("gpt%40short", False), ("gpt", False)]
+)
 def test_azure_names_the_model_in_the_path(spelled: str, inside: bool) -> None:
     """A deployment in the path counts where the body names no model, and an alias leaves the path too."""
     content = body(model="gpt@short") if inside else body(messages=[])
-    edit = Rule(NAMES).edit(f"/openai/deployments/{spelled}/chat/completions?api-version=1", content)
+    edit = Rule(NAMES).edit(
+        f"/openai/deployments/{spelled}/chat/completions?api-version=1", content
+    )
     assert edit.target == "/openai/deployments/gpt/chat/completions?api-version=1"
     sent = json.loads(edit.content)
     assert sent["logit_bias"] == SENT
@@ -189,7 +208,10 @@ def test_azure_goes_by_the_deployment(deployment: str, model: str | None) -> Non
     assert json.loads(edit.content) == {"model": model, "logit_bias": SENT}
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'"gpt"', b"\xff", b'\xef\xbb\xbf{"model":"gpt"}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1]", b'"gpt"', b"\xff", b'\xef\xbb\xbf{"model":"gpt"}', b"[" * 100_000],
+)
 def test_a_body_that_cannot_be_read_is_refused(content: bytes) -> None:
     """It could reach a lenient upstream without its bias."""
     with pytest.raises(ErrorAnswer, match="no JSON object") as error:
@@ -201,7 +223,9 @@ def test_other_models_pass_or_raise() -> None:
     """Unbiased models go on byte for byte, or are refused with the names that are biased."""
     content = body(model="other")
     assert Rule(NAMES).edit(CHAT, content).content is content
-    with pytest.raises(ErrorAnswer, match=r"'gpt@polite'.* but the request is for 'other'") as error:
+    with pytest.raises(
+        ErrorAnswer, match=r"'gpt@polite'.* but the request is for 'other'"
+    ) as error:
         Rule(NAMES, "raise").edit(CHAT, content)
     assert (error.value.status, error.value.code) == (400, "model_not_biased")
 
@@ -214,11 +238,16 @@ def test_responses_are_refused_for_a_biased_model() -> None:
     assert Rule(NAMES).edit("/v1/responses", body(model="other")).served is None
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("ours", SENT), ("theirs", {"7": 1, "9": 2}), ("add", {**SENT, "7": 2.25, "9": 2})])
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("ours", SENT), ("theirs", {"7": 1, "9": 2}), ("add", {**SENT, "7": 2.25, "9": 2})],
+)
 def test_a_bias_of_the_requests_own(rule: Any, expected: dict[str, float]) -> None:
     """The rule for conflicts is the same as that of ``apply``."""
     names = ServedNames([served("gpt", on_conflict=rule)])
-    sent = json.loads(Rule(names).edit(CHAT, body(model="gpt", logit_bias={"7": 1, "9": 2})).content)
+    sent = json.loads(
+        Rule(names).edit(CHAT, body(model="gpt", logit_bias={"7": 1, "9": 2})).content
+    )
     assert sent["logit_bias"] == expected
 
 
@@ -226,7 +255,10 @@ def test_where_the_caller_keeps_its_own_no_bias_is_claimed() -> None:
     """Under "theirs" the answer must not say, nor the counts, that ours was added; without a conflict it is."""
     rule = Rule(ServedNames([served("gpt", "short", on_conflict="theirs")]))
     edit = rule.edit(CHAT, body(model="gpt@short", logit_bias={"7": 1}))
-    assert (json.loads(edit.content), edit.served) == ({"model": "gpt", "logit_bias": {"7": 1}}, None)
+    assert (json.loads(edit.content), edit.served) == (
+        {"model": "gpt", "logit_bias": {"7": 1}},
+        None,
+    )
     assert rule.edit(CHAT, body(model="gpt@short")).served is not None
 
 
@@ -259,5 +291,7 @@ def test_only_requests_that_sample_are_read(method: str, path: str, applies: boo
 def test_error_bodies_have_openais_shape() -> None:
     """The four members of its error object, and a type by status."""
     answer = ErrorAnswer(404, "no", code="c", param="model")
-    assert json.loads(answer.body) == {"error": {"message": "no", "type": "invalid_request_error", "param": "model", "code": "c"}}
+    assert json.loads(answer.body) == {
+        "error": {"message": "no", "type": "invalid_request_error", "param": "model", "code": "c"}
+    }
     assert ErrorAnswer(502, "no", code="c").document["error"]["type"] == "server_error"

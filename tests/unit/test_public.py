@@ -74,7 +74,11 @@ def test_the_docstring_of_errors_draws_the_tree_that_is_there() -> None:
         name = line.split("──")[1].split()[0]
         found[name] = parents[depth - 1]
         parents[depth] = name
-    actual = {name: getattr(errors, name).__bases__[0].__name__ for name in errors.__all__ if name != "BlbError"}
+    actual = {
+        name: getattr(errors, name).__bases__[0].__name__
+        for name in errors.__all__
+        if name != "BlbError"
+    }
     assert found == actual
 
 

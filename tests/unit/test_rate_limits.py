@@ -15,7 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.api.transport.rate_limits import OPENAI_HEADERS, Budgets, parse_duration, retry_after
+from blackbox_lb.api.transport.rate_limits import (
+    OPENAI_HEADERS,
+    Budgets,
+    parse_duration,
+    retry_after,
+)
 from blackbox_lb.errors import ProfileError
 
 FIREWORKS_HEADERS = {
@@ -25,13 +30,21 @@ FIREWORKS_HEADERS = {
 same = settings(deadline=None, derandomize=True)
 amounts = st.integers(0, 10**6)
 moments = st.floats(0, 1e5)
-texts = st.text(max_size=12) | st.integers(-3, 10**7).map(str) | st.sampled_from(["-1", "1s", "6m0s", "nan", "inf", "1e5"])
-header_sets = st.dictionaries(st.sampled_from([*OPENAI_HEADERS.values(), "retry-after", "Date"]), texts, max_size=8)
+texts = (
+    st.text(max_size=12)
+    | st.integers(-3, 10**7).map(str)
+    | st.sampled_from(["-1", "1s", "6m0s", "nan", "inf", "1e5"])
+)
+header_sets = st.dictionaries(
+    st.sampled_from([*OPENAI_HEADERS.values(), "retry-after", "Date"]), texts, max_size=8
+)
 
 
 def told(**facts: object) -> dict[str, str]:
     """Response headers: ``remaining_tokens=5`` is ``x-ratelimit-remaining-tokens: 5``."""
-    return {f"X-RateLimit-{name.replace('_', '-').title()}": str(value) for name, value in facts.items()}
+    return {
+        f"X-RateLimit-{name.replace('_', '-').title()}": str(value) for name, value in facts.items()
+    }
 
 
 def minute(limit: int, remaining: float) -> dict[str, str]:
@@ -65,7 +78,24 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "s", "-1s", "-5", "nan", "inf", "1e3", "1_000", "3s2m", "5 s", "1 2", "soon", "٣s", "9" * 400]
+    "text",
+    [
+        "",
+        " ",
+        "s",
+        "-1s",
+        "-5",
+        "nan",
+        "inf",
+        "1e3",
+        "1_000",
+        "3s2m",
+        "5 s",
+        "1 2",
+        "soon",
+        "٣s",
+        "9" * 400,
+    ],
 )
 def test_no_durations(text: str) -> None:
     """Nonsense is None, never an exception and never a wrong number."""
@@ -77,7 +107,9 @@ def test_no_durations(text: str) -> None:
 def test_durations_add_up(hours: int, minutes: int, seconds: int, milliseconds: int) -> None:
     """The parts of a duration are summed."""
     text = f"{hours}h{minutes}m{seconds}s{milliseconds}ms"
-    assert parse_duration(text) == pytest.approx(3600 * hours + 60 * minutes + seconds + milliseconds / 1000)
+    assert parse_duration(text) == pytest.approx(
+        3600 * hours + 60 * minutes + seconds + milliseconds / 1000
+    )
 
 
 NOON = datetime(2025, 12, 30, 12, 0, 0, tzinfo=UTC)
@@ -112,7 +144,10 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
 
 def test_a_date_counts_from_the_servers_own_clock() -> None:
     """A clock that is wrong on either side does no harm where the answer is dated."""
-    dates = {"Date": "Tue, 30 Dec 2025 18:32:09 GMT", "Retry-After": "Tue, 30 Dec 2025 18:32:29 GMT"}
+    dates = {
+        "Date": "Tue, 30 Dec 2025 18:32:09 GMT",
+        "Retry-After": "Tue, 30 Dec 2025 18:32:29 GMT",
+    }
     assert retry_after(dates) == 20
     del dates["Date"]
     assert retry_after(dates) is None, "that day has passed"
@@ -144,7 +179,13 @@ def emptied(headers: dict[str, str]) -> Budgets:
         (told(limit_requests=30000, remaining_requests=29999, reset_requests="2ms"), 60 / 30000),
         # Azure: bare milliseconds, and the length of the window.
         (
-            told(limit_requests=120, remaining_requests=119, reset_requests="500", renewalperiod_requests=60, limit_tokens=120_000),
+            told(
+                limit_requests=120,
+                remaining_requests=119,
+                reset_requests="500",
+                renewalperiod_requests=60,
+                limit_tokens=120_000,
+            ),
             60 / 120,
         ),
         (told(limit_requests=120, remaining_requests=119, reset_requests="500"), 60 / 120),
@@ -157,7 +198,10 @@ def emptied(headers: dict[str, str]) -> Budgets:
         (told(limit_requests=14_400, remaining_requests=14_370, reset_requests="2m59.56s"), 5.985),
         # OpenAI's documentation: consistent for requests, and no possible window for tokens.
         (told(limit_requests=60, remaining_requests=59, reset_requests="1s"), 1),
-        (told(limit_requests=150_000, remaining_requests=149_984, reset_requests="6m0s"), 60 / 150_000),
+        (
+            told(limit_requests=150_000, remaining_requests=149_984, reset_requests="6m0s"),
+            60 / 150_000,
+        ),
     ],
 )
 def test_recorded_headers(headers: dict[str, str], seconds: float) -> None:
@@ -195,7 +239,10 @@ def test_what_is_unknown_is_open(headers: dict[str, str]) -> None:
 def test_fireworks_counts_prompt_and_generated_tokens_apart() -> None:
     """Its limits are a second's and are enforced per minute: 600 generated tokens a second are 36,000 a minute."""
     budgets = Budgets(FIREWORKS_HEADERS)
-    budgets.update({"X-Ratelimit-Limit-Tokens-Prompt": "60000", "X-Ratelimit-Limit-Tokens-Generated": "600"}, 0.0)
+    budgets.update(
+        {"X-Ratelimit-Limit-Tokens-Prompt": "60000", "X-Ratelimit-Limit-Tokens-Generated": "600"},
+        0.0,
+    )
     assert budgets.wait(1_036_000, 0.0, generated=36_000) == 0
     assert budgets.wait(1_000_000, 0.0) == 0, "no generated token"
     assert budgets.wait(1_000_300, 0.0, generated=300) == pytest.approx(0.5)
@@ -209,10 +256,15 @@ def test_a_limit_that_is_learned_late_counts_what_was_started() -> None:
     assert [budgets.wait(1, 100.0) for _ in range(3)] == [0, 0, pytest.approx(15)]
 
 
-@pytest.mark.parametrize("key", ["limit", "limit-", "limit-words", "speed-requests", "requests-limit"])
+@pytest.mark.parametrize(
+    "key", ["limit", "limit-", "limit-words", "speed-requests", "requests-limit"]
+)
 def test_an_unknown_header_row_is_refused(key: str) -> None:
     """A misspelt row of a profile is an error that lists what there is."""
-    with pytest.raises(ProfileError, match="limit, rate, remaining, reset, window, a hyphen, and one of requests, tokens"):
+    with pytest.raises(
+        ProfileError,
+        match="limit, rate, remaining, reset, window, a hyphen, and one of requests, tokens",
+    ):
         Budgets({key: "x-whatever"})
 
 
@@ -293,7 +345,9 @@ def known(draw: st.DrawFn) -> Known:
                 assert budgets.wait(draw(amounts), now) >= 0
             case 1:
                 limit = draw(st.integers(1, 10**6))
-                headers = told(limit_tokens=limit, remaining_tokens=draw(st.integers(0, limit))) | draw(header_sets)
+                headers = told(
+                    limit_tokens=limit, remaining_tokens=draw(st.integers(0, limit))
+                ) | draw(header_sets)
                 ago = draw(st.none() | st.floats(0, 300))
                 started = None if ago is None else max(0.0, now - ago)
                 budgets.update(headers, now, started=started, tokens=draw(amounts))
@@ -321,9 +375,13 @@ def test_who_waits_as_told_starts(history: Known, tokens: int) -> None:
 
 @same
 @given(known(), st.lists(st.tuples(st.floats(0, 30), amounts), min_size=1, max_size=30))
-def test_no_more_starts_than_the_bucket_holds(history: Known, requests: list[tuple[float, int]]) -> None:
+def test_no_more_starts_than_the_bucket_holds(
+    history: Known, requests: list[tuple[float, int]]
+) -> None:
     """Between two answers, what starts is at most a full bucket and its refill (a request beyond the bucket counts as one)."""
-    history.budgets.update(told(limit_tokens=1000, remaining_tokens=600, renewalperiod_tokens=60), history.now)
+    history.budgets.update(
+        told(limit_tokens=1000, remaining_tokens=600, renewalperiod_tokens=60), history.now
+    )
     now, started = history.now, 0
     for pause, tokens in requests:
         now += pause
@@ -426,7 +484,9 @@ class Simulation:
         self.served += 1
         self.spent += charged
         told = self.headers(now) if self.when == "admitted" else None
-        self.at(now + self.latency * self.random.uniform(0.5, 1.5), self.answer, told, size, started)
+        self.at(
+            now + self.latency * self.random.uniform(0.5, 1.5), self.answer, told, size, started
+        )
 
     def answer(self, now: float, headers: dict[str, str] | None, size: int, started: float) -> None:
         """An answer reaches its worker, who goes on with the next request, or with the same one after a refusal."""
@@ -445,13 +505,38 @@ class Simulation:
 MANY = 1e9
 CASES: list[dict[str, Any]] = [
     {"requests": Leaky(500), "tokens": Leaky(MANY), "workers": 64, "sizes": [100], "latency": 3.0},
-    {"requests": Leaky(5000), "tokens": Leaky(200_000), "workers": 64, "sizes": [200, 800, 1500], "latency": 2.0},
+    {
+        "requests": Leaky(5000),
+        "tokens": Leaky(200_000),
+        "workers": 64,
+        "sizes": [200, 800, 1500],
+        "latency": 2.0,
+    },
     {"requests": Leaky(60), "tokens": Leaky(MANY), "workers": 128, "sizes": [100], "latency": 60.0},
     {"requests": Leaky(3), "tokens": Leaky(MANY), "workers": 16, "sizes": [100], "latency": 1.0},
-    {"requests": Leaky(MANY), "tokens": Leaky(30_000), "workers": 32, "sizes": [14_000, 500, 9000], "latency": 5.0},
-    {"requests": Leaky(MANY), "tokens": Leaky(30_000), "workers": 32, "sizes": [4000], "latency": 5.0, "charge": 0.2},
+    {
+        "requests": Leaky(MANY),
+        "tokens": Leaky(30_000),
+        "workers": 32,
+        "sizes": [14_000, 500, 9000],
+        "latency": 5.0,
+    },
+    {
+        "requests": Leaky(MANY),
+        "tokens": Leaky(30_000),
+        "workers": 32,
+        "sizes": [4000],
+        "latency": 5.0,
+        "charge": 0.2,
+    },
     {"requests": Leaky(1500), "tokens": Leaky(MANY), "workers": 20, "sizes": [100], "latency": 0.5},
-    {"requests": Leaky(5000, window=86_400), "tokens": Leaky(MANY), "workers": 4, "sizes": [50], "latency": 0.01},
+    {
+        "requests": Leaky(5000, window=86_400),
+        "tokens": Leaky(MANY),
+        "workers": 4,
+        "sizes": [50],
+        "latency": 0.01,
+    },
 ]
 
 
@@ -462,7 +547,10 @@ def test_a_provider_is_used_up_and_does_not_refuse(case: int, when: str) -> None
     simulation = Simulation(when=when, **deepcopy(CASES[case]))
     seconds = max(240.0, 10 * 60 / simulation.requests.limit * 60)
     simulation.run(seconds)
-    given_out = [bucket.limit * (1 + seconds / bucket.window) for bucket in (simulation.requests, simulation.tokens)]
+    given_out = [
+        bucket.limit * (1 + seconds / bucket.window)
+        for bucket in (simulation.requests, simulation.tokens)
+    ]
     assert max(simulation.served / given_out[0], simulation.spent / given_out[1]) >= 0.9
     assert simulation.refused <= simulation.served / 200
     assert simulation.blind < simulation.workers

@@ -74,7 +74,9 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redacted(text) == text
 
 
-@pytest.mark.parametrize("spelled", [KEY, "pLanted%2BKey%2F42-0123456789-abcdefghij", KEY.replace("/", "\\/")])
+@pytest.mark.parametrize(
+    "spelled", [KEY, "pLanted%2BKey%2F42-0123456789-abcdefghij", KEY.replace("/", "\\/")]
+)
 def test_known_secrets_in_every_spelling(spelled: str) -> None:
     """As it is, as an address and as JSON write it."""
     assert redacted(f"x {spelled} y", [KEY]) == "x [masked] y"
@@ -91,7 +93,13 @@ def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPa
     assert KEY not in known()
     watch(["BLB_TEST_ODD_NAME"])
     assert KEY in known()
-    for variable in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "GITHUB_TOKEN", "BLB_REWARD_KEY"):
+    for variable in (
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "MY_PASSWORD",
+        "GITHUB_TOKEN",
+        "BLB_REWARD_KEY",
+    ):
         monkeypatch.setenv(variable, QUERY)
         assert QUERY in known(), variable
         monkeypatch.setenv(variable, "abc")
@@ -103,7 +111,10 @@ def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPa
 def test_answers_lose_the_key_in_use_and_nothing_else() -> None:
     """An answer is data: what merely looks like a key stays, and so does a word that somebody took for a key."""
     content = b'{"text": "sk-abcdefgh1234 nothing ' + KEY.encode() + b'"}'
-    assert Redactor(lambda: [KEY, "nothing"]).answer(content) == b'{"text": "sk-abcdefgh1234 nothing [masked]"}'
+    assert (
+        Redactor(lambda: [KEY, "nothing"]).answer(content)
+        == b'{"text": "sk-abcdefgh1234 nothing [masked]"}'
+    )
     assert Redactor().answer(content) is content
 
 
@@ -112,7 +123,9 @@ def test_words_of_a_server_lose_long_runs_too() -> None:
     assert masked("got 0123456789abcdef0123456789abcdef") == f"got {MASK}"
 
 
-def test_log_records_and_chained_errors(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_records_and_chained_errors(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Inside ``guarded`` no record holds a key, in its message, its arguments or its traceback; outside nothing is changed."""
     monkeypatch.setenv("BLB_TEST_KEY", KEY)
     before = logging.getLogRecordFactory()
@@ -153,14 +166,29 @@ def test_nothing_prints_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     profile = load_profile(str(tmp_path / "echo.toml"))
     session = Session(profile, base_url="http://127.0.0.1:9/v1", model="m")
     channel = session.channel
-    shown = [profile, Credentials(profile), session, channel, channel._redactor, channel._client, vars(channel._client)]
+    shown = [
+        profile,
+        Credentials(profile),
+        session,
+        channel,
+        channel._redactor,
+        channel._client,
+        vars(channel._client),
+    ]
     assert set(Credentials(profile).secrets) == {KEY, QUERY}
     for each in shown:
         assert KEY not in f"{each!r}{each!s}", each
         assert QUERY not in f"{each!r}{each!s}", each
 
 
-@pytest.mark.parametrize("row", ['query = { api-key = "pLanted" }', 'query = { token = "x" }', 'query = { v = "sk-abcdefgh1234" }'])
+@pytest.mark.parametrize(
+    "row",
+    [
+        'query = { api-key = "pLanted" }',
+        'query = { token = "x" }',
+        'query = { v = "sk-abcdefgh1234" }',
+    ],
+)
 def test_a_profile_holds_no_key(tmp_path: Path, row: str) -> None:
     """A key in a file is refused without being repeated, with the row that it belongs into."""
     (tmp_path / "mine.toml").write_text(f'extends = "vllm"\n[connection]\n{row}\n')
@@ -176,7 +204,10 @@ def test_no_option_takes_a_key() -> None:
     for name in COMMANDS:
         for option in load_command(name).params:
             if isinstance(option, click.Option):
-                assert not [each for each in option.opts if secret.search(each.lstrip("-"))], (name, option.opts)
+                assert not [each for each in option.opts if secret.search(each.lstrip("-"))], (
+                    name,
+                    option.opts,
+                )
 
 
 def test_no_cassette_holds_a_secret() -> None:
@@ -205,9 +236,23 @@ class Echo:
         told = f"{request.headers.get('authorization', '')} {query}"
         self.seen.add(told)
         self._look()
-        echo = {"X-Echo": request.headers.get("authorization", ""), "X-Query": query, "Set-Cookie": f"k={KEY}"}
+        echo = {
+            "X-Echo": request.headers.get("authorization", ""),
+            "X-Query": query,
+            "Set-Cookie": f"k={KEY}",
+        }
         if self.refuses is not None and path.endswith("completions"):
-            return Reply(self.refuses, {"error": {"message": f"wrong key {KEY} {QUERY} {told}", "code": KEY, "param": told}}, echo)
+            return Reply(
+                self.refuses,
+                {
+                    "error": {
+                        "message": f"wrong key {KEY} {QUERY} {told}",
+                        "code": KEY,
+                        "param": told,
+                    }
+                },
+                echo,
+            )
         answer = self.exact._reply(Request(request.method, path, request.headers, request.body))
         if not isinstance(answer, Reply) or not isinstance(answer.body, dict):
             return answer
@@ -249,10 +294,18 @@ class Runner:
 
     @property
     def environment(self) -> dict[str, str]:
-        more = {"PLANTED_KEY": KEY, "PLANTED_QUERY": QUERY, "PYTHONFAULTHANDLER": "1", "OPENAI_LOG": "debug", "NO_COLOR": "1"}
+        more = {
+            "PLANTED_KEY": KEY,
+            "PLANTED_QUERY": QUERY,
+            "PYTHONFAULTHANDLER": "1",
+            "OPENAI_LOG": "debug",
+            "NO_COLOR": "1",
+        }
         return os.environ | more | {"OPENBLAS_NUM_THREADS": "1"}
 
-    def __call__(self, *words: object, code: str | None = None, expect: tuple[int, ...] = (0,)) -> str:
+    def __call__(
+        self, *words: object, code: str | None = None, expect: tuple[int, ...] = (0,)
+    ) -> str:
         command = ["-c", code] if code is not None else ["-m", "blackbox_lb"]
         done = subprocess.run(
             [sys.executable, *command, *map(str, words)],
@@ -266,7 +319,9 @@ class Runner:
 def unpacked(path: Path) -> Iterator[bytes]:
     """Every value of a store, blobs also inflated."""
     database = sqlite3.connect(path)
-    for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+    for (table,) in database.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table'"
+    ).fetchall():
         for row in database.execute(f'SELECT * FROM "{table}"'):
             for value in row:
                 raw = value if isinstance(value, bytes) else str(value).encode()
@@ -281,7 +336,11 @@ def unpacked(path: Path) -> Iterator[bytes]:
 
 def spellings() -> list[bytes]:
     """The keys as they are, and as an address writes them."""
-    return [each.encode() for key in (KEY, QUERY) for each in (key, quote(key, safe=""), key[:20], key[-20:])]
+    return [
+        each.encode()
+        for key in (KEY, QUERY)
+        for each in (key, quote(key, safe=""), key[:20], key[-20:])
+    ]
 
 
 CRASH = """
@@ -296,7 +355,8 @@ sys.argv = ["blb", "show", "x"]
 blackbox_lb.cli.main()
 """
 ABORT = CRASH.replace(
-    "def broken(*arguments, **options):\n", "def broken(*arguments, **options):\n    key = os.environ['PLANTED_KEY']; os.abort()\n"
+    "def broken(*arguments, **options):\n",
+    "def broken(*arguments, **options):\n    key = os.environ['PLANTED_KEY']; os.abort()\n",
 )
 
 
@@ -309,14 +369,26 @@ def test_a_planted_key_is_found_nowhere(echo: tuple[Echo, str], tmp_path: Path) 
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = Runner(tmp_path)
     model = ("--provider", "echo.toml", "--base-url", address)
-    where = (*model, "--data", "data.jsonl", "--reward", "length", "--max-tokens", 8, "--top-logprobs", 5)
+    where = (
+        *model,
+        "--data",
+        "data.jsonl",
+        "--reward",
+        "length",
+        "--max-tokens",
+        8,
+        "--top-logprobs",
+        5,
+    )
     run("collect", *where, "--out", "collected", "--samples-per-prompt", 2)
     run("fit", *where, "--out", "run", "--samples-per-prompt", 10)
     run("eval", "run/bias.json", *where, "--out", "judged", "--save")
     run("report", "run")
     run("doctor", *model, "--save", "saved.toml", "--yes", expect=(0, 1, 2))
     for form in ("openai", "litellm", "langchain", "curl", "json"):
-        code = run("export", "run/bias.json", "--format", form, *model, expect=(0, 2))  # LiteLLM sends no query
+        code = run(
+            "export", "run/bias.json", "--format", form, *model, expect=(0, 2)
+        )  # LiteLLM sends no query
         (tmp_path / f"export.{form}").write_text(code)
     for status in (400, 401, 404):
         server.refuses = status
@@ -328,13 +400,17 @@ def test_a_planted_key_is_found_nowhere(echo: tuple[Echo, str], tmp_path: Path) 
     assert "Fatal Python error: Aborted" in run(code=ABORT, expect=(-signal.SIGABRT,))
     assert any(KEY in told and quote(QUERY, safe="") in told for told in server.seen), server.seen
     assert not server.leaked
-    found = [f"printed: {text[:80]}" for text in run.said for key in spellings() if key in text.encode()]
+    found = [
+        f"printed: {text[:80]}" for text in run.said for key in spellings() if key in text.encode()
+    ]
     for path in (each for each in tmp_path.rglob("*") if each.is_file()):
         raw = [path.read_bytes(), *(unpacked(path) if path.suffix == ".db" else ())]
         found += [str(path) for each in raw for key in spellings() if key in each]
     assert not found
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
-        texts = [each.text for name in store.requests() for each in store.completions(store.keys(name))]
+        texts = [
+            each.text for name in store.requests() for each in store.completions(store.keys(name))
+        ]
         assert texts
         assert all(MASK in text for text in texts if text)
 
@@ -360,7 +436,9 @@ def proxied(run: Runner, address: str) -> None:
         told = ""
         while not told.endswith("\n}\n"):
             told += process.stdout.readline()
-        body = json.dumps({"model": "exact", "messages": [{"role": "user", "content": "x"}]}).encode()
+        body = json.dumps(
+            {"model": "exact", "messages": [{"role": "user", "content": "x"}]}
+        ).encode()
         url = f"{json.loads(told)['address']}/chat/completions?api-key={quote(QUERY, safe='')}"
         headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
         with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:

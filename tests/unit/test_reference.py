@@ -67,19 +67,49 @@ def server() -> Iterator[Server]:
 def call(server: Server, tmp_path: Path) -> Call:
     """Analyze the bias of a short fit against the exact model; the fit is made at the first call."""
     data, folder = tmp_path / "data.jsonl", tmp_path / "run"
-    rows = [{"prompt": f"question {chr(97 + n)}", "answer": "a", "split": split} for split, ns in SPLITS for n in ns]
+    rows = [
+        {"prompt": f"question {chr(97 + n)}", "answer": "a", "split": split}
+        for split, ns in SPLITS
+        for n in ns
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(*more: object, provider: object = "llamacpp") -> Result:
         where = ("--base-url", server.base_url, "--provider", provider)
         if not (folder / "bias.json").exists():
-            size = ("--samples-per-prompt", 8, "--validation-samples", 1, "--test-samples", 4, "--l2", 5, "--entries", 20)
-            goal = ("--data", data, "--reward", "length", "--max-tokens", 8, "--top-logprobs", TOP, "--seed", 1)
-            made = CliRunner().invoke(main, [str(each) for each in ("fit", *where, *goal, *size, "--out", folder)])
+            size = (
+                "--samples-per-prompt",
+                8,
+                "--validation-samples",
+                1,
+                "--test-samples",
+                4,
+                "--l2",
+                5,
+                "--entries",
+                20,
+            )
+            goal = (
+                "--data",
+                data,
+                "--reward",
+                "length",
+                "--max-tokens",
+                8,
+                "--top-logprobs",
+                TOP,
+                "--seed",
+                1,
+            )
+            made = CliRunner().invoke(
+                main, [str(each) for each in ("fit", *where, *goal, *size, "--out", folder)]
+            )
             assert made.exit_code == 0, made.output
         server.requests.clear()
         server.calls.clear()
-        return CliRunner().invoke(main, [str(each) for each in ("analyze", folder / "bias.json", *where, *more)])
+        return CliRunner().invoke(
+            main, [str(each) for each in ("analyze", folder / "bias.json", *where, *more)]
+        )
 
     return run
 
@@ -94,7 +124,9 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_scores_are_printed_stored_and_not_asked_for_again(call: Call, server: Server, tmp_path: Path) -> None:
+def test_scores_are_printed_stored_and_not_asked_for_again(
+    call: Call, server: Server, tmp_path: Path
+) -> None:
     """The log agrees to float32; the file says that the scores are exact; a second run asks for no distribution."""
     first = call("--full-vocab", ASKED)
     assert first.exit_code == 0, first.output
@@ -119,7 +151,9 @@ def test_scores_are_printed_stored_and_not_asked_for_again(call: Call, server: S
 def test_every_request_is_a_prompt_of_ids_and_asks_for_all(call: Call, server: Server) -> None:
     """One token at temperature 1 after the ids of the templated prompt and of the completion so far, all alternatives, no bias."""
     assert call("--full-vocab", 10, "--quiet").exit_code == 0
-    prompts = [server.tokenize(f"question {chr(97 + n)}") for _, numbers in SPLITS[1:] for n in numbers]
+    prompts = [
+        server.tokenize(f"question {chr(97 + n)}") for _, numbers in SPLITS[1:] for n in numbers
+    ]
     for body in server.wholes:
         assert (body["max_tokens"], body["temperature"], body["logprobs"]) == (1, 1.0, V)
         assert "logit_bias" not in body
@@ -135,7 +169,9 @@ def test_whole_distributions_are_paid_from_the_budget(call: Call, server: Server
     assert len(server.wholes) == 3
 
 
-def test_prefixes_put_together_wrongly_are_not_believed(call: Call, server: Server, tmp_path: Path) -> None:
+def test_prefixes_put_together_wrongly_are_not_believed(
+    call: Call, server: Server, tmp_path: Path
+) -> None:
     """Where the template gives another prompt than chat has, nothing is called exact."""
     assert call().exit_code == 0
     before = found_in(tmp_path)
@@ -163,7 +199,9 @@ def test_positions_without_a_list_are_counted(
 
     def some(number: int, answer: JSON) -> Answer:
         asked = server.requests[-1]
-        if len(server.wholes) > 1 and sum(asked["prompt"]) % 4 >= 2:  # the first one tells whether there are any
+        if (
+            len(server.wholes) > 1 and sum(asked["prompt"]) % 4 >= 2
+        ):  # the first one tells whether there are any
             answer["choices"][0]["logprobs"] = nothing
         return answer
 
@@ -190,7 +228,9 @@ def test_ids_that_name_no_token_are_left_out(call: Call, server: Server, tmp_pat
         if isinstance(server.requests[-1].get("prompt"), list):
             (position,) = answer["choices"][0]["logprobs"]["content"]
             row = position["top_logprobs"][-1]
-            position["top_logprobs"] += [{**row, "id": V + n, "token": f"pad{n}", "logprob": -60.0} for n in range(3)]
+            position["top_logprobs"] += [
+                {**row, "id": V + n, "token": f"pad{n}", "logprob": -60.0} for n in range(3)
+            ]
         return answer
 
     server.before, server.faults = whole, padded
@@ -237,20 +277,28 @@ def test_more_than_memory_holds_is_refused_at_once(call: Call, server: Server) -
     """The sentence has the size, the limit and the number that fits."""
     done = call("--full-vocab", 10**8)
     assert done.exit_code == 2
-    assert f"22 GiB, and 4 GiB is the limit; give {2**32 // (4 * V):,} positions at most" in plain(done.output)
+    assert f"22 GiB, and 4 GiB is the limit; give {2**32 // (4 * V):,} positions at most" in plain(
+        done.output
+    )
     assert len(server.wholes) == 1
 
 
-def trials(server: ExactServer, store: RolloutStore, profile: Profile, size: int | None, top: int = TOP) -> Trials:
+def trials(
+    server: ExactServer, store: RolloutStore, profile: Profile, size: int | None, top: int = TOP
+) -> Trials:
     """Trials under a profile with other rows."""
     session = Session(profile, base_url=server.base_url, model="exact")
-    return Trials(session, store, Tokenizer("t", size), parse_reward("length", max_tokens=8), Silent(), top)
+    return Trials(
+        session, store, Tokenizer("t", size), parse_reward("length", max_tokens=8), Silent(), top
+    )
 
 
 def test_where_no_whole_distribution_can_be_had(server: Server, tmp_path: Path) -> None:
     """A profile without the rows, lists that nothing can be compared with, and an unknown vocabulary are refused by name."""
     full, example = load_profile("llamacpp"), Example("1", Prompt.user("question a"))
-    none = full.model_copy(update={"reference": None, "logprobs": full.logprobs.model_copy(update={"limit": 20})})
+    none = full.model_copy(
+        update={"reference": None, "logprobs": full.logprobs.model_copy(update={"limit": 20})}
+    )
     with RolloutStore(tmp_path / "s.db") as store:
         for profile, size, top, error, said in (
             (none, V, TOP, ProfileError, "lists at most 20 tokens"),
@@ -259,7 +307,9 @@ def test_where_no_whole_distribution_can_be_had(server: Server, tmp_path: Path) 
             (full, None, TOP, InputError, "size of the vocabulary"),
         ):
             with pytest.raises(error, match=said):
-                asyncio.run(check_reference(trials(server, store, profile, size, top), [example], 200))
+                asyncio.run(
+                    check_reference(trials(server, store, profile, size, top), [example], 200)
+                )
     assert server.requests == []
 
 
@@ -276,14 +326,19 @@ def test_the_store_keeps_every_bit(tmp_path: Path) -> None:
         assert kept is not None
         assert kept.tobytes() == row.tobytes()
     others = [next_token_key({"a": 2}, "p", [1, 2]), next_token_key({"a": 1}, "q", [1, 2])]
-    assert len({key, *others, next_token_key({"a": 1}, "p", [12]), next_token_key({"a": 1}, "p", [])}) == 5
+    assert (
+        len({key, *others, next_token_key({"a": 1}, "p", [12]), next_token_key({"a": 1}, "p", [])})
+        == 5
+    )
 
 
 @pytest.mark.parametrize("name", ["vllm", "llamacpp", "local"])
 def test_a_prompt_of_ids_goes_to_the_completions_endpoint_only(name: str) -> None:
     """The ids go out as they are; chat has no field for them."""
     profile, sampling = load_profile(name), Sampling(max_tokens=1, top_logprobs=-1)
-    body = build_request(profile, Draw(sampling, endpoint="completions"), model="m", prompt=[3, 1, 2])
+    body = build_request(
+        profile, Draw(sampling, endpoint="completions"), model="m", prompt=[3, 1, 2]
+    )
     assert (body["prompt"], body["logprobs"]) == ([3, 1, 2], -1)
     with pytest.raises(InputError, match="takes no prompt of token ids"):
         build_request(profile, Draw(sampling, endpoint="chat"), model="m", prompt=[3, 1, 2])
@@ -294,24 +349,51 @@ def vllm(request: httpx2.Request) -> httpx2.Response:
     body: dict[str, Any] = json.loads(request.content)
     if request.url.path == "/tokenize":
         ids = [1, 9, 2] if "messages" in body else [9]
-        said = body.get("add_generation_prompt") if "messages" in body else body.get("add_special_tokens")
-        return httpx2.Response(200, json={"count": len(ids), "max_model_len": 2048, "tokens": ids} if said else {})
-    table = {f"token_id:{token}": float(value) for token, value in enumerate(np.log([0.1, 0.2, 0.3, 0.4]))}
-    lists = {"tokens": ["token_id:1"], "token_logprobs": [table["token_id:1"]], "top_logprobs": [table]}
+        said = (
+            body.get("add_generation_prompt")
+            if "messages" in body
+            else body.get("add_special_tokens")
+        )
+        return httpx2.Response(
+            200, json={"count": len(ids), "max_model_len": 2048, "tokens": ids} if said else {}
+        )
+    table = {
+        f"token_id:{token}": float(value)
+        for token, value in enumerate(np.log([0.1, 0.2, 0.3, 0.4]))
+    }
+    lists = {
+        "tokens": ["token_id:1"],
+        "token_logprobs": [table["token_id:1"]],
+        "top_logprobs": [table],
+    }
     assert (body["prompt"], body["logprobs"], body["max_tokens"]) == ([1, 9, 2, 7], -1, 1)
-    choice = {"index": 0, "text": "x", "finish_reason": "length", "logprobs": lists, "token_ids": [1]}
-    return httpx2.Response(200, json={"model": "m", "choices": [choice], "usage": {"completion_tokens": 1}})
+    choice = {
+        "index": 0,
+        "text": "x",
+        "finish_reason": "length",
+        "logprobs": lists,
+        "token_ids": [1],
+    }
+    return httpx2.Response(
+        200, json={"model": "m", "choices": [choice], "usage": {"completion_tokens": 1}}
+    )
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_vllm_tells_prompt_ids_and_whole_lists(endpoint: Any) -> None:
     """Chat goes through the template, a text through the tokenizer with special tokens; -1 lists all, by id."""
-    session = Session(load_profile("vllm"), base_url="https://host.example", model="m", endpoint=endpoint)
-    session.channel = Channel(session.profile, "https://host.example", transport=httpx2.MockTransport(vllm))
+    session = Session(
+        load_profile("vllm"), base_url="https://host.example", model="m", endpoint=endpoint
+    )
+    session.channel = Channel(
+        session.profile, "https://host.example", transport=httpx2.MockTransport(vllm)
+    )
 
     async def ask() -> tuple[list[int], Completion]:
         found = await session.prompt_ids(Prompt((Message("user", "hi"),)))
-        return found, await session.complete([1, 9, 2, 7], Sampling(1.0, 1, -1), endpoint="completions")
+        return found, await session.complete(
+            [1, 9, 2, 7], Sampling(1.0, 1, -1), endpoint="completions"
+        )
 
     ids, completion = asyncio.run(ask())
     assert ids == ([1, 9, 2] if endpoint == "chat" else [9])

@@ -109,15 +109,24 @@ class Remarks(Silent):
         self.said.append(text)
 
 
-def fetch(reward: Reward, path: Path, pairs: list[tuple[Example, Completion]], report: Silent | None = None) -> int:
+def fetch(
+    reward: Reward,
+    path: Path,
+    pairs: list[tuple[Example, Completion]],
+    report: Silent | None = None,
+) -> int:
     """Fetch into the store at ``path``; how many were asked for."""
     with RolloutStore(path) as store:
         return asyncio.run(fetch_rewards(store, reward, pairs, report or Silent(), "training"))
 
 
-def test_an_endless_answer_is_read_no_further(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_read_no_further(
+    scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a reward's server sends is held up to a bound, like every answer; the error names it, and nothing is stored."""
-    monkeypatch.setattr("blackbox_lb.api.transport.bounded_client.LIMIT", ContextVar("LIMIT", default=1000))
+    monkeypatch.setattr(
+        "blackbox_lb.api.transport.bounded_client.LIMIT", ContextVar("LIMIT", default=1000)
+    )
     scorer.answer = lambda _number, body: Reply(200, {"rewards": lengths(body), "more": "x" * 2000})
     with pytest.raises(CorruptResponse, match="more than 1,000 bytes"):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(3))
@@ -137,7 +146,10 @@ def test_what_an_endpoint_is_told(scorer: Scorer, tmp_path: Path) -> None:
         "items": [
             {
                 "id": "q1",
-                "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Capital of Norway?"}],
+                "prompt": [
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": "Capital of Norway?"},
+                ],
                 "answers": ["Oslo", "Christiania"],
                 "completion": "Oslo.",
                 "finish_reason": "stop",
@@ -146,14 +158,23 @@ def test_what_an_endpoint_is_told(scorer: Scorer, tmp_path: Path) -> None:
         ]
     }
     assert reward.score(example, completion("Oslo.", 4)) == 5.0
-    assert (reward.name, reward.spec, reward.scale, reward.needs_answer) == ("endpoint", scorer.url, "linear", False)
+    assert (reward.name, reward.spec, reward.scale, reward.needs_answer) == (
+        "endpoint",
+        scorer.url,
+        "linear",
+        False,
+    )
 
 
 def test_completions_go_out_in_batches(scorer: Scorer, tmp_path: Path) -> None:
     """Seventy completions are three requests, and each gets the reward of its own text."""
     reward, pairs = parse_reward(scorer.url, max_tokens=48), texts(2 * BATCH + 6)
     assert fetch(reward, tmp_path / "s.db", pairs) == len(pairs)
-    assert sorted(len(json.loads(request.body)["items"]) for request in scorer.seen) == [6, BATCH, BATCH]
+    assert sorted(len(json.loads(request.body)["items"]) for request in scorer.seen) == [
+        6,
+        BATCH,
+        BATCH,
+    ]
     assert [reward.score(*pair) for pair in pairs] == [n + 1 for n in range(len(pairs))]
 
 
@@ -167,20 +188,30 @@ def test_nothing_is_asked_twice(scorer: Scorer, tmp_path: Path) -> None:
     assert fetch(again, tmp_path / "s.db", pairs) == 0
     assert [again.score(*pair) for pair in pairs] == [reward.score(*pair) for pair in pairs]
     other = replace(EXAMPLE, answers=("Bergen",))
-    changed = [(other, pairs[0][1]), (EXAMPLE, completion("x", 9)), (EXAMPLE, replace(pairs[0][1], finish_reason="length"))]
+    changed = [
+        (other, pairs[0][1]),
+        (EXAMPLE, completion("x", 9)),
+        (EXAMPLE, replace(pairs[0][1], finish_reason="length")),
+    ]
     assert fetch(again, tmp_path / "s.db", changed) == 3
     assert len(scorer.items) == 8
 
 
 def test_what_has_nothing_to_score_is_not_sent(scorer: Scorer, tmp_path: Path) -> None:
     """What a content filter stopped, and what nobody could read, costs nothing; an empty completion is one."""
-    pairs = [(EXAMPLE, Completion.empty("content_filter")), (EXAMPLE, Completion.empty("stop")), (EXAMPLE, completion("", 0))]
+    pairs = [
+        (EXAMPLE, Completion.empty("content_filter")),
+        (EXAMPLE, Completion.empty("stop")),
+        (EXAMPLE, completion("", 0)),
+    ]
     assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs) == 1
 
 
 def test_a_reward_that_was_never_fetched_is_an_error(scorer: Scorer) -> None:
     """It is not imputed, and not asked for behind the caller's back."""
-    with pytest.raises(InputError, match=r"of example 'q1' was never fetched; collect it through Trials\.collect"):
+    with pytest.raises(
+        InputError, match=r"of example 'q1' was never fetched; collect it through Trials\.collect"
+    ):
         parse_reward(scorer.url, max_tokens=48).score(EXAMPLE, completion("Oslo"))
     assert not scorer.seen
 
@@ -190,7 +221,11 @@ def test_passing_faults_are_tried_again(scorer: Scorer, tmp_path: Path, fault: i
     """Two faults and then an answer: three requests, one reward."""
     honest = scorer.answer
     scorer.answer = lambda number, body: (
-        honest(number, body) if number >= 2 else "drop" if isinstance(fault, str) else Reply(fault, {})
+        honest(number, body)
+        if number >= 2
+        else "drop"
+        if isinstance(fault, str)
+        else Reply(fault, {})
     )
     reward = parse_reward(scorer.url, max_tokens=48)
     assert fetch(reward, tmp_path / "s.db", texts(1)) == 1
@@ -200,17 +235,52 @@ def test_passing_faults_are_tried_again(scorer: Scorer, tmp_path: Path, fault: i
 @pytest.mark.parametrize(
     ("reply", "kind", "tries", "message"),
     [
-        (Reply(429, {"detail": "slow down"}), RateLimited, ATTEMPTS, "answered 429: slow down; it was tried 6 times, the rewards"),
-        (Reply(503, {"detail": "It is full."}), ServerFailed, ATTEMPTS, "full; it was tried .* same command goes on from there"),
-        ("drop", ConnectionFailed, ATTEMPTS, "does not answer at http://127.0.0.1:.*; is it running?"),
-        (Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}), QuotaExhausted, 1, "no credit"),
+        (
+            Reply(429, {"detail": "slow down"}),
+            RateLimited,
+            ATTEMPTS,
+            "answered 429: slow down; it was tried 6 times, the rewards",
+        ),
+        (
+            Reply(503, {"detail": "It is full."}),
+            ServerFailed,
+            ATTEMPTS,
+            "full; it was tried .* same command goes on from there",
+        ),
+        (
+            "drop",
+            ConnectionFailed,
+            ATTEMPTS,
+            "does not answer at http://127.0.0.1:.*; is it running?",
+        ),
+        (
+            Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}),
+            QuotaExhausted,
+            1,
+            "no credit",
+        ),
         (Reply(401, {}), AuthenticationFailed, 1, "check the credentials"),
-        (Reply(422, {"detail": "no field items"}), RequestRejected, 1, "answered 422: no field items"),
-        (Reply(302, {}, {"location": "http://127.0.0.1:9/"}), RequestRejected, 1, "it has moved to http://127.0.0.1:9/"),
+        (
+            Reply(422, {"detail": "no field items"}),
+            RequestRejected,
+            1,
+            "answered 422: no field items",
+        ),
+        (
+            Reply(302, {}, {"location": "http://127.0.0.1:9/"}),
+            RequestRejected,
+            1,
+            "it has moved to http://127.0.0.1:9/",
+        ),
     ],
 )
 def test_a_fault_that_stays_is_explained(
-    scorer: Scorer, tmp_path: Path, reply: Reply | Literal["drop"], kind: type[BlbError], tries: int, message: str
+    scorer: Scorer,
+    tmp_path: Path,
+    reply: Reply | Literal["drop"],
+    kind: type[BlbError],
+    tries: int,
+    message: str,
 ) -> None:
     """What retrying cannot cure is tried once, and the message says who answered what and what is kept."""
     scorer.answer = lambda _number, _body: reply
@@ -222,14 +292,19 @@ def test_a_fault_that_stays_is_explained(
 def test_an_interrupted_fetch_loses_nothing(scorer: Scorer, tmp_path: Path) -> None:
     """When a batch is refused for good, those that were answered are stored, and the next run asks for the rest alone."""
     honest = scorer.answer
-    scorer.answer = lambda number, body: Reply(400, {"detail": "full"}) if number == 5 else honest(number, body)
+    scorer.answer = lambda number, body: (
+        Reply(400, {"detail": "full"}) if number == 5 else honest(number, body)
+    )
     pairs = texts(60 * BATCH)
     with pytest.raises(RequestRejected, match="full"):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs)
     answered, before = (len(scorer.seen) - 1) * BATCH, len(scorer.seen)
     assert before < 60
     scorer.answer = honest
-    assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs) == len(pairs) - answered
+    assert (
+        fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs)
+        == len(pairs) - answered
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,7 +322,9 @@ def test_an_interrupted_fetch_loses_nothing(scorer: Scorer, tmp_path: Path) -> N
         (None, r"answered \{'rewards': None\}; expected is"),
     ],
 )
-def test_an_answer_that_is_no_reward_is_refused(scorer: Scorer, tmp_path: Path, rewards: Any, message: str) -> None:
+def test_an_answer_that_is_no_reward_is_refused(
+    scorer: Scorer, tmp_path: Path, rewards: Any, message: str
+) -> None:
     """Not a number, infinite, missing, too many: the message says what came; what came beside it is kept and not asked again."""
     scorer.answer = lambda _number, _body: Reply(200, {"rewards": rewards})
     reward = parse_reward(scorer.url, max_tokens=48)
@@ -265,7 +342,9 @@ def test_credentials_of_an_address_stay_in_the_header(scorer: Scorer, tmp_path: 
     reward = parse_reward(address, max_tokens=48)
     fetch(reward, tmp_path / "s.db", texts(2))
     assert scorer.seen[0].headers["authorization"] == "Basic YWRhOnMzY3JldCF3b3Jk"
-    scorer.answer = lambda _number, _body: Reply(400, {"detail": "s3cret!word YWRhOnMzY3JldCF3b3Jk"})
+    scorer.answer = lambda _number, _body: Reply(
+        400, {"detail": "s3cret!word YWRhOnMzY3JldCF3b3Jk"}
+    )
     with pytest.raises(RequestRejected) as caught:
         fetch(reward, tmp_path / "s.db", [(EXAMPLE, completion("new"))])
     said = f"{caught.value} {reward!r} {reward.remote!r} {reward.spec} {reward.label}".encode()
@@ -276,7 +355,9 @@ def test_credentials_of_an_address_stay_in_the_header(scorer: Scorer, tmp_path: 
     assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(2)) == 0
 
 
-def test_a_key_comes_from_the_environment(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_comes_from_the_environment(
+    scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """BLB_REWARD_KEY is sent as a bearer token."""
     monkeypatch.setenv("BLB_REWARD_KEY", "k3y-of-the-endpoint")
     fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(1))
@@ -288,7 +369,10 @@ def test_a_key_comes_from_the_environment(scorer: Scorer, tmp_path: Path, monkey
     [
         ("https://", "the address 'https://' of the reward is not a http"),
         ("http://u:secret@host:port/x", "the address 'host:port/x' of the reward is not a http"),
-        ("http://u:secret@host/x?key=secret", "holds a query, .* keys belong in the environment variable BLB_REWARD_KEY"),
+        (
+            "http://u:secret@host/x?key=secret",
+            "holds a query, .* keys belong in the environment variable BLB_REWARD_KEY",
+        ),
         ("htps://u:secret@host/x", "unknown reward '...host/x'"),
     ],
 )
@@ -315,25 +399,42 @@ def judge(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
             return Reply(200, {"choices": [{"message": message}]})
 
         scorer.answer = say
-        known = {"base_url": f"{scorer.listener.url}/v1", "model": "m", "prompt": TEMPLATE, "api_key_env": "JUDGE_KEY"}
+        known = {
+            "base_url": f"{scorer.listener.url}/v1",
+            "model": "m",
+            "prompt": TEMPLATE,
+            "api_key_env": "JUDGE_KEY",
+        }
         every = {**known, "pattern": "score: (.+)", "concurrency": 1, **rows}
-        lines = [f"{name} = {json.dumps(value)}" for name, value in every.items() if value is not None]
+        lines = [
+            f"{name} = {json.dumps(value)}" for name, value in every.items() if value is not None
+        ]
         (tmp_path / "judge.toml").write_text("\n".join(lines))
         return parse_reward(f"judge:{tmp_path / 'judge.toml'}", max_tokens=48)
 
     return make
 
 
-def test_a_judge_reads_a_completion(scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path) -> None:
+def test_a_judge_reads_a_completion(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
+) -> None:
     """The filled prompt goes to the chat API, greedily; the last number that the pattern finds, scaled, is the reward."""
     reward = judge("score: 2? No, better.\nscore: 8", scale=0.1)
     sly = completion("{answer} is Oslo")
     fetch(reward, tmp_path / "s.db", [(EXAMPLE, sly)])
     (request,) = scorer.seen
-    assert (request.path, request.headers["authorization"]) == ("/v1/chat/completions", "Bearer k3y-of-the-judge")
+    assert (request.path, request.headers["authorization"]) == (
+        "/v1/chat/completions",
+        "Bearer k3y-of-the-judge",
+    )
     assert json.loads(request.body) == {
         "model": "m",
-        "messages": [{"role": "user", "content": 'Q: Capital of Norway?\nA: {answer} is Oslo\nRight: Oslo\nReply {"score": N}'}],
+        "messages": [
+            {
+                "role": "user",
+                "content": 'Q: Capital of Norway?\nA: {answer} is Oslo\nRight: Oslo\nReply {"score": N}',
+            }
+        ],
         "temperature": 0,
         "max_tokens": 256,
     }
@@ -341,21 +442,36 @@ def test_a_judge_reads_a_completion(scorer: Scorer, judge: Callable[..., Reward]
     assert (reward.name, reward.scale, reward.needs_answer) == ("judge", "linear", True)
 
 
-def test_words_without_a_number_end_the_run_and_are_kept(scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path) -> None:
+def test_words_without_a_number_end_the_run_and_are_kept(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
+) -> None:
     """The message quotes them; with ``otherwise`` the same words count, are counted, and cost nothing again."""
     pairs = texts(2)
-    with pytest.raises(CorruptResponse, match=r"said 'I would rather not\.' .* of example 'q1', where the pattern finds no number"):
+    with pytest.raises(
+        CorruptResponse,
+        match=r"said 'I would rather not\.' .* of example 'q1', where the pattern finds no number",
+    ):
         fetch(judge("score: 1", "I would rather not."), tmp_path / "s.db", pairs)
     assert len(scorer.seen) == 2
     reward, remarks = judge("score: 9", otherwise=-3.0, scale=0.5), Remarks()
     assert fetch(reward, tmp_path / "s.db", pairs, remarks) == 0
     assert [reward.score(*pair) for pair in pairs] == [0.5, -1.5]
-    assert remarks.said == [f"training: 1 of 2 answers of {reward.spec} hold no number and count as -1.5"]
+    assert remarks.said == [
+        f"training: 1 of 2 answers of {reward.spec} hold no number and count as -1.5"
+    ]
 
 
-def test_the_words_are_read_again_for_another_scale(scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path) -> None:
+def test_the_words_are_read_again_for_another_scale(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
+) -> None:
     """How words become a number may change for free; what the judge is asked may not."""
-    for rows, asked in (({}, 1), ({"pattern": "[0-9]+"}, 0), ({"scale": 2.0}, 0), ({"max_tokens": 9}, 1), ({"model": "n"}, 1)):
+    for rows, asked in (
+        ({}, 1),
+        ({"pattern": "[0-9]+"}, 0),
+        ({"scale": 2.0}, 0),
+        ({"max_tokens": 9}, 1),
+        ({"model": "n"}, 1),
+    ):
         reward = judge("score: 4", **rows)
         assert fetch(reward, tmp_path / "s.db", texts(1)) == asked, rows
         assert reward.score(*texts(1)[0]) == (8.0 if "scale" in rows else 4.0)
@@ -371,8 +487,19 @@ def test_a_judge_without_its_key_is_told_at_once(
     judge("score: 1")
     monkeypatch.delenv("JUDGE_KEY")
     with ExactServer(ExactModel(12, 6, end=True)) as server:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--task", "capitals")
-        said = CliRunner().invoke(main, ["collect", *map(str, where), "--reward", f"judge:{tmp_path / 'judge.toml'}"])
+        where = (
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            tmp_path / "run",
+            "--task",
+            "capitals",
+        )
+        said = CliRunner().invoke(
+            main, ["collect", *map(str, where), "--reward", f"judge:{tmp_path / 'judge.toml'}"]
+        )
         assert said.exit_code == 2
         assert "set the environment variable JUDGE_KEY" in said.stderr
         assert not server.requests
@@ -386,11 +513,16 @@ def test_a_judge_without_its_key_is_told_at_once(
         ({"model": None}, "model: Field required; it knows base_url, model, api_key_env"),
         ({"modell": "m"}, "modell: Extra inputs are not permitted"),
         ({"base_url": "judge.example"}, "is not a http"),
-        ({"base_url": "http://u:pw@judge.example/v1"}, "holds a password; name its variable in api_key_env"),
+        (
+            {"base_url": "http://u:pw@judge.example/v1"},
+            "holds a password; name its variable in api_key_env",
+        ),
         ({"scale": "x"}, "scale: Input should be a valid number"),
     ],
 )
-def test_a_broken_judge_is_refused(judge: Callable[..., Reward], rows: dict[str, object], message: str) -> None:
+def test_a_broken_judge_is_refused(
+    judge: Callable[..., Reward], rows: dict[str, object], message: str
+) -> None:
     """What is wrong with the file is said before anything is sampled."""
     with pytest.raises(InputError, match=message):
         judge("score: 1", **rows)
@@ -418,10 +550,29 @@ def blb(scorer: Scorer, tmp_path: Path) -> Iterator[Callable[..., Result]]:
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
 
         def run(command: str, *more: object) -> Result:
-            where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
-            options = ("--data", tmp_path / "data.jsonl", "--max-tokens", 8, "--top-logprobs", 5, *where)
+            where = (
+                "--provider",
+                "llamacpp",
+                "--base-url",
+                server.base_url,
+                "--out",
+                tmp_path / "run",
+                "--seed",
+                1,
+            )
+            options = (
+                "--data",
+                tmp_path / "data.jsonl",
+                "--max-tokens",
+                8,
+                "--top-logprobs",
+                5,
+                *where,
+            )
             reward = ("--reward", scorer.url.replace("://", "://ada:s3cret@"))
-            result = CliRunner().invoke(main, [str(each) for each in (command, *more, *options, *reward)])
+            result = CliRunner().invoke(
+                main, [str(each) for each in (command, *more, *options, *reward)]
+            )
             assert result.exit_code == 0, result.output
             return result
 
@@ -430,8 +581,21 @@ def blb(scorer: Scorer, tmp_path: Path) -> Iterator[Callable[..., Result]]:
 
 def test_a_fit_with_an_endpoint(scorer: Scorer, blb: Callable[..., Result], tmp_path: Path) -> None:
     """Every completion of a fit is scored by the endpoint once; a second fit asks it nothing, and no file holds the password."""
-    scorer.answer = lambda _number, body: Reply(200, {"rewards": [-0.3 * item["tokens"] for item in body["items"]]})
-    size = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 2, "--tau", 0.5, "--tau", 0.3)
+    scorer.answer = lambda _number, body: Reply(
+        200, {"rewards": [-0.3 * item["tokens"] for item in body["items"]]}
+    )
+    size = (
+        "--samples-per-prompt",
+        8,
+        "--validation-samples",
+        2,
+        "--test-samples",
+        2,
+        "--tau",
+        0.5,
+        "--tau",
+        0.3,
+    )
     for _ in range(2):
         blb("fit", *size)
     asked = Counter(json.dumps(item, sort_keys=True) for item in scorer.items)
@@ -445,5 +609,7 @@ def test_a_fit_with_an_endpoint(scorer: Scorer, blb: Callable[..., Result], tmp_
     assert not [path for path in files if b"s3cret" in path.read_bytes()]
     more = ("--baseline-prompt", "Be brief.", "--best-of", 2)
     blb("eval", tmp_path / "run" / "bias.json", "--test-samples", 2, *more)
-    assert "Be brief." not in json.dumps(scorer.items), "an instruction is not part of what is judged"
+    assert "Be brief." not in json.dumps(scorer.items), (
+        "an instruction is not part of what is judged"
+    )
     assert set(Counter(json.dumps(item, sort_keys=True) for item in scorer.items).values()) == {1}

@@ -47,7 +47,10 @@ def row(**fields: Any) -> Verdict:
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        ("helps", "The bias helps at temperature 1, but shows no proven benefit with greedy decoding."),
+        (
+            "helps",
+            "The bias helps at temperature 1, but shows no proven benefit with greedy decoding.",
+        ),
         ("nothing", "The bias changes nothing at temperature 1."),
         ("hurts", "The bias makes answers worse at temperature 1 and with greedy decoding."),
     ],
@@ -64,7 +67,9 @@ def test_a_better_reward_does_not_hide_a_worse_metric() -> None:
     worse = [row(metric="reward"), row(difference=-0.1, low=-0.2, high=-0.05, verdict="HURTS")]
     assert headline(judged(worse)) == "The bias helps with greedy decoding; accuracy gets worse."
     shorter = [row(verdict="NO EVIDENCE", low=-0.1), row(metric="tokens", verdict="HELPS")]
-    assert headline(judged(shorter)).endswith("no proven benefit with greedy decoding; only the length gets better.")
+    assert headline(judged(shorter)).endswith(
+        "no proven benefit with greedy decoding; only the length gets better."
+    )
 
 
 def test_plain_language_names_luck_and_multiplicity() -> None:
@@ -72,7 +77,9 @@ def test_plain_language_names_luck_and_multiplicity() -> None:
     assert "may be luck" in plain(row(low=-0.05, verdict="NO EVIDENCE"), 6)
     assert "6 differences are judged together" in plain(row(p=0.08, verdict="NO EVIDENCE"), 6)
     assert "Do not use the bias" in plain(row(verdict="HURTS"), 6)
-    assert "changed nothing" in plain(row(difference=0.0, low=0.0, high=0.0, verdict="NO EVIDENCE"), 2)
+    assert "changed nothing" in plain(
+        row(difference=0.0, low=0.0, high=0.0, verdict="NO EVIDENCE"), 2
+    )
 
 
 def test_numbers_read_as_their_metric() -> None:
@@ -115,7 +122,9 @@ def test_a_full_run_shows_everything(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named_with_its_command(tmp_path: Path) -> None:
     """A folder with nothing but an unjudged bias is a page, too: UNVERIFIED, and the commands that would add the rest."""
-    bias_of(None, 12, compiled=None, learned=None, censoring=None, findings=()).save(tmp_path / "bias.json")
+    bias_of(None, 12, compiled=None, learned=None, censoring=None, findings=()).save(
+        tmp_path / "bias.json"
+    )
     said = text_of(render(read_run(tmp_path)))
     assert "UNVERIFIED" in said
     for command in (f"blb eval {tmp_path}/bias.json --save", f"blb analyze {tmp_path}/bias.json"):
@@ -145,7 +154,9 @@ def test_an_alternative_s_rows_are_not_the_verdict(tmp_path: Path) -> None:
 
 def test_documents_that_are_older_than_the_bias_are_named(tmp_path: Path) -> None:
     """After a second fit in the same folder, what was evaluated before may be of another bias."""
-    folder = write_run(tmp_path / "run", "helps", full=True, created=datetime(2030, 1, 1, tzinfo=UTC))
+    folder = write_run(
+        tmp_path / "run", "helps", full=True, created=datetime(2030, 1, 1, tzinfo=UTC)
+    )
     page = text_of(render(read_run(folder)))
     assert "evaluation.json is older than this bias" in page
     assert "analysis.json is older than this bias" in page
@@ -176,7 +187,9 @@ def test_the_page_asks_nobody(tmp_path: Path) -> None:
 
 def test_differences_and_changed_stops_are_marked() -> None:
     """Words that the other side lacks are marked on both sides, and the texts stay whole; a changed end is told."""
-    first, second = compared([Side("a", "It is Paris, yes.", 5, "length"), Side("b", "It is Rome.", 3, "stop")])
+    first, second = compared(
+        [Side("a", "It is Paris, yes.", 5, "length"), Side("b", "It is Rome.", 3, "stop")]
+    )
     assert [piece.text for piece in second.pieces if piece.differs] == ["Rome"]
     assert "".join(piece.text for piece in first.pieces) == first.text
     assert (first.stop_changed, second.stop_changed) == (False, True)
@@ -191,8 +204,16 @@ def test_examples_come_from_the_store_without_an_evaluation(tmp_path: Path) -> N
     ours = [[key, value] for key, value in bias.logit_bias.items()]
     with RolloutStore(run / "rollouts.db") as store:
         for temperature in (1.0, 0.0):
-            for vector, text in (([], "a long answer"), (ours, "short"), ([[5, 1.0]], "another bias")):
-                settings = {"tokenizer": "t", "sampling": {"temperature": temperature}, "bias": vector}
+            for vector, text in (
+                ([], "a long answer"),
+                (ours, "short"),
+                ([[5, 1.0]], "another bias"),
+            ):
+                settings = {
+                    "tokenizer": "t",
+                    "sampling": {"temperature": temperature},
+                    "bias": vector,
+                }
                 done = replace(Completion.empty("stop"), text=f"{text} {temperature:g}", token_ids=np.zeros(2, np.int32),
                                logprobs=np.zeros(2, np.float32), top_ids=np.zeros((2, 1), np.int32),
                                top_logprobs=np.zeros((2, 1), np.float32), whole=True)  # fmt: skip
@@ -201,7 +222,10 @@ def test_examples_come_from_the_store_without_an_evaluation(tmp_path: Path) -> N
     (example,) = found.examples
     assert [side.text for side in example.sides] == ["a long answer 0", "short 0"]
     assert (example.prompt, example.sides[0].correct) == ("Why?", None)
-    assert found.examples_from == "the 1 prompts that rollouts.db holds greedily with and without the bias"
+    assert (
+        found.examples_from
+        == "the 1 prompts that rollouts.db holds greedily with and without the bias"
+    )
 
 
 def test_a_whole_vocabulary_is_cut_and_counted() -> None:
@@ -241,7 +265,9 @@ def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     written = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert written == {f"{name}.{kind}" for name in ("pareto", "reward-kl") for kind in ("png", "svg")}
+    assert written == {
+        f"{name}.{kind}" for name in ("pareto", "reward-kl") for kind in ("png", "svg")
+    }
     assert (tmp_path / "plots" / "pareto.png").read_bytes().startswith(b"\x89PNG")
     assert all(f"wrote {tmp_path / 'plots' / name}" in answer.stdout for name in written)
     with pytest.raises(InputError, match="is no run folder"):

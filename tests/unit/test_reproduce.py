@@ -57,13 +57,37 @@ def test_settings_are_those_of_the_paper() -> None:
         for name, each in load_configuration(table).benchmarks.items():
             rates = each.lora
             found = (each.rollouts, each.positions, each.train_cap, each.test_cap, each.test)
-            assert (*found, rates.learning_rate, rates.accumulation, rates.max_completion, rates.test_cap) == PAPER[name]
+            assert (
+                *found,
+                rates.learning_rate,
+                rates.accumulation,
+                rates.max_completion,
+                rates.test_cap,
+            ) == PAPER[name]
     accuracy, compression = load_configuration("accuracy"), load_configuration("compression")
-    assert (accuracy.reward, accuracy.objective, accuracy.clusters) == ("log-accuracy", "reward", 32)
-    assert (compression.reward, compression.objective, list(compression.benchmarks)) == ("length", "pareto", ["math"])
-    assert (accuracy.lora.evaluations, compression.lora.evaluations, compression.lora.batch) == (3, 32, 2)
+    assert (accuracy.reward, accuracy.objective, accuracy.clusters) == (
+        "log-accuracy",
+        "reward",
+        32,
+    )
+    assert (compression.reward, compression.objective, list(compression.benchmarks)) == (
+        "length",
+        "pareto",
+        ["math"],
+    )
+    assert (accuracy.lora.evaluations, compression.lora.evaluations, compression.lora.batch) == (
+        3,
+        32,
+        2,
+    )
     for lora in (accuracy.lora, compression.lora):
-        assert (lora.rank, lora.alpha, lora.dropout, lora.epochs, len(lora.modules)) == (16, 32, 0.05, 1, 7)
+        assert (lora.rank, lora.alpha, lora.dropout, lora.epochs, len(lora.modules)) == (
+            16,
+            32,
+            0.05,
+            1,
+            7,
+        )
 
 
 def test_grids_hold_what_the_paper_chose_and_told() -> None:
@@ -80,7 +104,12 @@ def test_every_number_says_where_the_paper_has_it(table: str) -> None:
     """Each line of a benchmark that holds a number ends in a comment."""
     text = resources.files("bench.paper").joinpath(f"{table}.toml").read_text(encoding="utf-8")
     parts = [part for part in text.split("\n\n") if part.startswith("[benchmarks.")]
-    lines = [line for part in parts for line in part.splitlines() if " = " in line and not line.startswith("title")]
+    lines = [
+        line
+        for part in parts
+        for line in part.splitlines()
+        if " = " in line and not line.startswith("title")
+    ]
     assert lines
     assert [line for line in lines if "  # " not in line and not line.startswith("harness")] == []
 
@@ -135,11 +164,25 @@ def test_mean_is_over_problems_with_the_percentile_interval() -> None:
 def test_the_accuracy_table_is_the_papers() -> None:
     """Every cell verbatim, the method's names too."""
     table = comparison(load_configuration("accuracy"), [], "m")
-    assert table.header == ("Method", "Trained params", "ours", "MATH, paper", "GSM8K, paper", "GPQA, paper")
+    assert table.header == (
+        "Method",
+        "Trained params",
+        "ours",
+        "MATH, paper",
+        "GSM8K, paper",
+        "GPQA, paper",
+    )
     assert table.rows == (
         ("Base", "--", "--", "30.30 ± 1.26", "33.89 ± 2.50", "22.20 ± 13.33"),
         ("Logit bias (32 clusters)", "32", "", "30.12 ± 1.26", "33.30 ± 2.58", "24.40 ± 13.33"),
-        ("Logit bias (full-vocabulary)", "128k", "", "33.14 ± 1.30", "34.80 ± 2.50", "28.90 ± 13.33"),
+        (
+            "Logit bias (full-vocabulary)",
+            "128k",
+            "",
+            "33.14 ± 1.30",
+            "34.80 ± 2.50",
+            "28.90 ± 13.33",
+        ),
         ("LoRA-GRPO", "~10^7", "", "45.24 ± 1.40", "76.72 ± 2.27", "31.11 ± 13.33"),
     )
 
@@ -174,10 +217,27 @@ def call(tmp_path: Path) -> Call:
     data, profile = tmp_path / "own.jsonl", tmp_path / "profile.toml"
     profile.write_text('extends = "llamacpp"\nname = "own"\n')
 
-    def run(table: str, *more: object, url: str = "http://127.0.0.1:1/v1", answer: str = "a") -> Result:
-        rows = [{"prompt": f"question {n}", "answer": answer, "split": split} for split, ns in SPLITS for n in ns]
+    def run(
+        table: str, *more: object, url: str = "http://127.0.0.1:1/v1", answer: str = "a"
+    ) -> Result:
+        rows = [
+            {"prompt": f"question {n}", "answer": answer, "split": split}
+            for split, ns in SPLITS
+            for n in ns
+        ]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        where = ("--provider", profile, "--base-url", url, "--out", tmp_path / "run", "--top-logprobs", 4, "--seed", 1)
+        where = (
+            "--provider",
+            profile,
+            "--base-url",
+            url,
+            "--out",
+            tmp_path / "run",
+            "--top-logprobs",
+            4,
+            "--seed",
+            1,
+        )
         options = ("--table", table, "--data", data, "--scale", 1e-6, *where, *more)
         return CliRunner().invoke(main, [str(each) for each in options])
 
@@ -221,7 +281,9 @@ def test_the_whole_command(call: Call, server: ExactServer, tmp_path: Path) -> N
         drawn = store.size().completions
     assert 0 < drawn <= sum(stage["completions"] for stage in planned)
 
-    document = Reproduction.model_validate_json((tmp_path / "run" / "reproduction.json").read_bytes())
+    document = Reproduction.model_validate_json(
+        (tmp_path / "run" / "reproduction.json").read_bytes()
+    )
     methods = {each.method: each for each in document.benchmarks[0].methods}
     assert list(methods) == ["base", "clusters", "ips", "projection"]
     assert "needs the extra clusters" in str(methods["clusters"].missing)
@@ -235,13 +297,26 @@ def test_the_whole_command(call: Call, server: ExactServer, tmp_path: Path) -> N
         assert own.verdict[0].setting == "greedy"
         assert (bias.estimator, bias.sampling and bias.sampling.max_tokens) == (name, 512)
     assert methods["ips"].chosen is not None
-    assert any(f"alpha {value:g}" in methods["ips"].chosen for value in load_configuration("accuracy").alpha)
+    assert any(
+        f"alpha {value:g}" in methods["ips"].chosen
+        for value in load_configuration("accuracy").alpha
+    )
 
     page = (tmp_path / "run" / "reproduction.md").read_text(encoding="utf-8")
-    assert "| LoRA-GRPO | ~10^7 | 4,884,480 | 45.24 ± 1.40 | 76.72 ± 2.27 | 50.00 ± 25.00 | 31.11 ± 13.33 |" in page
-    assert "| Logit bias (32 clusters) | 32 |  | 30.12 ± 1.26 | 33.30 ± 2.58 | not run | 24.40 ± 13.33 |" in page
+    assert (
+        "| LoRA-GRPO | ~10^7 | 4,884,480 | 45.24 ± 1.40 | 76.72 ± 2.27 | 50.00 ± 25.00 | 31.11 ± 13.33 |"
+        in page
+    )
+    assert (
+        "| Logit bias (32 clusters) | 32 |  | 30.12 ± 1.26 | 33.30 ± 2.58 | not run | 24.40 ± 13.33 |"
+        in page
+    )
     assert "projection, 100% of the rollouts" in page
-    for told in ("problems from own.jsonl, not the paper's", "not run: MATH, GPQA", "the paper does not tell"):
+    for told in (
+        "problems from own.jsonl, not the paper's",
+        "not run: MATH, GPQA",
+        "the paper does not tell",
+    ):
         assert told in page
         assert told in first.stdout
 
@@ -251,11 +326,15 @@ def test_the_whole_command(call: Call, server: ExactServer, tmp_path: Path) -> N
     assert [path for path, _ in server.calls[asked:] if "completions" in path] == []
 
 
-def test_a_reward_that_teaches_nothing_is_told_in_its_place(call: Call, server: ExactServer, tmp_path: Path) -> None:
+def test_a_reward_that_teaches_nothing_is_told_in_its_place(
+    call: Call, server: ExactServer, tmp_path: Path
+) -> None:
     """No completion is right: the methods are not run and say why, and the base's numbers stand."""
     result = call("accuracy", "--benchmark", "gsm8k", url=server.base_url, answer="never said")
     assert result.exit_code == 0, result.output
-    document = Reproduction.model_validate_json((tmp_path / "run" / "reproduction.json").read_bytes())
+    document = Reproduction.model_validate_json(
+        (tmp_path / "run" / "reproduction.json").read_bytes()
+    )
     base, _, ips, projection = document.benchmarks[0].methods
     assert base.accuracy == Mean(mean=0.0, low=0.0, high=0.0)
     for own in (ips, projection):
@@ -263,11 +342,15 @@ def test_a_reward_that_teaches_nothing_is_told_in_its_place(call: Call, server: 
         assert f"GSM8K, {own.method} not run: {own.missing}" in document.notes
 
 
-def test_the_baseline_of_clusters(call: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_baseline_of_clusters(
+    call: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is learned from the words of the validation completions, judged and saved as the others are; its row leaves the table."""
     given: list[tuple[list[str], object]] = []
 
-    def made(vocabulary: object, texts: list[str], *, k: int, cache: Path, **_: object) -> Clustering:
+    def made(
+        vocabulary: object, texts: list[str], *, k: int, cache: Path, **_: object
+    ) -> Clustering:
         given.append((texts, cache.name))
         return Clustering(np.arange(12) % 3, k, "toy", 5)
 
@@ -278,7 +361,9 @@ def test_the_baseline_of_clusters(call: Call, server: ExactServer, tmp_path: Pat
     assert "32 clusters of 5 words and special strings by toy" in done.stderr
     ((texts, cache),) = given
     assert (len(texts), any(texts), cache) == (8, True, "clusters.npz")
-    document = Reproduction.model_validate_json((tmp_path / "run" / "reproduction.json").read_bytes())
+    document = Reproduction.model_validate_json(
+        (tmp_path / "run" / "reproduction.json").read_bytes()
+    )
     _, own, ips, _ = document.benchmarks[0].methods
     assert (own.method, own.missing, own.params) == ("clusters", None, 32)
     assert own.chosen is not None
@@ -291,7 +376,9 @@ def test_the_baseline_of_clusters(call: Call, server: ExactServer, tmp_path: Pat
     assert len(set(learned.logit_bias.values())) <= 2
     assert "clusters" not in ROWS
     shown = CliRunner().invoke(blb, ["show", str(folder / "bias.json")])
-    assert (shown.exit_code, "clusters" in shown.output) == (0, True), "a file of an estimator that the package lacks is read"
+    assert (shown.exit_code, "clusters" in shown.output) == (0, True), (
+        "a file of an estimator that the package lacks is read"
+    )
 
 
 def test_the_plan_alone_needs_no_server(call: Call) -> None:
@@ -302,7 +389,9 @@ def test_the_plan_alone_needs_no_server(call: Call) -> None:
     assert "of the paper's 6,900 x 64 = 441,600" in told.stdout
     sums = []
     for scale in (1e-6, 1):
-        plan = json.loads(call("compression", "--dry-run", "--json", "--scale", scale).stdout)["plan"]["math"]
+        plan = json.loads(call("compression", "--dry-run", "--json", "--scale", scale).stdout)[
+            "plan"
+        ]["math"]
         sums.append(sum(stage["tokens"] for stage in plan))
     assert sums[0] < sums[1]
 
@@ -314,7 +403,11 @@ def test_a_line_without_blb(tmp_path: Path) -> None:
     said = []
     for words in (["--help"], ["--table", "accuracy", "--data", "none.jsonl"]):
         command = [sys.executable, "-m", "bench.paper", *words]
-        said.append(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False))
+        said.append(
+            subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+        )
     assert "Usage: python -m bench.paper [OPTIONS]" in said[0].stdout
     assert said[1].returncode == 2
     assert said[1].stderr.startswith("Error: --data has the problems of one benchmark")
@@ -339,7 +432,11 @@ def test_refusals(call: Call, tmp_path: Path) -> None:
     refused(call("compression", "--benchmark", "gsm8k"), "has no benchmark gsm8k", "math")
     refused(call("accuracy"), "--data has the problems of one benchmark", "give one --benchmark")
     refused(call("accuracy", "--scale", 2), "--scale")
-    refused(call("accuracy", "--lora", tmp_path / "none.json"), "cannot read", "bench/studies/lora_grpo.py")
+    refused(
+        call("accuracy", "--lora", tmp_path / "none.json"),
+        "cannot read",
+        "bench/studies/lora_grpo.py",
+    )
 
 
 def test_a_file_that_is_no_lora_result_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ from blackbox_lb.types import Completion, Example, Prompt
 def completion(text: str, tokens: int = 5) -> Completion:
     zeros = np.zeros(tokens, dtype=np.float32)
     none = np.zeros((tokens, 0))
-    return Completion(text, "stop", zeros.astype(np.int32), zeros, none.astype(np.int32), none.astype(np.float32))
+    return Completion(
+        text, "stop", zeros.astype(np.int32), zeros, none.astype(np.int32), none.astype(np.float32)
+    )
 
 
 def asked(*answers: str) -> Example:
@@ -130,7 +132,10 @@ def test_every_capital_is_recognised_in_a_sentence() -> None:
     matcher = parse_matcher(task.correct)
     for example in task.train + task.validation + task.test:
         assert not matcher(example, example.prompt.text)
-        assert all(matcher(example, f"The capital is **{answer}**, of course.") for answer in example.answers)
+        assert all(
+            matcher(example, f"The capital is **{answer}**, of course.")
+            for answer in example.answers
+        )
 
 
 # Built-in rewards
@@ -160,7 +165,9 @@ def test_every_capital_is_recognised_in_a_sentence() -> None:
         ("accuracy-gated-length", "Bergen", 12, 0.0, 0.0),
     ],
 )
-def test_rewards_worked_examples(spec: str, text: str, tokens: int, nats: float, read: float) -> None:
+def test_rewards_worked_examples(
+    spec: str, text: str, tokens: int, nats: float, read: float
+) -> None:
     """With T = 48 tokens each reward has the value its formula gives, and is read on its scale."""
     reward = parse_reward(spec, max_tokens=48)
     score = reward.score(OSLO, completion(text, tokens))
@@ -184,18 +191,31 @@ def test_rewards_worked_examples(spec: str, text: str, tokens: int, nats: float,
         ("math:dist", "linear", False, "math:dist"),
     ],
 )
-def test_each_reward_says_how_it_is_read(spec: str, scale: str, needs_answer: bool, label: str) -> None:
+def test_each_reward_says_how_it_is_read(
+    spec: str, scale: str, needs_answer: bool, label: str
+) -> None:
     """Scale, label and whether an answer is needed are facts of the reward."""
     reward = parse_reward(spec, max_tokens=48)
-    assert (reward.spec, reward.scale, reward.needs_answer, reward.label) == (spec, scale, needs_answer, label)
+    assert (reward.spec, reward.scale, reward.needs_answer, reward.label) == (
+        spec,
+        scale,
+        needs_answer,
+        label,
+    )
     assert reward.max_tokens == 48
 
 
 def test_the_correctness_matcher_gates_the_reward() -> None:
     """What counts as correct is set by ``correct`` where the reward does not say it itself."""
     wordy = completion("It is Oslo.", 12)
-    assert parse_reward("correct-and-short", max_tokens=48, correct="exact-match").score(OSLO, wordy) == -math.inf
-    assert parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo").score(asked(), wordy) == 0.0
+    assert (
+        parse_reward("correct-and-short", max_tokens=48, correct="exact-match").score(OSLO, wordy)
+        == -math.inf
+    )
+    assert (
+        parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo").score(asked(), wordy)
+        == 0.0
+    )
     assert not parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo").needs_answer
 
 
@@ -205,16 +225,29 @@ def test_accuracy_is_known_where_there_is_an_answer() -> None:
     assert reward.correct(OSLO, completion("It is Oslo.")) is True
     assert reward.correct(OSLO, completion("Bergen")) is False
     assert reward.correct(asked(), completion("Bergen")) is None
-    assert parse_reward("exact-match", max_tokens=48, correct="contains").correct(OSLO, completion("It is Oslo.")) is False
+    assert (
+        parse_reward("exact-match", max_tokens=48, correct="contains").correct(
+            OSLO, completion("It is Oslo.")
+        )
+        is False
+    )
 
 
-GATED = ["accuracy", "log-accuracy", "correct-and-short", "accuracy-gated-length", "accuracy-minus-length"]
+GATED = [
+    "accuracy",
+    "log-accuracy",
+    "correct-and-short",
+    "accuracy-gated-length",
+    "accuracy-minus-length",
+]
 
 
 @pytest.mark.parametrize("spec", ["contains", "exact-match", "regex:{answer}", *GATED])
 def test_an_example_without_answer_is_refused(spec: str) -> None:
     """A reward that compares never scores an example with nothing to compare with."""
-    with pytest.raises(DataError, match=r"example 'q1' has no answer, .* choose a reward that needs none"):
+    with pytest.raises(
+        DataError, match=r"example 'q1' has no answer, .* choose a reward that needs none"
+    ):
         parse_reward(spec, max_tokens=48).score(asked(), completion("Oslo"))
 
 
@@ -231,14 +264,21 @@ def test_shorter_is_better(one: int, two: int) -> None:
 @given(st.sampled_from(["Oslo", "Bergen"]), st.integers(0, 100))
 def test_the_formulas_of_the_paper_agree(text: str, tokens: int) -> None:
     """The compression reward is the exponential of its logarithm, and accuracy less a share of the limit lies within [-1, 1]."""
-    values = {spec: parse_reward(spec, max_tokens=100).score(OSLO, completion(text, tokens)) for spec in GATED}
+    values = {
+        spec: parse_reward(spec, max_tokens=100).score(OSLO, completion(text, tokens))
+        for spec in GATED
+    }
     assert math.exp(values["correct-and-short"]) == pytest.approx(values["accuracy-gated-length"])
     assert math.exp(values["log-accuracy"]) == values["accuracy"]
     assert -1 <= values["accuracy-minus-length"] <= 1
-    assert values["accuracy"] - values["accuracy-minus-length"] == pytest.approx(max(tokens, 1) / 100)
+    assert values["accuracy"] - values["accuracy-minus-length"] == pytest.approx(
+        max(tokens, 1) / 100
+    )
 
 
-@pytest.mark.parametrize("spec", ["precision", "", "regex", "my-module:f", "a:", ":f", "a:b c", "length:3"])
+@pytest.mark.parametrize(
+    "spec", ["precision", "", "regex", "my-module:f", "a:", ":f", "a:b c", "length:3"]
+)
 def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
     """The error names every reward with its meaning."""
     with pytest.raises(InputError) as caught:
@@ -270,7 +310,9 @@ def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
         ("length", "contains", 0, "max_tokens is 0; .* at least 1 token"),
     ],
 )
-def test_broken_specs_are_refused_before_anything_is_sampled(spec: str, correct: str, tokens: int, message: str) -> None:
+def test_broken_specs_are_refused_before_anything_is_sampled(
+    spec: str, correct: str, tokens: int, message: str
+) -> None:
     """A pattern, matcher or limit that cannot work is an error of parse_reward, not of the first score."""
     with pytest.raises(InputError, match=message):
         parse_reward(spec, max_tokens=tokens, correct=correct)
@@ -288,7 +330,9 @@ Module = Callable[[str], str]
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Module]:
+def module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Module]:
     """Write a module into the working directory and return its name."""
     monkeypatch.chdir(tmp_path)
     before = set(sys.modules)
@@ -316,9 +360,13 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         ("len(completion.text) - len(example.answers[0])", 0.0),
     ],
 )
-def test_a_users_function_is_called_with_example_and_completion(module: Module, body: str, nats: float) -> None:
+def test_a_users_function_is_called_with_example_and_completion(
+    module: Module, body: str, nats: float
+) -> None:
     """A module in the working directory is found, and numbers of Python and numpy are taken as nats."""
-    name = module(f"import math\nimport numpy as np\ndef f(example, completion):\n    return {body}\n")
+    name = module(
+        f"import math\nimport numpy as np\ndef f(example, completion):\n    return {body}\n"
+    )
     path = list(sys.path)
     reward = parse_reward(f"{name}:f", max_tokens=48)
     assert reward.score(OSLO, completion("Oslo")) == nats
@@ -329,7 +377,10 @@ def test_a_users_function_is_called_with_example_and_completion(module: Module, 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("float('nan')", "returned nan for example 'q1'; it must return a number of nats, finite or -inf"),
+        (
+            "float('nan')",
+            "returned nan for example 'q1'; it must return a number of nats, finite or -inf",
+        ),
         ("float('inf')", "returned inf for example 'q1'"),
         ("10**400", "returned a number beyond 1e308 for example 'q1'"),
         ("None", "returned None for example 'q1'"),
@@ -352,14 +403,24 @@ def test_a_users_function_must_return_a_number(module: Module, body: str, messag
     [
         ("def g(e, c): ...\n", "f", r"own_reward_for_test\.py has no 'f'; it has 'g'"),
         ("f = 3\n", "f", r"is 3, not a function; it must take \(example, completion\)"),
-        ("def f(text): ...\n", "f", r"takes \(text\); it is called with two arguments, \(example, completion\)"),
+        (
+            "def f(text): ...\n",
+            "f",
+            r"takes \(text\); it is called with two arguments, \(example, completion\)",
+        ),
         ("async def f(e, c): ...\n", "f", "is asynchronous"),
-        ("import own_reward_missing_part\n", "f", "raised ModuleNotFoundError: No module named 'own_reward_missing_part'"),
+        (
+            "import own_reward_missing_part\n",
+            "f",
+            "raised ModuleNotFoundError: No module named 'own_reward_missing_part'",
+        ),
         ("def f(:\n", "f", "raised SyntaxError"),
         ("raise SystemExit(1)\n", "f", "raised SystemExit"),
     ],
 )
-def test_a_module_that_cannot_serve_is_explained_at_once(module: Module, text: str, attribute: str, message: str) -> None:
+def test_a_module_that_cannot_serve_is_explained_at_once(
+    module: Module, text: str, attribute: str, message: str
+) -> None:
     """What is wrong with the module or the function is said before anything is sampled."""
     name = module(text)
     with pytest.raises(InputError, match=message):
@@ -367,12 +428,19 @@ def test_a_module_that_cannot_serve_is_explained_at_once(module: Module, text: s
 
 
 @pytest.mark.parametrize(
-    ("spec", "hint"), [("own_reward_nowhere:f", "check the spelling"), ("own_reward_for_test.py:f", "write the module without .py")]
+    ("spec", "hint"),
+    [
+        ("own_reward_nowhere:f", "check the spelling"),
+        ("own_reward_for_test.py:f", "write the module without .py"),
+    ],
 )
 def test_a_missing_module_is_explained(module: Module, spec: str, hint: str) -> None:
     """The message names the working directory that was searched, and the remedy."""
     module("def f(e, c): return 0\n")
-    with pytest.raises(InputError, match=rf"there is no module .* in {Path.cwd()} or among the installed packages; {hint}"):
+    with pytest.raises(
+        InputError,
+        match=rf"there is no module .* in {Path.cwd()} or among the installed packages; {hint}",
+    ):
         parse_reward(spec, max_tokens=48)
 
 
@@ -392,7 +460,11 @@ def test_rewards_are_values() -> None:
 
 # JSON Schema
 
-PERSON = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "age": {"minimum": 0}}}
+PERSON = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": {"type": "string"}, "age": {"minimum": 0}},
+}
 
 
 @pytest.fixture
@@ -424,11 +496,18 @@ def schema(tmp_path: Path) -> Callable[[str], str]:
         ("[" * 100_000, 0.0),
     ],
 )
-def test_a_completion_that_fits_the_schema_is_worth_one(schema: Callable[[str], str], text: str, value: float) -> None:
+def test_a_completion_that_fits_the_schema_is_worth_one(
+    schema: Callable[[str], str], text: str, value: float
+) -> None:
     """The whole completion, or its first block fenced as JSON, must be JSON that the schema accepts; no answer is needed."""
     reward = parse_reward(schema(json.dumps(PERSON)), max_tokens=48)
     assert reward.score(asked(), completion(text)) == value
-    assert (reward.name, reward.scale, reward.label, reward.needs_answer) == ("json-schema", "linear", "valid JSON", False)
+    assert (reward.name, reward.scale, reward.label, reward.needs_answer) == (
+        "json-schema",
+        "linear",
+        "valid JSON",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -436,10 +515,15 @@ def test_a_completion_that_fits_the_schema_is_worth_one(schema: Callable[[str], 
     [
         ("{", r"schema\.json is not JSON"),
         ("3", "is 3; a schema is an object, true or false"),
-        ('{"properties": {"a": {"type": "sting"}}}', r"schema\.json is not valid at properties/a/type"),
+        (
+            '{"properties": {"a": {"type": "sting"}}}',
+            r"schema\.json is not valid at properties/a/type",
+        ),
     ],
 )
-def test_a_broken_schema_is_refused_at_once(schema: Callable[[str], str], text: str, message: str) -> None:
+def test_a_broken_schema_is_refused_at_once(
+    schema: Callable[[str], str], text: str, message: str
+) -> None:
     """What is wrong with the file, and where, is said before anything is sampled."""
     with pytest.raises(InputError, match=message):
         parse_reward(schema(text), max_tokens=48)
@@ -450,11 +534,15 @@ def test_a_broken_schema_is_refused_at_once(schema: Callable[[str], str], text: 
 def test_a_schema_fetches_nothing(schema: Callable[[str], str]) -> None:
     """A reference that leaves the file is an error, and not a request to whoever is named."""
     reward = parse_reward(schema('{"$ref": "http://127.0.0.1:9/other.json"}'), max_tokens=48)
-    with pytest.raises(InputError, match=r"cannot be applied .* references must stay inside the file"):
+    with pytest.raises(
+        InputError, match=r"cannot be applied .* references must stay inside the file"
+    ):
         reward.score(OSLO, completion("{}"))
 
 
-def test_jsonschema_is_an_extra(schema: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jsonschema_is_an_extra(
+    schema: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where it is missing, the message says how to get it."""
     monkeypatch.setitem(sys.modules, "jsonschema", None)
     with pytest.raises(InputError, match=r"pip install 'blackbox-lb\[tasks\]'"):

@@ -37,15 +37,30 @@ FREE = KINDS
 MODEL = ExactModel(
     14, 2, seed=96, prompts=KINDS + 1, unigram=[0.0, -3.0, -6.0, *[0.0] * 11], end=True
 )  # " b" and " c" are the labels; neither is ever the likeliest token
-MARGINS = [float(MODEL.logprobs([], kind)[1] - MODEL.logprobs([], kind)[2]) for kind in range(KINDS + 1)]
+MARGINS = [
+    float(MODEL.logprobs([], kind)[1] - MODEL.logprobs([], kind)[2]) for kind in range(KINDS + 1)
+]
 """Nats between the labels: " b" is likelier for all kinds, and right for six: where it is likelier than without content."""
 SPLITS = (("train", range(60)), ("validation", range(60, 64)), ("test", range(100, 160)))
-ALL = ("--labels-only", "--threshold", "--calibrate", "batch", "--few-shot", 2, "--classifier", "tfidf")
+ALL = (
+    "--labels-only",
+    "--threshold",
+    "--calibrate",
+    "batch",
+    "--few-shot",
+    2,
+    "--classifier",
+    "tfidf",
+)
 
 
 def prompt_of(text: str) -> int:
     """The kind of a prompt."""
-    return FREE if any(each in text for each in ("N/A", "[MASK]", "question .")) else zlib.crc32(text.encode()) % KINDS
+    return (
+        FREE
+        if any(each in text for each in ("N/A", "[MASK]", "question ."))
+        else zlib.crc32(text.encode()) % KINDS
+    )
 
 
 def asked(number: int) -> str:
@@ -54,7 +69,11 @@ def asked(number: int) -> str:
 
 
 ROWS = [
-    {"prompt": asked(n), "answer": "b" if MARGINS[prompt_of(asked(n))] > MARGINS[FREE] else "c", "split": split}
+    {
+        "prompt": asked(n),
+        "answer": "b" if MARGINS[prompt_of(asked(n))] > MARGINS[FREE] else "c",
+        "split": split,
+    }
     for split, numbers in SPLITS
     for n in numbers
 ]
@@ -81,12 +100,23 @@ def written(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 def blb(command: str, server: ExactServer, data: Path, *more: object) -> Result:
     """A command in this process, with completions of at most 2 tokens."""
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", data.parent / "run")
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        data,
+        "--out",
+        data.parent / "run",
+    )
     call = (command, *where, "--reward", "contains", "--max-tokens", 2, *more)
     return CliRunner().invoke(main, [str(each) for each in call])
 
 
-def found(server: ExactServer, data: Path, *more: object, deploy: str = "greedy") -> dict[str, PolicyResult]:
+def found(
+    server: ExactServer, data: Path, *more: object, deploy: str = "greedy"
+) -> dict[str, PolicyResult]:
     """The policies of ``blb eval`` at one setting by name."""
     result = blb("eval", server, data, "--deploy", deploy, "--quiet", "--json", *more)
     assert result.exit_code == 0, result.output
@@ -109,17 +139,31 @@ def sent(server: ExactServer, since: int = 0) -> list[dict[str, Any]]:
 def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path) -> None:
     """Both are right where the margin without content decides. The base hardly says a label; among the labels alone the common
     margin hides the right one. The thresholds cost one token a training and a test prompt, and are a row like any other."""
-    assert blb("fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet").exit_code == 0
+    assert (
+        blb(
+            "fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet"
+        ).exit_code
+        == 0
+    )
     since = len(server.calls)
-    rows = found(server, data, f"b={data.parent / 'run' / 'bias.json'}", "--threshold", "--labels-only")
+    rows = found(
+        server, data, f"b={data.parent / 'run' / 'bias.json'}", "--threshold", "--labels-only"
+    )
     assert accuracy(rows["thresholds"]) >= accuracy(rows["b"]) - 0.02
     assert accuracy(rows["thresholds"]) > 0.95
     assert accuracy(rows["base"]) < 0.3
     assert accuracy(rows["labels only"]) < 0.7
     told = rows["thresholds"]
-    assert (told.kind, told.bias, told.temperature, told.max_tokens, told.completion_tokens) == (*("decisions", None, 0.0, 1), 1.0)
+    assert (told.kind, told.bias, told.temperature, told.max_tokens, told.completion_tokens) == (
+        *("decisions", None, 0.0, 1),
+        1.0,
+    )
     assert told.prompt_tokens > 0
-    short = [body for body in sent(server, since) if body["max_tokens"] == 1 and not body.get("logit_bias")]
+    short = [
+        body
+        for body in sent(server, since)
+        if body["max_tokens"] == 1 and not body.get("logit_bias")
+    ]
     assert len(short) == 60  # the training lists are those of the fit
     text = (data.parent / "run" / "evaluation.json").read_text()
     names = {(row["base"], row["other"]) for row in json.loads(text)["comparisons"]}
@@ -140,7 +184,9 @@ def test_labels_only_forbids_everything_else(server: ExactServer, data: Path, de
     assert base.no_label > 0.5
     biased = [body for body in sent(server, since) if body.get("logit_bias")]
     assert {body["max_tokens"] for body in biased} == {1}
-    assert {json.dumps(sorted(body["logit_bias"])) for body in biased} == {"[[1, 100.0], [2, 100.0]]"}
+    assert {json.dumps(sorted(body["logit_bias"])) for body in biased} == {
+        "[[1, 100.0], [2, 100.0]]"
+    }
 
 
 def test_calibration_repairs_a_common_margin(server: ExactServer, data: Path) -> None:
@@ -151,17 +197,36 @@ def test_calibration_repairs_a_common_margin(server: ExactServer, data: Path) ->
     assert accuracy(rows["labels only"]) < 0.7
     assert accuracy(rows["contextual calibration"]) == 1.0
     assert accuracy(rows["batch calibration"]) > 0.95
-    asked_for = [body["messages"][-1]["content"] for body in sent(server, since) if not body.get("logit_bias")]
+    asked_for = [
+        body["messages"][-1]["content"]
+        for body in sent(server, since)
+        if not body.get("logit_bias")
+    ]
     free = [text for text in asked_for if prompt_of(text) == FREE]
     assert sorted(free) == ["question .", "question N/A.", "question [MASK]."]
-    assert len(asked_for) == 60 + 60 + 3  # the base, the lists of the test prompts, those without content
+    assert (
+        len(asked_for) == 60 + 60 + 3
+    )  # the base, the lists of the test prompts, those without content
 
 
 def test_a_list_without_the_labels_bounds_them(server: ExactServer, data: Path) -> None:
     """Of three listed alternatives none is a label: the number of bounds is told, and nothing is better than a guess."""
-    result = blb("eval", server, data, "--deploy", "greedy", "--json", "--calibrate", "batch", "--top-logprobs", 3)
+    result = blb(
+        "eval",
+        server,
+        data,
+        "--deploy",
+        "greedy",
+        "--json",
+        "--calibrate",
+        "batch",
+        "--top-logprobs",
+        3,
+    )
     assert result.exit_code == 0, result.output
-    assert "120 of 120 label probabilities are not in the lists of 3 tokens" in " ".join(result.stderr.split())
+    assert "120 of 120 label probabilities are not in the lists of 3 tokens" in " ".join(
+        result.stderr.split()
+    )
     rows = {row.name: row for row in Evaluation.model_validate_json(result.stdout).policies}
     assert accuracy(rows["batch calibration"]) < 0.7
 
@@ -177,9 +242,13 @@ def test_a_prompt_without_a_list_has_no_decision(data: Path) -> None:
         return answer
 
     with ExactServer(MODEL, prompt_of=prompt_of, faults=filtered) as server:
-        result = blb("eval", server, data, "--deploy", "greedy", "--json", "--threshold", "--seed", 1)
+        result = blb(
+            "eval", server, data, "--deploy", "greedy", "--json", "--threshold", "--seed", 1
+        )
     assert result.exit_code == 0, result.output
-    told = {row.name: row for row in Evaluation.model_validate_json(result.stdout).policies}["thresholds"].decisions
+    told = {row.name: row for row in Evaluation.model_validate_json(result.stdout).policies}[
+        "thresholds"
+    ].decisions
     assert told is not None
     assert told.no_label is not None
     assert told.no_label > 0
@@ -194,19 +263,26 @@ def test_few_shot_messages_are_sent(server: ExactServer, data: Path) -> None:
     rows = found(server, data, "--few-shot", 2, "--few-shot", 4)
     assert [rows[name].shots for name in ("base", "2 examples", "4 examples")] == [0, 4, 8]
     told = [body["messages"] for body in sent(server, since)]
-    pairs = {tuple(each["content"] for each in messages[:-1]) for messages in told if len(messages) == 5}
+    pairs = {
+        tuple(each["content"] for each in messages[:-1]) for messages in told if len(messages) == 5
+    }
     ((one, first, two, second),) = pairs
     answers = {row["prompt"]: row["answer"] for row in ROWS if row["split"] == "train"}
     assert (answers[one], answers[two]) == (first, second)
     assert {first, second} == {"b", "c"}
-    assert {tuple(each["role"] for each in messages) for messages in told if len(messages) == 5} == {
-        ("user", "assistant", "user", "assistant", "user")
-    }
+    assert {
+        tuple(each["role"] for each in messages) for messages in told if len(messages) == 5
+    } == {("user", "assistant", "user", "assistant", "user")}
     assert sorted(messages[-1]["content"] for messages in told if len(messages) == 9) == sorted(
         row["prompt"] for row in ROWS if row["split"] == "test"
     )
     four = next(messages for messages in told if len(messages) == 9)
-    assert sorted(each["content"] for each in four if each["role"] == "assistant") == ["b", "b", "c", "c"]
+    assert sorted(each["content"] for each in four if each["role"] == "assistant") == [
+        "b",
+        "b",
+        "c",
+        "c",
+    ]
     since = len(server.calls)
     found(server, data, "--few-shot", 2, "--few-shot", 4)
     assert sent(server, since) == []
@@ -231,11 +307,16 @@ def test_a_classifier_learns_a_planted_word(server: ExactServer, tmp_path: Path)
     since = len(server.calls)
     rows = found(server, planted(tmp_path / "data.jsonl"), "--classifier", "tfidf")
     assert accuracy(rows["classifier tfidf"]) == 1.0
-    assert (rows["classifier tfidf"].prompt_tokens, rows["classifier tfidf"].metrics["tokens"].mean) == (0, 0)
+    assert (
+        rows["classifier tfidf"].prompt_tokens,
+        rows["classifier tfidf"].metrics["tokens"].mean,
+    ) == (0, 0)
     assert len(sent(server, since)) == 60
 
 
-def test_a_classifier_of_embeddings(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_classifier_of_embeddings(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The texts go through the loader of the package; one coordinate of the vectors tells the label."""
     names = []
 
@@ -261,15 +342,28 @@ def decided(texts: dict[str, str]) -> list[str]:
     task, labels = texts_task(texts)
     (other,) = rivals({"classifier": ("tfidf",)}, task, labels)
     assert other.decision is not None
-    return [labels.names[number] for number in asyncio.run(other.decision.decide(cast(Any, None))).labels]
+    return [
+        labels.names[number]
+        for number in asyncio.run(other.decision.decide(cast(Any, None))).labels
+    ]
 
 
 def test_a_label_with_one_row_is_classified_too() -> None:
     """Too few for cross-validation, which is left out; prompts without a word cannot be classified, which is said."""
-    texts = {f"sunny day {n}": "b" for n in range(4)} | {"x y z": "c"} | {f"rainy day {n}": "d" for n in range(4)}
-    assert set(decided({text: answer for text, answer in texts.items() if answer != "c"})) == {"b", "d"}
+    texts = (
+        {f"sunny day {n}": "b" for n in range(4)}
+        | {"x y z": "c"}
+        | {f"rainy day {n}": "d" for n in range(4)}
+    )
+    assert set(decided({text: answer for text, answer in texts.items() if answer != "c"})) == {
+        "b",
+        "d",
+    }
     assert decided(texts)[:4] == ["b"] * 4
-    with pytest.raises(InputError, match=r"no classifier can be learned from 8 training rows: empty vocabulary.*drop"):
+    with pytest.raises(
+        InputError,
+        match=r"no classifier can be learned from 8 training rows: empty vocabulary.*drop",
+    ):
         decided({"?" * (n + 1): "bc"[n % 2] for n in range(8)})
 
 
@@ -287,7 +381,10 @@ def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
         "classifier tfidf: no request",
     ):
         assert cost in remarks, cost
-    for title in ("Temperature 1: decisions policy", "Greedy: decisions by right label policy label precision recall"):
+    for title in (
+        "Temperature 1: decisions policy",
+        "Greedy: decisions by right label policy label precision recall",
+    ):
         assert title in said
     document = json.loads((data.parent / "run" / "evaluation.json").read_text())
     assert len(document["policies"]) == 2 * 7
@@ -295,45 +392,78 @@ def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
         assert [each["label"] for each in row["decisions"]["labels"]] == ["b", "c"]
         assert np.sum(row["decisions"]["confusion"]) == 60
         assert row["decisions"]["labels"][0].keys() >= {"precision", "recall", "f1"}
-    same = [[row for row in document["policies"] if row["name"] == name] for name in ("thresholds", "classifier tfidf")]
+    same = [
+        [row for row in document["policies"] if row["name"] == name]
+        for name in ("thresholds", "classifier tfidf")
+    ]
     assert all(one["decisions"] == two["decisions"] for one, two in same)
 
 
 def test_the_report_has_a_row_for_each(server: ExactServer, data: Path) -> None:
     """A run with a bias and rivals renders, and each is named in its table of policies."""
     out = data.parent / "run"
-    assert blb("fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet").exit_code == 0
+    assert (
+        blb(
+            "fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet"
+        ).exit_code
+        == 0
+    )
     found(server, data, out / "bias.json", "--threshold", "--labels-only", "--few-shot", 2)
     result = CliRunner().invoke(main, ["report", str(out)])
     assert result.exit_code == 0, result.output
     page = (out / "report.html").read_text(encoding="utf-8")
-    for name in ("thresholds", "labels only", "2 biased tokens", "decided by this program", "4 messages before the prompt"):
+    for name in (
+        "thresholds",
+        "labels only",
+        "2 biased tokens",
+        "decided by this program",
+        "4 messages before the prompt",
+    ):
         assert name in page
 
 
-def test_rivals_through_the_rules_of_openai(server: ExactServer, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rivals_through_the_rules_of_openai(
+    server: ExactServer, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing that the provider refuses is sent; the label tokens get 100, a whole number; thresholds read twenty alternatives."""
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
     for other in ("OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.delenv(other, raising=False)
     register_encoding(monkeypatch, "rivals", server.texts, 13)
     with RulesGateway("openai", server, key="a-key", largest=300) as gateway:
-        where = ("--provider", "openai", "--model", "gpt-4o-mini", "--base-url", gateway.base_url, "--tokenizer", "rivals")
+        where = (
+            "--provider",
+            "openai",
+            "--model",
+            "gpt-4o-mini",
+            "--base-url",
+            gateway.base_url,
+            "--tokenizer",
+            "rivals",
+        )
         rows = found(server, data, *where, "--labels-only", "--threshold", "--few-shot", 2)
         assert gateway.invalid_requests == []
-        biased = [call.body["logit_bias"] for call in gateway.calls if call.body and call.body.get("logit_bias")]
+        biased = [
+            call.body["logit_bias"]
+            for call in gateway.calls
+            if call.body and call.body.get("logit_bias")
+        ]
     assert {json.dumps(each, sort_keys=True) for each in biased} == {'{"1": 100, "2": 100}'}
     told = rows["thresholds"].decisions
     assert told is not None
     assert told.no_label is not None
-    assert accuracy(rows["thresholds"]) + told.no_label == pytest.approx(1.0), "where no list came nothing is decided"
+    assert accuracy(rows["thresholds"]) + told.no_label == pytest.approx(1.0), (
+        "where no list came nothing is decided"
+    )
     assert told.no_label < 0.2
     assert rows["labels only"].completion_tokens == 1.0
     assert rows["2 examples"].shots == 4
 
 
 @pytest.mark.parametrize("given", [ALL[:1], ALL[1:2], ALL[2:4], ALL[4:6], ALL[6:]])
-def test_answers_that_are_no_labels_are_refused(server: ExactServer, tmp_path: Path, given: tuple[object, ...]) -> None:
+def test_answers_that_are_no_labels_are_refused(
+    server: ExactServer, tmp_path: Path, given: tuple[object, ...]
+) -> None:
     """Each names its option and the remedy, before anything is drawn."""
     rows = [{**each, "answer": f"answer {number}"} for number, each in enumerate(ROWS)]
     since = len(server.calls)
@@ -347,19 +477,35 @@ def test_answers_that_are_no_labels_are_refused(server: ExactServer, tmp_path: P
     ("given", "answers", "sentence"),
     [
         (("--few-shot", 61), {}, "--few-shot 61 is more than the 60 training rows with a label"),
-        (("--few-shot", 2, "--endpoint", "completions"), {}, "the completions endpoint takes one text"),
+        (
+            ("--few-shot", 2, "--endpoint", "completions"),
+            {},
+            "the completions endpoint takes one text",
+        ),
         (("--classifier", "words"), {}, "--classifier words is not known; give tfidf"),
         (("--classifier", "embedding"), {}, "--classifier embedding is not known; give tfidf"),
         (("--calibrate", "other"), {}, "'other' is not one of 'contextual', 'batch'"),
         (("--threshold", "--labels", "b,d"), {}, "none of the labels 'b, d'"),
         (("--threshold",), {"b": "d e", "c": "d f"}, "begins the label 'd e' and no other"),
-        (("--threshold", "--labels", "b,c"), {"c": "b"}, "all 60 training rows have the same label, b"),
-        (("--classifier", "tfidf", "--labels", "b,c"), {"c": "b"}, "all 60 training rows have the same label, b"),
+        (
+            ("--threshold", "--labels", "b,c"),
+            {"c": "b"},
+            "all 60 training rows have the same label, b",
+        ),
+        (
+            ("--classifier", "tfidf", "--labels", "b,c"),
+            {"c": "b"},
+            "all 60 training rows have the same label, b",
+        ),
         (("--labels-only",), {"b": "北"}, "that can be biased begins the label '北'"),
     ],
 )
 def test_what_a_rival_refuses(
-    server: ExactServer, tmp_path: Path, given: tuple[object, ...], answers: dict[str, str], sentence: str
+    server: ExactServer,
+    tmp_path: Path,
+    given: tuple[object, ...],
+    answers: dict[str, str],
+    sentence: str,
 ) -> None:
     """A sentence and exit code 2, before anything is drawn."""
     rows = [{**each, "answer": answers.get(each["answer"], each["answer"])} for each in ROWS]
@@ -371,16 +517,27 @@ def test_what_a_rival_refuses(
 
 @pytest.mark.parametrize(
     ("given", "package", "said"),
-    [("tfidf", "sklearn", "sklearn"), ("embedding:org/name", "sentence_transformers", "sentence-transformers")],
+    [
+        ("tfidf", "sklearn", "sklearn"),
+        ("embedding:org/name", "sentence_transformers", "sentence-transformers"),
+    ],
 )
 def test_a_classifier_without_its_package_is_refused(
-    server: ExactServer, data: Path, monkeypatch: pytest.MonkeyPatch, given: str, package: str, said: str
+    server: ExactServer,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str,
+    package: str,
+    said: str,
 ) -> None:
     """The remedy is the extra."""
     monkeypatch.setitem(sys.modules, package, None)
     result = blb("eval", server, data, "--quiet", "--classifier", given)
     assert result.exit_code == 2
-    assert f"needs {said}, which is not installed: pip install 'blackbox-lb[clusters]'" in result.stderr
+    assert (
+        f"needs {said}, which is not installed: pip install 'blackbox-lb[clusters]'"
+        in result.stderr
+    )
 
 
 def test_offsets_by_eye() -> None:
@@ -395,14 +552,19 @@ def test_offsets_by_eye() -> None:
 
 def example(number: int, *messages: str) -> Example:
     """A prompt of messages of the user, behind one of the system."""
-    return Example(str(number), Prompt((Message("system", "s"), *(Message("user", text) for text in messages))))
+    return Example(
+        str(number), Prompt((Message("system", "s"), *(Message("user", text) for text in messages)))
+    )
 
 
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
         (["Is Rome big?", "Is Reno big?"], ["Is N/A big?", "Is [MASK] big?", "Is  big?"]),
-        (["x: good\nLabel:", "x: bad\nLabel:"], ["x: N/A\nLabel:", "x: [MASK]\nLabel:", "x: \nLabel:"]),
+        (
+            ["x: good\nLabel:", "x: bad\nLabel:"],
+            ["x: N/A\nLabel:", "x: [MASK]\nLabel:", "x: \nLabel:"],
+        ),
         (["one", "two"], ["N/A", "[MASK]"]),
         (["same", "same"], ["N/A", "[MASK]"]),
         (["a b.", "a b. c b."], ["a b.N/A", "a b.[MASK]", "a b."]),
@@ -443,7 +605,9 @@ def test_of_longer_labels_all_tokens_are_allowed() -> None:
     few = session.profile.bias.model_copy(update={"entries": 4, "high": 20.5, "fractions": False})
     session.profile = session.profile.model_copy(update={"bias": few})
     assert asyncio.run(made()) == (dict.fromkeys((1, 2, 3, 4), 20.0), 2)
-    session.profile = session.profile.model_copy(update={"bias": few.model_copy(update={"entries": 2})})
+    session.profile = session.profile.model_copy(
+        update={"bias": few.model_copy(update={"entries": 2})}
+    )
     with pytest.raises(InputError, match="2 labels need more than the 2 entries"):
         asyncio.run(made())
 
@@ -466,4 +630,6 @@ def test_shots_are_balanced_and_fixed() -> None:
     assert shots(4)[1::2].count("c") == 1
     assert any(shots(4, seed) != shots(4) for seed in (1, 2))
     (other,) = rivals({"few_shot": (1,)}, task, labels)
-    assert [each.role for each in other.asked(example(0, "asked")).prompt.messages] == [*("system", "user", "assistant", "user")]
+    assert [each.role for each in other.asked(example(0, "asked")).prompt.messages] == [
+        *("system", "user", "assistant", "user")
+    ]

@@ -11,7 +11,9 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from tests.support.exact import ExactModel
 
-ALL = ExactModel(9, 6, end=True, prompts=3, seed=1).rollouts(12, lambda tokens, _: float(len(tokens)), 2, top=4)
+ALL = ExactModel(9, 6, end=True, prompts=3, seed=1).rollouts(
+    12, lambda tokens, _: float(len(tokens)), 2, top=4
+)
 
 
 def same(one: Rollouts, other: Rollouts) -> bool:
@@ -35,7 +37,11 @@ def test_the_order_is_the_one_asked_for() -> None:
 
 def test_shorter_lists_are_padded() -> None:
     """Parts with lists of different widths fit together, and no probability is added."""
-    narrow = replace(ALL.take([0]), top_ids=ALL.take([0]).top_ids[:, :2], top_logprobs=ALL.take([0]).top_logprobs[:, :2])
+    narrow = replace(
+        ALL.take([0]),
+        top_ids=ALL.take([0]).top_ids[:, :2],
+        top_logprobs=ALL.take([0]).top_logprobs[:, :2],
+    )
     both = Rollouts.join([narrow, ALL.take([1])])
     assert both.top_ids.shape[1] == 4
     assert (both.top_ids[: narrow.lengths[0], 2:] == -1).all()

@@ -17,7 +17,12 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.support.exact import ExactModel, ExactServer
 
-ROWS = (("train", "Norway", "Oslo"), ("validation", "Peru", "Lima"), ("test", "France", "Paris"), ("test", "Chad", "N'Djamena"))
+ROWS = (
+    ("train", "Norway", "Oslo"),
+    ("validation", "Peru", "Lima"),
+    ("test", "France", "Paris"),
+    ("test", "Chad", "N'Djamena"),
+)
 BIAS = [[1, 2.0], [3, -1.0]]
 
 
@@ -28,10 +33,24 @@ def completion(text: str, tokens: int) -> Completion:
     return Completion(text, "stop", ids, logprobs, none.astype(np.int32), none.astype(np.float32))
 
 
-def settings(bias: list[list[float]], temperature: float = 1.0, max_tokens: int = 8) -> dict[str, Any]:
+def settings(
+    bias: list[list[float]], temperature: float = 1.0, max_tokens: int = 8
+) -> dict[str, Any]:
     """What a request was asked with."""
-    sampling = {"temperature": temperature, "max_tokens": max_tokens, "top_logprobs": 0, "seed": None}
-    return {"provider": "p", "model": "m", "tokenizer": "t", "endpoint": "chat", "sampling": sampling, "bias": bias}
+    sampling = {
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "top_logprobs": 0,
+        "seed": None,
+    }
+    return {
+        "provider": "p",
+        "model": "m",
+        "tokenizer": "t",
+        "endpoint": "chat",
+        "sampling": sampling,
+        "bias": bias,
+    }
 
 
 @pytest.fixture
@@ -39,7 +58,9 @@ def store(tmp_path: Path) -> Path:
     """Base and biased completions of four questions, and one of a question that is in no task."""
     with RolloutStore(tmp_path / "rollouts.db") as made:
 
-        def add(country: str, bias: list[list[float]], *drawn: tuple[str, int], **more: Any) -> None:
+        def add(
+            country: str, bias: list[list[float]], *drawn: tuple[str, int], **more: Any
+        ) -> None:
             for sample, each in enumerate(drawn):
                 made.add(settings(bias, **more), Prompt.user(country), sample, completion(*each))
 
@@ -57,7 +78,10 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def score(tmp_path: Path) -> Callable[..., Result]:
     """Run ``blb score`` on the four questions."""
-    rows = [{"prompt": prompt, "answer": answer, "split": split, "id": prompt} for split, prompt, answer in ROWS]
+    rows = [
+        {"prompt": prompt, "answer": answer, "split": split, "id": prompt}
+        for split, prompt, answer in ROWS
+    ]
     (tmp_path / "capitals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(where: Path, reward: str, *more: object) -> Result:
@@ -77,8 +101,16 @@ def groups(result: Result) -> list[dict[str, Any]]:
 def test_scores_by_eye(store: Path, score: Callable[..., Result]) -> None:
     """Correct x T/len of 8 tokens: 4/2 from a right and a wrong answer is 1, and so on; the base comes first, splits in order."""
     found = groups(score(store, "correct-and-short", "--json"))
-    told = [(row["split"], row["policy"].split()[0], row["sampling"]["temperature"], row["completions"]) for row in found]
-    assert told == [("train", "base", 1.0, 2), ("test", "base", 1.0, 4), ("test", "base", 0.0, 1), ("test", "bias", 1.0, 4)]
+    told = [
+        (row["split"], row["policy"].split()[0], row["sampling"]["temperature"], row["completions"])
+        for row in found
+    ]
+    assert told == [
+        ("train", "base", 1.0, 2),
+        ("test", "base", 1.0, 4),
+        ("test", "base", 0.0, 1),
+        ("test", "bias", 1.0, 4),
+    ]
     train, base, greedy, biased = found
     assert (train["reward"]["mean"], train["accuracy"], train["tokens"]) == (1.0, 0.5, 3.0)
     assert (base["reward"]["mean"], base["accuracy"], base["tokens"]) == (0.5, 0.5, 7.0)
@@ -95,7 +127,14 @@ def test_one_store_many_rewards(store: Path, score: Callable[..., Result]) -> No
     """Each reward gives its own mean of the same completions, and the limit can be set for all."""
     means = {
         spec: groups(score(store, spec, "--json", "--split", "train"))[0]["reward"]["mean"]
-        for spec in ("accuracy", "length", "accuracy-minus-length", "accuracy-gated-length", "exact-match", "regex:B")
+        for spec in (
+            "accuracy",
+            "length",
+            "accuracy-minus-length",
+            "accuracy-gated-length",
+            "exact-match",
+            "regex:B",
+        )
     }
     assert means == {
         "accuracy": 0.5,
@@ -105,7 +144,9 @@ def test_one_store_many_rewards(store: Path, score: Callable[..., Result]) -> No
         "exact-match": 0.5,
         "regex:B": 0.5,
     }
-    assert groups(score(store, "length", "--json", "--split", "train", "--max-tokens", 16))[0]["reward"]["mean"] == pytest.approx(6)
+    assert groups(score(store, "length", "--json", "--split", "train", "--max-tokens", 16))[0][
+        "reward"
+    ]["mean"] == pytest.approx(6)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +160,16 @@ def test_one_store_many_rewards(store: Path, score: Callable[..., Result]) -> No
         (("--setting", "temperature=1", "--policy", "base"), 2),
     ],
 )
-def test_filters(store: Path, score: Callable[..., Result], filters: tuple[str, ...], count: int) -> None:
+def test_filters(
+    store: Path, score: Callable[..., Result], filters: tuple[str, ...], count: int
+) -> None:
     """Splits, settings and policies narrow down what is scored."""
     assert len(groups(score(store, "length", "--json", *filters))) == count
 
 
-def test_every_completion_is_written(store: Path, score: Callable[..., Result], tmp_path: Path) -> None:
+def test_every_completion_is_written(
+    store: Path, score: Callable[..., Result], tmp_path: Path
+) -> None:
     """One line each with the reward in nats and as it is read; what cannot be scored has none; the means come out of the lines."""
     path = tmp_path / "lines.jsonl"
     found = groups(score(store, "correct-and-short", "--json", "--per-completion", path))
@@ -143,14 +188,20 @@ def test_every_completion_is_written(store: Path, score: Callable[..., Result], 
     }
     assert (lines[1]["nats"], lines[1]["value"], lines[1]["correct"]) == ("-inf", 0.0, False)
     filtered = [line for line in lines if line["finish_reason"] == "content_filter"]
-    assert [(line["nats"], line["value"], line["correct"]) for line in filtered] == [(None, None, None)]
+    assert [(line["nats"], line["value"], line["correct"]) for line in filtered] == [
+        (None, None, None)
+    ]
     assert len({line["key"] for line in lines}) == len(lines)
 
 
-def test_the_table_names_the_bias_of_the_run(store: Path, score: Callable[..., Result], tmp_path: Path) -> None:
+def test_the_table_names_the_bias_of_the_run(
+    store: Path, score: Callable[..., Result], tmp_path: Path
+) -> None:
     """In a run's folder, what was sampled with bias.json says so; in words and numbers on one line each."""
     entries = [{"id": token, "text": "x", "bias": value} for token, value in BIAS]
-    bias = Bias(provider="p", model="m", tokenizer="t", reward="length", estimator="e", entries=entries)
+    bias = Bias(
+        provider="p", model="m", tokenizer="t", reward="length", estimator="e", entries=entries
+    )
     bias.save(tmp_path / "bias.json")
     said = score(tmp_path, "correct-and-short", "--quiet")
     assert said.exit_code == 0, said.output
@@ -166,13 +217,23 @@ def test_the_table_names_the_bias_of_the_run(store: Path, score: Callable[..., R
     ("where", "reward", "more", "message"),
     [
         ("nowhere", "length", (), "there is no rollout store"),
-        ("", "length", ("--setting", "temperature=0.7"), "none of them to be scored, chosen here and of a prompt of capitals"),
+        (
+            "",
+            "length",
+            ("--setting", "temperature=0.7"),
+            "none of them to be scored, chosen here and of a prompt of capitals",
+        ),
         ("", "length", ("--setting", "warm"), "cannot deploy with 'warm'"),
         ("", "length", ("--per-completion", "/nowhere/x.jsonl"), "cannot write /nowhere/x.jsonl"),
     ],
 )
 def test_what_cannot_be_scored_is_explained(
-    store: Path, score: Callable[..., Result], where: str, reward: str, more: tuple[str, ...], message: str
+    store: Path,
+    score: Callable[..., Result],
+    where: str,
+    reward: str,
+    more: tuple[str, ...],
+    message: str,
 ) -> None:
     """Exit code 2, one sentence, and no empty store left behind."""
     said = score(store.parent / where, reward, *more)
@@ -195,15 +256,39 @@ def server() -> Iterator[ExactServer]:
 def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Path) -> None:
     """A fit with a second reward asks for no base completion again, and scoring its store asks for nothing at all."""
     splits = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
-    rows = [{"prompt": f"question {n}", "answer": "a", "split": split} for split, ns in splits for n in ns]
+    rows = [
+        {"prompt": f"question {n}", "answer": "a", "split": split}
+        for split, ns in splits
+        for n in ns
+    ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = ("--data", tmp_path / "data.jsonl")
 
     def fit(reward: str) -> list[Any]:
         """Bodies of the requests for completions."""
         before = len(server.calls)
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
-        size = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 2, "--tau", 0.5, "--tau", 0.3)
+        where = (
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            tmp_path / "run",
+            "--seed",
+            1,
+        )
+        size = (
+            "--samples-per-prompt",
+            8,
+            "--validation-samples",
+            2,
+            "--test-samples",
+            2,
+            "--tau",
+            0.5,
+            "--tau",
+            0.3,
+        )
         options = (*task, *where, *size, "--max-tokens", 8, "--top-logprobs", 5, "--reward", reward)
         said = CliRunner().invoke(main, ["fit", *map(str, options)])
         assert said.exit_code == 0, said.output
@@ -214,8 +299,12 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
     assert again
     assert all(body["logit_bias"] for body in again)
     asked = len(server.calls)
-    said = CliRunner().invoke(main, ["score", str(tmp_path / "run"), *map(str, task), "--reward", "accuracy", "--json"])
+    said = CliRunner().invoke(
+        main, ["score", str(tmp_path / "run"), *map(str, task), "--reward", "accuracy", "--json"]
+    )
     found = groups(said)
     assert len(server.calls) == asked
-    assert [row["completions"] for row in found if row["policy"] == "base" and row["split"] == "train"] == [64]
+    assert [
+        row["completions"] for row in found if row["policy"] == "base" and row["split"] == "train"
+    ] == [64]
     assert any(row["policy"].startswith("bias.json") and row["split"] == "test" for row in found)

@@ -44,7 +44,13 @@ def save(folder: Path, name: str, bias: np.ndarray, ids: list[int] = IDS) -> Non
     """A bias file for the tokenizer that makes ``ids`` of the probe text."""
     entries = tuple(Entry(id=token, bias=float(value)) for token, value in enumerate(bias))
     Bias(
-        provider="vllm", model="m", tokenizer=fingerprint(ids), vocab_size=TOKENS, reward="r", estimator="e", entries=entries
+        provider="vllm",
+        model="m",
+        tokenizer=fingerprint(ids),
+        vocab_size=TOKENS,
+        reward="r",
+        estimator="e",
+        entries=entries,
     ).save(folder / f"{name}.json")
 
 
@@ -64,10 +70,16 @@ class Tokenizer:
 
 def config(**changes: Any) -> SimpleNamespace:
     """What the processor reads of vLLM's configuration."""
-    model = SimpleNamespace(get_vocab_size=lambda: LOGITS, logits_processors=changes.pop("logits_processors", None))
+    model = SimpleNamespace(
+        get_vocab_size=lambda: LOGITS, logits_processors=changes.pop("logits_processors", None)
+    )
     parallel = SimpleNamespace(tensor_parallel_size=changes.pop("ranks", 1))
     scheduler = SimpleNamespace(async_scheduling=changes.pop("async_scheduling", False))
-    fields = {"speculative_config": None, "use_v2_model_runner": False, "scheduler_config": scheduler} | changes
+    fields = {
+        "speculative_config": None,
+        "use_v2_model_runner": False,
+        "scheduler_config": scheduler,
+    } | changes
     return SimpleNamespace(model_config=model, parallel_config=parallel, **fields)
 
 
@@ -89,7 +101,12 @@ def params(name: str | None) -> SamplingParams:
     return SamplingParams(extra_args=None if name is None else {"blb_bias": name})
 
 
-def change(size: int, added: dict[int, str | None], removed: tuple[int, ...] = (), moved: tuple[Any, ...] = ()) -> v1.BatchUpdate:
+def change(
+    size: int,
+    added: dict[int, str | None],
+    removed: tuple[int, ...] = (),
+    moved: tuple[Any, ...] = (),
+) -> v1.BatchUpdate:
     """One change of the first runner's batch."""
     rows: list[Any] = [(row, params(name), [1], []) for row, name in added.items()]
     return v1.BatchUpdate(batch_size=size, removed=list(removed), added=rows, moved=list(moved))
@@ -120,8 +137,15 @@ NAMES = st.sampled_from([None, "none", "a", "b"])
 
 
 @ORDER
-@given(st.lists(st.tuples(st.lists(st.integers(0, REQUESTS - 1), unique=True), st.lists(NAMES, max_size=4)), max_size=8))
-def test_the_first_runner_adds_each_row_its_vector(steps: list[tuple[list[int], list[str | None]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, REQUESTS - 1), unique=True), st.lists(NAMES, max_size=4)),
+        max_size=8,
+    )
+)
+def test_the_first_runner_adds_each_row_its_vector(
+    steps: list[tuple[list[int], list[str | None]]],
+) -> None:
     """Through departures, arrivals in freed rows and at the end, condensing moves and swaps, as vLLM's batch makes them."""
     processor, batch = first(), list[str | None]()
     for leaving, coming in steps:
@@ -152,7 +176,9 @@ def test_the_first_runner_adds_each_row_its_vector(steps: list[tuple[list[int], 
 
 @ORDER
 @given(st.lists(st.tuples(st.integers(0, REQUESTS - 1), NAMES), min_size=1, max_size=12), st.data())
-def test_the_second_runner_adds_each_row_its_vector(joins: list[tuple[int, str | None]], data: st.DataObject) -> None:
+def test_the_second_runner_adds_each_row_its_vector(
+    joins: list[tuple[int, str | None]], data: st.DataObject
+) -> None:
     """Slots are taken again, batches are any of them in any order, and drafts give a request several rows."""
     processor, slots = second(), dict[int, str | None]()
     for slot, name in joins:
@@ -161,9 +187,14 @@ def test_the_second_runner_adds_each_row_its_vector(joins: list[tuple[int, str |
         processor.apply_staged_writes()
         order = data.draw(st.permutations(sorted(slots)))
         rows = [each for each in order for _ in range(data.draw(st.integers(1, 3)))]
-        context = SimpleNamespace(idx_mapping_np=np.array(order), expanded_idx_mapping=torch.tensor(rows))
+        context = SimpleNamespace(
+            idx_mapping_np=np.array(order), expanded_idx_mapping=torch.tensor(rows)
+        )
         logits = torch.randn(len(rows), LOGITS)
-        assert torch.equal(processor.apply(logits.clone(), context), expected(logits, [slots[each] for each in rows]))
+        assert torch.equal(
+            processor.apply(logits.clone(), context),
+            expected(logits, [slots[each] for each in rows]),
+        )
 
 
 def test_both_runners_accept_the_class() -> None:
@@ -228,12 +259,18 @@ def test_more_biases_than_the_table_has_room_for(folder: Path) -> None:
     for seed in range(2, 20):
         save(folder, f"n{seed}", values(seed))
         processor.update_state(change(1, {0: f"n{seed}"}))
-        assert torch.equal(processor.apply(torch.zeros(1, LOGITS))[0, :TOKENS], torch.from_numpy(values(seed)))
+        assert torch.equal(
+            processor.apply(torch.zeros(1, LOGITS))[0, :TOKENS], torch.from_numpy(values(seed))
+        )
     processor.update_state(change(1, {0: "a"}))
-    assert torch.equal(processor.apply(torch.zeros(1, LOGITS)), expected(torch.zeros(1, LOGITS), ["a"]))
+    assert torch.equal(
+        processor.apply(torch.zeros(1, LOGITS)), expected(torch.zeros(1, LOGITS), ["a"])
+    )
 
 
-def test_an_admitted_bias_that_cannot_be_read_ends_the_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_admitted_bias_that_cannot_be_read_ends_the_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """It is not answered as if it had asked for none: only the end token is left, and the log says so."""
     processor = first()
     processor.update_state(change(2, {0: "vanished", 1: None}))
@@ -251,7 +288,9 @@ def test_beside_the_model_nothing_raises(runner: int) -> None:
         processor.update_state(change(1, {0: 3}))  # type: ignore[dict-item]
     else:
         processor = second()
-        context = SimpleNamespace(idx_mapping_np=np.array([0]), expanded_idx_mapping=torch.tensor([0]))
+        context = SimpleNamespace(
+            idx_mapping_np=np.array([0]), expanded_idx_mapping=torch.tensor([0])
+        )
         assert processor.add_request(0, params(["a"]))  # type: ignore[arg-type]
         processor.apply_staged_writes()
     assert torch.softmax(processor.apply(torch.randn(1, LOGITS), context), dim=-1)[0, END] == 1.0
@@ -267,7 +306,9 @@ def test_a_default_is_for_requests_that_name_none(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("default", ["absent", "foreign"])
-def test_a_default_that_cannot_be_had_stops_the_start(default: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_default_that_cannot_be_had_stops_the_start(
+    default: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A missing file and one of another tokenizer."""
     save(folder, "foreign", values(0), ids=[9, 9])
     monkeypatch.setenv("BLB_BIAS_DEFAULT", default)
@@ -292,7 +333,11 @@ class Caller:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("absent", "no bias named 'absent'; this server has a, b, foreign"), ("foreign", "another|other"), (3, "not the name")],
+    [
+        ("absent", "no bias named 'absent'; this server has a, b, foreign"),
+        ("foreign", "another|other"),
+        (3, "not the name"),
+    ],
 )
 def test_a_request_for_what_cannot_be_had_is_refused(name: object, said: str, folder: Path) -> None:
     """vLLM answers 400 to a ValueError here; what can be had passes."""
@@ -344,7 +389,9 @@ class Group:
         return self.sent.pop(0)
 
 
-def test_ranks_that_see_other_files_add_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_see_other_files_add_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the first rank reads, so that a file changed in between cannot split the ranks."""
     sent: list[Any] = []
 
@@ -397,7 +444,8 @@ def phased(folder: Path, spec: str) -> dict[int, np.ndarray]:
         estimator="e",
         entries=tuple(Entry(id=token, bias=float(value)) for token, value in enumerate(rest)),
         phases=tuple(
-            PhaseVector(phase=name, values=tuple(vectors[number].tolist())) for number, name in enumerate(phases.names[:-1])
+            PhaseVector(phase=name, values=tuple(vectors[number].tolist()))
+            for number, name in enumerate(phases.names[:-1])
         ),
     ).save(folder / "p.json")
     return vectors
@@ -409,7 +457,9 @@ def at_each(spec: str, vectors: dict[int, np.ndarray], tokens: Sequence[int]) ->
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_the_first_runner_follows_the_phase_of_each_row(spec: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_runner_follows_the_phase_of_each_row(
+    spec: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows with phases beside a plain and an unbiased one; tokens come as placeholders first; rows swap in between."""
     monkeypatch.setattr(table, "_raws", lambda config, size: RAWS)
     vectors, processor, rng = phased(folder, spec), first(), np.random.default_rng(1)
@@ -445,7 +495,10 @@ class Requests:
             torch.zeros(REQUESTS).int(),
             torch.zeros(REQUESTS).int(),
         )
-        self.all_token_ids, self.total_len = SimpleNamespace(gpu=self.tokens), SimpleNamespace(gpu=self.total)
+        self.all_token_ids, self.total_len = (
+            SimpleNamespace(gpu=self.tokens),
+            SimpleNamespace(gpu=self.total),
+        )
         self.prompt_len = SimpleNamespace(gpu=self.prompt, np=self.prompt.numpy())
 
     def drawn(self, slot: int) -> list[int]:
@@ -462,7 +515,9 @@ def test_the_second_runner_follows_the_phase_of_each_row(
     monkeypatch.setattr(table, "_raws", lambda config, size: RAWS)
     vectors, requests, rng = phased(folder, spec), Requests(), np.random.default_rng(2)
     speculative = SimpleNamespace(num_speculative_tokens=drafts) if drafts else None
-    processor = served.LearnedBias(config(use_v2_model_runner=True, speculative_config=speculative), requests)
+    processor = served.LearnedBias(
+        config(use_v2_model_runner=True, speculative_config=speculative), requests
+    )
     names: dict[int, str | None] = {}
 
     def join(slot: int, name: str | None, prompt: int, drawn: list[int]) -> None:
@@ -480,7 +535,10 @@ def test_the_second_runner_follows_the_phase_of_each_row(
             join(target, "p", int(requests.prompt[source]), requests.drawn(source))
         processor.apply_staged_writes()
         order = rng.permutation(sorted(names)).tolist()
-        draft = {slot: [int(each) for each in rng.integers(0, 10, rng.integers(0, drafts + 1))] for slot in order}
+        draft = {
+            slot: [int(each) for each in rng.integers(0, 10, rng.integers(0, drafts + 1))]
+            for slot in order
+        }
         rows = [(slot, place) for slot in order for place in range(len(draft[slot]) + 1)]
         last = {slot: int(requests.tokens[slot, requests.total[slot] - 1]) for slot in order}
         context = SimpleNamespace(
@@ -488,17 +546,26 @@ def test_the_second_runner_follows_the_phase_of_each_row(
             idx_mapping=torch.tensor(order).int(),
             expanded_idx_mapping=torch.tensor([slot for slot, _ in rows]).int(),
             expanded_local_pos=torch.tensor([place for _, place in rows]).int(),
-            input_ids=torch.tensor([draft[slot][place - 1] if place else last[slot] for slot, place in rows]).int(),
-            seq_lens_upper_bound_np=np.array([int(requests.total[slot]) + len(draft[slot]) for slot in order]),
+            input_ids=torch.tensor(
+                [draft[slot][place - 1] if place else last[slot] for slot, place in rows]
+            ).int(),
+            seq_lens_upper_bound_np=np.array(
+                [int(requests.total[slot]) + len(draft[slot]) for slot in order]
+            ),
         )
         logits = torch.randn(len(rows), LOGITS)
         wanted = expected(logits, [names[slot] if names[slot] != "p" else None for slot, _ in rows])
         for row, (slot, place) in enumerate(rows):
             if names[slot] == "p":
-                wanted[row, :TOKENS] += torch.from_numpy(at_each(spec, vectors, [*requests.drawn(slot), *draft[slot][:place]]))
+                wanted[row, :TOKENS] += torch.from_numpy(
+                    at_each(spec, vectors, [*requests.drawn(slot), *draft[slot][:place]])
+                )
         assert torch.equal(processor.apply(logits.clone(), context), wanted)
         for slot in order:  # some drafts are accepted, and one more token is drawn
-            taken = [*draft[slot][: int(rng.integers(0, len(draft[slot]) + 1))], int(rng.integers(0, 10))]
+            taken = [
+                *draft[slot][: int(rng.integers(0, len(draft[slot]) + 1))],
+                int(rng.integers(0, 10)),
+            ]
             at = int(requests.total[slot])
             requests.tokens[slot, at : at + len(taken)] = torch.tensor(taken).int()
             requests.total[slot] += len(taken)

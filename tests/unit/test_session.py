@@ -13,7 +13,13 @@ import pytest
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport import channel as channel_module
 from blackbox_lb.api.transport.channel import Channel
-from blackbox_lb.errors import AuthenticationFailed, BlbError, InputError, ModelUnsuitable, ServerFailed
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    BlbError,
+    InputError,
+    ModelUnsuitable,
+    ServerFailed,
+)
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.store import RolloutStore
@@ -33,11 +39,19 @@ def _machine(monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Path) -> None:
 
 def completion(model: str) -> httpx2.Response:
     """One token, said by ``model``."""
-    choice = {"finish_reason": "length", "message": {"content": "Hello"}, "logprobs": {"content": HELLO}}
-    return httpx2.Response(200, json={"model": model, "choices": [choice], "usage": {"completion_tokens": 1}})
+    choice = {
+        "finish_reason": "length",
+        "message": {"content": "Hello"},
+        "logprobs": {"content": HELLO},
+    }
+    return httpx2.Response(
+        200, json={"model": model, "choices": [choice], "usage": {"completion_tokens": 1}}
+    )
 
 
-def session_with(answer: Answer, provider: str = "openai", **options: Any) -> tuple[Session, list[str]]:
+def session_with(
+    answer: Answer, provider: str = "openai", **options: Any
+) -> tuple[Session, list[str]]:
     """A session whose requests are answered so, and the paths that are asked for."""
     asked: list[str] = []
 
@@ -46,7 +60,9 @@ def session_with(answer: Answer, provider: str = "openai", **options: Any) -> tu
         return answer(request)
 
     session = Session(load_profile(provider), base_url="https://host.example", **options)
-    session.channel = Channel(session.profile, "https://host.example", transport=httpx2.MockTransport(handle))
+    session.channel = Channel(
+        session.profile, "https://host.example", transport=httpx2.MockTransport(handle)
+    )
     return session, asked
 
 
@@ -66,13 +82,19 @@ def test_a_key_that_may_not_list_models_may_sample(status: int) -> None:
     refusal = {"error": {"message": "Missing scopes: api.model.read"}}
 
     def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(status, json=refusal) if request.method == "GET" else completion("gpt-4o-mini")
+        return (
+            httpx2.Response(status, json=refusal)
+            if request.method == "GET"
+            else completion("gpt-4o-mini")
+        )
 
     complete(session_with(answer, model="gpt-4o-mini")[0])
     with pytest.raises(BlbError):
         complete(session_with(answer, "vllm")[0])
     with pytest.raises(AuthenticationFailed):
-        complete(session_with(lambda request: httpx2.Response(401, json=refusal), model="gpt-4o-mini")[0])
+        complete(
+            session_with(lambda request: httpx2.Response(401, json=refusal), model="gpt-4o-mini")[0]
+        )
 
 
 def test_a_server_that_loads_its_model_is_waited_for() -> None:
@@ -96,14 +118,18 @@ def test_a_deployment_that_is_another_model_is_noticed() -> None:
         return completion("gpt-4o-2024-11-20")
 
     for options in ({}, {"tokenizer": "cl100k_base"}):
-        with pytest.raises(InputError, match=r"'gpt-4' on azure is gpt-4o-2024-11-20.*--tokenizer o200k_base"):
+        with pytest.raises(
+            InputError, match=r"'gpt-4' on azure is gpt-4o-2024-11-20.*--tokenizer o200k_base"
+        ):
             complete(session_with(answer, "azure", model="gpt-4", **options)[0])
     complete(session_with(answer, "azure", model="gpt-4", tokenizer="o200k_base")[0])
 
 
 def test_a_deployment_of_a_reasoning_model_is_noticed() -> None:
     """Its own name says nothing; the first answer does."""
-    session, _ = session_with(lambda request: completion("o3-mini-2025-01-31"), "azure", model="m", tokenizer="o200k_base")
+    session, _ = session_with(
+        lambda request: completion("o3-mini-2025-01-31"), "azure", model="m", tokenizer="o200k_base"
+    )
     with pytest.raises(ModelUnsuitable, match="o3-mini-2025-01-31 cannot be adapted through azure"):
         complete(session)
 
@@ -116,7 +142,9 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
         if request.method == "GET":
             return httpx2.Response(200, json={"data": []})
         if b"question 0" in request.content:
-            return httpx2.Response(200, content=completion("gpt-4o-mini").content, headers={limit: "600", left: "0"})
+            return httpx2.Response(
+                200, content=completion("gpt-4o-mini").content, headers={limit: "600", left: "0"}
+            )
         return httpx2.Response(401, json={"error": {"message": "revoked"}})
 
     session, asked = session_with(answer, model="gpt-4o-mini")
@@ -128,8 +156,12 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
                 for some in (prompts[:1], prompts):
                     sampling = Sampling(max_tokens=1, top_logprobs=1)
                     tokenizer = Tokenizer("t", None)
-                    await collect(session, store, tokenizer, some, Draw(sampling), samples=1, concurrency=6)
+                    await collect(
+                        session, store, tokenizer, some, Draw(sampling), samples=1, concurrency=6
+                    )
 
     with pytest.raises(AuthenticationFailed, match="revoked"):
         asyncio.run(asyncio.wait_for(go(), timeout=20))
-    assert asked.count("/v1/chat/completions") <= 3, "the first, the one that was refused, and one that was on its way"
+    assert asked.count("/v1/chat/completions") <= 3, (
+        "the first, the one that was refused, and one that was on its way"
+    )

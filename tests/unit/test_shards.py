@@ -30,21 +30,29 @@ def test_shards_are_a_partition(texts: list[str], count: int) -> None:
     """Every example is in exactly one shard, in its order, and examples of one prompt are in the same."""
     whole = examples(texts)
     parts = [Shard(index, count).of(whole) for index in range(1, count + 1)]
-    assert sorted((each.id for part in parts for each in part), key=int) == [each.id for each in whole]
-    assert all([int(each.id) for each in part] == sorted(int(each.id) for each in part) for part in parts)
+    assert sorted((each.id for part in parts for each in part), key=int) == [
+        each.id for each in whole
+    ]
+    assert all(
+        [int(each.id) for each in part] == sorted(int(each.id) for each in part) for part in parts
+    )
     for text in texts:
         assert sum(any(each.prompt.text == text for each in part) for part in parts) == 1
 
 
 @given(st.lists(st.text(), max_size=20), st.lists(st.text(), max_size=20), st.integers(1, 9))
-def test_appended_prompts_move_none_of_the_others(texts: list[str], more: list[str], count: int) -> None:
+def test_appended_prompts_move_none_of_the_others(
+    texts: list[str], more: list[str], count: int
+) -> None:
     """A shard of more prompts begins with the shard of the first."""
     for index in range(1, count + 1):
         before, after = (Shard(index, count).of(examples(each)) for each in (texts, texts + more))
         assert after[: len(before)] == before
 
 
-@pytest.mark.parametrize("text", ["0/4", "5/4", "x/y", "", "4", "1/0", "-1/4", "1/4/4", "1.0/4", "¹/4"])
+@pytest.mark.parametrize(
+    "text", ["0/4", "5/4", "x/y", "", "4", "1/0", "-1/4", "1/4/4", "1.0/4", "¹/4"]
+)
 def test_what_names_no_shard_is_refused(text: str) -> None:
     """With the text, and what one looks like; the command ends with exit code 2 before anything is opened."""
     with pytest.raises(InputError, match=r"give one of n parts as I/N, where I counts from 1 to N"):
@@ -60,25 +68,51 @@ def rows(path: Path) -> dict[str, list[dict[str, Any]]]:
         return {table: sorted(store.rows(table), key=repr) for table in TABLES}
 
 
-def test_stores_of_shards_merge_into_that_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores_of_shards_merge_into_that_of_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Row for row and bit for bit, under a clock that stands still; a shard without prompts is an empty store."""
     monkeypatch.setattr("time.time", lambda: 1.8e9)
     splits = ["train"] * 7 + ["validation", "test"]
     data = tmp_path / "data.jsonl"
     data.write_text(
-        "".join(json.dumps({"prompt": f"question {n}", "answer": "a", "split": s}) + "\n" for n, s in enumerate(splits))
+        "".join(
+            json.dumps({"prompt": f"question {n}", "answer": "a", "split": s}) + "\n"
+            for n, s in enumerate(splits)
+        )
     )
     names = ["whole", *(f"{n}/12" for n in range(1, 13))]
     with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
         for name in names:
-            words = ["collect", "--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--seed", 5]
+            words = [
+                "collect",
+                "--provider",
+                "llamacpp",
+                "--base-url",
+                server.base_url,
+                "--data",
+                data,
+                "--seed",
+                5,
+            ]
             words += ["--reward", "length", "--max-tokens", 6, "--samples-per-prompt", 2, "--quiet"]
-            words += ["--out", tmp_path / name.replace("/", "of"), *([] if name == "whole" else ["--shard", name])]
+            words += [
+                "--out",
+                tmp_path / name.replace("/", "of"),
+                *([] if name == "whole" else ["--shard", name]),
+            ]
             result = CliRunner().invoke(main, [*map(str, words)])
             assert result.exit_code == 0, result.output
     parts = [tmp_path / name.replace("/", "of") for name in names[1:]]
     merged = CliRunner().invoke(
-        main, ["store", "merge", *(str(part / "rollouts.db") for part in parts), "--out", str(tmp_path / "all.db")]
+        main,
+        [
+            "store",
+            "merge",
+            *(str(part / "rollouts.db") for part in parts),
+            "--out",
+            str(tmp_path / "all.db"),
+        ],
     )
     assert merged.exit_code == 0, merged.output
     assert rows(tmp_path / "all.db") == rows(tmp_path / "whole" / "rollouts.db")
@@ -87,4 +121,7 @@ def test_stores_of_shards_merge_into_that_of_one_machine(tmp_path: Path, monkeyp
     assert 0 in sizes
     for name, part, size in zip(names[1:], parts, sizes, strict=True):
         if size:
-            assert json.loads((part / "run.json").read_text())["runs"]["collect"]["settings"]["shard"] == name
+            assert (
+                json.loads((part / "run.json").read_text())["runs"]["collect"]["settings"]["shard"]
+                == name
+            )

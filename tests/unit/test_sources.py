@@ -28,7 +28,11 @@ def filled(path: Path, rows: Sequence[tuple[int, int]]) -> Path:
     """A store with a completion for each (prompt, sample), whose text names it."""
     with RolloutStore(path) as store:
         for prompt, sample in rows:
-            made = replace(completion(f"{prompt}.{sample}", 1 + sample), token_bytes={prompt: bytes([prompt])}, generated=sample)
+            made = replace(
+                completion(f"{prompt}.{sample}", 1 + sample),
+                token_bytes={prompt: bytes([prompt])},
+                generated=sample,
+            )
             store.add(SETTINGS, Prompt.user(str(prompt)), sample, made)
     return path
 
@@ -59,13 +63,21 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
         keys = sorted(whole.keys(REQUEST))
         assert store.keys(REQUEST) == set(keys)
         for one, other in zip(store.completions(keys), whole.completions(keys), strict=True):
-            assert (one.text, one.generated, one.whole, one.model) == (other.text, other.generated, other.whole, other.model)
+            assert (one.text, one.generated, one.whole, one.model) == (
+                other.text,
+                other.generated,
+                other.whole,
+                other.model,
+            )
             assert_same(arrays_of(one), arrays_of(other))
         assert store.spent(keys) == whole.spent(keys)
         assert store.token_bytes("t") == whole.token_bytes("t") == {0: b"\0", 1: b"\1", 2: b"\2"}
         assert store.rewards(["x", "y", "z"]) == {"x": "own", "y": "a"}
         assert sorted(store.order(keys)) == keys
-        assert {each.text for each in store.completions([*store.order(keys)][:2])} == {"0.0", "0.1"}, "its own first"
+        assert {each.text for each in store.completions([*store.order(keys)][:2])} == {
+            "0.0",
+            "0.1",
+        }, "its own first"
         store.add(SETTINGS, Prompt.user("9"), 0, completion("9.0"))
         assert len(store.keys(REQUEST)) == len(keys) + 1
         with pytest.raises(StoreError, match="has no completion"):
@@ -85,7 +97,9 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
         ("s3://bucket/part-*", "no rollout store at s3:/bucket"),
     ],
 )
-def test_what_is_no_source_is_named(name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_source_is_named(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One sentence with the remedy, and no file is made."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -105,11 +119,39 @@ def blb(*arguments: object) -> Result:
 def test_a_fit_from_shards_asks_for_nothing_new(tmp_path: Path) -> None:
     """Two machines' stores give the bias of a single one, and no completion is paid for twice."""
     data = tmp_path / "data.jsonl"
-    rows = [{"prompt": f"Question {n}?", "answers": ["a"], "split": s} for s in ("train", "validation", "test") for n in range(8)]
-    data.write_text("".join(json.dumps(row | {"prompt": f"{row['split']} {row['prompt']}"}) + "\n" for row in rows))
+    rows = [
+        {"prompt": f"Question {n}?", "answers": ["a"], "split": s}
+        for s in ("train", "validation", "test")
+        for n in range(8)
+    ]
+    data.write_text(
+        "".join(
+            json.dumps(row | {"prompt": f"{row['split']} {row['prompt']}"}) + "\n" for row in rows
+        )
+    )
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "length")
-        plan = (*where, "--max-tokens", 8, "--top-logprobs", 5, "--samples-per-prompt", 20, "--seed", 1, "--quiet")
+        where = (
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--data",
+            data,
+            "--reward",
+            "length",
+        )
+        plan = (
+            *where,
+            "--max-tokens",
+            8,
+            "--top-logprobs",
+            5,
+            "--samples-per-prompt",
+            20,
+            "--seed",
+            1,
+            "--quiet",
+        )
         fit = ("fit", *plan, "--validation-samples", 4, "--test-samples", 4, "--l2", 5)
         assert blb(*fit, "--out", tmp_path / "one").exit_code == 0
         _split(tmp_path / "one" / "rollouts.db", tmp_path / "a.db", tmp_path / "b.db")
@@ -118,14 +160,24 @@ def test_a_fit_from_shards_asks_for_nothing_new(tmp_path: Path) -> None:
         with RolloutStore(tmp_path / "many" / "rollouts.db") as store:
             # Sums in another order are another bias in its last bits, whose completions nobody has; the base's are all there.
             assert all(each["bias"] for each in store.requests().values())
-        one, many = (json.loads((tmp_path / run / "bias.json").read_text()) for run in ("one", "many"))
-    assert [(entry["id"], entry["seen"]) for entry in one["entries"]] == [(e["id"], e["seen"]) for e in many["entries"]]
-    np.testing.assert_allclose([e["bias"] for e in one["entries"]], [e["bias"] for e in many["entries"]], atol=1e-9)
+        one, many = (
+            json.loads((tmp_path / run / "bias.json").read_text()) for run in ("one", "many")
+        )
+    assert [(entry["id"], entry["seen"]) for entry in one["entries"]] == [
+        (e["id"], e["seen"]) for e in many["entries"]
+    ]
+    np.testing.assert_allclose(
+        [e["bias"] for e in one["entries"]], [e["bias"] for e in many["entries"]], atol=1e-9
+    )
 
 
 def _split(path: Path, one: Path, other: Path) -> None:
     """Every second completion into each of two stores."""
-    with RolloutStore(path, read_only=True) as whole, RolloutStore(one) as a, RolloutStore(other) as b:
+    with (
+        RolloutStore(path, read_only=True) as whole,
+        RolloutStore(one) as a,
+        RolloutStore(other) as b,
+    ):
         for table in ("prompts", "requests", "token_bytes", "completions"):
             for number, row in enumerate(list(whole.rows(table))):
                 for turn, store in enumerate((a, b)):
@@ -138,28 +190,91 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
     """An unfinished collection is learned from as it is, where a prompt has none, too; without any the remedy is told."""
     data = tmp_path / "data.jsonl"
     rows = [
-        {"prompt": f"{split} {n}?", "answers": ["a"], "split": split} for split in ("train", "validation", "test") for n in range(8)
+        {"prompt": f"{split} {n}?", "answers": ["a"], "split": split}
+        for split in ("train", "validation", "test")
+        for n in range(8)
     ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "length")
-        plan = (*where, "--max-tokens", 8, "--top-logprobs", 5, "--samples-per-prompt", 20, "--seed", 1, "--quiet")
-        fit = ("fit", *plan, "--validation-samples", 4, "--test-samples", 4, "--l2", 5, "--out", tmp_path / "fit", "--only-stored")
+        where = (
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--data",
+            data,
+            "--reward",
+            "length",
+        )
+        plan = (
+            *where,
+            "--max-tokens",
+            8,
+            "--top-logprobs",
+            5,
+            "--samples-per-prompt",
+            20,
+            "--seed",
+            1,
+            "--quiet",
+        )
+        fit = (
+            "fit",
+            *plan,
+            "--validation-samples",
+            4,
+            "--test-samples",
+            4,
+            "--l2",
+            5,
+            "--out",
+            tmp_path / "fit",
+            "--only-stored",
+        )
         empty = blb(*fit)
         assert (empty.exit_code, "Traceback" in empty.output) == (2, False)
         assert "holds no completion of these 8 training prompts" in empty.output
         assert "--only-stored" in empty.output
-        assert not any("train" in json.dumps(body["messages"]) for path, body in server.calls if "messages" in body)
-        assert blb("collect", *plan, "--limit", 5, "--samples-per-prompt", 16, "--out", tmp_path / "part").exit_code == 0
+        assert not any(
+            "train" in json.dumps(body["messages"])
+            for path, body in server.calls
+            if "messages" in body
+        )
+        assert (
+            blb(
+                "collect",
+                *plan,
+                "--limit",
+                5,
+                "--samples-per-prompt",
+                16,
+                "--out",
+                tmp_path / "part",
+            ).exit_code
+            == 0
+        )
         asked = len(server.calls)
         result = blb(*fit, "--rollouts", tmp_path / "part", "--json")
         assert result.exit_code == 0, result.output
-        judged = ("--store", tmp_path / "fit" / "rollouts.db", "--out", tmp_path / "new" / "eval", "--test-samples", 4)
+        judged = (
+            "--store",
+            tmp_path / "fit" / "rollouts.db",
+            "--out",
+            tmp_path / "new" / "eval",
+            "--test-samples",
+            4,
+        )
         own = [word for word in plan if word not in ("--samples-per-prompt", 20)]
         evaluated = blb("eval", tmp_path / "fit" / "bias.json", *own, *judged)
         assert evaluated.exit_code == 0, evaluated.output
-        assert (tmp_path / "new" / "eval" / "evaluation.json").exists(), "a folder that only --out names is made"
-        later = [json.dumps(body["messages"]) for path, body in server.calls[asked:] if "messages" in body]
+        assert (tmp_path / "new" / "eval" / "evaluation.json").exists(), (
+            "a folder that only --out names is made"
+        )
+        later = [
+            json.dumps(body["messages"])
+            for path, body in server.calls[asked:]
+            if "messages" in body
+        ]
     assert later, "validation and test are drawn"
     assert not any("train" in each for each in later)
     assert json.loads((tmp_path / "fit" / "bias.json").read_text())["rollouts"] == 5 * 16

@@ -33,12 +33,20 @@ CLI = "from blackbox_lb.cli import main; main({!r}, standalone_mode=False)"
 
 
 @pytest.mark.parametrize(
-    "code", ["import blackbox_lb", "import blackbox_lb; dir(blackbox_lb)", CLI.format(["--help"]), CLI.format(["--version"])]
+    "code",
+    [
+        "import blackbox_lb",
+        "import blackbox_lb; dir(blackbox_lb)",
+        CLI.format(["--help"]),
+        CLI.format(["--version"]),
+    ],
 )
 def test_what_only_answers_loads_nothing_heavy(code: str) -> None:
     """Help, version and the package itself need no numbers, no network and no models of data."""
     script = f"import sys\n{code}\nprint([name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -64,7 +72,9 @@ def test_the_help_of_a_command_loads_nothing_that_runs_it() -> None:
     """Nor does a mistake in its options: one process asks every command for both, in turn."""
     heavy = sorted({*HEAVY} - DEFAULTS)
     script = f"HEAVY = {heavy}\n{EVERY}"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     loaded = json.loads(done.stdout)
     assert len(loaded) == 2 * len(COMMANDS)
     for call, (said, found) in loaded.items():
@@ -78,5 +88,7 @@ def test_a_name_of_the_package_loads_what_it_needs_and_no_more() -> None:
         "import sys, blackbox_lb\nblackbox_lb.BlbError\nprint([m for m in ('numpy', 'openai', 'pydantic') if m in sys.modules])\n"
         "blackbox_lb.Completion\nprint('numpy' in sys.modules, 'openai' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines() == ["[]", "True False"]

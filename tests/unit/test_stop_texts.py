@@ -39,7 +39,9 @@ LENGTH = parse_reward("length", max_tokens=MAX_TOKENS)
 EXAMPLES = tuple(Example(str(n), Prompt.user(f"question {n}"), ("a",)) for n in range(12))
 TASK = Task("stops", EXAMPLES[:6], EXAMPLES[6:8], EXAMPLES[8:], max_tokens=MAX_TOKENS, stop=(STOP,))
 TAIL = NextToken.of(MODEL.rollouts(50, lambda tokens, _: 0.0, 1, top=4))
-PLAN = FitPlan(samples=12, validation_samples=6, test_samples=4, sweep=Sweep(tau=(0.5,), l2=(2.0, 20.0)))
+PLAN = FitPlan(
+    samples=12, validation_samples=6, test_samples=4, sweep=Sweep(tau=(0.5,), l2=(2.0, 20.0))
+)
 
 
 @pytest.fixture
@@ -49,14 +51,31 @@ def server() -> Iterator[ExactServer]:
         yield running
 
 
-def trying(tmp_path: Path, address: str, work: Callable[[Trials], Any], profile: str = "llamacpp", **session: Any) -> Any:
+def trying(
+    tmp_path: Path,
+    address: str,
+    work: Callable[[Trials], Any],
+    profile: str = "llamacpp",
+    **session: Any,
+) -> Any:
     """What ``work`` returns of trials with the stop text."""
 
     async def go() -> Any:
         with RolloutStore(tmp_path / "s.db") as store:
             async with Session(load_profile(profile), base_url=address, **session) as running:
                 tokenizer = await running.tokenizer()
-                return await work(Trials(running, store, tokenizer, LENGTH, Remembering(Silent()), 5, seed=3, stop=(STOP,)))
+                return await work(
+                    Trials(
+                        running,
+                        store,
+                        tokenizer,
+                        LENGTH,
+                        Remembering(Silent()),
+                        5,
+                        seed=3,
+                        stop=(STOP,),
+                    )
+                )
 
     return asyncio.run(go())
 
@@ -76,7 +95,11 @@ def test_a_fit_with_a_stop_text(server: ExactServer, tmp_path: Path) -> None:
     assert all(body["stop"] == [STOP] for body in asked)
     assert (result.incomplete, result.filtered) == (0, 0)
     assert result.bias.rollouts == 6 * 12
-    (said,) = [remark for remark in heard if "ended at a stop text whose tokens the provider does not list" in remark]
+    (said,) = [
+        remark
+        for remark in heard
+        if "ended at a stop text whose tokens the provider does not list" in remark
+    ]
     assert 10 < int(said.split()[0]) < 6 * 12
     assert 1 not in result.bias.logit_bias
     assert 1 not in result.uncompiled.logit_bias
@@ -97,9 +120,14 @@ def test_what_is_read_of_a_cut_completion(server: ExactServer, tmp_path: Path) -
         return completions, training, trials.end_tokens
 
     completions, training, ends = trying(tmp_path, server.base_url, work)
-    cut = [each for each in completions if each.finish_reason == "stop" and END not in each.token_ids]
+    cut = [
+        each for each in completions if each.finish_reason == "stop" and END not in each.token_ids
+    ]
     assert len(cut) == training.cut > 0
-    assert all(each.whole and each.n_tokens == len(each.token_ids) + 1 and STOP not in each.text for each in cut)
+    assert all(
+        each.whole and each.n_tokens == len(each.token_ids) + 1 and STOP not in each.text
+        for each in cut
+    )
     assert any(not len(each.token_ids) for each in cut), "one began with the stop text"
     assert ends.openers == {1}
     assert 1 not in training.next_token.token_ids
@@ -129,11 +157,15 @@ def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Pa
 
     async def work(trials: Trials) -> Any:
         keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 6)
-        return [each for row in keys for each in trials.store.completions(row) if len(each.token_ids)]
+        return [
+            each for row in keys for each in trials.store.completions(row) if len(each.token_ids)
+        ]
 
     completions = dict(enumerate(trying(tmp_path, server.base_url, work)))
     named = {str(key): each for key, each in completions.items()}
-    found = columns(named, [0] * len(named), [0.0] * len(named), EndTokens(True, openers=frozenset({0, 1})))
+    found = columns(
+        named, [0] * len(named), [0.0] * len(named), EndTokens(True, openers=frozenset({0, 1}))
+    )
     assert 0 in found.token_ids
     assert 0 in found.top_ids
     assert 1 not in found.top_ids
@@ -142,7 +174,9 @@ def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("listed", "batch"), [(True, 8), (False, 1), (None, 1)])
-def test_one_completion_a_request_where_a_list_may_be_short(listed: bool | None, batch: int) -> None:
+def test_one_completion_a_request_where_a_list_may_be_short(
+    listed: bool | None, batch: int
+) -> None:
     """Several choices share one count, so that nobody could tell how long each is; without stop texts nothing changes."""
     profile = _profile(listed)
     sampling = Sampling(max_tokens=10, top_logprobs=5)
@@ -153,7 +187,9 @@ def test_one_completion_a_request_where_a_list_may_be_short(listed: bool | None,
 def _profile(listed: bool | None) -> Profile:
     profile = load_profile("openai")
     rows = profile.logprobs.model_copy(update={"stop_text_listed": listed})
-    return profile.model_copy(update={"logprobs": rows, "sampling": profile.sampling.model_copy(update={"n": 8})})
+    return profile.model_copy(
+        update={"logprobs": rows, "sampling": profile.sampling.model_copy(update={"n": 8})}
+    )
 
 
 @pytest.fixture
@@ -172,7 +208,9 @@ def test_too_many_stop_texts_cost_nothing(gateway: RulesGateway, tmp_path: Path)
     """A fit that OpenAI would refuse is refused before anything is asked for, with the limit and the wish."""
 
     async def work(trials: Trials) -> None:
-        with pytest.raises(ProfileError, match="openai takes at most 4 stop texts a request, 5 are asked for"):
+        with pytest.raises(
+            ProfileError, match="openai takes at most 4 stop texts a request, 5 are asked for"
+        ):
             await fit(replace(trials, stop=tuple("abcde")), TASK, PLAN)
 
     trying(tmp_path, gateway.base_url, work, **HOSTED)
@@ -180,7 +218,9 @@ def test_too_many_stop_texts_cost_nothing(gateway: RulesGateway, tmp_path: Path)
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_stop_texts_under_openais_rules(gateway: RulesGateway, tmp_path: Path, endpoint: Endpoint) -> None:
+def test_stop_texts_under_openais_rules(
+    gateway: RulesGateway, tmp_path: Path, endpoint: Endpoint
+) -> None:
     """Chat lists what is before the stop text, the legacy endpoint more than it counts: both are whole, all requests valid."""
     model = "gpt-4o-mini" if endpoint == "chat" else "gpt-3.5-turbo-instruct"
 
@@ -188,10 +228,14 @@ def test_stop_texts_under_openais_rules(gateway: RulesGateway, tmp_path: Path, e
         keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 4)
         return [each for row in keys for each in trials.store.completions(row)]
 
-    completions = trying(tmp_path, gateway.base_url, work, **{**HOSTED, "model": model, "endpoint": endpoint})
+    completions = trying(
+        tmp_path, gateway.base_url, work, **{**HOSTED, "model": model, "endpoint": endpoint}
+    )
     assert gateway.invalid_requests == []
     assert all(body["stop"] == [STOP] and "n" not in body for body in gateway.requests)
-    cut = [each for each in completions if each.n_tokens > len(each.token_ids) or 1 in each.token_ids]
+    cut = [
+        each for each in completions if each.n_tokens > len(each.token_ids) or 1 in each.token_ids
+    ]
     assert cut
     assert all(each.whole for each in completions)
     assert not any(STOP in each.text for each in completions)

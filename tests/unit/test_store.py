@@ -89,7 +89,9 @@ def test_columns_of_different_lengths_are_not_stored() -> None:
             pack(bad)
 
 
-@pytest.mark.parametrize("blob", [b"", b"\x01", b"\x01\x01\x00\x00\x00\x01\x00\x00\x00rubbish", b"\x00rubbish"])
+@pytest.mark.parametrize(
+    "blob", [b"", b"\x01", b"\x01\x01\x00\x00\x00\x01\x00\x00\x00rubbish", b"\x00rubbish"]
+)
 def test_a_damaged_blob_is_refused(blob: bytes) -> None:
     """Rubbish never becomes numbers."""
     with pytest.raises(StoreError, match="damaged"):
@@ -100,7 +102,11 @@ def test_a_blob_that_is_cut_or_newer_is_refused() -> None:
     """Columns that are missing, columns that nobody knows, and another format."""
     blob = pack(arrays_of(completion()))
     body = zlib.decompress(blob[10:])
-    for damaged in (blob[:10] + zlib.compress(body[:-1]), blob[:9] + b"\x01" + blob[10:], blob[:9] + b"\x08" + blob[10:]):
+    for damaged in (
+        blob[:10] + zlib.compress(body[:-1]),
+        blob[:9] + b"\x01" + blob[10:],
+        blob[:9] + b"\x08" + blob[10:],
+    ):
         with pytest.raises(StoreError, match="damaged, or of a newer version"):
             unpack(damaged)
     with pytest.raises(StoreError, match="format 4, this version reads 3; upgrade"):
@@ -113,7 +119,13 @@ def test_a_completion_comes_back_as_it_was(tmp_path: Path) -> None:
         key = store.add(SETTINGS, HELLO, 0, completion())
     with RolloutStore(tmp_path / "s.db") as store:
         (back,) = store.completions([key])
-        assert (back.text, back.finish_reason, back.prompt_tokens, back.model, back.whole) == ("hi", "stop", 9, "m", True)
+        assert (back.text, back.finish_reason, back.prompt_tokens, back.model, back.whole) == (
+            "hi",
+            "stop",
+            9,
+            "m",
+            True,
+        )
         assert back.top_logprobs.tolist() == completion().top_logprobs.tolist()
         assert store.token_bytes("t") == {0: b"a", 1: b"\xff"}
         assert store.keys(request_hash(SETTINGS)) == {key}
@@ -128,8 +140,17 @@ def listed(*tokens: int) -> ListedBytes:
 
 def test_listed_bytes_are_a_mapping_and_travel_without_the_other_spellings() -> None:
     """Each token once, whatever its numbers; a copy or a pickle is the dictionary itself."""
-    found = ListedBytes(np.array([7, 4, 7], np.int32), np.array([2, 0, 2], np.int32), [b"four", b"another", b"seven"])
-    assert (dict(found), len(found), found[7], 5 in found) == ({4: b"four", 7: b"seven"}, 2, b"seven", False)
+    found = ListedBytes(
+        np.array([7, 4, 7], np.int32),
+        np.array([2, 0, 2], np.int32),
+        [b"four", b"another", b"seven"],
+    )
+    assert (dict(found), len(found), found[7], 5 in found) == (
+        {4: b"four", 7: b"seven"},
+        2,
+        b"seven",
+        False,
+    )
     assert type(pickle.loads(pickle.dumps(found))) is dict
     assert copy.deepcopy(found) == found
 
@@ -140,7 +161,9 @@ def test_bytes_are_stored_with_the_first_answer_that_is_stored(tmp_path: Path) -
     with RolloutStore(tmp_path / "s.db") as store:
 
         def rows(*tokens: int, sample: int) -> dict[str, list[dict[str, Any]]]:
-            return store.rows_of(SETTINGS, HELLO, {sample: replace(completion(), token_bytes=listed(*tokens))})
+            return store.rows_of(
+                SETTINGS, HELLO, {sample: replace(completion(), token_bytes=listed(*tokens))}
+            )
 
         def shown(found: dict[str, list[dict[str, Any]]]) -> list[int]:
             return [row["id"] for row in found["token_bytes"]]
@@ -154,7 +177,10 @@ def test_bytes_are_stored_with_the_first_answer_that_is_stored(tmp_path: Path) -
         store.add_answers([rows(5, far, sample=3), rows(8, sample=4)])
         assert store.token_bytes("t") == {3: b"t3", 5: b"t5", 8: b"t8", far: f"t{far}".encode()}
         plain = replace(completion(), token_bytes={5: b"t5", 9: b"t9"})
-        assert shown(store.rows_of({**SETTINGS, "tokenizer": "another"}, HELLO, {0: plain})) == [5, 9]
+        assert shown(store.rows_of({**SETTINGS, "tokenizer": "another"}, HELLO, {0: plain})) == [
+            5,
+            9,
+        ]
         assert shown(store.rows_of(SETTINGS, HELLO, {5: plain})) == [9]
 
 
@@ -170,12 +196,21 @@ def test_what_the_provider_kept_back_survives_and_is_counted(tmp_path: Path) -> 
         whole=False,
     )
     with RolloutStore(tmp_path / "s.db") as store:
-        keys = [store.add(SETTINGS, HELLO, n, each) for n, each in enumerate((plain, rich, Completion.empty("content_filter")))]
+        keys = [
+            store.add(SETTINGS, HELLO, n, each)
+            for n, each in enumerate((plain, rich, Completion.empty("content_filter")))
+        ]
     with RolloutStore(tmp_path / "s.db") as store:
-        for key, before in zip(keys, (plain, rich, Completion.empty("content_filter")), strict=True):
+        for key, before in zip(
+            keys, (plain, rich, Completion.empty("content_filter")), strict=True
+        ):
             (after,) = store.completions([key])
             assert_same(arrays_of(after), arrays_of(before))
-            assert (after.generated, after.whole, after.n_tokens) == (before.generated, before.whole, before.n_tokens)
+            assert (after.generated, after.whole, after.n_tokens) == (
+                before.generated,
+                before.whole,
+                before.n_tokens,
+            )
         size = store.size()
         assert (size.completions, size.tokens, size.bounded, size.outside) == (3, 6, 1, 3)
 
@@ -191,7 +226,9 @@ def test_the_first_answer_to_a_key_stays(tmp_path: Path) -> None:
 def test_keys_tell_everything_apart() -> None:
     """Another setting, prompt or sample number is another key; the order of settings is not."""
     base = rollout_key(request_hash(SETTINGS), prompt_hash(HELLO), 0)
-    assert rollout_key(request_hash(dict(reversed(SETTINGS.items()))), prompt_hash(HELLO), 0) == base
+    assert (
+        rollout_key(request_hash(dict(reversed(SETTINGS.items()))), prompt_hash(HELLO), 0) == base
+    )
     others = {
         rollout_key(request_hash({**SETTINGS, "model": "n"}), prompt_hash(HELLO), 0),
         rollout_key(request_hash(SETTINGS), prompt_hash(Prompt.user("hello ")), 0),
@@ -207,7 +244,10 @@ def test_canonical_json_has_one_spelling() -> None:
 
 def test_a_missing_completion_is_named(tmp_path: Path) -> None:
     """Asking for what is not there is an error, not an empty answer."""
-    with RolloutStore(tmp_path / "s.db") as store, pytest.raises(StoreError, match="has no completion abc"):
+    with (
+        RolloutStore(tmp_path / "s.db") as store,
+        pytest.raises(StoreError, match="has no completion abc"),
+    ):
         list(store.completions(["abc"]))
 
 
@@ -223,7 +263,11 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path: Path) -> N
     db.close()
     text.write_text("not a database, but long enough to look like one" * 20)
     before = [path.read_bytes() for path in (foreign, newer, text)]
-    for path, sentence in ((foreign, "another program"), (newer, "upgrade blackbox_lb"), (text, "cannot open")):
+    for path, sentence in (
+        (foreign, "another program"),
+        (newer, "upgrade blackbox_lb"),
+        (text, "cannot open"),
+    ):
         with pytest.raises(StoreError, match=sentence):
             RolloutStore(path)
     assert [path.read_bytes() for path in (foreign, newer, text)] == before
@@ -245,6 +289,8 @@ def test_what_add_returned_for_survives_sigkill(tmp_path: Path) -> None:
         "for n in range(5): store.add(SETTINGS, HELLO, n, completion())\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    subprocess.run([sys.executable, "-c", script, str(path), str(Path(__file__).parent)], check=False)
+    subprocess.run(
+        [sys.executable, "-c", script, str(path), str(Path(__file__).parent)], check=False
+    )
     with RolloutStore(path) as store:
         assert store.size().completions == 5

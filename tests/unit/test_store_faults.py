@@ -50,8 +50,12 @@ def write(path: str, writer: int, answers: int, gate: Any) -> None:
     gate.wait()
     with RolloutStore(path) as store:
         for sample in range(answers):
-            store.add(SETTINGS, Prompt.user(f"own {writer}"), sample, completion(f"{writer} {sample}"))
-            store.add(SETTINGS, Prompt.user("shared"), sample, completion(f"shared {writer} {sample}"))
+            store.add(
+                SETTINGS, Prompt.user(f"own {writer}"), sample, completion(f"{writer} {sample}")
+            )
+            store.add(
+                SETTINGS, Prompt.user("shared"), sample, completion(f"shared {writer} {sample}")
+            )
 
 
 def read(path: str, gate: Any, stop: Any, told: Any) -> None:
@@ -100,7 +104,10 @@ def test_a_lock_that_stays_is_said(tmp_path: Path) -> None:
         store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreBusy, match=r"cannot write to .*s\.db: .*locked by another process for 0\.2 s; end that"):
+        with pytest.raises(
+            StoreBusy,
+            match=r"cannot write to .*s\.db: .*locked by another process for 0\.2 s; end that",
+        ):
             store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
         with pytest.raises(StoreBusy, match="locked by another process"):
             RolloutStore(path, patience=0.2)
@@ -119,7 +126,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root may mount a small tmpfs; the limit on file sizes is tested instead")
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True
+    )
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
     yield folder
@@ -143,7 +152,10 @@ def test_a_full_disk_costs_nothing_that_was_stored(small_disk: Path) -> None:
     with RolloutStore(path) as store:
         kept = fill(store)
         assert kept > 10
-        with pytest.raises(StoreError, match=r"full \([\d,]+ bytes free\); free some space .* what was stored before is kept"):
+        with pytest.raises(
+            StoreError,
+            match=r"full \([\d,]+ bytes free\); free some space .* what was stored before is kept",
+        ):
             store.add(SETTINGS, Prompt.user("a"), 5000, completion("x" * 5000, 5000))
         assert store.size().completions == kept
         assert len(list(store.completions(store.keys(request_hash(SETTINGS))))) == kept
@@ -155,7 +167,9 @@ def test_a_full_disk_costs_nothing_that_was_stored(small_disk: Path) -> None:
     assert found.rows["completions"] == total
 
 
-def test_a_disk_that_is_full_from_the_start_is_said_before_anything_is_paid(small_disk: Path) -> None:
+def test_a_disk_that_is_full_from_the_start_is_said_before_anything_is_paid(
+    small_disk: Path,
+) -> None:
     """Opening to write fails, not the first answer; what is in the store can still be read."""
     path = small_disk / "s.db"
     with RolloutStore(path) as store:
@@ -164,7 +178,8 @@ def test_a_disk_that_is_full_from_the_start_is_said_before_anything_is_paid(smal
         while True:
             file.write(bytes(4096))
     with pytest.raises(
-        StoreError, match=r"cannot (open|write to) .*\([\d,]+ bytes free\); (free some|check the disk, its free) space"
+        StoreError,
+        match=r"cannot (open|write to) .*\([\d,]+ bytes free\); (free some|check the disk, its free) space",
     ):
         RolloutStore(path)
     with pytest.raises(StoreError, match="cannot"):
@@ -206,7 +221,9 @@ def test_a_folder_that_may_not_be_written(small_disk: Path) -> None:
     with RolloutStore(path) as store:
         key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    with pytest.raises(StoreError, match=r"cannot (open|write to) .*s\.db: .*(another path with --out or --store)"):
+    with pytest.raises(
+        StoreError, match=r"cannot (open|write to) .*s\.db: .*(another path with --out or --store)"
+    ):
         RolloutStore(path)
     with pytest.raises(StoreError, match=r"Read-only file system.*--out"):
         RolloutStore(small_disk / "new" / "s.db")
@@ -235,7 +252,9 @@ def test_a_log_that_cannot_be_used_is_not_passed_over(small_disk: Path, tmp_path
         assert store.size().completions == 1
 
 
-def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Times of receipt order nothing: keys, prompts, sizes and contents are the same under a clock that runs backwards."""
 
     def filled(name: str, clock: Callable[[], float]) -> Any:
@@ -248,10 +267,18 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
             request = request_hash(SETTINGS)
             prompts = store.prompts(request)
             texts = [each.text for each in store.completions(prompts)]
-            return list(prompts.items()), texts, store.size(), store.spent(prompts), store.rewards(["k"])
+            return (
+                list(prompts.items()),
+                texts,
+                store.size(),
+                store.spent(prompts),
+                store.rewards(["k"]),
+            )
 
     forward, backward = iter(range(10**9, 2 * 10**9)), iter(range(10**9, 0, -(10**7)))
-    assert filled("forward", lambda: float(next(forward))) == filled("backward", lambda: float(next(backward)))
+    assert filled("forward", lambda: float(next(forward))) == filled(
+        "backward", lambda: float(next(backward))
+    )
     assert check(tmp_path / "backward").sound
 
 
@@ -273,13 +300,19 @@ def test_reading_makes_no_store(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "theirs.db") as db:
         db.execute("CREATE TABLE theirs (x)")
     db.close()
-    for name, sentence in (("none.db", "there is no rollout store"), ("empty.db", "is empty"), ("theirs.db", "another program")):
+    for name, sentence in (
+        ("none.db", "there is no rollout store"),
+        ("empty.db", "is empty"),
+        ("theirs.db", "another program"),
+    ):
         with pytest.raises(StoreError, match=sentence):
             RolloutStore(tmp_path / name, read_only=True)
     assert {each.name for each in tmp_path.iterdir()} == {"empty.db", "theirs.db"}
 
 
-@pytest.mark.parametrize("what", ["TRIGGER t AFTER INSERT ON prompts BEGIN SELECT 1; END", "VIEW v AS SELECT 1"])
+@pytest.mark.parametrize(
+    "what", ["TRIGGER t AFTER INSERT ON prompts BEGIN SELECT 1; END", "VIEW v AS SELECT 1"]
+)
 def test_a_store_with_code_in_it_is_refused(what: str, tmp_path: Path) -> None:
     """A stranger's trigger or view never runs."""
     RolloutStore(tmp_path / "s.db").close()
@@ -304,15 +337,23 @@ def renewed(*values: Any) -> int:
     [
         ("UPDATE completions SET text = 'other'", "its checksum does not fit"),
         ("UPDATE completions SET tokens = x'02'", "its checksum does not fit"),
-        ("UPDATE completions SET tokens = x'02ffffffff', checksum = NULL", "its checksum is of the kind NoneType"),
-        (f"UPDATE completions SET tokens = x'02ffffffff'; {RENEWED}", "damaged, or of a newer version"),
+        (
+            "UPDATE completions SET tokens = x'02ffffffff', checksum = NULL",
+            "its checksum is of the kind NoneType",
+        ),
+        (
+            f"UPDATE completions SET tokens = x'02ffffffff'; {RENEWED}",
+            "damaged, or of a newer version",
+        ),
         (f"UPDATE completions SET sample = 7; {RENEWED}", "its key does not follow"),
         (f"UPDATE completions SET text = 5.5; {RENEWED}", None),
         ("UPDATE completions SET text = CAST(x'ff' AS TEXT)", "Could not decode"),
         ("UPDATE completions SET text = x'ff'", "is of the kind bytes"),
     ],
 )
-def test_a_damaged_row_is_named_and_never_becomes_numbers(change: str, words: str | None, tmp_path: Path) -> None:
+def test_a_damaged_row_is_named_and_never_becomes_numbers(
+    change: str, words: str | None, tmp_path: Path
+) -> None:
     """Reading it raises StoreCorrupt with its key and the command that says more; ``check`` finds the same."""
     path = tmp_path / "s.db"
     with RolloutStore(path) as store:
@@ -322,7 +363,9 @@ def test_a_damaged_row_is_named_and_never_becomes_numbers(change: str, words: st
         db.executescript(change)
     db.close()
     with RolloutStore(path, read_only=True) as store:
-        if words is None:  # TEXT affinity has made a text of it, and nothing says that it was another one
+        if (
+            words is None
+        ):  # TEXT affinity has made a text of it, and nothing says that it was another one
             assert next(store.completions([key])).text == "5.5"
             return
         with pytest.raises(StoreCorrupt, match=words) as caught:

@@ -40,7 +40,9 @@ def completion(seed: int, tokens: int | None = None) -> Completion:
         token_ids=draw.integers(0, 2**17, t, dtype=np.int32),
         logprobs=-draw.random(t, dtype=np.float32),
         top_ids=draw.integers(-2, 2**17, (t, k), dtype=np.int32),
-        top_logprobs=np.where(draw.random((t, k)) < 0.1, -np.inf, -draw.random((t, k))).astype(np.float32),
+        top_logprobs=np.where(draw.random((t, k)) < 0.1, -np.inf, -draw.random((t, k))).astype(
+            np.float32
+        ),
         prompt_tokens=seed,
         model="m",
         whole=seed % 3 > 0,
@@ -57,8 +59,15 @@ def make(path: Path, samples: int = 40, start: int = 0) -> Path:
     with RolloutStore(path) as store:
         for seed in range(start, start + samples):
             settings = {**SETTINGS, "bias": [[seed % 2, 1.0]]}
-            store.add(settings, Prompt.user(f"prompt {seed % 11} " * (seed % 5 * 40 + 1)), seed, completion(seed))
-        store.add_rewards({f"{seed:064x}": f"{seed}.5" for seed in range(start, start + samples // 4)})
+            store.add(
+                settings,
+                Prompt.user(f"prompt {seed % 11} " * (seed % 5 * 40 + 1)),
+                seed,
+                completion(seed),
+            )
+        store.add_rewards(
+            {f"{seed:064x}": f"{seed}.5" for seed in range(start, start + samples // 4)}
+        )
         store.add_next_token("n" * 64, -np.arange(5000, dtype=np.float32))
     return path
 
@@ -67,7 +76,9 @@ def rows(path: Path) -> Rows:
     """Every row of a store by table and key."""
     with RolloutStore(path, read_only=True) as store:
         return {
-            (table, tuple(row.values())[: 2 if table == "token_bytes" else 1]): row for table in TABLES for row in store.rows(table)
+            (table, tuple(row.values())[: 2 if table == "token_bytes" else 1]): row
+            for table in TABLES
+            for row in store.rows(table)
         }
 
 
@@ -138,12 +149,23 @@ def test_a_whole_store_is_sound_and_recovers_whole(whole: Path, tmp_path: Path) 
 def test_truncated_anywhere(whole: Path, tmp_path: Path) -> None:
     """Cut at 60 places: ``check`` says so, and every row is recovered that SQLite could still read or that lies before the cut."""
     data, before = whole.read_bytes(), rows(whole)
-    places = [0, 1, 99, 100, 4095, 4096, len(data) - 1, *(random.Random(1).randrange(len(data)) for _ in range(53))]
+    places = [
+        0,
+        1,
+        99,
+        100,
+        4095,
+        4096,
+        len(data) - 1,
+        *(random.Random(1).randrange(len(data)) for _ in range(53)),
+    ]
     gained = 0
     for place in sorted(set(places)):
         path = tmp_path / f"cut{place}.db"
         path.write_bytes(data[:place])
-        if sound(path):  # SQLite puts zeros in the place of what is missing of the last page: now and then those were there
+        if sound(
+            path
+        ):  # SQLite puts zeros in the place of what is missing of the last page: now and then those were there
             assert not data[place:].strip(b"\0")
             assert rows(path) == before
             continue
@@ -176,7 +198,11 @@ def test_flipped_bytes(trials: int, whole: Path, tmp_path: Path) -> None:
 
 def test_what_reads_a_damaged_store_says_so(whole: Path, tmp_path: Path) -> None:
     """Every method on 60 damaged files gives what was stored or an error of our tree, never another exception."""
-    data, draw, request = whole.read_bytes(), random.Random(3), request_hash({**SETTINGS, "bias": [[1, 1.0]]})
+    data, draw, request = (
+        whole.read_bytes(),
+        random.Random(3),
+        request_hash({**SETTINGS, "bias": [[1, 1.0]]}),
+    )
     path, refused = tmp_path / "s.db", 0
     for _ in range(60):
         damaged = bytearray(data)
@@ -221,7 +247,11 @@ def test_a_log_that_was_never_written_back_is_recovered(tmp_path: Path) -> None:
 def test_what_is_lost_is_counted(whole: Path, tmp_path: Path) -> None:
     """A completion overwritten in its page is counted by the name that an index has of it, and its neighbours are kept."""
     data = bytearray(whole.read_bytes())
-    victim = next(row for (table, _), row in rows(whole).items() if table == "completions" and 100 < len(row["tokens"]) < 400)
+    victim = next(
+        row
+        for (table, _), row in rows(whole).items()
+        if table == "completions" and 100 < len(row["tokens"]) < 400
+    )
     at = data.index(victim["tokens"])
     data[at + 50] ^= 1
     path = tmp_path / "s.db"
@@ -232,12 +262,16 @@ def test_what_is_lost_is_counted(whole: Path, tmp_path: Path) -> None:
     assert found.exit_code == 2
     assert f"completions {victim['key'][:12]}" in found.stdout
     assert "blb store recover" in found.stderr
-    assert rows(whole).keys() - rows(tmp_path / "new.db").keys() == {("completions", (victim["key"],))}
+    assert rows(whole).keys() - rows(tmp_path / "new.db").keys() == {
+        ("completions", (victim["key"],))
+    }
 
 
 def test_merging_takes_each_response_once(tmp_path: Path) -> None:
     """Shared rows once, other answers counted and left out, a second merge adds nothing, and any order has the same keys."""
-    one, two, three = (make(tmp_path / f"{name}.db", 20, start) for name, start in (("1", 0), ("2", 10), ("3", 10)))
+    one, two, three = (
+        make(tmp_path / f"{name}.db", 20, start) for name, start in (("1", 0), ("2", 10), ("3", 10))
+    )
     with RolloutStore(two) as store:
         settings = {**SETTINGS, "bias": [[1, 1.0]]}
         store.add(settings, Prompt.user("new"), 0, completion(901))
@@ -251,7 +285,9 @@ def test_merging_takes_each_response_once(tmp_path: Path) -> None:
     assert done.added["completions"] == 31
     assert done.same["completions"] == 10 + 20
     kept = next(
-        row for (table, _), row in rows(target).items() if table == "completions" and row["sample"] == 0 and row["prompt_tokens"]
+        row
+        for (table, _), row in rows(target).items()
+        if table == "completions" and row["sample"] == 0 and row["prompt_tokens"]
     )
     assert kept["prompt_tokens"] == 901
     assert merge([one, two, three], target).added == {}
@@ -292,7 +328,9 @@ def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     export_store(whole, tmp_path / "out")
     file = str(tmp_path / "out" / "completions.parquet")
-    table = datasets.load_dataset("parquet", data_files=file, split="train", cache_dir=str(tmp_path / "cache"))
+    table = datasets.load_dataset(
+        "parquet", data_files=file, split="train", cache_dir=str(tmp_path / "cache")
+    )
     assert table.column_names[:4] == ["key", "request_hash", "prompt_hash", "sample"]
     with RolloutStore(whole, read_only=True) as store:
         for row in table:
@@ -300,7 +338,10 @@ def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
             assert row["text"] == there.text
             assert row["token_ids"] == there.token_ids.tolist()
             assert row["top_ids"] == there.top_ids.tolist()
-            assert np.array_equal(np.array(row["top_logprobs"], np.float32).reshape(there.top_logprobs.shape), there.top_logprobs)
+            assert np.array_equal(
+                np.array(row["top_logprobs"], np.float32).reshape(there.top_logprobs.shape),
+                there.top_logprobs,
+            )
             assert row["messages"][0]["role"] == "user"
 
 
@@ -331,11 +372,15 @@ def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
 
     def changed(name: str, value: Any) -> pa.Table:
         field = table.schema.field(name)
-        return table.set_column(table.column_names.index(name), field, pa.array([value] * n, field.type))
+        return table.set_column(
+            table.column_names.index(name), field, pa.array([value] * n, field.type)
+        )
 
     bad = {
         "key": changed("key", "0" * 64),
-        "its key is .*, its contents give": changed("messages", [{"role": "user", "content": "other"}]),
+        "its key is .*, its contents give": changed(
+            "messages", [{"role": "user", "content": "other"}]
+        ),
         "its (key|request_hash) is": changed("settings", "{}"),
         "has not": changed("alternatives", 9),
         "is missing": changed("token_ids", None),
@@ -352,7 +397,9 @@ def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
         import_store(tmp_path / "nowhere", tmp_path / "back.db")
 
 
-@pytest.mark.parametrize("words", [("check", "none.db"), ("recover", "none.db", "new.db"), ("export", "none.db", "out")])
+@pytest.mark.parametrize(
+    "words", [("check", "none.db"), ("recover", "none.db", "new.db"), ("export", "none.db", "out")]
+)
 def test_a_missing_store_is_said_by_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
     """Exit code 2, a sentence, and nothing appears."""
     done = blb(words[0], *(tmp_path / word for word in words[1:]))

@@ -18,10 +18,20 @@ TABLE = {
     "capitalised": ["The", "Final", "TH", "J"],
     "fragment": ["ing", "frac", "'s", "ß"],
 }
-UNRELATED = [("the", "thing"), ("one", "on"), ("cat", "dog"), ("$", "#"), ("<|a|>", " "), ("2", "22"), ("base", "bass")]
+UNRELATED = [
+    ("the", "thing"),
+    ("one", "on"),
+    ("cat", "dog"),
+    ("$", "#"),
+    ("<|a|>", " "),
+    ("2", "22"),
+    ("base", "bass"),
+]
 
 
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in TABLE.items() for text in texts])
+@pytest.mark.parametrize(
+    ("name", "text"), [(name, text) for name, texts in TABLE.items() for text in texts]
+)
 def test_surface_classes(name: str, text: str) -> None:
     """Each text belongs to the class that its definition says."""
     assert surface_class(text.encode(), text) == name

@@ -14,7 +14,10 @@ from blackbox_lb.tasks import load_examples, load_task
 from blackbox_lb.tasks.records import hub_data
 
 pytestmark = pytest.mark.needs("datasets")
-ROWS = [{"q": f"What is {n} + {n}?", "hint": f"twice {n}", "a": str(2 * n), "id": 7, "split": "x"} for n in range(40)]
+ROWS = [
+    {"q": f"What is {n} + {n}?", "hint": f"twice {n}", "a": str(2 * n), "id": 7, "split": "x"}
+    for n in range(40)
+]
 
 
 @pytest.fixture
@@ -22,7 +25,10 @@ def folder(tmp_path: Path) -> Path:
     """A folder as the hub lays one out, with a train and a dev split; dev repeats a train row, train one of its own."""
     data = tmp_path / "sums"
     data.mkdir()
-    for name, rows in (("train", [*ROWS, ROWS[3]]), ("dev", [*ROWS[:1], {**ROWS[0], "q": "What is 99 + 1?"}])):
+    for name, rows in (
+        ("train", [*ROWS, ROWS[3]]),
+        ("dev", [*ROWS[:1], {**ROWS[0], "q": "What is 99 + 1?"}]),
+    ):
         (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return data
 
@@ -43,7 +49,9 @@ def test_parquet_is_read_like_jsonl(datasets: Any, tmp_path: Path) -> None:
         datasets.Dataset.from_list(rows).to_parquet(str(path))
     assert [example.answers for example in load_examples(path)] == [("2", "two"), ("4",)]
     with hub_data.quiet():
-        datasets.Dataset.from_list([{"prompt": "x", "answer": 3}, {"prompt": None, "answer": 4}]).to_parquet(str(path))
+        datasets.Dataset.from_list(
+            [{"prompt": "x", "answer": 3}, {"prompt": None, "answer": 4}]
+        ).to_parquet(str(path))
     with pytest.raises(DataError, match=r"sums\.parquet, row 2: prompt is empty"):
         load_examples(path)
 
@@ -60,9 +68,17 @@ def test_a_broken_parquet_file(tmp_path: Path) -> None:
 def test_a_template_makes_the_prompt(tmp_path: Path) -> None:
     """Columns stand in the prompt where the template names them; other columns and formats are refused with what there is."""
     path = tmp_path / "sums.jsonl"
-    path.write_text("".join(json.dumps({**row, "id": index, "split": None}) + "\n" for index, row in enumerate(ROWS)))
-    task = load_task(data=path, prompt_template="Question: {q} ({hint})\nAnswer:", answer_column="a")
-    assert "Question: What is 5 + 5? (twice 5)\nAnswer:" in {e.prompt.text for e in (*task.train, *task.validation, *task.test)}
+    path.write_text(
+        "".join(
+            json.dumps({**row, "id": index, "split": None}) + "\n" for index, row in enumerate(ROWS)
+        )
+    )
+    task = load_task(
+        data=path, prompt_template="Question: {q} ({hint})\nAnswer:", answer_column="a"
+    )
+    assert "Question: What is 5 + 5? (twice 5)\nAnswer:" in {
+        e.prompt.text for e in (*task.train, *task.validation, *task.test)
+    }
     with pytest.raises(DataError, match=r"has no column 'question' \(its columns: q, hint, a"):
         load_task(data=path, prompt_template="{question}", answer_column="a")
     with pytest.raises(InputError, match=r"template '\{q' cannot be filled"):
@@ -95,13 +111,17 @@ def test_saved_to_disk(datasets: Any, tmp_path: Path) -> None:
         ("hf:owner/sums/easy@train", ("owner/sums", "easy")),
     ],
 )
-def test_names_of_the_hub(datasets: Any, monkeypatch: pytest.MonkeyPatch, spec: str, asked: tuple[str, str | None]) -> None:
+def test_names_of_the_hub(
+    datasets: Any, monkeypatch: pytest.MonkeyPatch, spec: str, asked: tuple[str, str | None]
+) -> None:
     """Owner, name, config and split are told apart; a split that is not there is refused with those that are."""
     calls: list[Any] = []
 
     def loaded(path: str, config: str | None) -> Any:
         calls.append((path, config))
-        return datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS), "extra": datasets.Dataset.from_list(ROWS)})
+        return datasets.DatasetDict(
+            {"train": datasets.Dataset.from_list(ROWS), "extra": datasets.Dataset.from_list(ROWS)}
+        )
 
     monkeypatch.setattr(datasets, "load_dataset", loaded)
     monkeypatch.setattr(hub_data, "_answers", lambda _endpoint: True)
@@ -116,7 +136,9 @@ def test_names_of_the_hub(datasets: Any, monkeypatch: pytest.MonkeyPatch, spec: 
 def test_without_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the hub does not answer, one sentence says so at once."""
     monkeypatch.setattr(hub_data, "_answers", lambda _endpoint: False)
-    with pytest.raises(InputError, match=r"data set hf:owner/none cannot be loaded \(the hub does not answer"):
+    with pytest.raises(
+        InputError, match=r"data set hf:owner/none cannot be loaded \(the hub does not answer"
+    ):
         load_task(data="hf:owner/none")
 
 

@@ -40,11 +40,19 @@ def write(tmp_path: Path) -> Write:
 
 
 def from_examples(
-    name: str, examples: Iterable[Example | SourcedExample], seed: int = 0, fractions: Sequence[float] = DEFAULT_FRACTIONS
+    name: str,
+    examples: Iterable[Example | SourcedExample],
+    seed: int = 0,
+    fractions: Sequence[float] = DEFAULT_FRACTIONS,
 ) -> Task:
     """A task of examples that are split three ways."""
     numbered = enumerate(examples, start=1)
-    rows = [each if isinstance(each, SourcedExample) else SourcedExample(each, f"example {n} ({each.id})") for n, each in numbered]
+    rows = [
+        each
+        if isinstance(each, SourcedExample)
+        else SourcedExample(each, f"example {n} ({each.id})")
+        for n, each in numbered
+    ]
     return Task.from_splits(name, divide(name, rows, seed, fractions))
 
 
@@ -53,7 +61,10 @@ def jsonl(*rows: object) -> str:
 
 
 def numbered(count: int, start: int = 0) -> list[Example]:
-    return [Example(f"q{n}", Prompt.user(f"question {n}"), (str(n),)) for n in range(start, start + count)]
+    return [
+        Example(f"q{n}", Prompt.user(f"question {n}"), (str(n),))
+        for n in range(start, start + count)
+    ]
 
 
 def test_the_door_is_sorted() -> None:
@@ -84,7 +95,13 @@ def test_jsonl_rows_become_examples(write: Write) -> None:
 def test_tables_become_examples(write: Write, name: str, mark: str) -> None:
     """A cell that is a JSON list holds several answers, any other cell one; quoted cells may span lines."""
     table = io.StringIO()
-    rows = [["id", "prompt", "answer"], ["a", "two\nlines", '["x", 1]'], [], ["b", "interval?", "[0, 1)"], ["c", "number?", "3"]]
+    rows = [
+        ["id", "prompt", "answer"],
+        ["a", "two\nlines", '["x", 1]'],
+        [],
+        ["b", "interval?", "[0, 1)"],
+        ["c", "number?", "3"],
+    ]
     csv.writer(table, delimiter=mark).writerows(rows)
     examples = load_examples(write(name, table.getvalue()))
     assert [(e.id, e.prompt.text, e.answers) for e in examples] == [
@@ -109,13 +126,20 @@ def test_columns_can_be_renamed(write: Write) -> None:
 
 def test_answers_may_be_left_out_where_none_are_needed(write: Write) -> None:
     """With require_answers=False a row without an answer, or with an empty one in a table, has no answers."""
-    assert load_examples(write("a.jsonl", jsonl({"prompt": "Q"})), require_answers=False)[0].answers == ()
-    assert load_examples(write("a.csv", "prompt,answer\nQ,\n"), require_answers=False)[0].answers == ()
+    assert (
+        load_examples(write("a.jsonl", jsonl({"prompt": "Q"})), require_answers=False)[0].answers
+        == ()
+    )
+    assert (
+        load_examples(write("a.csv", "prompt,answer\nQ,\n"), require_answers=False)[0].answers == ()
+    )
 
 
 def test_the_default_id_depends_on_content_only(write: Write) -> None:
     """The same row has the same id in JSONL and CSV, in any place; another answer gives another id."""
-    one = load_examples(write("a.jsonl", jsonl({"prompt": "P", "answer": "0"}, {"answer": 1, "prompt": "Q"})))[1]
+    one = load_examples(
+        write("a.jsonl", jsonl({"prompt": "P", "answer": "0"}, {"answer": 1, "prompt": "Q"}))
+    )[1]
     two = load_examples(write("b.csv", "answer,prompt\n1,Q\n"))[0]
     assert one.id == two.id == content_hash(Prompt.user("Q"), ("1",)) == "5285a0c535d7d873"
     assert content_hash(Prompt.user("Q"), ("2",)) != one.id
@@ -128,17 +152,35 @@ def test_line_separators_inside_strings_do_not_break_lines(write: Write) -> None
 
 
 BROKEN = {
-    "missing answer": ({"prompt": "Q"}, "line 2: has no column 'answer' (its columns: prompt; the names can be set); add one"),
+    "missing answer": (
+        {"prompt": "Q"},
+        "line 2: has no column 'answer' (its columns: prompt; the names can be set); add one",
+    ),
     "null answer": ({"prompt": "Q", "answer": None}, "line 2: answer is empty; add one"),
     "empty list": ({"prompt": "Q", "answer": []}, "line 2: answer is empty; add one"),
     "blank answer": ({"prompt": "Q", "answer": " "}, "line 2: answer is empty; write one"),
-    "true": ({"prompt": "Q", "answer": True}, "line 2: answer is True; it must be a string, a number or a list"),
-    "object": ({"prompt": "Q", "answer": {"a": 1}}, "line 2: answer is {'a': 1}; it must be a string"),
-    "no prompt": ({"text": "Q", "answer": "x"}, "line 2: has no column 'prompt' or 'messages' (its columns: text, answer;"),
+    "true": (
+        {"prompt": "Q", "answer": True},
+        "line 2: answer is True; it must be a string, a number or a list",
+    ),
+    "object": (
+        {"prompt": "Q", "answer": {"a": 1}},
+        "line 2: answer is {'a': 1}; it must be a string",
+    ),
+    "no prompt": (
+        {"text": "Q", "answer": "x"},
+        "line 2: has no column 'prompt' or 'messages' (its columns: text, answer;",
+    ),
     "number prompt": ({"prompt": 5, "answer": "x"}, "line 2: prompt is 5; it must be a string"),
     "empty prompt": ({"prompt": " ", "answer": "x"}, "line 2: prompt is empty"),
-    "both": ({"prompt": "Q", "messages": [], "answer": "x"}, "line 2: has both 'prompt' and 'messages'; keep one"),
-    "no messages": ({"messages": [], "answer": "x"}, "line 2: messages is []; it must be a list such as"),
+    "both": (
+        {"prompt": "Q", "messages": [], "answer": "x"},
+        "line 2: has both 'prompt' and 'messages'; keep one",
+    ),
+    "no messages": (
+        {"messages": [], "answer": "x"},
+        "line 2: messages is []; it must be a list such as",
+    ),
     "text messages": ({"messages": "hello", "answer": "x"}, "line 2: messages is not JSON"),
     "role": (
         {"messages": [{"role": "bot", "content": "Q"}], "answer": "x"},
@@ -148,15 +190,33 @@ BROKEN = {
         {"messages": [{"role": "user", "content": "Q", "name": "N"}], "answer": "x"},
         "each message has exactly a role and a content",
     ),
-    "content": ({"messages": [{"role": "user", "content": 3}], "answer": "x"}, "has the content 3; it must be a string"),
-    "blank chat": ({"messages": [{"role": "user", "content": ""}], "answer": "x"}, "messages has only empty contents"),
-    "split": ({"prompt": "Q", "answer": "x", "split": "dev"}, "split is 'dev'; it must be one of train, validation, test"),
-    "id": ({"prompt": "Q", "answer": "x", "id": 1.5}, "line 2: id is 1.5; it must be a string or an integer"),
+    "content": (
+        {"messages": [{"role": "user", "content": 3}], "answer": "x"},
+        "has the content 3; it must be a string",
+    ),
+    "blank chat": (
+        {"messages": [{"role": "user", "content": ""}], "answer": "x"},
+        "messages has only empty contents",
+    ),
+    "split": (
+        {"prompt": "Q", "answer": "x", "split": "dev"},
+        "split is 'dev'; it must be one of train, validation, test",
+    ),
+    "id": (
+        {"prompt": "Q", "answer": "x", "id": 1.5},
+        "line 2: id is 1.5; it must be a string or an integer",
+    ),
     "not an object": ("hello", "line 2: 'hello' is not an object; write one JSON object a line"),
-    "list": ([1], "line 2: [1] is not an object; write one JSON object a line; a list becomes one object a line with: jq"),
+    "list": (
+        [1],
+        "line 2: [1] is not an object; write one JSON object a line; a list becomes one object a line with: jq",
+    ),
     "same id": ({"prompt": "Q", "answer": "x", "id": "first"}, "line 2 has the id 'first' of"),
     "same row": ({"prompt": "P", "answer": "1", "id": "first"}, "line 2 is the same row as"),
-    "surrogate": ({"prompt": "\ud800", "answer": "x"}, r"line 2: not JSON: a lone surrogate '\ud800' is no character"),
+    "surrogate": (
+        {"prompt": "\ud800", "answer": "x"},
+        r"line 2: not JSON: a lone surrogate '\ud800' is no character",
+    ),
 }
 
 
@@ -177,21 +237,45 @@ def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None
         ("a.jsonl", "", "is empty"),
         ("a.jsonl", "\ufeff \n\n", "is empty"),
         ("a.jsonl", '{"prompt": "Q", \n', "line 1: not JSON: Expecting property name"),
-        ("a.jsonl", '\n\n{"prompt": "Q", "answer": NaN}', "line 3: not JSON: NaN is no JSON number"),
+        (
+            "a.jsonl",
+            '\n\n{"prompt": "Q", "answer": NaN}',
+            "line 3: not JSON: NaN is no JSON number",
+        ),
         ("a.jsonl", "[" * 100_000, "line 1: not JSON"),
         ("a.jsonl", '{"prompt": "Q", "answer": 1' + "0" * 5000 + "}", "line 1: not JSON"),
         ("a.jsonl", '{"prompt": "Q", "answer": 1e999}', "line 1: answer is inf; it must be"),
         ("a.json", "[", "line 1: not JSON"),
-        ("a.txt", "Q", "the suffix '.txt', which tells no format; name the file with one of .jsonl"),
+        (
+            "a.txt",
+            "Q",
+            "the suffix '.txt', which tells no format; name the file with one of .jsonl",
+        ),
         ("a", "Q", "the suffix ''"),
-        ("a.csv", "question,answer\nQ,x\n", "line 2: has no column 'prompt' or 'messages' (its columns: question, answer;"),
-        ("a.csv", "prompt,gold\nQ,x\n", "line 2: has no column 'answer' (its columns: prompt, gold;"),
+        (
+            "a.csv",
+            "question,answer\nQ,x\n",
+            "line 2: has no column 'prompt' or 'messages' (its columns: question, answer;",
+        ),
+        (
+            "a.csv",
+            "prompt,gold\nQ,x\n",
+            "line 2: has no column 'answer' (its columns: prompt, gold;",
+        ),
         ("a.csv", 'prompt,answer\n"a\nb",x\nQ,\n', "line 4: answer is empty"),
         ("a.csv", "prompt,answer\n,x\n", "line 2: prompt is empty"),
-        ("a.csv", "prompt,answer\nQ,x,y\n", "line 2: 3 cells, but the header has 2 (prompt, answer)"),
+        (
+            "a.csv",
+            "prompt,answer\nQ,x,y\n",
+            "line 2: 3 cells, but the header has 2 (prompt, answer)",
+        ),
         ("a.csv", "prompt,answer\nQ\n", "line 2: 1 cells, but the header has 2"),
         ("a.csv", 'prompt,answer\nQ,"x\n', "line 2: unexpected end of data; check the quotes"),
-        ("a.csv", "prompt,answer\nQ," + "x" * 200_000, "line 2: field larger than field limit (131072)"),
+        (
+            "a.csv",
+            "prompt,answer\nQ," + "x" * 200_000,
+            "line 2: field larger than field limit (131072)",
+        ),
         ("a.csv", "prompt,answer,answer\nQ,x,y\n", "line 1: the header names 'answer' twice"),
         ("a.csv", "prompt,answer\n", "has no rows"),
         ("a.csv", ",,\n", "has no header"),
@@ -217,7 +301,9 @@ def test_a_path_that_is_no_text_file_is_explained(tmp_path: Path) -> None:
         load_examples(folder)
     latin = tmp_path / "latin.csv"
     latin.write_bytes("prompt,answer\nBogotá,x\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"latin\.csv, line 2: byte 0xe1 is not UTF-8; save the file as UTF-8"):
+    with pytest.raises(
+        DataError, match=r"latin\.csv, line 2: byte 0xe1 is not UTF-8; save the file as UTF-8"
+    ):
         load_examples(latin)
 
 
@@ -241,9 +327,13 @@ def test_adding_rows_moves_no_other(count: int, more: int, seed: int) -> None:
         small = from_examples("t", numbered(count, start=100), seed=seed)
     except DataError:
         return
-    large = from_examples("t", numbered(more) + numbered(count, start=100) + numbered(more, start=1000), seed=seed)
+    large = from_examples(
+        "t", numbered(more) + numbered(count, start=100) + numbered(more, start=1000), seed=seed
+    )
     for split in ("train", "validation", "test"):
-        assert [e for e in large.split(split) if e in small.split(split)] == list(small.split(split))
+        assert [e for e in large.split(split) if e in small.split(split)] == list(
+            small.split(split)
+        )
 
 
 def test_the_shares_are_the_fractions() -> None:
@@ -257,17 +347,25 @@ def test_the_shares_are_the_fractions() -> None:
 
 def test_another_seed_gives_another_split() -> None:
     """The seed enters the hash."""
-    assert from_examples("t", numbered(60), seed=0).train != from_examples("t", numbered(60), seed=1).train
+    assert (
+        from_examples("t", numbered(60), seed=0).train
+        != from_examples("t", numbered(60), seed=1).train
+    )
 
 
 def test_too_few_rows_are_refused_with_the_number_needed() -> None:
     """Two rows cannot fill three splits; the message says how many rows do, with 99 % probability."""
-    with pytest.raises(DataError, match=r"t has 2 rows and none of them in .*: give 26 rows or more"):
+    with pytest.raises(
+        DataError, match=r"t has 2 rows and none of them in .*: give 26 rows or more"
+    ):
         from_examples("t", numbered(2))
     assert 3 * 0.8**26 < 0.01 <= 3 * 0.8**25
 
 
-@pytest.mark.parametrize("fractions", [(0.5, 0.5), (0.5, 0.5, 0.5), (1.0, 0.0, 0.0), (1.5, -0.2, -0.3), (float("nan"),) * 3])
+@pytest.mark.parametrize(
+    "fractions",
+    [(0.5, 0.5), (0.5, 0.5, 0.5), (1.0, 0.0, 0.0), (1.5, -0.2, -0.3), (float("nan"),) * 3],
+)
 def test_fractions_must_be_positive_and_sum_to_one(fractions: tuple[float, ...]) -> None:
     """Shares that cannot be shares are refused."""
     with pytest.raises(InputError, match="give 3 positive shares that sum to 1"):
@@ -276,10 +374,17 @@ def test_fractions_must_be_positive_and_sum_to_one(fractions: tuple[float, ...])
 
 def test_a_split_column_is_obeyed(write: Write) -> None:
     """Rows that name their split go there, in file order; rows that name none beside them are refused."""
-    rows = [{"id": n, "prompt": f"Q{n}", "answer": n, "split": s} for n, s in enumerate(["test", "train", "validation", "train"])]
+    rows = [
+        {"id": n, "prompt": f"Q{n}", "answer": n, "split": s}
+        for n, s in enumerate(["test", "train", "validation", "train"])
+    ]
     task = load_task(data=write("mine.jsonl", jsonl(*rows)))
     assert task.name == "mine"
-    assert [[e.id for e in split] for split in (task.train, task.validation, task.test)] == [["1", "3"], ["2"], ["0"]]
+    assert [[e.id for e in split] for split in (task.train, task.validation, task.test)] == [
+        ["1", "3"],
+        ["2"],
+        ["0"],
+    ]
     with pytest.raises(DataError, match="line 5 names no split although other rows do"):
         load_task(data=write("mine.jsonl", jsonl(*rows, {"prompt": "P", "answer": 1})))
     with pytest.raises(DataError, match="none of them in validation"):
@@ -306,18 +411,26 @@ def test_files_that_contradict_a_split_column_are_refused(write: Write) -> None:
     """A row of train inside the test file, and a test row beside a test file, are both contradictions."""
     marked = write("m.jsonl", jsonl({"prompt": "Q", "answer": 1, "split": "test"}))
     other = write("o.jsonl", rows_of("a", 50))
-    with pytest.raises(DataError, match=r"m\.jsonl, line 1 says split test, which has a file of its own"):
+    with pytest.raises(
+        DataError, match=r"m\.jsonl, line 1 says split test, which has a file of its own"
+    ):
         load_task(data=marked, test=other)
-    with pytest.raises(DataError, match=r"m\.jsonl, line 1 says split test, but the file was given as validation data"):
+    with pytest.raises(
+        DataError,
+        match=r"m\.jsonl, line 1 says split test, but the file was given as validation data",
+    ):
         load_task(data=other, validation=marked)
 
 
 def test_a_prompt_in_two_splits_is_a_leak(write: Write) -> None:
     """The same prompt in two splits is refused with both rows, even where white space and answers differ."""
     data = write("data.jsonl", rows_of("a", 40))
-    leak = write("leak.jsonl", jsonl({"prompt": "b", "answer": 1}, {"prompt": " a7\n", "answer": "seven"}))
+    leak = write(
+        "leak.jsonl", jsonl({"prompt": "b", "answer": 1}, {"prompt": " a7\n", "answer": "seven"})
+    )
     with pytest.raises(
-        DataError, match=r"leak\.jsonl, line 2 \(test\) has the prompt of .*data\.jsonl, line 8 \((train|validation)\)"
+        DataError,
+        match=r"leak\.jsonl, line 2 \(test\) has the prompt of .*data\.jsonl, line 8 \((train|validation)\)",
     ):
         load_task(data=data, test=leak)
 
@@ -327,7 +440,10 @@ def test_an_id_in_two_splits_is_refused(write: Write) -> None:
     one = write("one.jsonl", jsonl({"id": "x", "prompt": "P", "answer": 1}))
     two = write("two.jsonl", jsonl({"id": "x", "prompt": "Q", "answer": 1}))
     three = write("three.jsonl", rows_of("c", 1))
-    with pytest.raises(DataError, match=r"two\.jsonl, line 1 \(test\) has the id 'x' of .*one\.jsonl, line 1 \(train\)"):
+    with pytest.raises(
+        DataError,
+        match=r"two\.jsonl, line 1 \(test\) has the id 'x' of .*one\.jsonl, line 1 \(train\)",
+    ):
         load_task(data=one, test=two, validation=three)
 
 
@@ -342,11 +458,15 @@ def test_the_data_hash_names_content_and_split() -> None:
 
 def test_what_to_load_must_be_said_once(tmp_path: Path) -> None:
     """An unknown name lists the known ones; a name and a file, or neither, is refused."""
-    with pytest.raises(InputError, match="unknown task 'capital'; the built-in tasks are: capitals, continents;"):
+    with pytest.raises(
+        InputError, match="unknown task 'capital'; the built-in tasks are: capitals, continents;"
+    ):
         load_task("capital")
     with pytest.raises(InputError, match="were both given"):
         load_task("capitals", tmp_path / "a.jsonl")
-    with pytest.raises(InputError, match=r"name a built-in one \(capitals, continents\) or give a data file"):
+    with pytest.raises(
+        InputError, match=r"name a built-in one \(capitals, continents\) or give a data file"
+    ):
         load_task(test=tmp_path / "a.jsonl")
 
 
@@ -362,7 +482,9 @@ def country(example: Example) -> str:
 
 def rows_of_table(name: str) -> list[dict[str, str]]:
     """The table of a built-in task as its file has it."""
-    with (Path(tasks.__file__).parent / "sets" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+    with (Path(tasks.__file__).parent / "sets" / f"{name}.csv").open(
+        encoding="utf-8", newline=""
+    ) as file:
         return list(csv.DictReader(file))
 
 
@@ -376,7 +498,9 @@ def test_built_in_splits_follow_the_hash(name: str) -> None:
     assert set(map(country, task.validation)) == set(ranked[80:104])
 
 
-@pytest.mark.parametrize(("name", "column"), [("capitals", "capitals"), ("continents", "continent")])
+@pytest.mark.parametrize(
+    ("name", "column"), [("capitals", "capitals"), ("continents", "continent")]
+)
 def test_the_table_is_plain_csv_in_order(name: str, column: str) -> None:
     """A reader finds a country by the alphabet, and the four columns are the documented ones."""
     rows = rows_of_table(name)
@@ -388,7 +512,9 @@ def test_the_table_is_plain_csv_in_order(name: str, column: str) -> None:
 
 def test_the_tables_agree_on_articles() -> None:
     """A country takes "the" in both tables or in neither."""
-    capitals, continents = ({row["country"]: row["article"] for row in rows_of_table(name)} for name in BUILT_IN)
+    capitals, continents = (
+        {row["country"]: row["article"] for row in rows_of_table(name)} for name in BUILT_IN
+    )
     assert not [name for name in capitals.keys() & continents if capitals[name] != continents[name]]
 
 
@@ -399,15 +525,29 @@ def gives_away(name: str, prompt: str, answer: str) -> bool:
 
 def test_capitals_has_its_size() -> None:
     """80 countries to train, 24 to validate, 73 to test; no country twice; 48 tokens, answers by contains."""
-    assert [len(split) for split in (CAPITALS.train, CAPITALS.validation, CAPITALS.test)] == [80, 24, 73]
+    assert [len(split) for split in (CAPITALS.train, CAPITALS.validation, CAPITALS.test)] == [
+        80,
+        24,
+        73,
+    ]
     assert len({e.prompt for e in COUNTRIES}) == 177
     assert (CAPITALS.name, CAPITALS.correct, CAPITALS.max_tokens) == ("capitals", "contains", 48)
 
 
 def test_no_prompt_gives_its_capital_away() -> None:
     """No accepted answer occurs in its prompt, no country in its answer, and the rule catches those that were left out."""
-    assert not [e.id for e in COUNTRIES for answer in e.answers if gives_away(country(e), e.prompt.text, answer)]
-    for name, answer in [("Singapore", "Singapore"), ("Mexico", "Mexico City"), ("Tunisia", "Tunis"), ("Guinea-Bissau", "Bissau")]:
+    assert not [
+        e.id
+        for e in COUNTRIES
+        for answer in e.answers
+        if gives_away(country(e), e.prompt.text, answer)
+    ]
+    for name, answer in [
+        ("Singapore", "Singapore"),
+        ("Mexico", "Mexico City"),
+        ("Tunisia", "Tunis"),
+        ("Guinea-Bissau", "Bissau"),
+    ]:
         assert gives_away(name, f"What is the capital of {name}?", answer)
 
 
@@ -449,14 +589,26 @@ def test_capitals_known_truths(prompt: str, answers: tuple[str, ...]) -> None:
 
 def test_capitals_leaves_out_what_it_says() -> None:
     """States whose capital is given away, in dispute, unofficial, or shared in name with another place are not asked about."""
-    left_out = {"Singapore", "Monaco", "Luxembourg", "Djibouti", "Tunisia", "Israel", "Palestine", "Nauru", "Georgia"}
+    left_out = {
+        "Singapore",
+        "Monaco",
+        "Luxembourg",
+        "Djibouti",
+        "Tunisia",
+        "Israel",
+        "Palestine",
+        "Nauru",
+        "Georgia",
+    }
     assert not left_out & set(map(country, COUNTRIES))
 
 
 def test_the_article_is_in_the_file_only_where_english_wants_one() -> None:
     """These sixteen states take "the", and no other in the file does."""
     with_article = {
-        e.prompt.text.removeprefix("What is the capital of the ")[:-1] for e in COUNTRIES if " of the " in e.prompt.text[:27]
+        e.prompt.text.removeprefix("What is the capital of the ")[:-1]
+        for e in COUNTRIES
+        if " of the " in e.prompt.text[:27]
     }
     assert with_article == {
         "Bahamas", "Central African Republic", "Comoros", "Democratic Republic of the Congo", "Dominican Republic",
@@ -485,7 +637,18 @@ def test_continents_has_its_size() -> None:
 
 def test_continents_asks_about_every_state_it_does_not_leave_out() -> None:
     """The 193 members and 2 observers are those asked about, those without one certain continent, and two whose name tells."""
-    two = {"Armenia", "Azerbaijan", "Cyprus", "East Timor", "Egypt", "Georgia", "Indonesia", "Kazakhstan", "Russia", "Turkey"}
+    two = {
+        "Armenia",
+        "Azerbaijan",
+        "Cyprus",
+        "East Timor",
+        "Egypt",
+        "Georgia",
+        "Indonesia",
+        "Kazakhstan",
+        "Russia",
+        "Turkey",
+    }
     told = {"Central African Republic", "South Africa"}
     asked = set(map(country, STATES))
     assert not asked & (two | told)
@@ -543,7 +706,9 @@ def test_continents_known_truths(name: str, continent: str) -> None:
         ("", False),
     ],
 )
-def test_a_continent_is_right_where_the_completion_begins_with_it(completion: str, correct: bool) -> None:
+def test_a_continent_is_right_where_the_completion_begins_with_it(
+    completion: str, correct: bool
+) -> None:
     """A program that reads the first word finds the label there; a list or a sentence that comes to it later is not right."""
     example = next(e for e in STATES if country(e) == "Maldives")
     assert "is the Maldives in?" in example.prompt.text

@@ -52,7 +52,9 @@ def embeddings(answer: Answer) -> Iterator[tuple[str, list[tuple[dict[str, Any],
 
 def lengths(body: dict[str, Any]) -> tuple[int, Any]:
     """Vectors that tell texts by their lengths, the last text first."""
-    rows = [{"index": place, "embedding": [len(text), 1]} for place, text in enumerate(body["input"])]
+    rows = [
+        {"index": place, "embedding": [len(text), 1]} for place, text in enumerate(body["input"])
+    ]
     return 200, {"data": rows[::-1], "usage": {"total_tokens": 2 * len(rows)}}
 
 

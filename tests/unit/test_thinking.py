@@ -27,7 +27,9 @@ TEXTS = ("a ", "<th", "ink>", "b ", "</think>", "c")
 INSIDE = "inside:<think>..</think>"
 
 
-def completion(*tokens: int, reason: str = "stop", generated: int | None = None, listed: bool = True) -> Completion:
+def completion(
+    *tokens: int, reason: str = "stop", generated: int | None = None, listed: bool = True
+) -> Completion:
     """One of these tokens."""
     ids = np.array(tokens if listed else (), np.int32)
     made = len(tokens) if generated is None else generated
@@ -54,7 +56,9 @@ def completion(*tokens: int, reason: str = "stop", generated: int | None = None,
         ("until:k>b", (1, 2, 3, 5), (3, 1, True)),
     ],
 )
-def test_tokens_inside_and_outside(spec: str, tokens: tuple[int, ...], lengths: tuple[int, int, bool]) -> None:
+def test_tokens_inside_and_outside(
+    spec: str, tokens: tuple[int, ...], lengths: tuple[int, int, bool]
+) -> None:
     """OPEN is outside, CLOSE inside, a token that completes a text is of what it ends; without tokens the text is shared out."""
     thinking = Thinking.parse(spec)
     assert thinking.lengths(completion(*tokens)) == lengths
@@ -78,13 +82,17 @@ def test_bytes_come_from_the_store_when_one_is_missing() -> None:
         one = replace(one, token_bytes={})
         assert thinking.lengths(one) == (2, 3, True)
     assert len(asked) == 1
-    ended = replace(completion(1, 2, 3), token_ids=np.array([1, 2, 3, 99], np.int32), generated=4)  # the end token has no bytes
+    ended = replace(
+        completion(1, 2, 3), token_ids=np.array([1, 2, 3, 99], np.int32), generated=4
+    )  # the end token has no bytes
     assert [thinking.lengths(ended) for _ in range(3)] == [(2, 2, False)] * 3
     assert len(asked) == 2
     assert thinking.lengths(completion(1, 2, 3, generated=5, reason="length")) == (3, 2, False)
 
 
-@pytest.mark.parametrize("spec", ["first", "after:x", "inside:a", "until:", "until:x,first", "think"])
+@pytest.mark.parametrize(
+    "spec", ["first", "after:x", "inside:a", "until:", "until:x,first", "think"]
+)
 def test_what_is_no_thinking(spec: str) -> None:
     """Said with the value and the remedy."""
     with pytest.raises(InputError, match="give"):
@@ -93,15 +101,25 @@ def test_what_is_no_thinking(spec: str) -> None:
 
 def test_rewards_count_what_is_named() -> None:
     """All, thinking or answer; where thinking never ends, all of it counts."""
-    example, done, cut = Example("x", Prompt.user("?"), ("c",)), completion(1, 2, 3, 3, 4, 5), completion(1, 2, 3, 3)
-    made = {count: parse_reward("length", max_tokens=12, thinking=INSIDE, count=count) for count in ("all", "thinking", "answer")}
+    example, done, cut = (
+        Example("x", Prompt.user("?"), ("c",)),
+        completion(1, 2, 3, 3, 4, 5),
+        completion(1, 2, 3, 3),
+    )
+    made = {
+        count: parse_reward("length", max_tokens=12, thinking=INSIDE, count=count)
+        for count in ("all", "thinking", "answer")
+    }
     assert [np.exp(each.score(example, done)) for each in made.values()] == pytest.approx([2, 4, 4])
     assert [np.exp(each.score(example, cut)) for each in made.values()] == pytest.approx([3, 3, 3])
     assert made["thinking"].label == "T/len (len: thinking)"
     short = parse_reward("correct-and-short", max_tokens=12, thinking=INSIDE, count="thinking")
     assert np.exp(short.score(example, done)) == pytest.approx(4)
     assert short.score(Example("x", Prompt.user("?"), ("z",)), done) == -np.inf
-    for spec, more in (("length", {"count": "thinking"}), ("contains", {"count": "answer", "thinking": INSIDE})):
+    for spec, more in (
+        ("length", {"count": "thinking"}),
+        ("contains", {"count": "answer", "thinking": INSIDE}),
+    ):
         with pytest.raises(InputError, match="needs --thinking"):
             parse_reward(spec, max_tokens=9, **more)
 
@@ -110,7 +128,11 @@ def test_metrics_of_thinking() -> None:
     """Tokens inside and outside, the share that ended before the limit, and that loops; of all but the third less is better."""
     reward = parse_reward("contains", max_tokens=12, thinking=INSIDE)
     round_and_round = completion(1, 2, *[3, 0] * 20, reason="length")
-    found = score(reward, [Example("x", Prompt.user("?"), ("c",))], [[completion(1, 2, 3, 4, 5), round_and_round]])
+    found = score(
+        reward,
+        [Example("x", Prompt.user("?"), ("c",))],
+        [[completion(1, 2, 3, 4, 5), round_and_round]],
+    )
     metrics = {name: rows[0].tolist() for name, rows in found.metrics("contains").items()}
     assert metrics == {
         "contains": [1, 0],
@@ -122,7 +144,9 @@ def test_metrics_of_thinking() -> None:
         "loops": [0, 1],
     }
     assert {"tokens", "thinking tokens", "answer tokens", "loops"} == LOWER
-    assert "thinking tokens" not in score(parse_reward("contains", max_tokens=9), [], []).metrics("contains")
+    assert "thinking tokens" not in score(parse_reward("contains", max_tokens=9), [], []).metrics(
+        "contains"
+    )
 
 
 def test_a_loop_is_the_same_tokens_again_and_again() -> None:
@@ -147,7 +171,10 @@ def test_a_hard_budget(tokens: int) -> None:
 
     async def draw() -> list[Completion]:
         async with Session(load_profile("llamacpp"), base_url=server.base_url) as session:
-            return [await budget.drawn(session, Prompt.user("go"), Draw(Sampling(1.0, 8, 6))) for _ in range(60)]
+            return [
+                await budget.drawn(session, Prompt.user("go"), Draw(Sampling(1.0, 8, 6)))
+                for _ in range(60)
+            ]
 
     with ExactServer(MODEL, seed=2) as server:
         found = asyncio.run(draw())
@@ -156,10 +183,15 @@ def test_a_hard_budget(tokens: int) -> None:
         assert letters == ["abcdef"[token] for token in each.token_ids.tolist()]
         assert len(letters) == 8
         assert "f" in letters[: tokens + 1] or tokens >= 8
-        own = [MODEL.logprobs(each.token_ids.tolist()[:place])[token] for place, token in enumerate(each.token_ids.tolist())]
+        own = [
+            MODEL.logprobs(each.token_ids.tolist()[:place])[token]
+            for place, token in enumerate(each.token_ids.tolist())
+        ]
         known = ~each.bounded if each.bounded is not None else np.ones(8, np.bool_)
         assert each.logprobs[known] == pytest.approx(np.array(own)[known], abs=1e-5)
-        assert (~known).sum() == (letters.index("f") == tokens if tokens < 8 and not _early(letters, tokens) else 0)
+        assert (~known).sum() == (
+            letters.index("f") == tokens if tokens < 8 and not _early(letters, tokens) else 0
+        )
     assert budget.identity != ThinkingBudget(budget.phases, 1).identity
 
 
@@ -176,12 +208,39 @@ def blb(*line: object) -> Result:
 def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
     """A hand list, a number on the closing text and hard budgets stand in the table, with the metrics of thinking."""
     data, words = tmp_path / "data.jsonl", tmp_path / "words.txt"
-    rows = [{"prompt": f"thing {n}", "answer": "b", "split": split} for split in ("train", "validation", "test") for n in range(8)]
-    data.write_text("".join(json.dumps({**row, "prompt": f"{row['split']} {row['prompt']}"}) + "\n" for row in rows))
+    rows = [
+        {"prompt": f"thing {n}", "answer": "b", "split": split}
+        for split in ("train", "validation", "test")
+        for n in range(8)
+    ]
+    data.write_text(
+        "".join(
+            json.dumps({**row, "prompt": f"{row['split']} {row['prompt']}"}) + "\n" for row in rows
+        )
+    )
     words.write_text("a\nnowhere near\n\nc\n")
     with ExactServer(MODEL) as server:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", tmp_path, "--max-tokens", 8)
-        task = (*where, "--reward", "correct-and-short", "--thinking", "until: f", "--count", "thinking")
+        where = (
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--data",
+            data,
+            "--out",
+            tmp_path,
+            "--max-tokens",
+            8,
+        )
+        task = (
+            *where,
+            "--reward",
+            "correct-and-short",
+            "--thinking",
+            "until: f",
+            "--count",
+            "thinking",
+        )
         arms = (
             "--baseline-words",
             f"{words}:-4",
@@ -194,25 +253,50 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
         )
         told = blb("eval", *task, *arms, "--deploy", "greedy", "--seed", 1, "--json")
         assert told.exit_code == 0, told.output
-        assert "the list has 2 tokens, spellings of 2 of its 3 words; none of nowhere near" in told.stderr
+        assert (
+            "the list has 2 tokens, spellings of 2 of its 3 words; none of nowhere near"
+            in told.stderr
+        )
         found: dict[str, Any] = json.loads(told.stdout)
-        policies = {row["name"]: {name: mean["mean"] for name, mean in row["metrics"].items()} for row in found["policies"]}
-        assert [*policies] == ["base", "words at -4", "' f' at +5", "no thinking", "thinking cut after 3"]
+        policies = {
+            row["name"]: {name: mean["mean"] for name, mean in row["metrics"].items()}
+            for row in found["policies"]
+        }
+        assert [*policies] == [
+            "base",
+            "words at -4",
+            "' f' at +5",
+            "no thinking",
+            "thinking cut after 3",
+        ]
         assert policies["no thinking"]["thinking tokens"] == 1
         assert policies["thinking cut after 3"]["thinking tokens"] <= 4
         assert policies["' f' at +5"]["thinking tokens"] < policies["base"]["thinking tokens"]
         assert policies["base"]["finished"] == 0
-        assert {row["metric"] for row in found["comparisons"]} >= {"thinking tokens", "answer tokens", "finished", "loops"}
+        assert {row["metric"] for row in found["comparisons"]} >= {
+            "thinking tokens",
+            "answer tokens",
+            "finished",
+            "loops",
+        }
         for line, sentence in (
             (("--baseline-words", f"{tmp_path / 'none.txt'}:-2"), "give FILE:NATS"),
             (("--baseline-words", f"{words}:x"), "give FILE:NATS"),
             (("--baseline-words", words), "give FILE:NATS"),
         ):
             refused = blb("eval", *task, *line, "--deploy", "greedy")
-            assert (refused.exit_code, sentence in " ".join(refused.output.split())) == (2, True), refused.output
+            assert (refused.exit_code, sentence in " ".join(refused.output.split())) == (2, True), (
+                refused.output
+            )
         plain = (*where, "--reward", "contains", "--deploy", "greedy")
         for option, value in (("--baseline-close", 2), ("--baseline-thinking-tokens", 0)):
             refused = blb("eval", *plain, option, value)
-            assert (refused.exit_code, "name it, as in --thinking" in " ".join(refused.output.split())) == (2, True), refused.output
+            assert (
+                refused.exit_code,
+                "name it, as in --thinking" in " ".join(refused.output.split()),
+            ) == (2, True), refused.output
         refused = blb("eval", *plain, "--count", "thinking")
-        assert (refused.exit_code, "--count thinking needs --thinking" in " ".join(refused.output.split())) == (2, True)
+        assert (
+            refused.exit_code,
+            "--count thinking needs --thinking" in " ".join(refused.output.split()),
+        ) == (2, True)

@@ -31,5 +31,10 @@ def test_a_quick_test_reaches_no_server() -> None:
 def test_what_is_quick() -> None:
     """Modules that start nothing are; those with a server or an engine, and the studies, are not."""
     assert _alone(TESTS / "laws" / "test_law_statistics.py")
-    others = "unit/test_hosted.py", "unit/test_cluster.py", "live/test_fit.py", "known_truth/test_truth_ips.py"
+    others = (
+        "unit/test_hosted.py",
+        "unit/test_cluster.py",
+        "live/test_fit.py",
+        "known_truth/test_truth_ips.py",
+    )
     assert not any(_alone(TESTS / name) for name in others)

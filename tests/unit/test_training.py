@@ -49,7 +49,9 @@ def encode(text: str) -> list[int]:
     return [value for letter in text for value in (ord(letter), 1)]
 
 
-def trained(folder: Path, drawn: Sequence[Completion], end_tokens: EndTokens | None = None, **options: Any) -> Training:
+def trained(
+    folder: Path, drawn: Sequence[Completion], end_tokens: EndTokens | None = None, **options: Any
+) -> Training:
     """The training set of these completions, dealt to the prompts in turn."""
     with RolloutStore(folder / "s.db") as store:
         keys: list[list[str]] = [[] for _ in EXAMPLES]
@@ -62,7 +64,9 @@ def trained(folder: Path, drawn: Sequence[Completion], end_tokens: EndTokens | N
 def wide(tokens: int, seed: int, width: int = 200) -> Completion:
     """A completion that lists ``width`` of 5,000 tokens at each position."""
     rng = np.random.default_rng(seed)
-    top = np.sort(rng.integers(0, 5_000 // width, (tokens, width)) + np.arange(0, 5_000, 5_000 // width))
+    top = np.sort(
+        rng.integers(0, 5_000 // width, (tokens, width)) + np.arange(0, 5_000, 5_000 // width)
+    )
     listed = np.sort(np.log(0.9 * rng.dirichlet(np.full(width, 0.1), tokens) + 1e-9))[:, ::-1]
     return replace(
         completion(tokens=tokens),
@@ -86,7 +90,9 @@ def test_propensities_are_read_where_they_are_told(tmp_path: Path) -> None:
     training = trained(tmp_path, [told, completion(tokens=1)])
     assert training.rollouts.logprobs.tolist() == [-1.0, -1.25, -1.5, -2.0]
     assert training.rollouts.top_ids.shape == (4, 0)
-    assert training.next_token.by_token(np.array([0])).mass(0)[1].tolist() == pytest.approx([np.exp(-0.4)] * 4)
+    assert training.next_token.by_token(np.array([0])).mass(0)[1].tolist() == pytest.approx(
+        [np.exp(-0.4)] * 4
+    )
 
 
 def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
@@ -106,19 +112,32 @@ def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:
     for drawn, incomplete, filtered in (
         ([completion(), replace(completion(), whole=False)], 1, 0),
         ([completion(), Completion.empty("content_filter")], 0, 1),
-        ([completion(), cut, replace(completion(), whole=False, token_ids=np.array([0, UNNAMED, 2], np.int32))], 1, 1),
+        (
+            [
+                completion(),
+                cut,
+                replace(completion(), whole=False, token_ids=np.array([0, UNNAMED, 2], np.int32)),
+            ],
+            1,
+            1,
+        ),
     ):
         folder = tmp_path / f"{incomplete}{filtered}"
         training = trained(folder, drawn)
         assert (training.incomplete, training.filtered) == (incomplete, filtered)
         assert len(training.rollouts.keys) == 1
         assert len(training.left_out) == bool(incomplete) + bool(filtered)
-        assert all(sentence.startswith("1 completions are left out") for sentence in training.left_out)
+        assert all(
+            sentence.startswith("1 completions are left out") for sentence in training.left_out
+        )
 
 
 def test_nothing_left_is_an_error_that_says_why(tmp_path: Path) -> None:
     """Without a single complete completion there is nothing to learn from; filtered ones are named."""
-    with pytest.raises(NoLogprobs, match=r"none of 2 completions has a complete list .*\(1 were stopped by a content filter\)"):
+    with pytest.raises(
+        NoLogprobs,
+        match=r"none of 2 completions has a complete list .*\(1 were stopped by a content filter\)",
+    ):
         trained(tmp_path, [Completion.empty("content_filter"), replace(completion(), whole=False)])
 
 
@@ -159,7 +178,9 @@ def peak_of(folder: Path, completions: int) -> tuple[int, int]:
             tracemalloc.stop()
 
 
-def test_memory_grows_with_positions_and_not_with_their_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_grows_with_positions_and_not_with_their_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four times the positions cost vectors of about 50 bytes for each (and some to work with), where their lists take 1,600.
 
     On one core: how much the others hold at a time depends on which of them is first. The smaller of two peaks counts: half a
@@ -171,7 +192,10 @@ def test_memory_grows_with_positions_and_not_with_their_lists(tmp_path: Path, mo
     many, high = min(peak_of(tmp_path / name, 160) for name in ("many", "many again"))
     assert (few, many) == (2_000, 8_000)
     assert (high - low) / (many - few) < 150
-    assert sorted(path.name for path in (tmp_path / "many").iterdir()) in (["s.db"], ["s.db", "s.db-shm", "s.db-wal"])
+    assert sorted(path.name for path in (tmp_path / "many").iterdir()) in (
+        ["s.db"],
+        ["s.db", "s.db-shm", "s.db-wal"],
+    )
 
 
 def test_pieces_and_files_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +209,12 @@ def test_pieces_and_files_change_no_number(tmp_path: Path, monkeypatch: pytest.M
     assert pieces.rollouts.keys == once.rollouts.keys
     delta = np.linspace(-1, 1, len(once.next_token.token_ids))
     np.testing.assert_array_equal(pieces.next_token.token_ids, once.next_token.token_ids)
-    np.testing.assert_allclose(pieces.next_token.log_normaliser(delta), once.next_token.log_normaliser(delta), atol=1e-13)
-    np.testing.assert_allclose(pieces.next_token.expected(delta), once.next_token.expected(delta), atol=1e-11)
+    np.testing.assert_allclose(
+        pieces.next_token.log_normaliser(delta), once.next_token.log_normaliser(delta), atol=1e-13
+    )
+    np.testing.assert_allclose(
+        pieces.next_token.expected(delta), once.next_token.expected(delta), atol=1e-11
+    )
 
 
 def test_complete_lists_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +229,9 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Space is taken before it is written to, and its lack is told with the bytes and the folder."""
     in_small_pieces(monkeypatch)
     monkeypatch.setattr(scratch, "SEGMENT", 1 << 60)
-    with pytest.raises(StoreError, match=r"need 1,152,921,504,606,846,976 bytes in .*; free some space"):
+    with pytest.raises(
+        StoreError, match=r"need 1,152,921,504,606,846,976 bytes in .*; free some space"
+    ):
         trained(tmp_path, [wide(50, n) for n in range(40)])
 
 
@@ -209,7 +239,9 @@ def test_scratch_gives_separate_arrays(tmp_path: Path, monkeypatch: pytest.Monke
     """In memory while the budget lasts, then in files without a name: whatever is written to one array stays there."""
     monkeypatch.setattr(scratch, "SEGMENT", 1_000)
     allocate = Scratch(tmp_path, 100)
-    arrays = [allocate(size, kind) for size in (5, 33, 0, 100, 7) for kind in (np.float64, np.int32)]
+    arrays = [
+        allocate(size, kind) for size in (5, 33, 0, 100, 7) for kind in (np.float64, np.int32)
+    ]
     for n, array in enumerate(arrays):
         array[:] = n
     assert [len(array) for array in arrays] == [5, 5, 33, 33, 0, 0, 100, 100, 7, 7]
@@ -217,7 +249,9 @@ def test_scratch_gives_separate_arrays(tmp_path: Path, monkeypatch: pytest.Monke
     assert not list(tmp_path.iterdir())
 
 
-def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where it is not known whether the provider lists end tokens, one that any completion lists counts for all of them."""
     monkeypatch.setattr(reading, "BLOCK_BYTES", 1)
     ends = EndTokens(None, frozenset({9}))
@@ -241,17 +275,25 @@ def test_text_without_tokens_is_encoded(tmp_path: Path, whole: bool) -> None:
     assert (training.next_token.tail_mass == 1).all()
     assert training.next_token.unigram.tolist() == [3, 1, 2]
     assert (training.encoded, training.incomplete) == (2, int(not whole))
-    assert training.remarks[-1].startswith("2 completions came without token logprobs: their tokens are those of the text")
+    assert training.remarks[-1].startswith(
+        "2 completions came without token logprobs: their tokens are those of the text"
+    )
     assert projection(rollouts, next_token=training.next_token).converged
 
 
 def test_encoded_completions_stand_beside_listed_ones(tmp_path: Path) -> None:
     """A provider that sometimes gives logprobs: the encoded positions are told apart, and the lists keep their tails."""
-    drawn = [completion(), replace(completion("ab", tokens=0), generated=7), Completion.empty("content_filter")]
+    drawn = [
+        completion(),
+        replace(completion("ab", tokens=0), generated=7),
+        Completion.empty("content_filter"),
+    ]
     training = trained(tmp_path, drawn, encode=encode)
     assert (training.encoded, training.filtered, training.incomplete) == (1, 1, 0)
     assert training.rollouts.rewards.tolist() == pytest.approx([np.log(9 / 3), np.log(9 / 7)])
-    assert training.next_token.tail_mass[:3] == pytest.approx(1 - np.exp(-0.4) - np.exp(-1.5), abs=1e-6)
+    assert training.next_token.tail_mass[:3] == pytest.approx(
+        1 - np.exp(-0.4) - np.exp(-1.5), abs=1e-6
+    )
     assert np.flatnonzero(training.next_token.unigram).tolist() == [1, 2]
     assert trained(tmp_path, drawn).incomplete == 1
 
@@ -274,7 +316,9 @@ def test_what_is_kept_of_a_mixture(tmp_path: Path) -> None:
 def test_equal_prompts_share_their_completions(tmp_path: Path) -> None:
     """A completion that stands under two examples counts once, for the last of them."""
     with RolloutStore(tmp_path / "s.db") as store:
-        keys = [store.add(SETTINGS, EXAMPLES[0].prompt, n, completion(tokens=2 + n)) for n in range(2)]
+        keys = [
+            store.add(SETTINGS, EXAMPLES[0].prompt, n, completion(tokens=2 + n)) for n in range(2)
+        ]
         training = training_set(store, [EXAMPLES[0], EXAMPLES[0]], [keys, keys], REWARD)
     assert training.rollouts.keys == tuple(keys)
     assert training.rollouts.prompts.tolist() == [1, 1]

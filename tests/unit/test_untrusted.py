@@ -45,7 +45,11 @@ def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
     for text in (nested(MAX_DEPTH + 1), nested(100_000), '{"a":' * 5_000 + "1" + "}" * 5_000):
         with pytest.raises(ValueError, match="nested deeper than 200"):
             parse_json(text)
-    for table in (b"a = " + b"[" * 100_000, b"[" + b"a." * 5_000 + b"a]", b"a = " + b"{b = " * 5_000):
+    for table in (
+        b"a = " + b"[" * 100_000,
+        b"[" + b"a." * 5_000 + b"a]",
+        b"a = " + b"{b = " * 5_000,
+    ):
         with pytest.raises(ValueError, match="nested deeper than 200"):
             parse_toml(table)
     with pytest.raises(ValueError, match="the key 'a' stands twice"):
@@ -60,11 +64,27 @@ def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
 def test_a_dense_bias_of_150000_tokens_loads(tmp_path: Path) -> None:
     """The limits leave room for the largest vocabularies: a bias on every token, with texts and errors, is a quarter of them."""
     rows = [
-        {"id": n, "bytes": f"{n:08x}", "text": f" tøken{n}", "bias": n / 7e4 - 1.01, "error": 0.123456789, "seen": n}
+        {
+            "id": n,
+            "bytes": f"{n:08x}",
+            "text": f" tøken{n}",
+            "bias": n / 7e4 - 1.01,
+            "error": 0.123456789,
+            "seen": n,
+        }
         for n in range(150_000)
     ]
-    head = {"format": "blackbox-lb/bias", "version": 1, "provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length"}
-    (tmp_path / "bias.json").write_text(json.dumps({**head, "estimator": "ips", "entries": rows}), encoding="utf-8")
+    head = {
+        "format": "blackbox-lb/bias",
+        "version": 1,
+        "provider": "vllm",
+        "model": "m",
+        "tokenizer": "t",
+        "reward": "length",
+    }
+    (tmp_path / "bias.json").write_text(
+        json.dumps({**head, "estimator": "ips", "entries": rows}), encoding="utf-8"
+    )
     assert (tmp_path / "bias.json").stat().st_size < MAX_BYTES / 3
     loaded = Bias.load(tmp_path / "bias.json")
     assert len(loaded.entries) == 150_000
@@ -117,16 +137,30 @@ def test_what_runs_code(spec: str, runs: bool) -> None:
     assert runs_code(spec) is runs
 
 
-def test_a_found_settings_file_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_found_settings_file_runs_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The blb.toml of a folder that somebody else wrote is refused where it names a function; named with --config it is trusted."""
     (tmp_path / "blb.toml").write_text('[collect]\nreward = "planted:score"\n')
-    (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n")
+    (tmp_path / "planted.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n"
+    )
     (tmp_path / "d.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(30)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     assert find_settings().found
     assert not find_settings(Path("blb.toml")).found
-    words = ["collect", "--provider", "llamacpp", "--base-url", "http://127.0.0.1:9/v1", "--data", "d.jsonl", "--out", "run"]
+    words = [
+        "collect",
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+        "--data",
+        "d.jsonl",
+        "--out",
+        "run",
+    ]
     refused = CliRunner().invoke(main, words)
     assert refused.exit_code == 2
     assert "blb --config" in refused.stderr
@@ -157,8 +191,18 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
     assert "[bold red]x[/]" in shown.err
     document = shown.out[shown.out.index("{\n") :]
     assert json.loads(document) == {"text": HOSTILE, HOSTILE: 1}
-    (tmp_path / "d.csv").write_text(f"{HOSTILE.replace(chr(0), '')},answer\np,a\n", encoding="utf-8")
-    words = ["collect", "--provider", "llamacpp", "--base-url", "http://127.0.0.1:9/v1", "--reward", "length"]
+    (tmp_path / "d.csv").write_text(
+        f"{HOSTILE.replace(chr(0), '')},answer\np,a\n", encoding="utf-8"
+    )
+    words = [
+        "collect",
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+        "--reward",
+        "length",
+    ]
     said = CliRunner().invoke(main, [*words, "--data", str(tmp_path / "d.csv")]).stderr
     assert "[bold red]x[/]" in said
     assert not unsafe(said)
@@ -167,14 +211,28 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_bias_file_cannot_speak(tmp_path: Path) -> None:
     """Whatever its texts hold, ``blb show`` and ``blb export`` print characters, and exported code has no line of a stranger's."""
     entries = (Entry(id=1, text=HOSTILE, bias=1.0),)
-    texts = {"model": f"{HOSTILE}\nimport os", "tokenizer": HOSTILE, "reward": HOSTILE, "estimator": HOSTILE, "task": HOSTILE}
+    texts = {
+        "model": f"{HOSTILE}\nimport os",
+        "tokenizer": HOSTILE,
+        "reward": HOSTILE,
+        "estimator": HOSTILE,
+        "task": HOSTILE,
+    }
     Bias(provider=HOSTILE, entries=entries, **texts).save(tmp_path / "bias.json")
-    for words in (["show"], *(["export", "--format", each] for each in ("openai", "litellm", "langchain", "curl", "vllm", "json"))):
+    for words in (
+        ["show"],
+        *(
+            ["export", "--format", each]
+            for each in ("openai", "litellm", "langchain", "curl", "vllm", "json")
+        ),
+    ):
         result = CliRunner().invoke(main, [*words, str(tmp_path / "bias.json")])
         assert result.exit_code in (0, 2), result.output
         assert not unsafe(result.output), words
         assert "[bold red]" in result.output or words[0] == "export"
-        assert not re.search(r"^\s*import os$", result.stdout.replace("import os\n\n", "", 1), re.MULTILINE), words
+        assert not re.search(
+            r"^\s*import os$", result.stdout.replace("import os\n\n", "", 1), re.MULTILINE
+        ), words
 
 
 def test_a_page_names_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +250,14 @@ def test_messages_keep_their_lines_and_backslashes() -> None:
 
 # --- The proxy --------------------------------------------------------------------------------------------------------------
 
-RULE = Rule(ServedNames([ServedBias("m", None, bias("m"), Injection(VALUES)), ServedBias("m", "a", bias("m"), Injection(VALUES))]))
+RULE = Rule(
+    ServedNames(
+        [
+            ServedBias("m", None, bias("m"), Injection(VALUES)),
+            ServedBias("m", "a", bias("m"), Injection(VALUES)),
+        ]
+    )
+)
 BODIES = {
     "nan": b'{"model": "m", "temperature": NaN}',
     "infinity": b'{"model": "m", "temperature": -Infinity}',
@@ -226,7 +291,9 @@ def test_no_target_leads_elsewhere(target: str) -> None:
         Upstream.parse("http://up:8000/api/v1").url(target)
 
 
-@pytest.mark.parametrize("target", ["//evil/x", "/v1//evil", "/v1/@evil", "/v1/\\@evil", "/v1/%0d%0aX:y", "/:80@evil"])
+@pytest.mark.parametrize(
+    "target", ["//evil/x", "/v1//evil", "/v1/@evil", "/v1/\\@evil", "/v1/%0d%0aX:y", "/:80@evil"]
+)
 def test_a_target_stays_on_its_host(target: str) -> None:
     """What looks like another authority is a path here."""
     from yarl import URL
@@ -237,8 +304,12 @@ def test_a_target_stays_on_its_host(target: str) -> None:
 
 def test_a_model_called_like_a_path_reaches_no_other_route() -> None:
     """Names of models in a bias file are quoted where they become part of an address."""
-    names = ServedNames([ServedBias("../../admin?x=1#", "a", bias("../../admin?x=1#"), Injection(VALUES))])
-    edit = Rule(names).edit("/openai/deployments/..%2F..%2Fadmin%3Fx=1%23@a/chat/completions", b"{}")
+    names = ServedNames(
+        [ServedBias("../../admin?x=1#", "a", bias("../../admin?x=1#"), Injection(VALUES))]
+    )
+    edit = Rule(names).edit(
+        "/openai/deployments/..%2F..%2Fadmin%3Fx=1%23@a/chat/completions", b"{}"
+    )
     assert edit.target == "/openai/deployments/..%2F..%2Fadmin%3Fx%3D1%23/chat/completions"
     with pytest.raises(ErrorAnswer):
         Upstream.parse("http://up").url(edit.target)
@@ -254,7 +325,8 @@ SMUGGLED: dict[str, bytes] = {
     "length in words": b"Content-Length: thirty\r\n\r\n" + BODY,
     "blank before colon": b"Content-Length : 30\r\n\r\n" + BODY,
     "folded": b"X: a\r\n Transfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n" + BODY,
-    "bare line feed in a value": b"X: a\nTransfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n" + BODY,
+    "bare line feed in a value": b"X: a\nTransfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n"
+    + BODY,
     "nul in a value": b"X: a\0b\r\nContent-Length: 30\r\n\r\n" + BODY,
     "unknown coding": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     "chunked twice": b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
@@ -275,7 +347,11 @@ def test_ambiguous_framing_goes_no_further(name: str) -> None:
     assert answer[:10] in (b"HTTP/1.1 4", b"HTTP/1.0 4", b"HTTP/1.1 2"), answer[:80]
     assert len(origin.arrived) == (1 if answer[9:10] == b"2" else 0)
     for arrived in origin.arrived:
-        framing = [name.lower() for name, _ in arrived.fields if name.lower() in ("content-length", "transfer-encoding")]
+        framing = [
+            name.lower()
+            for name, _ in arrived.fields
+            if name.lower() in ("content-length", "transfer-encoding")
+        ]
         assert framing == ["content-length"]
         assert int(arrived.headers["content-length"]) == len(arrived.body)
 
@@ -286,7 +362,11 @@ def test_limits_of_a_bias_file_are_told(tmp_path: Path) -> None:
         file.truncate(MAX_BYTES + 1)
     with pytest.raises(BiasError, match="67,108,864 bytes for a bias file; compile"):
         Bias.load(tmp_path / "huge.json")
-    document: dict[str, Any] = {"format": "blackbox-lb/bias", "version": 1, "settings": {"a": json.loads(nested(150))}}
+    document: dict[str, Any] = {
+        "format": "blackbox-lb/bias",
+        "version": 1,
+        "settings": {"a": json.loads(nested(150))},
+    }
     (tmp_path / "deep.json").write_text(json.dumps(document))
     with pytest.raises(InputError):
         Bias.load(tmp_path / "deep.json")

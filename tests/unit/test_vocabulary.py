@@ -37,7 +37,9 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 def table(*tokens: bytes, **special: int) -> Vocabulary:
     """A vocabulary of these ordinary tokens, ids from 0, that encodes every text as its first token."""
-    return Vocabulary("table", dict(enumerate(tokens)), special, len(tokens) + len(special), lambda text: [0])
+    return Vocabulary(
+        "table", dict(enumerate(tokens)), special, len(tokens) + len(special), lambda text: [0]
+    )
 
 
 # Bytes and ids
@@ -54,7 +56,13 @@ def test_bytes_that_two_ids_share_name_neither() -> None:
 
 def test_special_tokens_have_names_and_no_bytes() -> None:
     """A special token is found by its name alone, and shows that name; no bytes at all name no token."""
-    vocabulary = Vocabulary("v", {0: b"a", 1: b""}, {"<|endoftext|>": 2, "<|end|>": 3, "<|also|>": 3}, 5, lambda text: [0])
+    vocabulary = Vocabulary(
+        "v",
+        {0: b"a", 1: b""},
+        {"<|endoftext|>": 2, "<|end|>": 3, "<|also|>": 3},
+        5,
+        lambda text: [0],
+    )
     assert vocabulary.id_of(b"<|end|>") is None
     assert vocabulary.id_of(b"") is None
     assert vocabulary.id_of_special("<|end|>") == vocabulary.id_of_special("<|also|>") == 3
@@ -78,7 +86,9 @@ def test_the_fingerprint_is_that_of_the_encoded_probe() -> None:
 
 def test_half_a_surrogate_pair_is_no_token_and_no_crash() -> None:
     """JSON can carry half a character: it names no token, and is encoded like tiktoken's U+FFFD."""
-    vocabulary = Vocabulary("v", {0: b"a"}, {}, 1, lambda text: [ord(character) for character in text])
+    vocabulary = Vocabulary(
+        "v", {0: b"a"}, {}, 1, lambda text: [ord(character) for character in text]
+    )
     assert vocabulary.id_of_text("\ud83d") is None
     assert vocabulary.encode("a\ud83d") == [ord("a"), 0xFFFD]
 
@@ -190,9 +200,13 @@ PIECES = st.text("ab", min_size=1, max_size=4)
 
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(st.text("ab", max_size=20), st.lists(st.tuples(PIECES, PIECES), unique=True))
-def test_joining_listed_pairs_is_what_its_definition_says(text: str, merges: list[tuple[str, str]]) -> None:
+def test_joining_listed_pairs_is_what_its_definition_says(
+    text: str, merges: list[tuple[str, str]]
+) -> None:
     """For any text and any list of pairs, the encoder joins the same pairs as a search from the start each time."""
-    pieces = dict.fromkeys(["a", "b", *(each for left, right in merges for each in (left, right, left + right))])
+    pieces = dict.fromkeys(
+        ["a", "b", *(each for left, right in merges for each in (left, right, left + right))]
+    )
     ids = {piece: token for token, piece in enumerate(pieces)}
     ranks = {pair: number for number, pair in enumerate(merges)}
     joined = naive_join(list(text), lambda *pair: ranks.get(pair))
@@ -200,13 +214,18 @@ def test_joining_listed_pairs_is_what_its_definition_says(text: str, merges: lis
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
-@given(st.text("ab ", max_size=20), st.lists(st.text(f"ab{SPACE}", min_size=2, max_size=5), unique=True))
+@given(
+    st.text("ab ", max_size=20),
+    st.lists(st.text(f"ab{SPACE}", min_size=2, max_size=5), unique=True),
+)
 def test_joining_by_score_is_what_its_definition_says(text: str, pieces: list[str]) -> None:
     """For any text and any order of pieces, a SentencePiece vocabulary's pair of the best score is joined first."""
     ids = {piece: token for token, piece in enumerate(["a", "b", SPACE, *pieces])}
     scores = {piece: -float(token) for piece, token in ids.items()}
     joined = naive_join(list(text.replace(" ", SPACE)), lambda left, right: ids.get(left + right))
-    assert sentencepiece_encoder(ids, scores, {}, {}, prefix=False)(text) == [ids[piece] for piece in joined]
+    assert sentencepiece_encoder(ids, scores, {}, {}, prefix=False)(text) == [
+        ids[piece] for piece in joined
+    ]
 
 
 @settings(deadline=None, derandomize=True)
@@ -244,7 +263,10 @@ def gguf(path: Path, table: list[tuple[str, int, float]], *, version: int = 3, *
     pieces, types, scores = ([row[column] for row in table] for column in range(3))
     rows = {"tokens": pieces, "token_type": types, "scores": scores} | rows
     values = {key: _value(value) for key, value in rows.items()}
-    pairs = [_string(f"tokenizer.ggml.{key}") + struct.pack("<I", kind) + raw for key, (kind, raw) in values.items()]
+    pairs = [
+        _string(f"tokenizer.ggml.{key}") + struct.pack("<I", kind) + raw
+        for key, (kind, raw) in values.items()
+    ]
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", version, 0, len(pairs)) + b"".join(pairs))
     return path
 
@@ -258,13 +280,27 @@ def byte_level(folder: Path, **rows: Any) -> Path:
     """A byte-level vocabulary of the bytes, ``ab``, a user-defined ``<tool call>``, a control token and an unused id."""
     tokens = [*letters(), ("ab", NORMAL, 0.0), ("<tool call>", USER_DEFINED, 0.0)]
     tokens += [("<|im_end|>", CONTROL, 0.0), ("[PAD]", UNUSED, 0.0), ("a b", NORMAL, 0.0)]
-    return gguf(folder / "bpe.gguf", tokens, **{"model": "gpt2", "pre": "smollm", "merges": ["a b"]} | rows)
+    return gguf(
+        folder / "bpe.gguf", tokens, **{"model": "gpt2", "pre": "smollm", "merges": ["a b"]} | rows
+    )
 
 
 def sentencepiece(folder: Path, **rows: Any) -> Path:
     """A SentencePiece vocabulary: <unk>, <s>, all bytes, then letters, ``ab`` before ``bc``, ``<b>`` and three spaces."""
-    tokens = [("<unk>", UNKNOWN, 0.0), ("<s>", CONTROL, 0.0), *((f"<0x{byte:02X}>", BYTE, 0.0) for byte in range(256))]
-    scores = {SPACE: -9.0, "a": -9.0, "b": -9.0, "c": -9.0, "ab": -1.0, "bc": -2.0, f"{SPACE}ab": -3.0}
+    tokens = [
+        ("<unk>", UNKNOWN, 0.0),
+        ("<s>", CONTROL, 0.0),
+        *((f"<0x{byte:02X}>", BYTE, 0.0) for byte in range(256)),
+    ]
+    scores = {
+        SPACE: -9.0,
+        "a": -9.0,
+        "b": -9.0,
+        "c": -9.0,
+        "ab": -1.0,
+        "bc": -2.0,
+        f"{SPACE}ab": -3.0,
+    }
     tokens += [(piece, NORMAL, score) for piece, score in scores.items()]
     tokens += [("<b>", USER_DEFINED, 0.0), ("   ", USER_DEFINED, 0.0)]
     return gguf(folder / "spm.gguf", tokens, **{"model": "llama"} | rows)
@@ -277,8 +313,18 @@ def test_a_byte_level_file(tmp_path: Path) -> None:
     assert vocabulary.id_of(b"ab") == 256
     assert vocabulary.id_of(b"<tool call>") == vocabulary.id_of_text("<tool call>") == 257
     assert vocabulary.id_of_special("<|im_end|>") == 258
-    assert [vocabulary.bytes_of(token) for token in (258, 259, 260, 261)] == [b"<|im_end|>", None, None, None]
-    assert vocabulary.encode("aab<tool call>b") == [vocabulary.id_of(b"a"), 256, 257, vocabulary.id_of(b"b")]
+    assert [vocabulary.bytes_of(token) for token in (258, 259, 260, 261)] == [
+        b"<|im_end|>",
+        None,
+        None,
+        None,
+    ]
+    assert vocabulary.encode("aab<tool call>b") == [
+        vocabulary.id_of(b"a"),
+        256,
+        257,
+        vocabulary.id_of(b"b"),
+    ]
     assert len(vocabulary.encode("<|im_end|>")) == len("<|im_end|>")
     assert vocabulary.encode("é") == [vocabulary.id_of(b"\xc3"), vocabulary.id_of(b"\xa9")]
     assert vocabulary.encode("") == []
@@ -298,7 +344,12 @@ def test_a_sentencepiece_file(tmp_path: Path) -> None:
     assert vocabulary.id_of(b" ab") == 264
     assert vocabulary.bytes_of(258) == b" "
     assert vocabulary.id_of(b"\xc3") == 2 + 0xC3
-    assert vocabulary.shared == {b" ": (258, 34), b"a": (259, 99), b"b": (260, 100), b"c": (261, 101)}
+    assert vocabulary.shared == {
+        b" ": (258, 34),
+        b"a": (259, 99),
+        b"b": (260, 100),
+        b"c": (261, 101),
+    }
     assert vocabulary.special == {"<unk>": 0, "<s>": 1}
     assert vocabulary.encode("abc") == [264, 261]
     assert vocabulary.encode("é") == [258, 2 + 0xC3, 2 + 0xA9]
@@ -307,13 +358,18 @@ def test_a_sentencepiece_file(tmp_path: Path) -> None:
 
 def test_a_file_may_forbid_the_space_in_front(tmp_path: Path) -> None:
     """Gemma puts no space before a text, Llama 2 does: the file says so."""
-    assert load_vocabulary(sentencepiece(tmp_path, add_space_prefix=False)).encode("abc") == [262, 261]
+    assert load_vocabulary(sentencepiece(tmp_path, add_space_prefix=False)).encode("abc") == [
+        262,
+        261,
+    ]
 
 
 def test_a_text_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """A byte without a token is an error, neither dropped nor replaced."""
     tokens = [token for token in letters() if token[0] != CHARACTER_OF[0]]
-    vocabulary = load_vocabulary(gguf(tmp_path / "a.gguf", tokens, model="gpt2", pre="gpt-2", merges=["q z"]))
+    vocabulary = load_vocabulary(
+        gguf(tmp_path / "a.gguf", tokens, model="gpt2", pre="gpt-2", merges=["q z"])
+    )
     with pytest.raises(InputError, match=r"no token for its bytes b'\\x00'"):
         vocabulary.encode("a\0")
 
@@ -335,7 +391,9 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("build", [byte_level, sentencepiece])
-def test_a_damaged_file_is_refused_wherever_it_ends(tmp_path: Path, build: Callable[[Path], Path]) -> None:
+def test_a_damaged_file_is_refused_wherever_it_ends(
+    tmp_path: Path, build: Callable[[Path], Path]
+) -> None:
     """However early a download stopped, the answer is one sentence that names the file."""
     whole = build(tmp_path).read_bytes()
     for end in [*range(4, 200), *range(200, len(whole) - 1, 97)]:
@@ -370,7 +428,9 @@ def test_broken_sentencepiece_tables_are_refused(tmp_path: Path, rows: dict[str,
         load_vocabulary(sentencepiece(tmp_path, **rows))
 
 
-def tokenizer_json(path: Path, vocab: Any, decoder: Any, *, kind: str = "BPE", added: Any = ()) -> Path:
+def tokenizer_json(
+    path: Path, vocab: Any, decoder: Any, *, kind: str = "BPE", added: Any = ()
+) -> Path:
     """A tokenizer.json with this vocabulary and decoder."""
     model: dict[str, Any] = {"type": kind, "vocab": vocab}
     if kind == "BPE":
@@ -378,22 +438,37 @@ def tokenizer_json(path: Path, vocab: Any, decoder: Any, *, kind: str = "BPE", a
     if kind == "Unigram":
         model |= {"unk_id": 0}
     full = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    document = {"version": "1.0", "added_tokens": [full | token for token in added], "model": model, "decoder": decoder}
+    document = {
+        "version": "1.0",
+        "added_tokens": [full | token for token in added],
+        "model": model,
+        "decoder": decoder,
+    }
     path.write_text(
-        json.dumps(document | dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor")))
+        json.dumps(
+            document
+            | dict.fromkeys(
+                ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor")
+            )
+        )
     )
     return path
 
 
 SPACES = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
 FALLBACK = {"type": "Sequence", "decoders": [SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]}
-ADDED = [{"id": 0, "content": "<unk>", "special": True}, {"id": 6, "content": "<b>", "special": False}]
+ADDED = [
+    {"id": 0, "content": "<unk>", "special": True},
+    {"id": 6, "content": "<b>", "special": False},
+]
 
 
 def test_a_sentencepiece_tokenizer_json(tmp_path: Path) -> None:
     """U+2581 is a space, <0xNN> a byte, an added token that is not special stands for its text, gaps are no tokens."""
     vocab = {"<unk>": 0, "<0xC3>": 1, f"{SPACE}a": 2, "a": 3, "<0x61>": 5, "<b>": 6}
-    vocabulary = load_vocabulary(tokenizer_json(tmp_path / "tokenizer.json", vocab, FALLBACK, added=ADDED))
+    vocabulary = load_vocabulary(
+        tokenizer_json(tmp_path / "tokenizer.json", vocab, FALLBACK, added=ADDED)
+    )
     assert vocabulary.size == 7
     assert vocabulary.id_of(b"\xc3") == 1
     assert vocabulary.id_of(b" a") == 2
@@ -409,7 +484,9 @@ def test_pieces_like_bytes_are_text_without_byte_fallback(tmp_path: Path) -> Non
     """A Unigram vocabulary is a list, and without a fallback step <0x61> stands for its six characters."""
     vocab = [["<unk>", 0.0], [f"{SPACE}a", -1.0], ["<0x61>", -2.0]]
     decoder = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
-    path = tokenizer_json(tmp_path / "tokenizer.json", vocab, decoder, kind="Unigram", added=ADDED[:1])
+    path = tokenizer_json(
+        tmp_path / "tokenizer.json", vocab, decoder, kind="Unigram", added=ADDED[:1]
+    )
     vocabulary = load_vocabulary(path)
     assert vocabulary.ordinary == {1: b" a", 2: b"<0x61>"}
 
@@ -429,7 +506,15 @@ def test_pieces_that_are_no_bytes_are_refused(tmp_path: Path, decoder: Any, says
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "{}", '{"model": {"type": "Unheard"}}', '{"model": 3}', '{"model": {"vocab": {"a": "x"}}}', '{"a":' * 100_000]
+    "text",
+    [
+        "{",
+        "{}",
+        '{"model": {"type": "Unheard"}}',
+        '{"model": 3}',
+        '{"model": {"vocab": {"a": "x"}}}',
+        '{"a":' * 100_000,
+    ],
 )
 def test_other_json_is_refused(tmp_path: Path, text: str) -> None:
     """A file that only looks like a tokenizer.json is named in one sentence."""
@@ -442,7 +527,9 @@ def test_other_json_is_refused(tmp_path: Path, text: str) -> None:
 def test_ids_that_file_and_library_disagree_on_are_refused(tmp_path: Path) -> None:
     """The library closes a gap before an added token: whether the model means 6 or 1 is unknown, so neither is taken."""
     path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED)
-    with pytest.raises(InputError, match=r"gives the added token '<b>' the id 6, the tokenizers library 1: save"):
+    with pytest.raises(
+        InputError, match=r"gives the added token '<b>' the id 6, the tokenizers library 1: save"
+    ):
         load_vocabulary(path)
 
 
@@ -461,7 +548,9 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         load_vocabulary(path)
 
 
-def test_the_missing_extra_is_named_for_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_extra_is_named_for_a_gguf_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of both kinds of tokenizer."""
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     for path in (byte_level(tmp_path), sentencepiece(tmp_path)):
@@ -482,7 +571,9 @@ def test_names_that_are_nothing_get_the_right_advice(tmp_path: Path) -> None:
         load_vocabulary(tmp_path)
     with pytest.raises(InputError, match=r"ranks only.*o200k_base, and let TIKTOKEN_CACHE_DIR"):
         load_vocabulary(tmp_path / "o200k_base.tiktoken")
-    with pytest.raises(InputError, match=r"neither a \.gguf file nor a tokenizer\.json.*save_pretrained"):
+    with pytest.raises(
+        InputError, match=r"neither a \.gguf file nor a tokenizer\.json.*save_pretrained"
+    ):
         load_vocabulary(tmp_path / "tokenizer.model")
     for name in ("unheard-of", "", "a\0b", "~nobody-of-this-name/x"):
         with pytest.raises(InputError, match=r"no tiktoken encoding.*cl100k_base.*o200k_base"):
@@ -503,10 +594,19 @@ def test_rank_files_are_cached_under_these_names() -> None:
 
 def python(script: str, **environment: str) -> str:
     """What a fresh interpreter prints; the outside world is behind a proxy that is not there."""
-    closed = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"), "http://127.0.0.1:9")
-    kept = {key: value for key, value in os.environ.items() if key.lower() != "no_proxy" and key != "TIKTOKEN_CACHE_DIR"}
+    closed = dict.fromkeys(
+        ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"), "http://127.0.0.1:9"
+    )
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key.lower() != "no_proxy" and key != "TIKTOKEN_CACHE_DIR"
+    }
     answer = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, env=kept | closed | environment
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        env=kept | closed | environment,
     )
     assert answer.returncode == 0, answer.stderr
     return answer.stdout
@@ -535,7 +635,9 @@ def test_without_internet_and_cache_the_remedy_is_exact(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     """A folder where the rank file should be is no download's fault."""
     (tmp_path / "fb374d419588a4632f3f557e76b4b70aebbca790").mkdir()
-    assert "cannot read or write its cache for o200k_base" in python(REFUSED, TIKTOKEN_CACHE_DIR=str(tmp_path))
+    assert "cannot read or write its cache for o200k_base" in python(
+        REFUSED, TIKTOKEN_CACHE_DIR=str(tmp_path)
+    )
 
 
 PLUGIN = """
@@ -555,7 +657,9 @@ def test_encodings_of_plugins_are_known(tmp_path: Path) -> None:
     script += "; print(v.size, v.id_of(b'a'), v.special)"
     assert python(script, PYTHONPATH=str(tmp_path)).strip() == "301 97 {'<|end|>': 300}"
     plugin.write_text("")
-    assert "a plugin of tiktoken cannot be loaded: tiktoken plugin" in python(REFUSED, PYTHONPATH=str(tmp_path))
+    assert "a plugin of tiktoken cannot be loaded: tiktoken plugin" in python(
+        REFUSED, PYTHONPATH=str(tmp_path)
+    )
 
 
 def test_importing_loads_nothing_heavy() -> None:

@@ -43,20 +43,54 @@ def fit(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ranks = {server.texts[token].encode(): token for token in range(SIZE - 1)}
     ranks |= {bytes([byte]): SIZE + byte for byte in range(256)}
     special = {"<|endoftext|>": SIZE - 1}
-    encoding = {"name": "texts", "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": special}
+    encoding = {
+        "name": "texts",
+        "pat_str": r"\s?\S+|\s",
+        "mergeable_ranks": ranks,
+        "special_tokens": special,
+    }
     constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
     monkeypatch.setitem(constructors, "texts", lambda: encoding)
     data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
-    rows = [{"prompt": f"{split} {n}", "answer": "a", "split": split} for split, count in SPLITS for n in range(count)]
+    rows = [
+        {"prompt": f"{split} {n}", "answer": "a", "split": split}
+        for split, count in SPLITS
+        for n in range(count)
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     profile.write_text(
         'extends = "llamacpp"\nname = "own"\ntokenizer = { source = "model name" }\n[logprobs]\nend_token_listed = false\n'
     )
 
     def run(*more: object) -> Result:
-        where = ("--provider", profile, "--model", "exact", "--base-url", server.base_url, "--out", tmp_path / "run")
-        size = ("--samples-per-prompt", 16, "--validation-samples", 4, "--test-samples", 6, "--max-tokens", 8)
-        task = ("--data", data, "--reward", f"regex:{server.texts[GOOD]}\\b", "--tokenizer", "texts")
+        where = (
+            "--provider",
+            profile,
+            "--model",
+            "exact",
+            "--base-url",
+            server.base_url,
+            "--out",
+            tmp_path / "run",
+        )
+        size = (
+            "--samples-per-prompt",
+            16,
+            "--validation-samples",
+            4,
+            "--test-samples",
+            6,
+            "--max-tokens",
+            8,
+        )
+        task = (
+            "--data",
+            data,
+            "--reward",
+            f"regex:{server.texts[GOOD]}\\b",
+            "--tokenizer",
+            "texts",
+        )
         options = (*where, *size, *task, "--top-logprobs", 0, "--seed", 1, "--tau", 0.2, *more)
         return CliRunner().invoke(main, ["fit", *map(str, options)])
 
@@ -67,7 +101,9 @@ def test_ratio_needs_no_logprobs(fit: Call, server: ExactServer, tmp_path: Path)
     """It raises the token that the reward asks for, and helps; no request asked for logprobs."""
     said = fit("--estimator", "ratio")
     assert said.exit_code == 0, said.output
-    assert re.search(r"3\d\d completions came without token logprobs", " ".join(said.output.split())), "a few are blank"
+    assert re.search(
+        r"3\d\d completions came without token logprobs", " ".join(said.output.split())
+    ), "a few are blank"
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert max(bias.logit_bias, key=lambda token: bias.logit_bias[token]) == GOOD
     assert bias.verdict[0].verdict == "HELPS", bias.verdict[0]

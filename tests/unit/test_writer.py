@@ -47,19 +47,26 @@ class Counting(RolloutStore):
         return super().add_answers(answers)
 
 
-def test_two_writers_of_one_store_keep_their_requests_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_writers_of_one_store_keep_their_requests_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While an answer is packed another thread may pack one of other settings: each has the row of its own request."""
     other, within = {**SETTINGS, "model": "another"}, list[Rows]()
 
     def interrupted(prompt: Prompt) -> str:
         if not within:
             within.append({})
-            within.append(store.rows_of(other, prompt, {0: completion()}))  # the other thread's turn
+            within.append(
+                store.rows_of(other, prompt, {0: completion()})
+            )  # the other thread's turn
         return prompt_hash(prompt)
 
     with RolloutStore(tmp_path / "s.db") as store:
         monkeypatch.setattr("blackbox_lb.store.rollouts.prompt_hash", interrupted)
-        for of, rows in ((SETTINGS, store.rows_of(SETTINGS, Prompt.user("p"), {0: completion()})), (other, within[1])):
+        for of, rows in (
+            (SETTINGS, store.rows_of(SETTINGS, Prompt.user("p"), {0: completion()})),
+            (other, within[1]),
+        ):
             (asked,), (stored,) = rows["requests"], rows["completions"]
             assert asked["hash"] == stored["request_hash"] == request_hash(of)
             assert stored["key"] == rollout_key(request_hash(of), prompt_hash(Prompt.user("p")), 0)
@@ -70,7 +77,12 @@ def test_answers_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
 
     async def go(store: RolloutStore) -> list[list[str]]:
         with Writer(store) as writer:
-            return await asyncio.gather(*(writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: completion()}) for i in range(40)))
+            return await asyncio.gather(
+                *(
+                    writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: completion()})
+                    for i in range(40)
+                )
+            )
 
     with Counting(tmp_path / "s.db") as store:
         keys = asyncio.run(go(store))
@@ -100,7 +112,9 @@ def test_an_answer_is_stored_although_its_caller_was_cancelled(tmp_path: Path) -
 
     async def go(store: RolloutStore) -> None:
         with Writer(store) as writer:
-            task = asyncio.create_task(writer.add_answer(SETTINGS, Prompt.user("p"), {0: completion()}))
+            task = asyncio.create_task(
+                writer.add_answer(SETTINGS, Prompt.user("p"), {0: completion()})
+            )
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -120,7 +134,10 @@ def test_an_answer_that_cannot_be_stored_keeps_no_other_out(tmp_path: Path) -> N
         with Writer(store) as writer:
             some = [completion(), broken, completion()]
             return await asyncio.gather(
-                *(writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: each}) for i, each in enumerate(some)),
+                *(
+                    writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: each})
+                    for i, each in enumerate(some)
+                ),
                 return_exceptions=True,
             )
 
@@ -138,7 +155,10 @@ def test_packed_arrays_come_back_bit_for_bit(t: int, k: int) -> None:
     top[1::3, -1:] = -np.inf
     top[::2, :1] = -0.0
     arrays = Arrays(one.token_ids, one.logprobs, one.top_ids, top)
-    assert all(a.tobytes() == b.tobytes() and a.shape == b.shape for a, b in zip(unpack(pack(arrays))[:4], arrays[:4], strict=True))
+    assert all(
+        a.tobytes() == b.tobytes() and a.shape == b.shape
+        for a, b in zip(unpack(pack(arrays))[:4], arrays[:4], strict=True)
+    )
 
 
 def test_a_blob_of_the_format_before_is_read() -> None:

@@ -16,7 +16,12 @@ ROWS: dict[str, Any] = {
     "homepage": "https://acme.example",
     "connection": {"base_url": "http://127.0.0.1:1/v1", "api_key_required": False},
     "endpoints": {
-        "chat": {"path": "/chat", "dialect": "content", "ask_logprobs": "flag", "sampled_in_list": "no"},
+        "chat": {
+            "path": "/chat",
+            "dialect": "content",
+            "ask_logprobs": "flag",
+            "sampled_in_list": "no",
+        },
         "completions": {
             "path": "/completions",
             "dialect": "legacy",
@@ -33,7 +38,12 @@ ROWS: dict[str, Any] = {
             "max_tokens": "max_output_tokens",
         },
     },
-    "logprobs": {"limit": 20, "meaning": "before bias", "censored": -9999.0, "end_token_listed": False},
+    "logprobs": {
+        "limit": 20,
+        "meaning": "before bias",
+        "censored": -9999.0,
+        "end_token_listed": False,
+    },
     "tokens": {"id": "bytes", "bytes_exact": True},
     "tokenizer": {"source": "model name"},
     "bias": {"format": "object", "low": -100.0, "high": 100.0, "fractions": False},
@@ -47,7 +57,11 @@ ProfileWith = Callable[..., Profile]
 
 def laid_over(rows: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """``rows`` with ``changes``, table by table."""
-    both = {key: laid_over(rows[key], changes[key]) for key in changes if isinstance(changes[key], dict) and key in rows}
+    both = {
+        key: laid_over(rows[key], changes[key])
+        for key in changes
+        if isinstance(changes[key], dict) and key in rows
+    }
     return {**rows, **changes, **both}
 
 
@@ -60,5 +74,20 @@ def profile_with() -> ProfileWith:
 @pytest.fixture
 def vocabulary() -> Vocabulary:
     """Letters, words, the bytes of an emoji, and two special tokens of which one has bytes like any text."""
-    texts = [b" the", b" a", b" cat", b"\xf0\x9f", b"\xa6\x9c", "\u00e9".encode(), b"\xe9", b"\xef\xbf\xbd"]
-    return Vocabulary("toy", dict(enumerate(texts)), {"<|end|>": 8, "<|pad|>": 9}, 10, lambda text: list(text.encode()))
+    texts = [
+        b" the",
+        b" a",
+        b" cat",
+        b"\xf0\x9f",
+        b"\xa6\x9c",
+        "\u00e9".encode(),
+        b"\xe9",
+        b"\xef\xbf\xbd",
+    ]
+    return Vocabulary(
+        "toy",
+        dict(enumerate(texts)),
+        {"<|end|>": 8, "<|pad|>": 9},
+        10,
+        lambda text: list(text.encode()),
+    )

@@ -24,13 +24,26 @@ IDS = {"tokens": {"id": "field id"}}
 
 def entry(token: int, logprob: Any, *top: tuple[int, Any], **more: Any) -> dict[str, Any]:
     """One position: the sampled token and its alternatives."""
-    alternatives = [{"id": other, "token": str(other), "bytes": None, "logprob": value} for other, value in top]
-    return {"id": token, "token": str(token), "bytes": None, "logprob": logprob, "top_logprobs": alternatives, **more}
+    alternatives = [
+        {"id": other, "token": str(other), "bytes": None, "logprob": value} for other, value in top
+    ]
+    return {
+        "id": token,
+        "token": str(token),
+        "bytes": None,
+        "logprob": logprob,
+        "top_logprobs": alternatives,
+        **more,
+    }
 
 
 def read(profile: Profile, *entries: dict[str, Any], k: int = 3) -> Completion:
     """The completion of an answer with these positions."""
-    choice = {"message": {"content": "x"}, "finish_reason": "length", "logprobs": {"content": list(entries)}}
+    choice = {
+        "message": {"content": "x"},
+        "finish_reason": "length",
+        "logprobs": {"content": list(entries)},
+    }
     answer = {"choices": [choice], "usage": {"completion_tokens": len(entries)}}
     (completion,) = parse_response(profile, "chat", answer, Sampling(top_logprobs=k))
     return completion
@@ -39,7 +52,9 @@ def read(profile: Profile, *entries: dict[str, Any], k: int = 3) -> Completion:
 def test_a_censored_logprob_is_bounded_by_the_least_listed(profile_with: ProfileWith) -> None:
     """The sampled token is not among the k most likely, so the k-th bounds it; the positions around it stay observed."""
     found = read(
-        profile_with(**IDS), entry(1, -0.1, (1, -0.1), (2, -3.0), (3, -4.0)), entry(9, -9999.0, (1, -0.1), (3, -4.5), (2, -3.0))
+        profile_with(**IDS),
+        entry(1, -0.1, (1, -0.1), (2, -3.0), (3, -4.0)),
+        entry(9, -9999.0, (1, -0.1), (3, -4.5), (2, -3.0)),
     )
     assert found.bounded is not None
     assert found.bounded.tolist() == [False, True]
@@ -57,14 +72,18 @@ def test_without_a_list_nothing_bounds_but_zero(profile_with: ProfileWith) -> No
     assert (found.bounded.tolist(), found.logprobs.tolist()) == ([True], [0.0])
 
 
-def test_a_token_that_replaces_the_last_is_bounded_by_the_last_that_is_sure(profile_with: ProfileWith) -> None:
+def test_a_token_that_replaces_the_last_is_bounded_by_the_last_that_is_sure(
+    profile_with: ProfileWith,
+) -> None:
     """Of 3 listed only 2 are sure to be the most likely; the second bounds what is outside of them."""
     profile = profile_with(**IDS, endpoints={"chat": {"sampled_in_list": "replaces the last"}})
     found = read(profile, entry(9, -9999.0, (1, -0.1), (2, -3.0), (3, -4.0)))
     assert found.logprobs.tolist() == pytest.approx([-3.0])
 
 
-def test_a_token_outside_the_list_with_its_own_logprob_is_observed(profile_with: ProfileWith) -> None:
+def test_a_token_outside_the_list_with_its_own_logprob_is_observed(
+    profile_with: ProfileWith,
+) -> None:
     """With fewer alternatives than the limit, OpenAI gives the logprob of any token; nothing is bounded then."""
     found = read(profile_with(**IDS), entry(9, -7.5, (1, -0.1), (2, -3.0), (3, -4.0)))
     assert found.bounded is None
@@ -85,7 +104,9 @@ def test_an_alternative_without_its_logprob_is_not_listed(profile_with: ProfileW
     assert found.logprobs.tolist() == pytest.approx([-0.1])
 
 
-@pytest.mark.parametrize(("declared", "value"), [(None, -9999.0), (-9999.0, -9998.0), (-1e9, -9999.0)])
+@pytest.mark.parametrize(
+    ("declared", "value"), [(None, -9999.0), (-9999.0, -9998.0), (-1e9, -9999.0)]
+)
 def test_a_placeholder_that_the_profile_does_not_list_is_refused(
     profile_with: ProfileWith, declared: float | None, value: float
 ) -> None:
@@ -95,8 +116,13 @@ def test_a_placeholder_that_the_profile_does_not_list_is_refused(
         read(profile, entry(9, value, (1, -0.1)))
 
 
-@given(values=st.lists(st.floats(-50, 0, width=32), min_size=1, max_size=8, unique=True), k=st.integers(1, 8))
-def test_the_bound_holds_for_every_token_outside_of_the_most_likely(values: list[float], k: int) -> None:
+@given(
+    values=st.lists(st.floats(-50, 0, width=32), min_size=1, max_size=8, unique=True),
+    k=st.integers(1, 8),
+)
+def test_the_bound_holds_for_every_token_outside_of_the_most_likely(
+    values: list[float], k: int
+) -> None:
     """Whatever is not among the k most likely is at most as likely as each of them."""
     rules = EndpointRules(path="/", dialect="content", ask_logprobs="flag", sampled_in_list="no")
     top = likeliest(rules, list(enumerate(values)), k)
@@ -115,7 +141,9 @@ def test_nothing_unlisted_is_more_likely_than_what_is_kept(
     values: list[float], asked: int, limit: int, data: st.DataObject
 ) -> None:
     """Where the sampled token takes the last place, however many places there are: the server's own limit may be below k."""
-    rules = EndpointRules(path="/", dialect="content", ask_logprobs="flag", sampled_in_list="replaces the last")
+    rules = EndpointRules(
+        path="/", dialect="content", ask_logprobs="flag", sampled_in_list="replaces the last"
+    )
     order = sorted(enumerate(values), key=lambda pair: -pair[1])
     width = min(asked, limit, len(values))
     sampled = data.draw(st.sampled_from(order))
@@ -125,7 +153,9 @@ def test_nothing_unlisted_is_more_likely_than_what_is_kept(
     assert len(top) == max(width - 1, 0)
 
 
-def test_a_server_that_lists_fewer_than_asked_for_may_have_replaced_the_last_of_those(profile_with: ProfileWith) -> None:
+def test_a_server_that_lists_fewer_than_asked_for_may_have_replaced_the_last_of_those(
+    profile_with: ProfileWith,
+) -> None:
     """Five asked for, three listed: the third is the sampled token, and the third most likely one is not known."""
     profile = profile_with(**IDS, endpoints={"chat": {"sampled_in_list": "replaces the last"}})
     position = entry(9, -12.0, (1, -0.5), (2, -1.5), (9, -12.0))
@@ -135,12 +165,21 @@ def test_a_server_that_lists_fewer_than_asked_for_may_have_replaced_the_last_of_
     assert read(profile, position, k=-1).top_ids.tolist() == [[1, 2, 9]]
 
 
-def test_several_unnamed_alternatives_may_stand_in_one_list(profile_with: ProfileWith, vocabulary: Any) -> None:
+def test_several_unnamed_alternatives_may_stand_in_one_list(
+    profile_with: ProfileWith, vocabulary: Any
+) -> None:
     """Their mass is listed mass; only a token with an id can be listed twice by mistake."""
-    top = [{"token": name, "bytes": None, "logprob": value} for name, value in (("<|x|>", -1.0), ("<|y|>", -2.0))]
+    top = [
+        {"token": name, "bytes": None, "logprob": value}
+        for name, value in (("<|x|>", -1.0), ("<|y|>", -2.0))
+    ]
     the = {"token": " the", "bytes": list(b" the"), "logprob": -0.75}
     content = [{**the, "top_logprobs": [*top, the]}]
-    choice = {"message": {"content": " the"}, "finish_reason": "stop", "logprobs": {"content": content}}
+    choice = {
+        "message": {"content": " the"},
+        "finish_reason": "stop",
+        "logprobs": {"content": content},
+    }
     answer = {"choices": [choice], "usage": {"completion_tokens": 1}}
     (found,) = parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=3), vocabulary)
     assert found.top_ids.tolist() == [[0, UNNAMED, UNNAMED]]
@@ -151,10 +190,14 @@ def test_several_unnamed_alternatives_may_stand_in_one_list(profile_with: Profil
         parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=4), vocabulary)
 
 
-def test_the_propensity_comes_from_the_field_that_the_profile_names(profile_with: ProfileWith) -> None:
+def test_the_propensity_comes_from_the_field_that_the_profile_names(
+    profile_with: ProfileWith,
+) -> None:
     """The base model's logprob and the one that the token was sampled with are two columns."""
     profile = profile_with(**IDS, logprobs={"propensity": "sampling_logprob"})
-    found = read(profile, entry(1, -0.5, sampling_logprob=-0.25), entry(2, -1.5, sampling_logprob=-1.25))
+    found = read(
+        profile, entry(1, -0.5, sampling_logprob=-0.25), entry(2, -1.5, sampling_logprob=-1.25)
+    )
     assert found.propensities is not None
     assert found.propensities.tolist() == [-0.25, -1.25]
     assert found.logprobs.tolist() == [-0.5, -1.5]

@@ -15,7 +15,11 @@ from blackbox_lb.types import UNNAMED, Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 
 ProfileWith = Callable[..., Profile]
-FILTERED: dict[str, Any] = {"finish_reason": "content_filter", "logprobs": None, "content_filter_results": {}}
+FILTERED: dict[str, Any] = {
+    "finish_reason": "content_filter",
+    "logprobs": None,
+    "content_filter_results": {},
+}
 """Azure's choice for a completion that its filter withheld: no message, no text."""
 
 
@@ -23,15 +27,26 @@ def choice(n: int, finish: str | None = "stop", name: str = " cat", **more: Any)
     """A choice of ``n`` equal tokens."""
     entry = {"token": name, "bytes": list(name.encode()), "logprob": -1.0, "top_logprobs": []}
     message = {"role": "assistant", "content": name * n}
-    return {"message": message, "finish_reason": finish, "logprobs": {"content": [entry] * n}, **more}
+    return {
+        "message": message,
+        "finish_reason": finish,
+        "logprobs": {"content": [entry] * n},
+        **more,
+    }
 
 
 def read(
-    profile: Profile, vocabulary: Vocabulary, total: int | None, *choices: dict[str, Any], stop: tuple[str, ...] = ()
+    profile: Profile,
+    vocabulary: Vocabulary,
+    total: int | None,
+    *choices: dict[str, Any],
+    stop: tuple[str, ...] = (),
 ) -> list[Completion]:
     """The completions of an answer that says it has ``total`` tokens."""
     usage = None if total is None else {"completion_tokens": total, "prompt_tokens": 11}
-    return parse_response(profile, "chat", {"choices": list(choices), "usage": usage}, Sampling(stop=stop), vocabulary)
+    return parse_response(
+        profile, "chat", {"choices": list(choices), "usage": usage}, Sampling(stop=stop), vocabulary
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,14 +113,25 @@ def test_a_stop_text_may_be_counted_and_not_listed(
     whole: bool,
 ) -> None:
     """Of 3 listed tokens, where "x" and "two" end a completion: whole as far as the longest stop text accounts for the rest."""
-    profile = profile_with(logprobs={"end_token_listed": end_listed, "stop_text_listed": stop_listed})
+    profile = profile_with(
+        logprobs={"end_token_listed": end_listed, "stop_text_listed": stop_listed}
+    )
     (found,) = read(profile, vocabulary, total, choice(3, finish), stop=("x", "two"))
-    assert (found.whole, found.generated, found.n_tokens, len(found.token_ids)) == (whole, total, total, 3)
+    assert (found.whole, found.generated, found.n_tokens, len(found.token_ids)) == (
+        whole,
+        total,
+        total,
+        3,
+    )
     (without,) = read(profile, vocabulary, total, choice(3, finish))
-    assert without.whole == (total == 3 or (total in (4, 5) and not end_listed and finish == "stop"))
+    assert without.whole == (
+        total == 3 or (total in (4, 5) and not end_listed and finish == "stop")
+    )
 
 
-def test_which_of_several_choices_a_stop_text_shortened_is_not_known(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_which_of_several_choices_a_stop_text_shortened_is_not_known(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """So neither counts, and one completion a request is asked for (see collect)."""
     profile = profile_with(logprobs={"end_token_listed": True, "stop_text_listed": False})
     found = read(profile, vocabulary, 7, choice(3), choice(2), stop=("x",))
@@ -113,7 +139,9 @@ def test_which_of_several_choices_a_stop_text_shortened_is_not_known(profile_wit
 
 
 @pytest.mark.parametrize("logprobs", [None, {"content": []}, {"content": None}])
-def test_a_completion_that_begins_with_a_stop_text(profile_with: ProfileWith, vocabulary: Vocabulary, logprobs: Any) -> None:
+def test_a_completion_that_begins_with_a_stop_text(
+    profile_with: ProfileWith, vocabulary: Vocabulary, logprobs: Any
+) -> None:
     """Nothing of it is listed, and its tokens were generated; without stop texts the same answer is one without logprobs."""
     profile = profile_with(logprobs={"end_token_listed": True, "stop_text_listed": False})
     blank = choice(0, logprobs=logprobs)
@@ -126,15 +154,27 @@ def test_a_completion_that_begins_with_a_stop_text(profile_with: ProfileWith, vo
             read(profile, vocabulary, 2, blank)
 
 
-def test_tokens_past_a_stop_text_are_left_out(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_tokens_past_a_stop_text_are_left_out(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """OpenAI's legacy endpoint lists more than belongs to the completion; what it counts is kept."""
-    lists = {"tokens": [" cat", " a", " the"], "token_logprobs": [-1.0, -2.0, -9999.0], "top_logprobs": [{" a": -0.5}] * 3}
+    lists = {
+        "tokens": [" cat", " a", " the"],
+        "token_logprobs": [-1.0, -2.0, -9999.0],
+        "top_logprobs": [{" a": -0.5}] * 3,
+    }
     answer = {
         "choices": [{"index": 0, "text": " cat", "finish_reason": "stop", "logprobs": lists}],
         "usage": {"completion_tokens": 2, "prompt_tokens": 3},
     }
-    (found,) = parse_response(profile_with(), "completions", answer, Sampling(stop=(" a",)), vocabulary)
-    assert (found.token_ids.tolist(), found.logprobs.tolist(), found.top_ids.tolist()) == ([2, 1], [-1, -2], [[1], [1]])
+    (found,) = parse_response(
+        profile_with(), "completions", answer, Sampling(stop=(" a",)), vocabulary
+    )
+    assert (found.token_ids.tolist(), found.logprobs.tolist(), found.top_ids.tolist()) == (
+        [2, 1],
+        [-1, -2],
+        [[1], [1]],
+    )
     assert (found.whole, found.n_tokens) == (True, 2)
     assert found.bounded is not None
     assert found.bounded.tolist() == [False, False]
@@ -178,37 +218,60 @@ def test_a_sampled_token_without_identity_makes_its_completion_incomplete(
     assert [(each.generated, each.whole) for each in found] == [(1, False), (2, True)]
 
 
-def test_a_filtered_completion_is_empty_and_no_error(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_filtered_completion_is_empty_and_no_error(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Azure withholds text and logprobs; the finish reason says so, and the tokens were generated and paid."""
     (found,) = read(profile_with(), vocabulary, 19, FILTERED)
-    assert (found.text, found.finish_reason, found.whole, found.generated) == ("", "content_filter", False, 19)
+    assert (found.text, found.finish_reason, found.whole, found.generated) == (
+        "",
+        "content_filter",
+        False,
+        19,
+    )
     assert found.top_ids.shape == (0, 0)
     assert len(found.token_ids) == len(found.logprobs) == 0
     assert found.filtered
 
 
-def test_a_filtered_completion_is_never_whole(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_filtered_completion_is_never_whole(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Not even where the provider counts no token for it, or does not count."""
-    assert [read(profile_with(), vocabulary, total, FILTERED)[0].whole for total in (0, None)] == [False, False]
+    assert [read(profile_with(), vocabulary, total, FILTERED)[0].whole for total in (0, None)] == [
+        False,
+        False,
+    ]
 
 
-def test_a_filtered_choice_beside_a_good_one(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_filtered_choice_beside_a_good_one(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """The good one is read and counts as whole: the sum, which holds the filtered one's tokens too, says nothing against it."""
     good, filtered = read(profile_with(), vocabulary, 9, choice(2), FILTERED)
     assert (good.text, good.whole, good.generated) == (" cat cat", True, None)
     assert (filtered.text, filtered.whole) == ("", False)
 
 
-def test_null_logprobs_of_any_other_choice_are_an_error(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_null_logprobs_of_any_other_choice_are_an_error(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """The remedy names the endpoints of the profile that give them."""
-    with pytest.raises(NoLogprobs, match=r"acme returned no logprobs on its chat endpoint.*--endpoint completions or resp"):
+    with pytest.raises(
+        NoLogprobs,
+        match=r"acme returned no logprobs on its chat endpoint.*--endpoint completions or resp",
+    ):
         read(profile_with(), vocabulary, 1, choice(1, logprobs=None))
 
 
 def test_an_endpoint_without_logprobs_gives_text_only(profile_with: ProfileWith) -> None:
     """A bias can be tried there; nothing can be learned there, and no vocabulary is wanted."""
     profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
-    answer = {"choices": [choice(2, logprobs=None)], "usage": {"completion_tokens": 2, "prompt_tokens": 11}, "model": "m"}
+    answer = {
+        "choices": [choice(2, logprobs=None)],
+        "usage": {"completion_tokens": 2, "prompt_tokens": 11},
+        "model": "m",
+    }
     (found,) = parse_response(profile, "chat", answer, Sampling())
     assert (found.text, found.whole, found.generated, found.n_tokens) == (" cat cat", False, 2, 2)
     assert (found.prompt_tokens, found.model, found.top_ids.shape) == (11, "m", (0, 0))
@@ -218,7 +281,9 @@ def test_an_endpoint_without_logprobs_gives_text_only(profile_with: ProfileWith)
 
 ANSWERS: dict[Endpoint, dict[str, Any]] = {
     "chat": {
-        "choices": [{"finish_reason": "stop", "message": {"content": " cat cat"}, "logprobs": None}],
+        "choices": [
+            {"finish_reason": "stop", "message": {"content": " cat cat"}, "logprobs": None}
+        ],
         "usage": {"completion_tokens": 2, "prompt_tokens": 11},
     },
     "completions": {
@@ -234,17 +299,28 @@ ANSWERS: dict[Endpoint, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("endpoint", ANSWERS)
-def test_an_answer_of_which_no_logprobs_were_asked_gives_text_only(profile_with: ProfileWith, endpoint: Endpoint) -> None:
+def test_an_answer_of_which_no_logprobs_were_asked_gives_text_only(
+    profile_with: ProfileWith, endpoint: Endpoint
+) -> None:
     """The text and its count are read without a vocabulary; the same answer is an error where logprobs were asked for."""
     (found,) = parse_response(profile_with(), endpoint, ANSWERS[endpoint], Sampling(top_logprobs=0))
-    assert (found.text, found.whole, found.generated, found.prompt_tokens) == (" cat cat", False, 2, 11)
+    assert (found.text, found.whole, found.generated, found.prompt_tokens) == (
+        " cat cat",
+        False,
+        2,
+        11,
+    )
     assert (len(found.token_ids), found.top_ids.shape, found.finish_reason) == (0, (0, 0), "stop")
     assert found.readable
-    with pytest.raises(NoLogprobs, match=r"acme returned no logprobs on its .*--top-logprobs 0.*--estimator ratio"):
+    with pytest.raises(
+        NoLogprobs, match=r"acme returned no logprobs on its .*--top-logprobs 0.*--estimator ratio"
+    ):
         parse_response(profile_with(), endpoint, ANSWERS[endpoint], Sampling(top_logprobs=1))
 
 
-def test_logprobs_that_nobody_asked_for_are_read_like_any(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_logprobs_that_nobody_asked_for_are_read_like_any(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Some servers send them always: they are as good, and a corrupt one is as bad."""
     answer = {"choices": [choice(2)], "usage": {"completion_tokens": 2}}
     (found,) = parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=0), vocabulary)
@@ -256,12 +332,18 @@ def test_logprobs_that_nobody_asked_for_are_read_like_any(profile_with: ProfileW
 
 @pytest.mark.parametrize("usage", [None, {}, {"completion_tokens": None}, {"prompt_tokens": 11}])
 @pytest.mark.parametrize(("row", "top"), [("no", 20), ("flag", 0)])
-def test_a_text_of_unknown_length_is_refused(profile_with: ProfileWith, usage: Any, row: str, top: int) -> None:
+def test_a_text_of_unknown_length_is_refused(
+    profile_with: ProfileWith, usage: Any, row: str, top: int
+) -> None:
     """Without logprobs and without a count, a long text would be one of 0 tokens to a reward for short ones."""
-    profile, sampling = profile_with(endpoints={"chat": {"ask_logprobs": row}}), Sampling(top_logprobs=top)
+    profile, sampling = (
+        profile_with(endpoints={"chat": {"ask_logprobs": row}}),
+        Sampling(top_logprobs=top),
+    )
     answer = {"choices": [choice(2, logprobs=None)], "usage": usage}
     with pytest.raises(
-        CorruptResponse, match=r"how many tokens a text of 8 characters has; .*, or --endpoint completions or responses"
+        CorruptResponse,
+        match=r"how many tokens a text of 8 characters has; .*, or --endpoint completions or responses",
     ):
         parse_response(profile, "chat", answer, sampling)
     answer["choices"] = [choice(0, logprobs=None)]
@@ -272,7 +354,10 @@ def test_a_text_of_unknown_length_is_refused(profile_with: ProfileWith, usage: A
 def test_a_sum_over_several_texts_tells_no_length(profile_with: ProfileWith) -> None:
     """A server that gives two completions where one was asked for, and no list of tokens, is named."""
     profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
-    answer = {"choices": [choice(2, logprobs=None), choice(3, logprobs=None)], "usage": {"completion_tokens": 5}}
+    answer = {
+        "choices": [choice(2, logprobs=None), choice(3, logprobs=None)],
+        "usage": {"completion_tokens": 5},
+    }
     with pytest.raises(CorruptResponse, match="one completion a request"):
         parse_response(profile, "chat", answer, Sampling())
 
@@ -280,7 +365,11 @@ def test_a_sum_over_several_texts_tells_no_length(profile_with: ProfileWith) -> 
 def spoilt(logprob: Any, *, listed: bool = False) -> dict[str, Any]:
     """A choice with this logprob at its second token, or among the alternatives there."""
     good = choice(2)["logprobs"]["content"]
-    bad = {**good[0], "top_logprobs": [{**good[0], "logprob": logprob}]} if listed else {**good[0], "logprob": logprob}
+    bad = (
+        {**good[0], "top_logprobs": [{**good[0], "logprob": logprob}]}
+        if listed
+        else {**good[0], "logprob": logprob}
+    )
     return choice(2, logprobs={"content": [good[0], bad]})
 
 
@@ -312,9 +401,16 @@ def test_an_unreadable_choice_does_not_take_the_others_with_it(
     choices.insert(place, bad)
     found = read(profile_with(), vocabulary, 7, *choices)
     left_out = found.pop(place)
-    assert (left_out.text, left_out.finish_reason) == (bad["message"]["content"], str(bad["finish_reason"]))
+    assert (left_out.text, left_out.finish_reason) == (
+        bad["message"]["content"],
+        str(bad["finish_reason"]),
+    )
     assert (left_out.whole, left_out.generated, left_out.prompt_tokens) == (False, None, 11)
-    assert (left_out.token_ids.shape, left_out.logprobs.shape, left_out.top_ids.shape) == ((0,), (0,), (0, 0))
+    assert (left_out.token_ids.shape, left_out.logprobs.shape, left_out.top_ids.shape) == (
+        (0,),
+        (0,),
+        (0, 0),
+    )
     assert [each.token_ids.tolist() for each in found] == [[2, 2], [1, 1, 1]]
     assert [(each.whole, each.generated) for each in found] == [(True, None)] * 2
     with pytest.raises((NoLogprobs, CorruptResponse)):
@@ -322,7 +418,9 @@ def test_an_unreadable_choice_does_not_take_the_others_with_it(
 
 
 @pytest.mark.parametrize("bad", [None, "no", {}, {"finish_reason": "stop", "logprobs": None}])
-def test_a_choice_without_text_is_left_out_without_one(profile_with: ProfileWith, vocabulary: Vocabulary, bad: Any) -> None:
+def test_a_choice_without_text_is_left_out_without_one(
+    profile_with: ProfileWith, vocabulary: Vocabulary, bad: Any
+) -> None:
     """What cannot be read is not made up, and its place among the samples is kept."""
     good, left_out, other = read(profile_with(), vocabulary, 6, choice(2), bad, choice(3))
     assert (left_out.text, left_out.whole, left_out.n_tokens) == ("", False, 0)
@@ -338,7 +436,12 @@ def test_a_choice_without_text_is_left_out_without_one(profile_with: ProfileWith
     ],
 )
 def test_where_no_choice_can_be_read_the_first_fault_is_raised(
-    profile_with: ProfileWith, vocabulary: Vocabulary, first: str, second: str, error: type[Exception], match: str
+    profile_with: ProfileWith,
+    vocabulary: Vocabulary,
+    first: str,
+    second: str,
+    error: type[Exception],
+    match: str,
 ) -> None:
     """Nothing was lost that could have been kept; a blank choice proves nothing of a model that gives no logprobs."""
     blank = choice(0, logprobs=None)
@@ -350,14 +453,18 @@ def test_where_no_choice_can_be_read_the_first_fault_is_raised(
         read(profile_with(), vocabulary, 0, blank)
 
 
-def test_a_missing_vocabulary_is_raised_whatever_else_can_be_read(profile_with: ProfileWith) -> None:
+def test_a_missing_vocabulary_is_raised_whatever_else_can_be_read(
+    profile_with: ProfileWith,
+) -> None:
     """It is the caller's to mend, and every further request would meet it."""
     answer = {"choices": [choice(0), choice(2)], "usage": {"completion_tokens": 2}}
     with pytest.raises(ProfileError, match="none is known for this model"):
         parse_response(profile_with(), "chat", answer, Sampling())
 
 
-@pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": None, "refusal": None}, "absent"])
+@pytest.mark.parametrize(
+    "logprobs", [None, {}, {"content": None}, {"content": None, "refusal": None}, "absent"]
+)
 @pytest.mark.parametrize("content", ["", None])
 @pytest.mark.parametrize(
     ("finish", "total", "whole", "generated"),
@@ -393,9 +500,13 @@ def test_a_blank_choice_is_one_of_no_tokens_where_the_count_agrees(
     assert (found[2].text, len(found[2].token_ids), found[2].finish_reason) == ("", 0, finish)
 
 
-def test_a_blank_choice_beside_an_unreadable_one_is_not_whole(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_blank_choice_beside_an_unreadable_one_is_not_whole(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Nothing says whose the tokens are that are not listed."""
-    found = read(profile_with(), vocabulary, 2, choice(2), choice(0, logprobs=None), UNREADABLE["NaN"])
+    found = read(
+        profile_with(), vocabulary, 2, choice(2), choice(0, logprobs=None), UNREADABLE["NaN"]
+    )
     assert [each.whole for each in found] == [True, False, False]
 
 

@@ -24,11 +24,21 @@ DAMAGE += [3, -1, 2**40, 10**400, -1e300, np.nan, -np.inf, -9999.0]
 
 def entry(text: str, logprob: float, *top: tuple[str, float]) -> dict[str, Any]:
     """One position of the chat dialect, with bytes."""
-    alternatives = [{"token": other, "bytes": list(other.encode()), "logprob": value} for other, value in top]
-    return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": alternatives}
+    alternatives = [
+        {"token": other, "bytes": list(other.encode()), "logprob": value} for other, value in top
+    ]
+    return {
+        "token": text,
+        "bytes": list(text.encode()),
+        "logprob": logprob,
+        "top_logprobs": alternatives,
+    }
 
 
-ENTRIES = [entry(" the", -0.5, (" the", -0.5), (" a", -1.0)), entry(" cat", -9999.0, (" a", -1.0), (" the", -2.0))]
+ENTRIES = [
+    entry(" the", -0.5, (" the", -0.5), (" a", -1.0)),
+    entry(" cat", -9999.0, (" a", -1.0), (" the", -2.0)),
+]
 PAIRS = {"output_token_logprobs": [[-0.5, 0, " the"], [-1.0, 2, " cat"]]}
 NESTED = {**PAIRS, "output_top_logprobs": [[[-0.5, 0, None], [-1.0, 1, None]], [[-1.0, 2, None]]]}
 FLAT = {
@@ -38,7 +48,11 @@ FLAT = {
     "output_top_logprobs_shape": [2, 2],
     "output_top_logprobs_null_prefix": 0,
 }
-LEGACY = {"tokens": [" the", " cat"], "token_logprobs": [-0.5, -1.0], "top_logprobs": [{" the": -0.5, " a": -1.0}, {" cat": -1.0}]}
+LEGACY = {
+    "tokens": [" the", " cat"],
+    "token_logprobs": [-0.5, -1.0],
+    "top_logprobs": [{" the": -0.5, " a": -1.0}, {" cat": -1.0}],
+}
 
 
 def answer(**choice: Any) -> dict[str, Any]:
@@ -53,12 +67,20 @@ def of_meta(info: dict[str, Any]) -> dict[str, Any]:
 
 
 PART = {"type": "output_text", "text": " the cat", "logprobs": ENTRIES}
-RESPONSE = {"status": "completed", "output": [{"type": "message", "content": [PART]}], "usage": {"output_tokens": 2}}
+RESPONSE = {
+    "status": "completed",
+    "output": [{"type": "message", "content": [PART]}],
+    "usage": {"output_tokens": 2},
+}
 META = {"endpoints": {"chat": {"dialect": "meta"}}}
 ANSWERS: dict[str, tuple[dict[str, Any], Endpoint, dict[str, Any]]] = {
     "content": ({}, "chat", answer(message={"content": " the cat"}, logprobs={"content": ENTRIES})),
     "legacy": ({}, "completions", answer(text=" the cat", logprobs=LEGACY)),
-    "latin-1": ({"endpoints": {"completions": {"id": "latin-1"}}}, "completions", answer(text=" the", logprobs=LEGACY)),
+    "latin-1": (
+        {"endpoints": {"completions": {"id": "latin-1"}}},
+        "completions",
+        answer(text=" the", logprobs=LEGACY),
+    ),
     "responses": ({}, "responses", RESPONSE),
     "meta": (META, "chat", of_meta(NESTED)),
     "flat meta": (META, "chat", of_meta(FLAT)),
@@ -67,7 +89,13 @@ ANSWERS: dict[str, tuple[dict[str, Any], Endpoint, dict[str, Any]]] = {
 
 def paths(value: Any, here: Path = ()) -> Iterator[Path]:
     """Where every field of ``value`` stands, at any depth."""
-    children: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    children: Any = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for name, child in children:
         yield (*here, name)
         yield from paths(child, (*here, name))
@@ -86,7 +114,9 @@ def damaged(value: Any, path: Path, damage: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_one_damaged_field_is_read_or_refused(profile_with: ProfileWith, vocabulary: Vocabulary, name: str) -> None:
+def test_one_damaged_field_is_read_or_refused(
+    profile_with: ProfileWith, vocabulary: Vocabulary, name: str
+) -> None:
     """No other exception and no warning, and what is read is numbers of the right shape."""
     rows, endpoint, whole = ANSWERS[name]
     profile, sampling = profile_with(**rows), Sampling(top_logprobs=2)
@@ -95,13 +125,18 @@ def test_one_damaged_field_is_read_or_refused(profile_with: ProfileWith, vocabul
     for path in paths(whole):
         for damage in DAMAGE:
             try:
-                found = parse_response(profile, endpoint, damaged(whole, path, damage), sampling, vocabulary)
+                found = parse_response(
+                    profile, endpoint, damaged(whole, path, damage), sampling, vocabulary
+                )
             except BlbError:
                 refused += 1
                 continue
             for each in found:
                 assert isinstance(each.text, str), (path, damage)
-                assert each.token_ids.shape == each.logprobs.shape == each.top_ids.shape[:1], (path, damage)
+                assert each.token_ids.shape == each.logprobs.shape == each.top_ids.shape[:1], (
+                    path,
+                    damage,
+                )
                 assert np.isfinite(each.logprobs).all(), (path, damage)
                 assert not np.isnan(each.top_logprobs).any(), (path, damage)
                 assert each.n_tokens >= 0, (path, damage)
@@ -111,12 +146,16 @@ def test_one_damaged_field_is_read_or_refused(profile_with: ProfileWith, vocabul
 def test_a_number_is_no_list_of_bytes(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """Python would make that many zero bytes of it, and another token, or run out of memory."""
     for path in (("bytes",), ("top_logprobs", 0, "bytes")):
-        broken = answer(message={"content": "x"}, logprobs={"content": [damaged(ENTRIES[0], path, 3)]})
+        broken = answer(
+            message={"content": "x"}, logprobs={"content": [damaged(ENTRIES[0], path, 3)]}
+        )
         with pytest.raises(CorruptResponse, match="token bytes '3'; they are a list of numbers"):
             parse_response(profile_with(), "chat", broken, Sampling(top_logprobs=2), vocabulary)
 
 
-def test_a_bound_of_probability_zero_is_refused(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_bound_of_probability_zero_is_refused(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """A token that was sampled cannot have been less likely than one that is impossible."""
     impossible = entry(" cat", -9999.0, (" a", -0.001), (" the", -np.inf))
     with pytest.raises(CorruptResponse, match="logprob -inf for a token that it sampled"):

@@ -27,18 +27,34 @@ def test_every_dialect_that_a_profile_may_name_has_a_row() -> None:
 
 def entry(text: str, logprob: float, *top: tuple[str, float]) -> dict[str, Any]:
     """One position of the chat dialect, with bytes."""
-    alternatives = [{"token": other, "bytes": list(other.encode()), "logprob": value} for other, value in top]
-    return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": alternatives}
+    alternatives = [
+        {"token": other, "bytes": list(other.encode()), "logprob": value} for other, value in top
+    ]
+    return {
+        "token": text,
+        "bytes": list(text.encode()),
+        "logprob": logprob,
+        "top_logprobs": alternatives,
+    }
 
 
-def response(*parts: dict[str, Any], status: str = "completed", tokens: int = 2, **more: Any) -> dict[str, Any]:
+def response(
+    *parts: dict[str, Any], status: str = "completed", tokens: int = 2, **more: Any
+) -> dict[str, Any]:
     """An answer of the Responses API: a reasoning item and a message of these parts."""
     output = [
         {"type": "reasoning", "id": "r", "summary": []},
         {"type": "message", "role": "assistant", "status": status, "content": list(parts)},
     ]
     usage = {"input_tokens": 9, "output_tokens": tokens, "total_tokens": 9 + tokens}
-    return {"object": "response", "status": status, "model": "m", "output": output, "usage": usage, **more}
+    return {
+        "object": "response",
+        "status": status,
+        "model": "m",
+        "output": output,
+        "usage": usage,
+        **more,
+    }
 
 
 def said(text: str, *entries: dict[str, Any]) -> dict[str, Any]:
@@ -47,16 +63,25 @@ def said(text: str, *entries: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(
-    profile: Profile, endpoint: Endpoint, answer: Any, vocabulary: Vocabulary | None = None, sampling: Sampling = K
+    profile: Profile,
+    endpoint: Endpoint,
+    answer: Any,
+    vocabulary: Vocabulary | None = None,
+    sampling: Sampling = K,
 ) -> Completion:
     """The only completion of an answer."""
     (found,) = parse_response(profile, endpoint, answer, sampling, vocabulary)
     return found
 
 
-def test_a_response_is_read_like_a_chat_completion(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_response_is_read_like_a_chat_completion(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Text, tokens, alternatives and counts; the parts of a message are one text."""
-    parts = said(" the", entry(" the", -0.5, (" the", -0.5), (" a", -1.5))), said(" cat", entry(" cat", -0.25))
+    parts = (
+        said(" the", entry(" the", -0.5, (" the", -0.5), (" a", -1.5))),
+        said(" cat", entry(" cat", -0.25)),
+    )
     found = read(profile_with(), "responses", response(*parts), vocabulary)
     assert (found.text, found.finish_reason, found.model) == (" the cat", "stop", "m")
     assert (found.prompt_tokens, found.generated, found.whole) == (9, 2, True)
@@ -78,20 +103,28 @@ def test_the_status_of_a_response_is_a_finish_reason(
     profile_with: ProfileWith, vocabulary: Vocabulary, status: str, details: Any, finish: str
 ) -> None:
     """A response says why it is not complete; where it does not, it ran into its limit."""
-    answer = response(said(" a", entry(" a", -1.0)), status=status, incomplete_details=details, tokens=1)
+    answer = response(
+        said(" a", entry(" a", -1.0)), status=status, incomplete_details=details, tokens=1
+    )
     assert read(profile_with(), "responses", answer, vocabulary).finish_reason == finish
 
 
-def test_a_response_without_logprobs_is_named(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_response_without_logprobs_is_named(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """An empty or absent list beside a text means that none are given, in no word of any one provider."""
     for part in (said(" a cat"), {"type": "output_text", "text": " a cat"}):
         with pytest.raises(NoLogprobs, match="acme returned no logprobs on its responses endpoint"):
             read(profile_with(), "responses", response(part), vocabulary)
 
 
-def test_an_empty_response_has_no_positions(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_an_empty_response_has_no_positions(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Nothing was said, so nothing is missing; what was thought unseen makes it incomplete."""
-    found = read(profile_with(), "responses", {"output": [], "usage": {"output_tokens": 0}}, vocabulary)
+    found = read(
+        profile_with(), "responses", {"output": [], "usage": {"output_tokens": 0}}, vocabulary
+    )
     assert (found.text, found.whole, len(found.token_ids)) == ("", True, 0)
     unseen = {"output": [], "usage": {"output_tokens": 64}, "status": "incomplete"}
     assert not read(profile_with(), "responses", unseen, vocabulary).whole
@@ -99,21 +132,29 @@ def test_an_empty_response_has_no_positions(profile_with: ProfileWith, vocabular
         read(profile_with(), "responses", {**unseen, "status": "completed"}, vocabulary)
 
 
-def test_a_refusal_in_a_response_is_its_text(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_refusal_in_a_response_is_its_text(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """This API gives no logprobs of refusals: the user's text is known, its tokens are not."""
-    found = read(profile_with(), "responses", response({"type": "refusal", "refusal": "no"}), vocabulary)
+    found = read(
+        profile_with(), "responses", response({"type": "refusal", "refusal": "no"}), vocabulary
+    )
     assert (found.text, found.whole, found.generated, len(found.token_ids)) == ("no", False, 2, 0)
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled", "in_progress"])
-def test_a_response_that_failed_says_why(profile_with: ProfileWith, vocabulary: Vocabulary, status: str) -> None:
+def test_a_response_that_failed_says_why(
+    profile_with: ProfileWith, vocabulary: Vocabulary, status: str
+) -> None:
     """The provider's own words are in the error."""
     answer = response(status=status, error={"code": "server_error", "message": "out of cats"})
     with pytest.raises(CorruptResponse, match=f"status '{status}'.*out of cats"):
         read(profile_with(), "responses", answer, vocabulary)
 
 
-@pytest.mark.parametrize("answer", [None, {}, {"choices": []}, {"output": "x"}, {"output": [1]}, {"error": "no"}])
+@pytest.mark.parametrize(
+    "answer", [None, {}, {"choices": []}, {"output": "x"}, {"output": [1]}, {"error": "no"}]
+)
 def test_what_is_no_response_is_refused(profile_with: ProfileWith, answer: Any) -> None:
     """A 200 with anything else inside is not an answer."""
     with pytest.raises(CorruptResponse, match="without output"):
@@ -131,8 +172,15 @@ def native(flat: bool) -> dict[str, Any]:
     else:
         meta["output_top_logprobs"] = top
     entries = [entry("y", -3.0), entry("\ufffd", -0.25)]
-    choice = {"message": {"content": "y\ufffd"}, "logprobs": {"content": entries}, "finish_reason": "stop"}
-    return {"choices": [{**choice, "meta_info": meta}], "usage": {"completion_tokens": 2, "prompt_tokens": 3}}
+    choice = {
+        "message": {"content": "y\ufffd"},
+        "logprobs": {"content": entries},
+        "finish_reason": "stop",
+    }
+    return {
+        "choices": [{**choice, "meta_info": meta}],
+        "usage": {"completion_tokens": 2, "prompt_tokens": 3},
+    }
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -162,7 +210,10 @@ def test_positions_before_a_flat_list_have_no_alternatives() -> None:
         ({"output_top_logprobs_shape": [2, 3]}, "4 ids and 4 logprobs of alternatives for 2 x 3"),
         ({"output_top_logprobs_null_prefix": 1}, "2 tokens and 3 lists"),
         ({"output_token_logprobs": [[-3.0, -11, "y"], [-0.25, 9, ""]]}, "token id -11"),
-        ({"output_token_logprobs": [[-3.0], [-0.25]]}, "a shape that its profile does not describe"),
+        (
+            {"output_token_logprobs": [[-3.0], [-0.25]]},
+            "a shape that its profile does not describe",
+        ),
     ],
 )
 def test_own_lists_out_of_step_are_refused(change: dict[str, Any], sentence: str) -> None:
@@ -181,13 +232,24 @@ def test_an_old_server_without_own_lists_is_named() -> None:
         read(load_profile("sglang"), "chat", answer)
 
 
-def legacy(tokens: list[str], logprobs: list[Any], tops: list[Any] | None, **more: Any) -> dict[str, Any]:
+def legacy(
+    tokens: list[str], logprobs: list[Any], tops: list[Any] | None, **more: Any
+) -> dict[str, Any]:
     """A legacy completion."""
-    lists = {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": [0] * len(tokens)}
-    return {"choices": [{"text": "".join(tokens), "finish_reason": "stop", "logprobs": lists, **more}]}
+    lists = {
+        "tokens": tokens,
+        "token_logprobs": logprobs,
+        "top_logprobs": tops,
+        "text_offset": [0] * len(tokens),
+    }
+    return {
+        "choices": [{"text": "".join(tokens), "finish_reason": "stop", "logprobs": lists, **more}]
+    }
 
 
-def test_legacy_strings_are_identified_by_a_vocabulary(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_legacy_strings_are_identified_by_a_vocabulary(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Unsorted, with escaped bytes, with special tokens, and with what no token prints as."""
     top = {" a": -2.0, "bytes:\\xf0\\x9f": -1.0, "<|end|>": -3.0, " the": -0.5, " dog": -4.0}
     answer = legacy([" the", "bytes:\\xf0\\x9f"], [-0.5, -1.25], [top, {}])
@@ -198,21 +260,38 @@ def test_legacy_strings_are_identified_by_a_vocabulary(profile_with: ProfileWith
     assert found.whole
 
 
-def test_a_list_that_was_not_asked_for_may_be_missing(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_list_that_was_not_asked_for_may_be_missing(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """With no alternatives there are none, written as null or as an empty list."""
     none: list[list[Any] | None] = [None, []]
     for tops in none:
-        found = read(profile_with(), "completions", legacy([" a"], [-1.0], tops), vocabulary, Sampling(top_logprobs=0))
+        found = read(
+            profile_with(),
+            "completions",
+            legacy([" a"], [-1.0], tops),
+            vocabulary,
+            Sampling(top_logprobs=0),
+        )
         assert (found.token_ids.tolist(), found.top_ids.shape) == ([1], (1, 0))
 
 
 def test_an_echoed_prompt_is_refused(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """Its first token has no logprob, and its tokens were not sampled."""
-    with pytest.raises(CorruptResponse, match="null for token 0 of 2, as for the first token of an echoed prompt"):
-        read(profile_with(), "completions", legacy([" the", " cat"], [None, -1.0], [None, {}]), vocabulary)
+    with pytest.raises(
+        CorruptResponse, match="null for token 0 of 2, as for the first token of an echoed prompt"
+    ):
+        read(
+            profile_with(),
+            "completions",
+            legacy([" the", " cat"], [None, -1.0], [None, {}]),
+            vocabulary,
+        )
 
 
-def test_a_legacy_propensity_is_a_list_of_its_own(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_legacy_propensity_is_a_list_of_its_own(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Parallel to the others, and refused where it is not."""
     profile = profile_with(logprobs={"propensity": "sampling_logprobs"})
     answer = legacy([" a", " cat"], [-1.0, -2.0], None)
@@ -225,33 +304,47 @@ def test_a_legacy_propensity_is_a_list_of_its_own(profile_with: ProfileWith, voc
         read(profile, "completions", answer, vocabulary)
 
 
-def test_sampled_ids_beside_the_list_name_what_its_text_cannot(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_sampled_ids_beside_the_list_name_what_its_text_cannot(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """The sampled fragment has the text of any other; the alternative of that text and logprob is the same token."""
     profile = profile_with(endpoints={"completions": {"sampled_ids": "extra.token_ids"}})
-    answer = legacy([" a", "\ufffd"], [-1.0, -0.5], [{" the": -0.5, " a": -1.0}, {"\ufffd": -0.5, " cat": -1.0}])
+    answer = legacy(
+        [" a", "\ufffd"], [-1.0, -0.5], [{" the": -0.5, " a": -1.0}, {"\ufffd": -0.5, " cat": -1.0}]
+    )
     answer["choices"][0]["extra"] = {"token_ids": [1, 4]}
     found = read(profile, "completions", answer, vocabulary, Sampling(top_logprobs=2))
     assert found.token_ids.tolist() == [1, 4]
     assert found.top_ids.tolist() == [[0, 1], [4, 2]]
     assert found.whole
     answer["choices"][0]["logprobs"]["top_logprobs"][1] = {"\ufffd": -0.25, " cat": -1.0}
-    assert read(profile, "completions", answer, vocabulary, Sampling(top_logprobs=2)).top_ids.tolist() == [[0, 1], [UNNAMED, 2]]
+    assert read(
+        profile, "completions", answer, vocabulary, Sampling(top_logprobs=2)
+    ).top_ids.tolist() == [[0, 1], [UNNAMED, 2]]
 
 
 def test_sampled_ids_of_the_chat_dialect(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """They name what the entry cannot, and must not contradict what it can."""
     profile = profile_with(endpoints={"chat": {"sampled_ids": "response_token_ids"}})
     content = [entry(" cat", -1.0, (" the", -0.5)), {**entry("?", -1.0), "bytes": None}]
-    choice = {"message": {"content": " cat?"}, "logprobs": {"content": content}, "finish_reason": "stop"}
+    choice = {
+        "message": {"content": " cat?"},
+        "logprobs": {"content": content},
+        "finish_reason": "stop",
+    }
     answer = {"choices": [{**choice, "response_token_ids": [2, 9]}]}
     found = read(profile, "chat", answer, vocabulary)
     assert (found.token_ids.tolist(), found.whole, found.top_ids[0].tolist()) == ([2, 9], True, [0])
     answer["choices"][0]["response_token_ids"] = [3, 9]
-    with pytest.raises(ProfileError, match="sampled token 3, which under this vocabulary is token 2"):
+    with pytest.raises(
+        ProfileError, match="sampled token 3, which under this vocabulary is token 2"
+    ):
         read(profile, "chat", answer, vocabulary)
 
 
-def test_a_list_in_which_one_text_hides_another_is_not_trusted(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_list_in_which_one_text_hides_another_is_not_trusted(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """A letter and a byte that prints as it are one key: with fewer entries than asked for, a likelier one may be hidden."""
     profile = profile_with(endpoints={"completions": {"id": "latin-1", "sampled_ids": "token_ids"}})
     both = {" the": -0.5, "\u00e9": -1.5, " cat": -1.0}
@@ -265,28 +358,48 @@ def test_a_list_in_which_one_text_hides_another_is_not_trusted(profile_with: Pro
     assert found.top_ids.tolist() == [[0, 2]]
 
 
-@pytest.mark.parametrize(("ids", "found"), [(None, "none"), ([1], "1"), ([1, 2, 3], "3"), ("12", "none")])
+@pytest.mark.parametrize(
+    ("ids", "found"), [(None, "none"), ([1], "1"), ([1, 2, 3], "3"), ("12", "none")]
+)
 def test_sampled_ids_that_do_not_fit_the_list_are_refused(
     profile_with: ProfileWith, vocabulary: Vocabulary, ids: Any, found: str
 ) -> None:
     """As many ids as tokens, or none is taken for any."""
     profile = profile_with(endpoints={"completions": {"sampled_ids": "token_ids"}})
     answer = legacy([" a", " cat"], [-1.0, -2.0], None, token_ids=ids)
-    with pytest.raises(CorruptResponse, match=rf"listed 2 tokens and, in `token_ids`, the ids of {found};"):
+    with pytest.raises(
+        CorruptResponse, match=rf"listed 2 tokens and, in `token_ids`, the ids of {found};"
+    ):
         read(profile, "completions", answer, vocabulary)
 
 
 def test_fireworks_names_tokens_and_tells_both_logprobs() -> None:
     """Its lists on both endpoints: ids in a field, the base model's logprob, and the one that was sampled from."""
     likely = ((" the", -0.5, 5), (" a", -1.5, 6), (" an", -2.5, 7))
-    top = [{"token": text, "logprob": logprob, "token_id": token} for text, logprob, token in likely]
-    one = {"token": " a", "logprob": -1.5, "sampling_logprob": -1.25, "token_id": 6, "top_logprobs": top}
-    answer = {"choices": [{"text": " a", "finish_reason": "length", "logprobs": {"content": [one]}}]}
+    top = [
+        {"token": text, "logprob": logprob, "token_id": token} for text, logprob, token in likely
+    ]
+    one = {
+        "token": " a",
+        "logprob": -1.5,
+        "sampling_logprob": -1.25,
+        "token_id": 6,
+        "top_logprobs": top,
+    }
+    answer = {
+        "choices": [{"text": " a", "finish_reason": "length", "logprobs": {"content": [one]}}]
+    }
     answers: dict[Endpoint, Any] = {"completions": answer, "chat": copy.deepcopy(answer)}
-    answers["chat"]["choices"][0]["message"] = {"content": answers["chat"]["choices"][0].pop("text")}
+    answers["chat"]["choices"][0]["message"] = {
+        "content": answers["chat"]["choices"][0].pop("text")
+    }
     for endpoint, given in answers.items():
         found = read(load_profile("fireworks"), endpoint, given)
-        assert (found.token_ids.tolist(), found.logprobs.tolist(), found.text) == ([6], [-1.5], " a")
+        assert (found.token_ids.tolist(), found.logprobs.tolist(), found.text) == (
+            [6],
+            [-1.5],
+            " a",
+        )
         assert found.top_ids.tolist() == [[5, 6]]
         assert found.propensities is not None
         assert found.propensities.tolist() == [-1.25]

@@ -81,30 +81,53 @@ def subject(name: str) -> Subject:
     provider, endpoint, cassette = DIALECTS[name]
     found: list[tuple[Any, int]] = []
     asked = 0
-    for each in yaml.safe_load((FOLDER / provider / f"{cassette}.yaml").read_text(encoding="utf-8"))["interactions"]:
-        if each["request"]["uri"].partition("?")[0].endswith(("/completions", "/responses")) and len(found) < MOST:
+    for each in yaml.safe_load(
+        (FOLDER / provider / f"{cassette}.yaml").read_text(encoding="utf-8")
+    )["interactions"]:
+        if (
+            each["request"]["uri"].partition("?")[0].endswith(("/completions", "/responses"))
+            and len(found) < MOST
+        ):
             body = json.loads(each["request"]["body"])
             asked = int(body.get("top_logprobs") or body["logprobs"])
             found.append((json.loads(each["response"]["body"]["string"]), int(body.get("n") or 1)))
-    return Subject(load_profile(provider), endpoint, Sampling(top_logprobs=asked), vocabulary([each for each, _ in found]), found)
+    return Subject(
+        load_profile(provider),
+        endpoint,
+        Sampling(top_logprobs=asked),
+        vocabulary([each for each, _ in found]),
+        found,
+    )
 
 
 def vocabulary(answers: list[Any]) -> Vocabulary:
     """Every text and every list of bytes in ``answers`` is a token; names like ``<|end|>`` are special ones. Ids are those that an
     answer gives beside its tokens, else numbers that no answer has."""
     ids: dict[bytes, int] = {}
-    for choice in (choice for answer in answers for choice in answer.get("choices", []) if "token_ids" in choice):
+    for choice in (
+        choice
+        for answer in answers
+        for choice in answer.get("choices", [])
+        if "token_ids" in choice
+    ):
         tokens = (choice.get("logprobs") or {}).get("tokens", ())
-        ids |= {text.encode(): token for text, token in zip(tokens, choice["token_ids"], strict=False)}
+        ids |= {
+            text.encode(): token for text, token in zip(tokens, choice["token_ids"], strict=False)
+        }
     names: dict[str, int] = {}
     for owner, place in places(answers):
         for value in (place, owner[place]):
             if isinstance(value, str) and value.startswith("<|"):
                 names.setdefault(value, ids.pop(value.encode(), UNUSED + len(ids) + len(names)))
             elif isinstance(value, str) or place == "bytes":
-                ids.setdefault(value.encode() if isinstance(value, str) else bytes(value or ()), UNUSED + len(ids) + len(names))
+                ids.setdefault(
+                    value.encode() if isinstance(value, str) else bytes(value or ()),
+                    UNUSED + len(ids) + len(names),
+                )
     tokens = {token: text for text, token in ids.items()}
-    return Vocabulary("seen", tokens, names, UNUSED + len(ids) + len(names), lambda text: list(text.encode()))
+    return Vocabulary(
+        "seen", tokens, names, UNUSED + len(ids) + len(names), lambda text: list(text.encode())
+    )
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -118,9 +141,48 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
                 waiting.append(owner[key])
 
 
-STRANGE: list[Any] = [None, True, False, "", "\ud83d", "\x00", "token_id:", "token_id:" + "9" * 5000, "token_id:-1", [], {}]
-STRANGE += [[None], [256], [-1], {"logprob": None}, 0, 1, -1, 2**31, 2**63, -(2**70), 10**400, 0.5, -0.0, 1e-320, 1e308]
-STRANGE += [-1e308, math.nan, math.inf, -math.inf, -9999.0, -9998.0, "stop", "length", "content_filter", "é" * 70_000]
+STRANGE: list[Any] = [
+    None,
+    True,
+    False,
+    "",
+    "\ud83d",
+    "\x00",
+    "token_id:",
+    "token_id:" + "9" * 5000,
+    "token_id:-1",
+    [],
+    {},
+]
+STRANGE += [
+    [None],
+    [256],
+    [-1],
+    {"logprob": None},
+    0,
+    1,
+    -1,
+    2**31,
+    2**63,
+    -(2**70),
+    10**400,
+    0.5,
+    -0.0,
+    1e-320,
+    1e308,
+]
+STRANGE += [
+    -1e308,
+    math.nan,
+    math.inf,
+    -math.inf,
+    -9999.0,
+    -9998.0,
+    "stop",
+    "length",
+    "content_filter",
+    "é" * 70_000,
+]
 
 
 def deep(levels: int, value: Any) -> Any:
@@ -138,7 +200,21 @@ def mutated(answer: Any, seed: int) -> None:
         return
     owner, key = rng.choice(fields)
     value = owner[key]
-    match rng.choice(("drop", "twice", "strange", "strange", "strange", "nest", "swap", "shuffle", "cut", "number", "text")):
+    match rng.choice(
+        (
+            "drop",
+            "twice",
+            "strange",
+            "strange",
+            "strange",
+            "nest",
+            "swap",
+            "shuffle",
+            "cut",
+            "number",
+            "text",
+        )
+    ):
         case "drop":
             del owner[key]
         case "twice" if isinstance(owner, list):
@@ -152,10 +228,31 @@ def mutated(answer: Any, seed: int) -> None:
             rng.shuffle(value)
         case "cut" if isinstance(value, list | str):
             owner[key] = value[: rng.randrange(len(value) + 1)]
-        case "number" if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
-            owner[key] = rng.choice((-value, value * 1e6, value + 1, value - 1e-4, value / 1e9, str(value), round(value, 1)))
+        case "number" if (
+            isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+        ):
+            owner[key] = rng.choice(
+                (
+                    -value,
+                    value * 1e6,
+                    value + 1,
+                    value - 1e-4,
+                    value / 1e9,
+                    str(value),
+                    round(value, 1),
+                )
+            )
         case "text" if isinstance(value, str):
-            owner[key] = rng.choice((value + "\ufffd", value * 3, value[::-1], value.upper(), "<|" + value, "bytes:" + value))
+            owner[key] = rng.choice(
+                (
+                    value + "\ufffd",
+                    value * 3,
+                    value[::-1],
+                    value.upper(),
+                    "<|" + value,
+                    "bytes:" + value,
+                )
+            )
         case _:
             owner[key] = copy.deepcopy(rng.choice(STRANGE))  # a later break may land inside it
 
@@ -182,13 +279,17 @@ def lawful(each: Completion, k: int) -> None:
     assert not each.whole or (each.token_ids >= 0).all()
     for column in (each.propensities, each.bounded):
         assert column is None or column.shape == (t,)
-    assert each.propensities is None or (np.isfinite(each.propensities).all() and (each.propensities <= 0).all())
+    assert each.propensities is None or (
+        np.isfinite(each.propensities).all() and (each.propensities <= 0).all()
+    )
     assert 0 <= each.n_tokens < 2**31
     assert 0 <= each.prompt_tokens < 2**31
     assert all(0 <= token < 2**31 for token in each.token_bytes)
     arrays = Arrays(*(getattr(each, name) for name in Arrays._fields))
     again = unpack(pack(arrays))
-    assert all(np.array_equal(kept, column) for kept, column in zip(again[:4], arrays[:4], strict=True))
+    assert all(
+        np.array_equal(kept, column) for kept, column in zip(again[:4], arrays[:4], strict=True)
+    )
 
 
 def examples(config: pytest.Config) -> int:
@@ -199,7 +300,13 @@ def examples(config: pytest.Config) -> int:
 def times(number: int) -> settings:
     """Hypothesis' settings for ``number`` examples, the same in every run."""
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=number, deadline=None, database=None, derandomize=True, suppress_health_check=checks)
+    return settings(
+        max_examples=number,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=checks,
+    )
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -212,7 +319,10 @@ def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
     said: set[str] = set()
 
     @times(examples(pytestconfig))
-    @given(which=st.integers(0, len(about.answers) - 1), seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4))
+    @given(
+        which=st.integers(0, len(about.answers) - 1),
+        seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4),
+    )
     def check(which: int, seeds: list[int]) -> None:
         whole, n = about.answers[which]
         answer = copy.deepcopy(whole)
@@ -220,7 +330,13 @@ def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
             mutated(answer, seed)
         count["answers"] += 1
         try:
-            found = read_answer(about.profile, Draw(about.sampling, endpoint=about.endpoint), answer, about.vocabulary, n)
+            found = read_answer(
+                about.profile,
+                Draw(about.sampling, endpoint=about.endpoint),
+                answer,
+                about.vocabulary,
+                n,
+            )
         except BlbError as error:
             count["refused"] += 1
             said.add(str(error))
@@ -232,7 +348,13 @@ def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
     for whole, n in about.answers:
         assert all(
             each.whole
-            for each in read_answer(about.profile, Draw(about.sampling, endpoint=about.endpoint), whole, about.vocabulary, n)
+            for each in read_answer(
+                about.profile,
+                Draw(about.sampling, endpoint=about.endpoint),
+                whole,
+                about.vocabulary,
+                n,
+            )
         )
     check()
     assert count["answers"] >= examples(pytestconfig)
@@ -242,14 +364,21 @@ def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
     say(f"fuzzed {name}: {count['answers']} broken answers, {told}")
 
 
-def test_broken_bytes_are_an_answer_or_refused(pytestconfig: pytest.Config, say: Callable[[str], None]) -> None:
+def test_broken_bytes_are_an_answer_or_refused(
+    pytestconfig: pytest.Config, say: Callable[[str], None]
+) -> None:
     """Bytes of real answers cut, repeated, overwritten: the channel gives JSON, or an error of the tree."""
-    bodies = [json.dumps(answer).encode() for name in DIALECTS for answer, _ in subject(name).answers]
+    bodies = [
+        json.dumps(answer).encode() for name in DIALECTS for answer, _ in subject(name).answers
+    ]
     count: Counter[str] = Counter()
     answer = b""
 
     @times(examples(pytestconfig))
-    @given(which=st.integers(0, len(bodies) - 1), seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4))
+    @given(
+        which=st.integers(0, len(bodies) - 1),
+        seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4),
+    )
     def check(which: int, seeds: list[int]) -> None:
         nonlocal answer
         answer = bodies[which]
@@ -264,18 +393,33 @@ def test_broken_bytes_are_an_answer_or_refused(pytestconfig: pytest.Config, say:
 
     with asyncio.Runner() as runner:
         transport = httpx2.MockTransport(lambda request: httpx2.Response(200, content=answer))
-        channel = Channel(load_profile("vllm"), "http://127.0.0.1:9/v1", attempts=1, transport=transport)
+        channel = Channel(
+            load_profile("vllm"), "http://127.0.0.1:9/v1", attempts=1, transport=transport
+        )
         check()
         runner.run(channel.close())
     assert min(count["JSON"], count["refused"]) > 0
-    say(f"fuzzed bytes: {count['answers']} broken bodies, {count['JSON']} still JSON, {count['refused']} refused")
+    say(
+        f"fuzzed bytes: {count['answers']} broken bodies, {count['JSON']} still JSON, {count['refused']} refused"
+    )
 
 
 def overwritten(content: bytes, rng: random.Random) -> bytes:
     """``content`` with a piece of it cut out, repeated, moved to the end or replaced."""
     start = rng.randrange(len(content) + 1)
     end = min(len(content), start + rng.choice((0, 1, 1, 4, 100)))
-    piece = rng.choice((b"", content[start:end] * 2, rng.randbytes(end - start), b"NaN", b"1" * 5000, b'"', b"[" * 5000, b"-"))
+    piece = rng.choice(
+        (
+            b"",
+            content[start:end] * 2,
+            rng.randbytes(end - start),
+            b"NaN",
+            b"1" * 5000,
+            b'"',
+            b"[" * 5000,
+            b"-",
+        )
+    )
     return content[:start] + piece + content[end:]
 
 
@@ -286,7 +430,13 @@ PLAIN = ("Azure", "Azure classic", "Fireworks chat", "OpenAI chat", "vLLM chat")
 def outcome(about: Subject, answer: Any, n: int) -> list[Completion] | str:
     """What an answer is read to, or the words of its refusal."""
     try:
-        return read_answer(about.profile, Draw(about.sampling, endpoint=about.endpoint), answer, about.vocabulary, n)
+        return read_answer(
+            about.profile,
+            Draw(about.sampling, endpoint=about.endpoint),
+            answer,
+            about.vocabulary,
+            n,
+        )
     except BlbError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -299,7 +449,9 @@ def assert_same(found: list[Completion] | str, truth: list[Completion] | str) ->
     for one, other in zip(found, truth, strict=True):
         for name in Completion.__slots__:
             a, b = getattr(one, name), getattr(other, name)
-            if isinstance(a, Mapping) and isinstance(b, Mapping):  # a dictionary, or one that is made when it is read
+            if isinstance(a, Mapping) and isinstance(
+                b, Mapping
+            ):  # a dictionary, or one that is made when it is read
                 assert dict(a) == dict(b), name
                 continue
             assert type(a) is type(b), name
@@ -310,7 +462,9 @@ def assert_same(found: list[Completion] | str, truth: list[Completion] | str) ->
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_lists_are_read_as_the_plain_reader_reads_them(name: str, pytestconfig: pytest.Config) -> None:
+def test_lists_are_read_as_the_plain_reader_reads_them(
+    name: str, pytestconfig: pytest.Config
+) -> None:
     """Whatever is done to an answer, its fields and its bytes, both readers say the same of it, bit for bit."""
     about = subject(name)
     lists = AnswerReader(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
@@ -327,7 +481,9 @@ def test_lists_are_read_as_the_plain_reader_reads_them(name: str, pytestconfig: 
         answer = copy.deepcopy(whole)
         for seed in seeds:
             mutated(answer, seed)
-        content = json.dumps(answer, separators=(",", ":"), ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+        content = json.dumps(answer, separators=(",", ":"), ensure_ascii=ascii_only).encode(
+            "utf-8", "surrogatepass"
+        )
         for seed in cuts:
             content = overwritten(content, random.Random(seed))
         try:
@@ -353,17 +509,36 @@ def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
             continue
         assert isinstance(answer, Answer)
         answer.content = b"not to be read again"
-        assert len(read_answer(about.profile, Draw(about.sampling, endpoint=about.endpoint), answer, about.vocabulary, n)) == n
+        assert (
+            len(
+                read_answer(
+                    about.profile,
+                    Draw(about.sampling, endpoint=about.endpoint),
+                    answer,
+                    about.vocabulary,
+                    n,
+                )
+            )
+            == n
+        )
 
 
-SERVED = {"openai": ("gpt-4o-mini", "OPENAI_API_KEY"), "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY")}
-SERVED |= {"fireworks": ("accounts/fireworks/models/gateway", "FIREWORKS_API_KEY"), "llamacpp": ("exact", "LLAMACPP_API_KEY")}
+SERVED = {
+    "openai": ("gpt-4o-mini", "OPENAI_API_KEY"),
+    "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY"),
+}
+SERVED |= {
+    "fireworks": ("accounts/fireworks/models/gateway", "FIREWORKS_API_KEY"),
+    "llamacpp": ("exact", "LLAMACPP_API_KEY"),
+}
 KEY = "sk-gateway-0123456789"
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 @pytest.mark.parametrize("provider", SERVED)
-def test_the_exact_models_answers_are_read_alike(provider: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exact_models_answers_are_read_alike(
+    provider: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As its server and the rules gateway serve them, both readers make the same completions of them; of chat ones without the
     plain reader's help, where the profile's rows allow it."""
     hosted = provider in ("openai", "azure")
@@ -388,17 +563,29 @@ def test_the_exact_models_answers_are_read_alike(provider: str, endpoint: Endpoi
         try:
             for number in range(6):
                 prompt = Prompt.user(f"p{number}")
-                body = build_request(profile, Draw(sampling, endpoint=endpoint), model=name, prompt=prompt)
+                body = build_request(
+                    profile, Draw(sampling, endpoint=endpoint), model=name, prompt=prompt
+                )
                 await channel.post(rules.path.replace("{model}", name), body, parse=kept)
         finally:
             await channel.close()
 
-    with ExactServer(ExactModel(40, 30, seed=5, end=True, prompts=4, sharpness=0.7)) as server, ExitStack() as stack:
+    with (
+        ExactServer(ExactModel(40, 30, seed=5, end=True, prompts=4, sharpness=0.7)) as server,
+        ExitStack() as stack,
+    ):
         ordinary = {token: text.encode() for token, text in enumerate(server.texts) if text}
         known = Vocabulary("exact", ordinary, {"<|endoftext|>": 39}, 40, server.tokenize)
-        at = server if provider == "llamacpp" else stack.enter_context(RulesGateway(provider, server, key=KEY))
+        at = (
+            server
+            if provider == "llamacpp"
+            else stack.enter_context(RulesGateway(provider, server, key=KEY))
+        )
         asyncio.run(ask(at.base_url))
-    about, lists = Subject(profile, endpoint, sampling, known, []), AnswerReader(profile, rules, known)
+    about, lists = (
+        Subject(profile, endpoint, sampling, known, []),
+        AnswerReader(profile, rules, known),
+    )
     for content in contents:
         found = lists.loads(content)
         assert isinstance(found, Answer) == (endpoint == "chat" and hosted)
@@ -460,12 +647,16 @@ ODD = {
     "half a pair in bytes": position(entry('"\ud83d"')),
     "a raw line end": position(entry('"a\nb"')),
     "a wrong escape": position(entry(r'"\x"')),
-    "quotes and colons": position(entry(r'"\",\"logprob\":-3,\"bytes\":[1]},{\"token\":"', raw="[34]")),
+    "quotes and colons": position(
+        entry(r'"\",\"logprob\":-3,\"bytes\":[1]},{\"token\":"', raw="[34]")
+    ),
     "a zero": position(entry(r'"\u0000"', raw="[0]")),
     "an empty token": position(entry('""', raw="[]")),
     "U+FFFD": position(entry('"\ufffd"', raw="[195]"), entry('"\ufffd"', "-2", "[169]")),
     "a long token": position(entry(json.dumps("a" * 1000), raw=json.dumps([97] * 1000))),
-    "33 bytes": position(entry(json.dumps("a" * 33), raw=json.dumps([97] * 33, separators=(",", ":")))),
+    "33 bytes": position(
+        entry(json.dumps("a" * 33), raw=json.dumps([97] * 33, separators=(",", ":")))
+    ),
     "no alternatives": position(),
     "an alternative twice": position(entry(), entry()),
     "a position without a list": entry(),
@@ -481,13 +672,27 @@ ODD = {
 def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> None:
     """Among regular positions, before or behind them, in a list on one line and with the same blanks everywhere."""
     seen = subject("OpenAI chat")
-    tokens = {97: b"a", 98: b"b", 195: b"\xc3", 169: b"\xa9", 34: b'"', 0: b"\0", 33: b"a" * 33, 1000: b"a" * 1000}
+    tokens = {
+        97: b"a",
+        98: b"b",
+        195: b"\xc3",
+        169: b"\xa9",
+        34: b'"',
+        0: b"\0",
+        33: b"a" * 33,
+        1000: b"a" * 1000,
+    }
     known = Vocabulary("odd", tokens, {}, 2000, lambda text: list(text.encode()))
     about = Subject(seen.profile, "chat", Sampling(top_logprobs=2), known, [])
     lists = AnswerReader(about.profile, about.profile.endpoint("chat"), known)
     assert isinstance(lists.loads(listed(GOOD, GOOD)), Answer)
     row = [odd, GOOD, GOOD] if before else [GOOD, GOOD, odd]
-    for content in (listed(*row), listed(*row, blanks=" \n"), listed(odd), listed(*row).replace(b',"bytes":', b',\n  "bytes": ')):
+    for content in (
+        listed(*row),
+        listed(*row, blanks=" \n"),
+        listed(odd),
+        listed(*row).replace(b',"bytes":', b',\n  "bytes": '),
+    ):
         try:
             truth = loads(content)
         except (ValueError, RecursionError):
@@ -501,12 +706,26 @@ def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> Non
 def test_answers_that_arrive_together_are_read_as_alone(odd: str) -> None:
     """Whatever is odd about one of them; an unreadable one fails alone."""
     seen = subject("OpenAI chat")
-    tokens = {97: b"a", 98: b"b", 195: b"\xc3", 169: b"\xa9", 34: b'"', 0: b"\0", 33: b"a" * 33, 1000: b"a" * 1000}
+    tokens = {
+        97: b"a",
+        98: b"b",
+        195: b"\xc3",
+        169: b"\xa9",
+        34: b'"',
+        0: b"\0",
+        33: b"a" * 33,
+        1000: b"a" * 1000,
+    }
     known = Vocabulary("odd", tokens, {}, 2000, lambda text: list(text.encode()))
     about = Subject(seen.profile, "chat", Sampling(top_logprobs=2), known, [])
     lists = AnswerReader(about.profile, about.profile.endpoint("chat"), known)
     good = listed(GOOD, GOOD)
-    others = {"cut off": good[:-9], "another layout": listed(GOOD, blanks=" "), "no list": b'{"error": 1}', "no position": listed()}
+    others = {
+        "cut off": good[:-9],
+        "another layout": listed(GOOD, blanks=" "),
+        "no list": b'{"error": 1}',
+        "no position": listed(),
+    }
     strange = others.get(odd) or listed(GOOD, ODD[odd])
     contents = [good, listed(GOOD), strange, good, strange, listed(GOOD, GOOD, GOOD)]
 
@@ -522,11 +741,15 @@ def test_answers_that_arrive_together_are_read_as_alone(odd: str) -> None:
         assert_same(outcome(about, answer, 1), outcome(about, truth, 1))
 
 
-def test_ordinary_answers_that_arrive_together_are_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_answers_that_arrive_together_are_read_in_one_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Short ones, whose cost is that of the calls, at most so many bytes at a time."""
     about, sizes = subject("OpenAI chat"), list[int]()
     lists = AnswerReader(about.profile, about.profile.endpoint("chat"), about.vocabulary)
-    contents = [json.dumps(whole, separators=(",", ":")).encode() for whole, _ in about.answers] * 20
+    contents = [
+        json.dumps(whole, separators=(",", ":")).encode() for whole, _ in about.answers
+    ] * 20
 
     def counting(content: bytes) -> Any:
         sizes.append(len(content))
@@ -549,7 +772,11 @@ def test_lists_with_blanks_are_of_the_plain_kind(name: str) -> None:
     lists = AnswerReader(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
     for whole, n in about.answers:
         swapped = json.loads(json.dumps(whole), object_pairs_hook=in_another_order)
-        for content in (json.dumps(whole, indent=2), json.dumps(whole), json.dumps(swapped, separators=(",", ":"))):
+        for content in (
+            json.dumps(whole, indent=2),
+            json.dumps(whole),
+            json.dumps(swapped, separators=(",", ":")),
+        ):
             found = lists.loads(content.encode())
             assert isinstance(found, Answer)
             found.content = b"not to be read again"
@@ -561,4 +788,6 @@ def in_another_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if "bytes" not in table:
         return table
-    return {name: table[name] for name in ("token", "bytes", "logprob", "top_logprobs") if name in table}
+    return {
+        name: table[name] for name in ("token", "bytes", "logprob", "top_logprobs") if name in table
+    }

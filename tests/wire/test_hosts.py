@@ -26,16 +26,27 @@ def content(**fields: Any) -> list[dict[str, Any]]:
     """``logprobs.content``; ``fields``: name -> a function of the token's text."""
 
     def entry(text: str, logprob: float) -> dict[str, Any]:
-        return {"token": text, "logprob": logprob, **{name: value(text) for name, value in fields.items()}}
+        return {
+            "token": text,
+            "logprob": logprob,
+            **{name: value(text) for name, value in fields.items()},
+        }
 
-    return [{**entry(*pairs[0]), "top_logprobs": [entry(*pair) for pair in pairs]} for pairs in PAIRS]
+    return [
+        {**entry(*pairs[0]), "top_logprobs": [entry(*pair) for pair in pairs]} for pairs in PAIRS
+    ]
 
 
 def lists(**fields: Any) -> dict[str, Any]:
     """Lists side by side."""
     tokens = [pairs[0][0] for pairs in PAIRS]
     sampled = [pairs[0][1] for pairs in PAIRS]
-    return {"tokens": tokens, "token_logprobs": sampled, "top_logprobs": [dict(pairs) for pairs in PAIRS], **fields}
+    return {
+        "tokens": tokens,
+        "token_logprobs": sampled,
+        "top_logprobs": [dict(pairs) for pairs in PAIRS],
+        **fields,
+    }
 
 
 def raw(text: str) -> list[int]:
@@ -59,13 +70,31 @@ ANSWERS: dict[tuple[str, Endpoint], Any] = {
 
 
 @pytest.mark.parametrize(("name", "endpoint"), ANSWERS)
-def test_an_answer_is_read_as_the_host_gives_it(name: str, endpoint: Endpoint, vocabulary: Vocabulary) -> None:
+def test_an_answer_is_read_as_the_host_gives_it(
+    name: str, endpoint: Endpoint, vocabulary: Vocabulary
+) -> None:
     """Tokens, logprobs, counts; the alternatives that are sure to be the most likely ones have their ids."""
-    said = {"message": {"role": "assistant", "content": " the cat"}} if endpoint == "chat" else {"text": " the cat"}
+    said = (
+        {"message": {"role": "assistant", "content": " the cat"}}
+        if endpoint == "chat"
+        else {"text": " the cat"}
+    )
     choice = {"index": 0, "finish_reason": "stop", **said, "logprobs": ANSWERS[name, endpoint]}
-    answer = {"id": "x", "model": "m", "choices": [choice], "usage": USAGE, "provider": "OpenAI", "system_fingerprint": "fp"}
+    answer = {
+        "id": "x",
+        "model": "m",
+        "choices": [choice],
+        "usage": USAGE,
+        "provider": "OpenAI",
+        "system_fingerprint": "fp",
+    }
     (found,) = parse_response(load_profile(name), endpoint, answer, K, vocabulary)
-    assert (found.text, found.finish_reason, found.prompt_tokens, found.generated) == (" the cat", "stop", 9, 2)
+    assert (found.text, found.finish_reason, found.prompt_tokens, found.generated) == (
+        " the cat",
+        "stop",
+        9,
+        2,
+    )
     assert found.token_ids.tolist() == [0, 2]
     assert found.logprobs.tolist() == [-0.5, -0.25]
     unsure = load_profile(name).endpoint(endpoint).sampled_in_list == "replaces the last"
@@ -75,8 +104,24 @@ def test_an_answer_is_read_as_the_host_gives_it(name: str, endpoint: Endpoint, v
 
 FRAMED = {"type": "invalid_request_error", "param": None, "code": None}
 ERRORS: list[tuple[str, int, Any]] = [
-    ("openrouter", 404, {"error": {"message": "No endpoints found that can handle the requested parameters.", "code": 404}}),
-    ("openrouter", 400, {"error": {"message": "acme/none is not a valid model ID", "code": 400}, "user_id": "user_1"}),
+    (
+        "openrouter",
+        404,
+        {
+            "error": {
+                "message": "No endpoints found that can handle the requested parameters.",
+                "code": 404,
+            }
+        },
+    ),
+    (
+        "openrouter",
+        400,
+        {
+            "error": {"message": "acme/none is not a valid model ID", "code": 400},
+            "user_id": "user_1",
+        },
+    ),
     ("openrouter", 402, {"error": {"message": "Insufficient credits", "code": 402}}),
     ("together", 404, {"error": {**FRAMED, "message": "Unable to access model acme/none"}}),
     ("together", 401, {"error": {**FRAMED, "message": "Invalid API key provided"}}),
@@ -84,15 +129,33 @@ ERRORS: list[tuple[str, int, Any]] = [
     (
         "nim",
         400,
-        {"object": "error", "message": "logit_bias: not a token id", "type": "BadRequestError", "param": None, "code": 400},
+        {
+            "object": "error",
+            "message": "logit_bias: not a token id",
+            "type": "BadRequestError",
+            "param": None,
+            "code": 400,
+        },
     ),
-    ("tabbyapi", 422, {"error": {**FRAMED, "message": "Input should be a valid integer", "param": "body.logprobs"}}),
+    (
+        "tabbyapi",
+        422,
+        {
+            "error": {
+                **FRAMED,
+                "message": "Input should be a valid integer",
+                "param": "body.logprobs",
+            }
+        },
+    ),
     ("tabbyapi", 404, {"error": {**FRAMED, "message": "The model 'acme' does not exist."}}),
 ]
 
 
 @pytest.mark.parametrize(("name", "status", "answer"), ERRORS)
-def test_an_error_is_said_in_the_hosts_words(monkeypatch: pytest.MonkeyPatch, name: str, status: int, answer: Any) -> None:
+def test_an_error_is_said_in_the_hosts_words(
+    monkeypatch: pytest.MonkeyPatch, name: str, status: int, answer: Any
+) -> None:
     """A refusal that lasts is asked once, and its sentence holds the host's own."""
     profile, asked = load_profile(name), 0
     if profile.connection.api_key_env is not None:

@@ -20,7 +20,9 @@ ProfileWith = Callable[..., Profile]
 def identity(profile: Profile, kind: str, vocabulary: Vocabulary | None) -> Identity:
     """The reader of ids for an endpoint whose row ``id`` is ``kind``."""
     rules = profile.endpoint("chat")
-    return Identity(profile, EndpointRules.model_construct(**{**dict(rules), "id": kind}), vocabulary)
+    return Identity(
+        profile, EndpointRules.model_construct(**{**dict(rules), "id": kind}), vocabulary
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,13 +39,17 @@ def identity(profile: Profile, kind: str, vocabulary: Vocabulary | None) -> Iden
         (None, " cat", UNNAMED),
     ],
 )
-def test_bytes_name_a_token(profile_with: ProfileWith, vocabulary: Vocabulary, raw: bytes | None, text: str, token: int) -> None:
+def test_bytes_name_a_token(
+    profile_with: ProfileWith, vocabulary: Vocabulary, raw: bytes | None, text: str, token: int
+) -> None:
     """The bytes decide; without them only a special token's name does."""
     entry = {"token": text, "bytes": None if raw is None else list(raw)}
     assert identity(profile_with(), "bytes", vocabulary).of_entry(entry) == token
 
 
-def test_bytes_of_a_printed_text_do_not_name_a_fragment(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_bytes_of_a_printed_text_do_not_name_a_fragment(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Where the bytes are those of the printed text, U+FFFD may be any fragment; the rest still names its token."""
     printed = identity(profile_with(tokens={"bytes_exact": False}), "bytes", vocabulary)
     assert printed.of_entry({"token": "\ufffd", "bytes": list("\ufffd".encode())}) == UNNAMED
@@ -77,7 +83,10 @@ def test_text_names_a_token_only_where_it_is_one_tokens(
     """The two ways of printing fragments read differently: what could be either token is neither."""
     for kind, token in (("text", as_text), ("latin-1", as_latin)):
         assert identity(profile_with(), kind, vocabulary).of_text(text) == token
-        assert identity(profile_with(), kind, vocabulary).of_entry({"token": text, "bytes": None}) == token
+        assert (
+            identity(profile_with(), kind, vocabulary).of_entry({"token": text, "bytes": None})
+            == token
+        )
 
 
 def test_a_letter_of_two_tokens_is_not_taken_for_a_fragment(profile_with: ProfileWith) -> None:
@@ -89,7 +98,10 @@ def test_a_letter_of_two_tokens_is_not_taken_for_a_fragment(profile_with: Profil
 
 def test_ids_that_are_given_need_no_vocabulary(profile_with: ProfileWith) -> None:
     """A field and a prefixed string carry the id themselves."""
-    assert identity(profile_with(), "field token_id", None).of_entry({"token_id": 5, "token": " x"}) == 5
+    assert (
+        identity(profile_with(), "field token_id", None).of_entry({"token_id": 5, "token": " x"})
+        == 5
+    )
     assert identity(profile_with(), "string id=", None).of_entry({"token": "id=5"}) == 5
     assert identity(profile_with(), "string id=", None).of_text("id=7") == 7
 
@@ -104,21 +116,29 @@ def test_an_id_that_is_none_is_refused(profile_with: ProfileWith, value: Any) ->
 @pytest.mark.parametrize("kind", ["bytes", "text", "latin-1"])
 def test_a_missing_vocabulary_is_named(profile_with: ProfileWith, kind: str) -> None:
     """No token is named before the user has said which tokenizer it is."""
-    with pytest.raises(ProfileError, match=rf"acme tells tokens by their {kind}.*give one with --tokenizer"):
+    with pytest.raises(
+        ProfileError, match=rf"acme tells tokens by their {kind}.*give one with --tokenizer"
+    ):
         identity(profile_with(), kind, None).of_entry({"token": " cat", "bytes": list(b" cat")})
 
 
 @pytest.mark.parametrize("kind", ["bytes", "field id"])
-def test_a_row_that_looks_where_nothing_is_says_so(profile_with: ProfileWith, vocabulary: Vocabulary, kind: str) -> None:
+def test_a_row_that_looks_where_nothing_is_says_so(
+    profile_with: ProfileWith, vocabulary: Vocabulary, kind: str
+) -> None:
     """Legacy completions give strings only; a profile that reads bytes or fields there is wrong, not the answer."""
     with pytest.raises(ProfileError, match='set id = "text"'):
         identity(profile_with(), kind, vocabulary).of_text(" cat")
 
 
-def test_a_vocabulary_that_is_not_the_models_is_noticed(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_vocabulary_that_is_not_the_models_is_noticed(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Where the server names what it sampled, its text must name the same token; a text that names none contradicts nothing."""
     reader = identity(profile_with(), "text", vocabulary)
     reader.check(reader.of_text(" cat"), 2)
     reader.check(reader.of_text("\ufffd"), 3)
-    with pytest.raises(ProfileError, match=r"sampled token 99, which under this vocabulary is token 2.*--tokenizer"):
+    with pytest.raises(
+        ProfileError, match=r"sampled token 99, which under this vocabulary is token 2.*--tokenizer"
+    ):
         reader.check(reader.of_text(" cat"), 99)

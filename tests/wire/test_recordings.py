@@ -25,8 +25,12 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import load_vocabulary
 
-FOLDER = Path(os.environ.get("BLB_RECORDINGS") or Path(__file__).parents[2].parent / "shared" / "recordings")
-FILES = sorted(path for path in FOLDER.rglob("*") if path.suffix in (".json", ".jsonl", ".yaml", ".sse"))
+FOLDER = Path(
+    os.environ.get("BLB_RECORDINGS") or Path(__file__).parents[2].parent / "shared" / "recordings"
+)
+FILES = sorted(
+    path for path in FOLDER.rglob("*") if path.suffix in (".json", ".jsonl", ".yaml", ".sse")
+)
 CENSORED = -9999.0
 UNNAMED = -2
 
@@ -69,53 +73,83 @@ TABLE: dict[str, list[Read | Refused]] = {
         UNASKED,
     ],
     "azure/openllmetry_test_prompt_content_filtering.yaml": [
-        Refused("azure-classic", "chat", CorruptResponse, "answered without choices: .*Azure Content management policy"),
+        Refused(
+            "azure-classic",
+            "chat",
+            CorruptResponse,
+            "answered without choices: .*Azure Content management policy",
+        ),
         UNASKED,
         UNASKED,
         UNASKED,
     ],
-    "deepseek/rig_lp_blocking_low_stop_top_two.yaml": [Refused("openai", "chat", ProfileError, "--tokenizer")],
+    "deepseek/rig_lp_blocking_low_stop_top_two.yaml": [
+        Refused("openai", "chat", ProfileError, "--tokenizer")
+    ],
     "errors/logprob_snippets.jsonl": [
         Refused("openai", "completions", CorruptResponse, r"logprob 0\.69970703", CL100K),
         Refused("openai", "completions", CorruptResponse, r"logprob 0\.09472656", CL100K),
         Refused("openai", "chat", ProfileError, "--tokenizer"),
-        Refused("vllm", "completions", CorruptResponse, "null for token 0 of 9, as for the first token of an echoed"),
+        Refused(
+            "vllm",
+            "completions",
+            CorruptResponse,
+            "null for token 0 of 9, as for the first token of an echoed",
+        ),
         Refused("llamacpp", "chat", CorruptResponse, "KeyError: 'id'"),
         Read("fireworks", "chat", None, 2, 1),
         Refused("fireworks", "completions", CorruptResponse, "KeyError: 'text'"),
-        Read("openai", "completions", CL100K, 5, 16, whole=False),  # " 2" is a token of p50k_base, and none of this one
+        Read(
+            "openai", "completions", CL100K, 5, 16, whole=False
+        ),  # " 2" is a token of p50k_base, and none of this one
     ],
-    "errors/mirascope_unsupported_stop_400.yaml": [Refused("openai", "chat", NoLogprobs, "no logprobs", O200K)],
+    "errors/mirascope_unsupported_stop_400.yaml": [
+        Refused("openai", "chat", NoLogprobs, "no logprobs", O200K)
+    ],
     "llamacpp/rig_logprobs.yaml": [Read("llamacpp", "chat", None, 2, 16)],
     "openai/completions_davinci002_logitbias_echo_k1.json": [
         Refused("openai", "completions", CorruptResponse, "null for token 0 of 59", CL100K)
     ],
-    "openai/dotnet_ChatTests_TokenLogProbabilities_True_.json": [Read("openai", "chat", O200K, 3, 844, bounded=1)],
+    "openai/dotnet_ChatTests_TokenLogProbabilities_True_.json": [
+        Read("openai", "chat", O200K, 3, 844, bounded=1)
+    ],
     "openai/lmeval_gpt3_echo_endoftext_k5.json": [
         Refused("openai", "completions", CorruptResponse, "null for token 0 of 18", CL100K)
     ],
     # Its own vocabulary, r50k_base, comes with no package: the strings are read under another, to ids of that one.
-    "openai/lmeval_gpt3_greedy_stop_tokens_after_stop.json": [Read("openai", "completions", CL100K, 5, 8)],
+    "openai/lmeval_gpt3_greedy_stop_tokens_after_stop.json": [
+        Read("openai", "completions", CL100K, 5, 8)
+    ],
     "openai/logprobe_domain_creative.json": [Read("openai", "chat", O200K, 20, 150, bounded=1)],
     "openai/logprobe_lang_japanese.json": [Read("openai", "chat", O200K, 20, 100)],
     "openai/logprobe_temp_0.0.json": [Read("openai", "chat", O200K, 20, 100)],
     "openai/logprobe_temp_1.0.json": [Read("openai", "chat", O200K, 20, 100)],
-    "openai/openaigo_stream_toolcall_logprobs.sse": [Read("openai", "chat", O200K, 0, 184, whole=False)],
+    "openai/openaigo_stream_toolcall_logprobs.sse": [
+        Read("openai", "chat", O200K, 0, 184, whole=False)
+    ],
     # A refusal; completion_tokens counts the end token (12), which is not listed (11).
     "openai/openaipy_lp_569c877e6942.sse": [Read("openai", "chat", O200K, 0, 11)],
     "openai/rig_lp_blocking_gpt_4o_mini_length_top_two.yaml": [Read("openai", "chat", O200K, 2, 1)],
     "openai/rig_lp_blocking_gpt_4o_mini_stop_top_two.yaml": [Read("openai", "chat", O200K, 2, 2)],
-    "openai/rig_lp_streaming_gpt_4o_mini_length_top_two.yaml": [Read("openai", "chat", O200K, 2, 1)],
+    "openai/rig_lp_streaming_gpt_4o_mini_length_top_two.yaml": [
+        Read("openai", "chat", O200K, 2, 1)
+    ],
     "openai/rig_lp_streaming_gpt_4o_mini_stop_top_two.yaml": [Read("openai", "chat", O200K, 2, 2)],
-    "openrouter/rig_lp_blocking_gpt_4o_mini_stop_top_two.yaml": [Read("openai", "chat", O200K, 2, 2)],
-    "vllm/llamastack_Qwen-Qwen3.5-35B-A3B_k3_s_1.json": [Refused("vllm", "chat", CorruptResponse, "token_id:N was asked")],
+    "openrouter/rig_lp_blocking_gpt_4o_mini_stop_top_two.yaml": [
+        Read("openai", "chat", O200K, 2, 2)
+    ],
+    "vllm/llamastack_Qwen-Qwen3.5-35B-A3B_k3_s_1.json": [
+        Refused("vllm", "chat", CorruptResponse, "token_id:N was asked")
+    ],
     "vllm/llamastack_compl_lp1_Qwen-Qwen3-0.6B_kNone_b_1.json": [
         Refused("vllm", "completions", CorruptResponse, "token_id:N was asked for")
     ],
 }
 """For each file that holds answers, what becomes of them, in their order. Token counts are those of the raw files."""
 
-pytestmark = pytest.mark.skipif(not FILES, reason=f"no recordings in {FOLDER}; BLB_RECORDINGS may name another folder")
+pytestmark = pytest.mark.skipif(
+    not FILES, reason=f"no recordings in {FOLDER}; BLB_RECORDINGS may name another folder"
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER)))
@@ -125,7 +159,10 @@ def test_recorded_answers(path: Path, tiktoken_cache: Path, record_property: Any
     assert len(found) == len(rows), "a file with answers needs a row for each"
     for answer, row in zip(found, rows, strict=True):
         vocabulary = None if row.encoding is None else load_vocabulary(row.encoding)
-        profile, sampling = load_profile(row.provider), Sampling(top_logprobs=row.k if isinstance(row, Read) else 20)
+        profile, sampling = (
+            load_profile(row.provider),
+            Sampling(top_logprobs=row.k if isinstance(row, Read) else 20),
+        )
         if isinstance(row, Refused):
             with pytest.raises(row.error, match=row.words):
                 parse_response(profile, row.endpoint, answer, sampling, vocabulary)
@@ -166,12 +203,20 @@ def check(completion: Completion, row: Read, answer: dict[str, Any]) -> None:
         expected = min(least for _, least in top) if bounded[t] else value
         assert completion.logprobs[t] == pytest.approx(expected, abs=1e-6, rel=1e-6)
         kept = completion.top_ids[t] != -1
-        assert sorted(zip(completion.top_ids[t][kept].tolist(), rounded(completion.top_logprobs[t][kept]), strict=True)) == (
-            sorted((token, *rounded([least])) for token, least in top)
-        )
+        assert sorted(
+            zip(
+                completion.top_ids[t][kept].tolist(),
+                rounded(completion.top_logprobs[t][kept]),
+                strict=True,
+            )
+        ) == (sorted((token, *rounded([least])) for token, least in top))
         assert np.all(np.diff(completion.top_logprobs[t][kept]) <= 0)
     observed = [value for _, value, _ in raw if value != CENSORED]
-    ours = [float(value) for value, hidden in zip(completion.logprobs, bounded, strict=True) if not hidden]
+    ours = [
+        float(value)
+        for value, hidden in zip(completion.logprobs, bounded, strict=True)
+        if not hidden
+    ]
     assert math.fsum(ours) == pytest.approx(math.fsum(observed), rel=1e-5, abs=1e-5)
 
 
@@ -180,24 +225,36 @@ def rounded(values: Iterable[float]) -> list[float]:
     return [float(np.float32(value)) for value in values]
 
 
-def positions(choice: dict[str, Any], row: Read) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
+def positions(
+    choice: dict[str, Any], row: Read
+) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
     """(id, logprob, alternatives) of each position, by tiktoken and the field names of the provider alone."""
     lists = choice["logprobs"] or {}
     if "tokens" in lists:
         tops = lists.get("top_logprobs") or [{}] * len(lists["tokens"])
         for token, value, top in zip(lists["tokens"], lists["token_logprobs"], tops, strict=True):
-            yield by_text(token, row), value, [(by_text(other, row), least) for other, least in top.items()]
+            yield (
+                by_text(token, row),
+                value,
+                [(by_text(other, row), least) for other, least in top.items()],
+            )
     for entry in [*(lists.get("content") or []), *(lists.get("refusal") or [])]:
         top = [(by_entry(other, row), other["logprob"]) for other in entry.get("top_logprobs", [])]
         # Fireworks may put the sampled token in the place of the last, so that the last is not sure to be the next most likely.
-        yield by_entry(entry, row), entry["logprob"], top[:-1] if row.provider == "fireworks" else top
+        yield (
+            by_entry(entry, row),
+            entry["logprob"],
+            top[:-1] if row.provider == "fireworks" else top,
+        )
 
 
 def by_entry(entry: dict[str, Any], row: Read) -> int:
     """The id of an entry with bytes, or with a field for it."""
     if row.encoding is None:
         return int(entry["token_id" if row.provider == "fireworks" else "id"])
-    return by_bytes(entry["token"].encode() if entry["bytes"] is None else bytes(entry["bytes"]), row.encoding)
+    return by_bytes(
+        entry["token"].encode() if entry["bytes"] is None else bytes(entry["bytes"]), row.encoding
+    )
 
 
 def by_text(text: str, row: Read) -> int:
@@ -233,10 +290,14 @@ def joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
         whole["model"] = whole.get("model") or chunk.get("model")
         whole["usage"] = chunk.get("usage") or whole.get("usage")
         for part in chunk["choices"]:
-            choice = choices.setdefault(part["index"], {"message": {"content": None}, "logprobs": None})
+            choice = choices.setdefault(
+                part["index"], {"message": {"content": None}, "logprobs": None}
+            )
             for name in ("content", "refusal"):
                 if part["delta"].get(name) is not None:
-                    choice["message"][name] = (choice["message"].get(name) or "") + part["delta"][name]
+                    choice["message"][name] = (choice["message"].get(name) or "") + part["delta"][
+                        name
+                    ]
                 entries = (part.get("logprobs") or {}).get(name)
                 if entries is not None:
                     choice["logprobs"] = choice["logprobs"] or {}
@@ -279,7 +340,11 @@ def _plain(value: Any) -> Any:
 
 
 def _events(text: str) -> list[dict[str, Any]]:
-    lines = (line.removeprefix("data: ").strip() for line in text.splitlines() if line.startswith("data: "))
+    lines = (
+        line.removeprefix("data: ").strip()
+        for line in text.splitlines()
+        if line.startswith("data: ")
+    )
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
@@ -289,7 +354,9 @@ def _pasted(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if "choices" in chunk:
         yield chunk
     elif "token" in chunk and all(isinstance(each, dict) for each in chunk.get("top_logprobs", [])):
-        yield {"choices": [{"message": {"content": chunk["token"]}, "logprobs": {"content": [chunk]}}]}
+        yield {
+            "choices": [{"message": {"content": chunk["token"]}, "logprobs": {"content": [chunk]}}]
+        }
     for each in [*lists, line.get("partial", {})]:
         if isinstance(each, dict) and "token_logprobs" in each:
             yield {"choices": [{"text": "".join(each["tokens"]), "logprobs": each}]}

@@ -20,7 +20,13 @@ HELLO = Prompt.user("hello")
 SAMPLING = Sampling(max_tokens=7, top_logprobs=5)
 MESSAGES = [{"role": "user", "content": "hello"}]
 
-OPENAI: dict[str, Any] = {"model": "m", "temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+OPENAI: dict[str, Any] = {
+    "model": "m",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
 FIREWORKS: dict[str, Any] = {
     "model": "m",
     "temperature": 1.0,
@@ -90,11 +96,28 @@ LMSTUDIO: dict[str, Any] = {
     "frequency_penalty": 0.0,
 }
 ROUTED: dict[str, Any] = {**OPENAI, "max_tokens": 7, "provider": {"require_parameters": True}}
-OPEN: dict[str, Any] = {**OPENAI, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "max_tokens": 7}
+OPEN: dict[str, Any] = {
+    **OPENAI,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "max_tokens": 7,
+}
 """Where 0 switches top_k off."""
-TOGETHER: dict[str, Any] = {**OPEN, "top_k": -1, "logprobs": 5, "context_length_exceeded_behavior": "error"}
+TOGETHER: dict[str, Any] = {
+    **OPEN,
+    "top_k": -1,
+    "logprobs": 5,
+    "context_length_exceeded_behavior": "error",
+}
 NOVITA: dict[str, Any] = {**OPEN, "top_k": -1}
-MLX: dict[str, Any] = {**OPEN, "repetition_penalty": 0.0, "xtc_probability": 0.0, "logprobs": True, "top_logprobs": 5}
+MLX: dict[str, Any] = {
+    **OPEN,
+    "repetition_penalty": 0.0,
+    "xtc_probability": 0.0,
+    "logprobs": True,
+    "top_logprobs": 5,
+}
 CHAT: dict[str, Any] = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 5}
 TEXT: dict[str, Any] = {"prompt": "hello", "logprobs": 5}
 INCLUDE = ["message.output_text.logprobs"]
@@ -128,7 +151,13 @@ EXPECTED: dict[tuple[str, Endpoint], dict[str, Any]] = {
     ("nim", "completions"): {**OPEN, **TEXT},
     ("tabbyapi", "chat"): {**OPEN, "messages": MESSAGES, "logprobs": 5, "dry_multiplier": 0.0},
     ("lmstudio", "chat"): {**LMSTUDIO, "messages": MESSAGES, "max_tokens": 7},
-    ("lmstudio", "responses"): {**LMSTUDIO, "input": MESSAGES, "max_output_tokens": 7, "include": INCLUDE, "top_logprobs": 5},
+    ("lmstudio", "responses"): {
+        **LMSTUDIO,
+        "input": MESSAGES,
+        "max_output_tokens": 7,
+        "include": INCLUDE,
+        "top_logprobs": 5,
+    },
 }
 """The whole body of one request, for every endpoint of every profile."""
 
@@ -180,13 +209,20 @@ TAKES: dict[tuple[str, Endpoint], Takes] = {
     ("lmstudio", "responses"): Takes(None, 1, False, None, 0),
 }
 ENDPOINTS = pytest.mark.parametrize(("name", "endpoint"), list(EXPECTED))
-ASKED: dict[str, str | None] = {"flag": "top_logprobs", "count": "logprobs", "include": "top_logprobs", "no": None}
+ASKED: dict[str, str | None] = {
+    "flag": "top_logprobs",
+    "count": "logprobs",
+    "include": "top_logprobs",
+    "no": None,
+}
 
 
 def body(profile: Profile, endpoint: Endpoint = "chat", **changes: Any) -> dict[str, Any]:
     """A request of the usual prompt."""
     sampling, bias = changes.pop("sampling", SAMPLING), changes.pop("bias", None)
-    return build_request(profile, Draw(sampling, bias, endpoint), **{"model": "m", "prompt": HELLO, **changes})
+    return build_request(
+        profile, Draw(sampling, bias, endpoint), **{"model": "m", "prompt": HELLO, **changes}
+    )
 
 
 def differences(sent: dict[str, Any], expected: dict[str, Any]) -> dict[str, str]:
@@ -194,7 +230,11 @@ def differences(sent: dict[str, Any], expected: dict[str, Any]) -> dict[str, str
     wrong = {name: "not sent" for name in expected if name not in sent}
     wrong |= {name: f"unlisted: {value!r}" for name, value in sent.items() if name not in expected}
     both = [name for name in sent if name in expected]
-    return wrong | {name: f"{sent[name]!r}, not {expected[name]!r}" for name in both if _other(sent[name], expected[name])}
+    return wrong | {
+        name: f"{sent[name]!r}, not {expected[name]!r}"
+        for name in both
+        if _other(sent[name], expected[name])
+    }
 
 
 def _other(sent: Any, expected: Any) -> bool:
@@ -203,19 +243,27 @@ def _other(sent: Any, expected: Any) -> bool:
 
 def test_every_endpoint_of_every_profile_is_in_the_tables() -> None:
     """A new profile, or a new endpoint, comes with what goes out on it."""
-    known = [(name, endpoint) for name in profile_names() for endpoint in load_profile(name).endpoints]
+    known = [
+        (name, endpoint) for name in profile_names() for endpoint in load_profile(name).endpoints
+    ]
     assert sorted(EXPECTED) == sorted(known)
     assert sorted(TAKES) == sorted(known)
 
 
 @pytest.mark.parametrize(
     ("name", "endpoint", "setting"),
-    [(name, endpoint, setting) for (name, endpoint), settings in EXPECTED.items() for setting in settings],
+    [
+        (name, endpoint, setting)
+        for (name, endpoint), settings in EXPECTED.items()
+        for setting in settings
+    ],
 )
 def test_a_setting_goes_out_as_the_table_says(name: str, endpoint: Endpoint, setting: str) -> None:
     """Each setting, by itself: it is sent, under its name, with its value."""
     sent, expected = body(load_profile(name), endpoint), EXPECTED[name, endpoint]
-    assert not differences({k: v for k, v in sent.items() if k == setting}, {setting: expected[setting]})
+    assert not differences(
+        {k: v for k, v in sent.items() if k == setting}, {setting: expected[setting]}
+    )
 
 
 @ENDPOINTS
@@ -229,20 +277,34 @@ def test_what_the_profile_claims_is_in_the_table(name: str, endpoint: Endpoint) 
     """The other direction: every neutral setting, every fixed field and the name of the token limit are in what is expected."""
     profile, expected = load_profile(name), EXPECTED[name, endpoint]
     claimed = {**profile.neutral, **profile.request, profile.endpoint(endpoint).max_tokens: 7}
-    assert not differences(claimed, {setting: expected[setting] for setting in claimed if setting in expected})
+    assert not differences(
+        claimed, {setting: expected[setting] for setting in claimed if setting in expected}
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"neutral": {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "typical_p": 0.5}}, {"typical_p"}),
+        (
+            {
+                "neutral": {
+                    "top_p": 1.0,
+                    "presence_penalty": 0.0,
+                    "frequency_penalty": 0.0,
+                    "typical_p": 0.5,
+                }
+            },
+            {"typical_p"},
+        ),
         ({"neutral": {"presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
         ({"neutral": {"top_p": 0.9, "presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
         ({"neutral": {"top_p": 1, "presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
         ({"request": {"user": "me"}}, {"user"}),
     ],
 )
-def test_a_profile_that_says_something_else_is_noticed(change: dict[str, Any], found: set[str]) -> None:
+def test_a_profile_that_says_something_else_is_noticed(
+    change: dict[str, Any], found: set[str]
+) -> None:
     """A setting too many, too few, with another value or as another kind of number: each is found by name."""
     profile = load_profile("openai").model_copy(update=change)
     assert set(differences(body(profile), EXPECTED["openai", "chat"])) == found
@@ -251,7 +313,9 @@ def test_a_profile_that_says_something_else_is_noticed(change: dict[str, Any], f
 def test_a_request_that_says_something_else_is_noticed() -> None:
     """The same for a body that was changed after it was built."""
     sent = body(load_profile("openai"))
-    assert differences({**sent, "best_of": 2}, EXPECTED["openai", "chat"]) == {"best_of": "unlisted: 2"}
+    assert differences({**sent, "best_of": 2}, EXPECTED["openai", "chat"]) == {
+        "best_of": "unlisted: 2"
+    }
     assert differences({}, {"n": 1}) == {"n": "not sent"}
 
 
@@ -263,10 +327,14 @@ def test_as_many_alternatives_as_are_listed_and_no_more(name: str, endpoint: End
     asked = 1000 if most is None else most
     sent = body(profile, endpoint, sampling=Sampling(top_logprobs=asked))
     assert field is None or sent[field] == asked
-    if most is not None and profile.logprobs.limit_is_setting:  # the server says what it was started with
+    if (
+        most is not None and profile.logprobs.limit_is_setting
+    ):  # the server says what it was started with
         assert body(profile, endpoint, sampling=Sampling(top_logprobs=1000))[field or ""] == 1000
     elif most is not None:
-        with pytest.raises(ProfileError, match=rf"at most {most} top logprobs a token, {most + 1} were asked for"):
+        with pytest.raises(
+            ProfileError, match=rf"at most {most} top logprobs a token, {most + 1} were asked for"
+        ):
             body(profile, endpoint, sampling=Sampling(top_logprobs=most + 1))
 
 
@@ -289,17 +357,27 @@ def test_as_many_completions_as_are_given_and_no_more(name: str, endpoint: Endpo
     profile, most = load_profile(name), TAKES[name, endpoint].n
     assert "n" not in body(profile, endpoint, n=1)
     if most > 1:
-        assert (body(profile, endpoint, n=2)["n"], body(profile, endpoint, n=most)["n"]) == (2, most)
+        assert (body(profile, endpoint, n=2)["n"], body(profile, endpoint, n=most)["n"]) == (
+            2,
+            most,
+        )
     for n in (most + 1, 0):
-        with pytest.raises(ProfileError, match=rf"1 to {most} completions a request, {n} were asked for"):
+        with pytest.raises(
+            ProfileError, match=rf"1 to {most} completions a request, {n} were asked for"
+        ):
             body(profile, endpoint, n=n)
 
 
-def test_an_endpoint_without_logprobs_gives_one_completion_a_request(profile_with: ProfileWith) -> None:
+def test_an_endpoint_without_logprobs_gives_one_completion_a_request(
+    profile_with: ProfileWith,
+) -> None:
     """``usage`` gives the sum over all choices, and there no list tells how long each of them is."""
     profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
     assert "n" not in body(profile, "chat", n=1)
-    with pytest.raises(ProfileError, match="acme gives 1 to 1 completions a request, 2 were asked for; send several requests"):
+    with pytest.raises(
+        ProfileError,
+        match="acme gives 1 to 1 completions a request, 2 were asked for; send several requests",
+    ):
         body(profile, "chat", n=2)
     assert body(profile, "completions", n=2)["n"] == 2
 
@@ -321,7 +399,9 @@ def test_the_bias_goes_out_in_the_providers_form(name: str, endpoint: Endpoint) 
     profile, form = load_profile(name), TAKES[name, endpoint].bias
     assert "logit_bias" not in body(profile, endpoint, bias={})
     if form is None:
-        with pytest.raises(ProfileError, match=rf"takes no bias on its {endpoint} endpoint; use --endpoint chat"):
+        with pytest.raises(
+            ProfileError, match=rf"takes no bias on its {endpoint} endpoint; use --endpoint chat"
+        ):
             body(profile, endpoint, bias={5: 2.0})
     else:
         sent = body(profile, endpoint, bias={5: 2.0, 9: -100.0})["logit_bias"]
@@ -335,9 +415,15 @@ def test_as_many_stop_texts_as_are_taken_and_no_more(name: str, endpoint: Endpoi
     texts = tuple(f"stop {i}" for i in range(9 if most is None else most))
     assert "stop" not in body(profile, endpoint)
     if texts:
-        assert body(profile, endpoint, sampling=replace(SAMPLING, stop=texts))["stop"] == list(texts)
+        assert body(profile, endpoint, sampling=replace(SAMPLING, stop=texts))["stop"] == list(
+            texts
+        )
     if most is not None:
-        words = f"at most {most} stop texts a request, {most + 1}" if most else "no stop texts on its .* endpoint, 1"
+        words = (
+            f"at most {most} stop texts a request, {most + 1}"
+            if most
+            else "no stop texts on its .* endpoint, 1"
+        )
         with pytest.raises(ProfileError, match=rf"{words} are asked for: .*; use "):
             body(profile, endpoint, sampling=replace(SAMPLING, stop=(*texts, "one more")))
 
@@ -361,14 +447,21 @@ def test_temperature_is_the_callers() -> None:
 
 def test_the_remedy_is_the_profiles() -> None:
     """Whoever asks for too many alternatives is told what to change, in this provider's terms."""
-    own = load_profile("openai").logprobs.model_copy(update={"limit_remedy": "start it with --max-logprobs"})
+    own = load_profile("openai").logprobs.model_copy(
+        update={"limit_remedy": "start it with --max-logprobs"}
+    )
     with pytest.raises(ProfileError, match=r"21 were asked for; start it with --max-logprobs"):
-        body(load_profile("openai").model_copy(update={"logprobs": own}), sampling=Sampling(top_logprobs=21))
+        body(
+            load_profile("openai").model_copy(update={"logprobs": own}),
+            sampling=Sampling(top_logprobs=21),
+        )
 
 
 def test_an_endpoint_that_is_not_there_is_refused() -> None:
     """The endpoints that there are are named."""
-    with pytest.raises(ProfileError, match="no responses endpoint; its profile lists chat, completions"):
+    with pytest.raises(
+        ProfileError, match="no responses endpoint; its profile lists chat, completions"
+    ):
         body(load_profile("vllm"), "responses")
 
 

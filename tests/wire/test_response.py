@@ -17,7 +17,9 @@ from blackbox_lb.types import Completion, Endpoint, Sampling
 K = Sampling(top_logprobs=3)
 
 
-def llamacpp(*entries: tuple[int, float, list[tuple[int, float]]], generated: int | None = None) -> dict[str, Any]:
+def llamacpp(
+    *entries: tuple[int, float, list[tuple[int, float]]], generated: int | None = None
+) -> dict[str, Any]:
     """A chat answer in the shape that llama.cpp writes; id 2 is the end token, printed as nothing."""
     content = [
         {**_entry(token, logprob), "top_logprobs": [_entry(other, value) for other, value in top]}
@@ -34,7 +36,10 @@ def llamacpp(*entries: tuple[int, float, list[tuple[int, float]]], generated: in
         ],
         "model": "m",
         "object": "chat.completion",
-        "usage": {"completion_tokens": len(entries) if generated is None else generated, "prompt_tokens": 30},
+        "usage": {
+            "completion_tokens": len(entries) if generated is None else generated,
+            "prompt_tokens": 30,
+        },
     }
 
 
@@ -45,10 +50,28 @@ def _entry(token: int, logprob: float) -> dict[str, Any]:
 
 def vllm_chat(sampled: tuple[int, float], top: list[tuple[int, float]]) -> dict[str, Any]:
     """A chat answer of one token as vLLM writes it: ids inside the token strings, the sampled token first in its list."""
-    entries = [{"token": f"token_id:{token}", "logprob": value, "bytes": [116]} for token, value in top]
-    content = [{"token": f"token_id:{sampled[0]}", "logprob": sampled[1], "bytes": [104], "top_logprobs": entries}]
-    choice = {"index": 0, "message": {"content": "h"}, "finish_reason": "length", "logprobs": {"content": content}}
-    return {"choices": [choice], "model": "m", "usage": {"completion_tokens": 1, "prompt_tokens": 3}}
+    entries = [
+        {"token": f"token_id:{token}", "logprob": value, "bytes": [116]} for token, value in top
+    ]
+    content = [
+        {
+            "token": f"token_id:{sampled[0]}",
+            "logprob": sampled[1],
+            "bytes": [104],
+            "top_logprobs": entries,
+        }
+    ]
+    choice = {
+        "index": 0,
+        "message": {"content": "h"},
+        "finish_reason": "length",
+        "logprobs": {"content": content},
+    }
+    return {
+        "choices": [choice],
+        "model": "m",
+        "usage": {"completion_tokens": 1, "prompt_tokens": 3},
+    }
 
 
 def vllm_completions(sampled: tuple[int, float], top: list[tuple[int, float]]) -> dict[str, Any]:
@@ -59,10 +82,15 @@ def vllm_completions(sampled: tuple[int, float], top: list[tuple[int, float]]) -
         "top_logprobs": [{f"token_id:{token}": value for token, value in top}],
         "text_offset": [0],
     }
-    return {"choices": [{"index": 0, "text": "h", "finish_reason": "length", "logprobs": lists}], "usage": {"completion_tokens": 1}}
+    return {
+        "choices": [{"index": 0, "text": "h", "finish_reason": "length", "logprobs": lists}],
+        "usage": {"completion_tokens": 1},
+    }
 
 
-def parse(answer: Any, provider: str = "llamacpp", endpoint: Endpoint = "chat", sampling: Sampling = K) -> Completion:
+def parse(
+    answer: Any, provider: str = "llamacpp", endpoint: Endpoint = "chat", sampling: Sampling = K
+) -> Completion:
     """The only completion of an answer."""
     (completion,) = parse_response(load_profile(provider), endpoint, answer, sampling)
     return completion
@@ -77,7 +105,12 @@ def test_a_llamacpp_answer() -> None:
     """Ids, logprobs, sorted alternatives, bytes, the end token as the last position."""
     answer = llamacpp((7, -1.5, [(4, -0.5), (7, -1.5)]), (2, -0.1, [(2, -0.1)]))
     found = parse(answer)
-    assert (found.text, found.finish_reason, found.model, found.prompt_tokens) == ("hi", "stop", "m", 30)
+    assert (found.text, found.finish_reason, found.model, found.prompt_tokens) == (
+        "hi",
+        "stop",
+        "m",
+        30,
+    )
     assert found.token_ids.tolist() == [7, 2]
     assert found.logprobs.tolist() == pytest.approx([-1.5, -0.1])
     assert found.top_ids.tolist() == [[4, 7], [2, -1]]
@@ -121,7 +154,11 @@ def test_vllm_completions_adds_the_sampled_token() -> None:
 
 def test_the_whole_vocabulary_is_kept_whole() -> None:
     """Asked for with -1, no alternative is cut."""
-    found = parse(vllm_chat((5, -1.5), [(5, -1.5), (4, -0.5), (6, -2.5)]), "vllm", sampling=Sampling(top_logprobs=-1))
+    found = parse(
+        vllm_chat((5, -1.5), [(5, -1.5), (4, -0.5), (6, -2.5)]),
+        "vllm",
+        sampling=Sampling(top_logprobs=-1),
+    )
     assert listed(found) == [4, 5, 6]
 
 
@@ -169,7 +206,19 @@ def test_a_missing_field_is_refused(path: tuple[Any, ...]) -> None:
         parse(_without(llamacpp((7, -1.0, [(4, -0.5)])), *path))
 
 
-@pytest.mark.parametrize("answer", [None, [], "no", 3, {}, {"choices": []}, {"choices": "x"}, {"error": {"message": "overloaded"}}])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        "no",
+        3,
+        {},
+        {"choices": []},
+        {"choices": "x"},
+        {"error": {"message": "overloaded"}},
+    ],
+)
 def test_what_is_no_completion_is_refused(answer: Any) -> None:
     """A 200 with anything else inside is not an answer."""
     with pytest.raises(CorruptResponse, match="without choices"):

@@ -21,7 +21,13 @@ ProfileWith = Callable[..., Profile]
 THOUGHTS: dict[str, dict[str, Any]] = {
     "reasoning_content": {"message": {"reasoning_content": " a"}},
     "reasoning": {"message": {"reasoning": " a"}},
-    "a list": {"logprobs": {"reasoning_content": [{"token": " a", "bytes": [32, 97], "logprob": -1.0, "top_logprobs": []}]}},
+    "a list": {
+        "logprobs": {
+            "reasoning_content": [
+                {"token": " a", "bytes": [32, 97], "logprob": -1.0, "top_logprobs": []}
+            ]
+        }
+    },
     "a count": {"usage": {"completion_tokens_details": {"reasoning_tokens": 1}}},
 }
 """What an answer shows of its thoughts: any of these is enough."""
@@ -30,16 +36,31 @@ THOUGHTS: dict[str, dict[str, Any]] = {
 def entries(text: str) -> list[dict[str, Any]]:
     """The list of the words of ``text``, a token each."""
     words = [f" {word}" for word in text.split()]
-    return [{"token": word, "bytes": list(word.encode()), "logprob": -0.5, "top_logprobs": []} for word in words]
+    return [
+        {"token": word, "bytes": list(word.encode()), "logprob": -0.5, "top_logprobs": []}
+        for word in words
+    ]
 
 
-def answer(text: str | None, listed: str | None, total: int, finish: str = "stop", shown: str = "reasoning") -> dict[str, Any]:
+def answer(
+    text: str | None, listed: str | None, total: int, finish: str = "stop", shown: str = "reasoning"
+) -> dict[str, Any]:
     """An answer of ``total`` tokens with thoughts, of which ``listed`` are listed. ``shown``: what shows the thoughts."""
     more = THOUGHTS[shown]
-    message = {"role": "assistant", **({} if text is None else {"content": text}), **more.get("message", {})}
-    logprobs = {**({} if listed is None else {"content": entries(listed)}), **more.get("logprobs", {})}
+    message = {
+        "role": "assistant",
+        **({} if text is None else {"content": text}),
+        **more.get("message", {}),
+    }
+    logprobs = {
+        **({} if listed is None else {"content": entries(listed)}),
+        **more.get("logprobs", {}),
+    }
     usage = {"completion_tokens": total, "prompt_tokens": 3, **more.get("usage", {})}
-    return {"choices": [{"message": message, "finish_reason": finish, "logprobs": logprobs}], "usage": usage}
+    return {
+        "choices": [{"message": message, "finish_reason": finish, "logprobs": logprobs}],
+        "usage": usage,
+    }
 
 
 def read(profile: Profile, vocabulary: Vocabulary, found: dict[str, Any]) -> Completion:
@@ -48,19 +69,30 @@ def read(profile: Profile, vocabulary: Vocabulary, found: dict[str, Any]) -> Com
 
 
 @pytest.mark.parametrize("shown", THOUGHTS)
-def test_thoughts_that_are_counted_and_not_listed(profile_with: ProfileWith, vocabulary: Vocabulary, shown: str) -> None:
+def test_thoughts_that_are_counted_and_not_listed(
+    profile_with: ProfileWith, vocabulary: Vocabulary, shown: str
+) -> None:
     """The completion is not whole, with the reason; one hidden token is no end token, for it may belong to the thoughts."""
     for total in (2, 3, 4, 40):
         found = read(profile_with(), vocabulary, answer(" cat", "cat", total, shown=shown))
-        assert (found.text, found.whole, found.generated, found.note) == (" cat", False, total, UNLISTED)
+        assert (found.text, found.whole, found.generated, found.note) == (
+            " cat",
+            False,
+            total,
+            UNLISTED,
+        )
     plain = answer(" cat", "cat", 2)
     del plain["choices"][0]["message"]["reasoning"]
-    assert (read(profile_with(), vocabulary, plain).whole, read(profile_with(), vocabulary, plain).note) == (True, "")
+    assert (
+        read(profile_with(), vocabulary, plain).whole,
+        read(profile_with(), vocabulary, plain).note,
+    ) == (True, "")
 
 
 @pytest.mark.parametrize("shown", THOUGHTS)
 @pytest.mark.parametrize(
-    ("text", "logprobs"), [("", "absent"), (None, "absent"), ("", None), (None, {}), (None, {"content": None})]
+    ("text", "logprobs"),
+    [("", "absent"), (None, "absent"), ("", None), (None, {}), (None, {"content": None})],
 )
 def test_an_answer_that_was_cut_inside_its_thinking(
     profile_with: ProfileWith, vocabulary: Vocabulary, shown: str, text: str | None, logprobs: Any
@@ -71,26 +103,44 @@ def test_an_answer_that_was_cut_inside_its_thinking(
         found["choices"][0]["logprobs"] = logprobs
     if text is None and shown in ("a list", "a count"):
         found["choices"][0]["message"]["reasoning_content"] = None
-    with pytest.raises(NoLogprobs, match=r"acme cut the answer inside its thinking.* raise --max-tokens, or turn thinking off"):
+    with pytest.raises(
+        NoLogprobs,
+        match=r"acme cut the answer inside its thinking.* raise --max-tokens, or turn thinking off",
+    ):
         read(profile_with(), vocabulary, found)
     found["choices"][0]["finish_reason"] = "stop"
     with pytest.raises(NoLogprobs, match=r"no logprobs|without `content`"):
         read(profile_with(), vocabulary, found)
 
 
-def test_listed_thoughts_are_tokens_like_any(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_listed_thoughts_are_tokens_like_any(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Where as many are listed as are counted, the completion is whole, and its text is the answer alone; one that was cut inside
     its thoughts has none, and says so.
     """
     found = read(profile_with(), vocabulary, answer(" cat", "the a cat", 3))
-    assert (found.text, found.token_ids.tolist(), found.whole, found.note) == (" cat", [0, 1, 2], True, "")
+    assert (found.text, found.token_ids.tolist(), found.whole, found.note) == (
+        " cat",
+        [0, 1, 2],
+        True,
+        "",
+    )
     cut = read(profile_with(), vocabulary, answer(None, "the a", 2, "length"))
     assert (cut.text, cut.token_ids.tolist(), cut.whole, cut.note) == ("", [0, 1], True, CUT)
 
 
 @pytest.mark.parametrize(
     ("row", "total", "whole"),
-    [(None, 3, True), (None, 4, False), (True, 3, True), (True, 4, True), (True, 5, True), (True, 6, False), (False, 3, False)],
+    [
+        (None, 3, True),
+        (None, 4, False),
+        (True, 3, True),
+        (True, 4, True),
+        (True, 5, True),
+        (True, 6, False),
+        (False, 3, False),
+    ],
 )
 def test_a_profile_says_whether_thoughts_are_listed(
     profile_with: ProfileWith, vocabulary: Vocabulary, row: bool | None, total: int, whole: bool
@@ -100,14 +150,20 @@ def test_a_profile_says_whether_thoughts_are_listed(
     """
     profile = profile_with(logprobs={"reasoning_listed": row})
     found = read(profile, vocabulary, answer(" cat", "the a cat", total))
-    assert (found.whole, found.note) == (whole, "" if whole else UNLISTED if not row else found.note)
+    assert (found.whole, found.note) == (
+        whole,
+        "" if whole else UNLISTED if not row else found.note,
+    )
     assert read(profile, vocabulary, answer(" the", "the a cat", 4)).whole is False
     ends = profile_with(logprobs={"reasoning_listed": row, "end_token_listed": True})
-    assert read(ends, vocabulary, answer(" cat", "the a cat", total)).whole is (whole and total == 3)
+    assert read(ends, vocabulary, answer(" cat", "the a cat", total)).whole is (
+        whole and total == 3
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "finish", "whole"), [(" cat a", "stop", True), (" cat", "stop", False), (" cat a", "length", False)]
+    ("text", "finish", "whole"),
+    [(" cat a", "stop", True), (" cat", "stop", False), (" cat a", "length", False)],
 )
 def test_two_tokens_more_than_are_listed(
     profile_with: ProfileWith, vocabulary: Vocabulary, text: str, finish: str, whole: bool
@@ -121,14 +177,20 @@ def test_two_tokens_more_than_are_listed(
 
 
 @pytest.mark.parametrize(("listed", "whole"), [("the a cat", True), ("cat", False)])
-def test_a_stop_text_behind_thoughts(profile_with: ProfileWith, vocabulary: Vocabulary, listed: str, whole: bool) -> None:
+def test_a_stop_text_behind_thoughts(
+    profile_with: ProfileWith, vocabulary: Vocabulary, listed: str, whole: bool
+) -> None:
     """llama.cpp lists the thoughts and leaves out the stop text: what is hidden is that where the list shows more than the text."""
     profile = profile_with(logprobs={"end_token_listed": True, "stop_text_listed": False})
     found = answer(" cat", listed, len(listed.split()) + 2)
-    assert parse_response(profile, "chat", found, Sampling(stop=("xx",)), vocabulary)[0].whole is whole
+    assert (
+        parse_response(profile, "chat", found, Sampling(stop=("xx",)), vocabulary)[0].whole is whole
+    )
 
 
-def test_a_count_of_thoughts_is_of_all_choices(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+def test_a_count_of_thoughts_is_of_all_choices(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
     """Of several choices it tells nothing of any one of them; each one's own thoughts do."""
     found = answer(" cat", "cat", 3, shown="a count")
     found["choices"] += answer(" a", "a", 0)["choices"]

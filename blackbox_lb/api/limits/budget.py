@@ -11,7 +11,13 @@ from typing import Any
 import httpx2
 
 from blackbox_lb.api.wire.envelope import count
-from blackbox_lb.errors import BudgetExhausted, ConnectionFailed, ContentFiltered, CorruptResponse, Interrupted
+from blackbox_lb.errors import (
+    BudgetExhausted,
+    ConnectionFailed,
+    ContentFiltered,
+    CorruptResponse,
+    Interrupted,
+)
 from blackbox_lb.providers.prices import Prices
 
 TEMPLATE_TOKENS = 64
@@ -75,7 +81,9 @@ _amounts = attrgetter(*(each.name for each in fields(Spent)))
 
 def prompt_bound(texts: list[str]) -> int:
     """Most tokens of a prompt of these messages: none is shorter than a byte, and a template adds some."""
-    return TEMPLATE_TOKENS + sum(len(text.encode("utf-8", "replace")) + MESSAGE_TOKENS for text in texts)
+    return TEMPLATE_TOKENS + sum(
+        len(text.encode("utf-8", "replace")) + MESSAGE_TOKENS for text in texts
+    )
 
 
 class Budget:
@@ -99,7 +107,13 @@ class Budget:
         self._reserved: dict[object, Spent] = {}
         self._waiting: dict[asyncio.Task[Any] | None, asyncio.Future[None]] = {}
 
-    async def metered(self, once: Callable[[], Awaitable[Any]], prompt: int, completion: int, prices: Prices | None = None) -> Any:
+    async def metered(
+        self,
+        once: Callable[[], Awaitable[Any]],
+        prompt: int,
+        completion: int,
+        prices: Prices | None = None,
+    ) -> Any:
         """Return the answer of ``once``, one try of a request of at most so many tokens; ``prices``: by default the budget's.
 
         Raises BudgetExhausted: it could pass a limit. Interrupted: the budget was closed. Nothing was sent in either case.
@@ -147,7 +161,11 @@ class Budget:
             self.opening()
             self.opening = None
         limited = self.limits != SpendingLimits()  # else there is nothing to sum up
-        while limited and (limit := self.limits.passed_by(sum(self._reserved.values(), self.spent) + most)) is not None:
+        while (
+            limited
+            and (limit := self.limits.passed_by(sum(self._reserved.values(), self.spent) + most))
+            is not None
+        ):
             if not self.in_flight:
                 raise self._exhausted(limit, most)
             await self._change()
@@ -156,7 +174,9 @@ class Budget:
         self.in_flight += 1
 
     def _exhausted(self, limit: str, most: Spent) -> BudgetExhausted:
-        next_one = f"up to {most.tokens:,} tokens" + (f" or ${most.dollars:.4f}" if most.dollars else "")
+        next_one = f"up to {most.tokens:,} tokens" + (
+            f" or ${most.dollars:.4f}" if most.dollars else ""
+        )
         return BudgetExhausted(
             f"stopped at {limit}: sent were {self.spent}, and the next request could take {next_one}; raise the limit in the "
             "same command to go on, which pays only for what is missing"
@@ -172,14 +192,21 @@ class Budget:
 
 
 def _priced(prompt: int, completion: int, prices: Prices | None) -> Spent:
-    return Spent(1, prompt, completion, 0.0 if prices is None else prices.dollars(prompt, completion))
+    return Spent(
+        1, prompt, completion, 0.0 if prices is None else prices.dollars(prompt, completion)
+    )
 
 
 def used_by(answer: Any, prompt: int, completion: int, prices: Prices | None) -> Spent:
     """The usage that an answer reports, else its possible maximum."""
     usage = answer if isinstance(answer, dict) else {}
-    asked, made = count(usage, "prompt_tokens", "input_tokens"), count(usage, "completion_tokens", "output_tokens")
-    taken = _priced(prompt if asked is None else asked, completion if made is None else made, prices)
+    asked, made = (
+        count(usage, "prompt_tokens", "input_tokens"),
+        count(usage, "completion_tokens", "output_tokens"),
+    )
+    taken = _priced(
+        prompt if asked is None else asked, completion if made is None else made, prices
+    )
     return taken + Spent(guessed=int(made is None))
 
 

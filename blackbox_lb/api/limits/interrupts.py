@@ -44,7 +44,9 @@ class _Stop:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: expected for number, expected in ORDERLY if signal.getsignal(number) is expected}
+        before = {
+            number: expected for number, expected in ORDERLY if signal.getsignal(number) is expected
+        }
         for number in before:
             signal.signal(number, self._on_signal)
         try:
@@ -67,7 +69,9 @@ class _Stop:
         self._signals += 1
         if self._signals > 1 or self._loop is None:
             if self._loop is not None:
-                self._loop.set_exception_handler(lambda loop, context: None)  # cut-off tasks need no report
+                self._loop.set_exception_handler(
+                    lambda loop, context: None
+                )  # cut-off tasks need no report
             raise KeyboardInterrupt
         if sys.stderr.isatty():
             os.write(2, NOTICE)  # a handler may interrupt a print, which cannot be entered twice

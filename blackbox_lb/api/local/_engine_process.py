@@ -50,7 +50,12 @@ def main(settings: EngineSettings) -> None:
 
 def _merged(settings: EngineSettings) -> EngineSettings:
     count = settings["servers"]
-    return {**settings, "servers": 1, "threads": settings["threads"] * count, "slots": settings["slots"] * count}
+    return {
+        **settings,
+        "servers": 1,
+        "threads": settings["threads"] * count,
+        "slots": settings["slots"] * count,
+    }
 
 
 def _serve(xllamacpp: Any, settings: EngineSettings, port: int, device: bool) -> Any:

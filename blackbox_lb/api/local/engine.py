@@ -39,14 +39,25 @@ class LocalEngine:
     """
 
     def __init__(
-        self, model_path: str | os.PathLike[str], *, parallel: int = 16, context: int = 512, threads: int | None = None
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        parallel: int = 16,
+        context: int = 512,
+        threads: int | None = None,
     ) -> None:
-        sizes = {"parallel": parallel, "context": context, "threads": 1 if threads is None else threads}
+        sizes = {
+            "parallel": parallel,
+            "context": context,
+            "threads": 1 if threads is None else threads,
+        }
         for name, value in sizes.items():
             if value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1")
         self.model_path = check_gguf(Path(model_path))
-        servers, each = _split(threads or min(_cores(), 16), parallel, self.model_path.stat().st_size)
+        servers, each = _split(
+            threads or min(_cores(), 16), parallel, self.model_path.stat().st_size
+        )
         self._settings = EngineSettings(
             model=str(self.model_path),
             name=self.model_path.stem,
@@ -104,7 +115,9 @@ class LocalEngine:
         )
         line = self._process.stdout.readline() if self._process.stdout is not None else b""
         if not line:
-            raise InputError(f"llama.cpp cannot serve {self.model_path}: {self._complaint(self._process.wait())}")
+            raise InputError(
+                f"llama.cpp cannot serve {self.model_path}: {self._complaint(self._process.wait())}"
+            )
         self._port = json.loads(line)["port"]
         self._wait_healthy()
 
@@ -115,7 +128,11 @@ class LocalEngine:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").splitlines()
         reasons = [line.partition("error loading model: ")[2] for line in lines]
-        reasons = [reason for reason in reasons if reason] or [line for line in lines if " E " in line] or lines[-1:]
+        reasons = (
+            [reason for reason in reasons if reason]
+            or [line for line in lines if " E " in line]
+            or lines[-1:]
+        )
         hint = "; is there enough free memory?" if status < 0 else ""
         return (reasons[0].strip() if reasons else f"it ended with status {status}") + hint
 
@@ -124,10 +141,15 @@ class LocalEngine:
         while time.monotonic() < deadline:
             with suppress(httpx2.HTTPError):
                 address = f"http://{HOST}:{self._port}/health"
-                if httpx2.get(address, timeout=START_SECONDS, trust_env=False).status_code == httpx2.codes.OK:
+                if (
+                    httpx2.get(address, timeout=START_SECONDS, trust_env=False).status_code
+                    == httpx2.codes.OK
+                ):
                     return
             time.sleep(0.05)
-        raise InputError(f"the engine did not become healthy within {START_SECONDS} s; is port {self._port} filtered?")
+        raise InputError(
+            f"the engine did not become healthy within {START_SECONDS} s; is port {self._port} filtered?"
+        )
 
 
 def _cores() -> int:
@@ -139,7 +161,9 @@ def _cores() -> int:
 
 def _split(threads: int, parallel: int, size: int) -> tuple[int, int]:
     """(servers on one port, threads of each). Several servers need no barriers between layers: faster where the model is small."""
-    if sys.platform != "linux" or size > SMALL_MODEL:  # elsewhere the kernel does not spread connections over one port
+    if (
+        sys.platform != "linux" or size > SMALL_MODEL
+    ):  # elsewhere the kernel does not spread connections over one port
         return 1, threads
     servers = max(1, min(threads, parallel // 4, 8))
     return servers, threads // servers

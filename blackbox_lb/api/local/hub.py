@@ -26,13 +26,20 @@ DEFAULT_REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
 """The revision of the file in the data package: both sources give the same bytes."""
 
 EXTRA = "pip install 'blackbox-lb[local]'"
-HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+)|/(?P<file>.+\.gguf))?", re.ASCII)
+HUB_NAME = re.compile(
+    r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+)|/(?P<file>.+\.gguf))?", re.ASCII
+)
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 NOT_A_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """Parts of GGUF file names that llama.cpp's ``-hf`` skips: projectors, calibration data, draft heads."""
 
 
-def resolve_model(model: str | os.PathLike[str] | None = None, *, endpoint: str | None = None, cache: Path | None = None) -> Path:
+def resolve_model(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    endpoint: str | None = None,
+    cache: Path | None = None,
+) -> Path:
     """Return the GGUF file of ``model``, downloaded if necessary.
 
     ``model``: a path; a hub name ``org/name``, ``org/name:QUANT`` or ``org/name/file.gguf``, much as in llama.cpp's ``-hf``;
@@ -57,18 +64,28 @@ def resolve_model(model: str | os.PathLike[str] | None = None, *, endpoint: str 
     repo = match["repo"]
     file = match["file"] or choose_file(_list(repo, endpoint, cache), match["quant"], repo)
     if SHARD.search(file):
-        raise InputError(f"{repo}/{file} is one part of a sharded model; choose a quantisation in one file, as in {repo}:Q4_K_M")
+        raise InputError(
+            f"{repo}/{file} is one part of a sharded model; choose a quantisation in one file, as in {repo}:Q4_K_M"
+        )
     return check_gguf(_fetch(repo, file, None, endpoint, cache))
 
 
-def choose_file(files: Sequence[str], quant: str | None = None, repo: str = "the repository") -> str:
+def choose_file(
+    files: Sequence[str], quant: str | None = None, repo: str = "the repository"
+) -> str:
     """Choose a file like llama.cpp's ``-hf``: the named quantisation, else Q4_K_M, else Q8_0, else the first model.
 
     Raises InputError: no GGUF model among ``files``, or none with that quantisation.
     """
-    models = [file for file in files if file.endswith(".gguf") and not any(part in Path(file).name for part in NOT_A_MODEL)]
+    models = [
+        file
+        for file in files
+        if file.endswith(".gguf") and not any(part in Path(file).name for part in NOT_A_MODEL)
+    ]
     if not models:
-        raise InputError(f"{repo} holds no GGUF model; look for a repository whose name ends in -GGUF")
+        raise InputError(
+            f"{repo} holds no GGUF model; look for a repository whose name ends in -GGUF"
+        )
     for tag in [quant] if quant else ["Q4_K_M", "Q8_0"]:
         found = [file for file in models if re.search(re.escape(tag) + "[.-]", file, re.IGNORECASE)]
         if found:
@@ -82,7 +99,9 @@ def _packaged() -> Path | None:
     """SmolLM2 in the data package, found without running any of that package's code."""
     spec = importlib.util.find_spec(DATA_PACKAGE)
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
-    return next((path for folder in folders if (path := Path(folder, DEFAULT_FILE)).is_file()), None)
+    return next(
+        (path for folder in folders if (path := Path(folder, DEFAULT_FILE)).is_file()), None
+    )
 
 
 def check_gguf(path: Path) -> Path:
@@ -95,7 +114,9 @@ def check_gguf(path: Path) -> Path:
     with explained(f"read {path}", "give another --model"), path.open("rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":
-        raise InputError(f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'; give another --model")
+        raise InputError(
+            f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'; give another --model"
+        )
     return path
 
 
@@ -104,7 +125,9 @@ def _hub() -> Any:
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ModuleNotFoundError as error:
-        raise InputError(f"fetching a model needs huggingface_hub: {EXTRA}, or give a .gguf path") from error
+        raise InputError(
+            f"fetching a model needs huggingface_hub: {EXTRA}, or give a .gguf path"
+        ) from error
     return huggingface_hub
 
 
@@ -121,10 +144,14 @@ def _list(repo: str, endpoint: str | None, cache: Path | None) -> list[str]:
         raise
 
 
-def _fetch(repo: str, file: str, revision: str | None, endpoint: str | None, cache: Path | None) -> Path:
+def _fetch(
+    repo: str, file: str, revision: str | None, endpoint: str | None, cache: Path | None
+) -> Path:
     hub = _hub()
     with _translated(f"{repo}/{file}"):
-        return Path(hub.hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint))
+        return Path(
+            hub.hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint)
+        )
 
 
 @contextmanager
@@ -140,11 +167,15 @@ def _translated(what: str) -> Iterator[None]:
             f"{what} is gated: accept its terms on the hub, then set HF_TOKEN to a token of that account"
         ) from error
     except errors.RepositoryNotFoundError as error:
-        raise InputError(f"the hub has no repository for {what}, or it is private: check the name, or set HF_TOKEN") from error
+        raise InputError(
+            f"the hub has no repository for {what}, or it is private: check the name, or set HF_TOKEN"
+        ) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise ConnectionFailed(_offline(what, error)) from error
     except (errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
-        raise InputError(f"the hub's repository has no file {what}; give org/name:QUANT to choose among its files") from error
+        raise InputError(
+            f"the hub's repository has no file {what}; give org/name:QUANT to choose among its files"
+        ) from error
     except errors.HfHubHTTPError as error:
         raise _rejected(what, error) from error
     except errors.HFValidationError as error:
@@ -154,7 +185,9 @@ def _translated(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:  # the client's own error: fewer bytes than announced
             raise ConnectionFailed(_offline(what, error)) from error
-        raise InputError(f"cannot store {what}: {error}; HF_HOME says where models are kept") from error
+        raise InputError(
+            f"cannot store {what}: {error}; HF_HOME says where models are kept"
+        ) from error
 
 
 def _offline(what: str, error: Exception) -> str:
@@ -168,8 +201,12 @@ def _offline(what: str, error: Exception) -> str:
 def _rejected(what: str, error: Any) -> ProviderError:
     status = error.response.status_code if error.response is not None else 0
     if status in (401, 403):
-        return AuthenticationFailed(f"the hub refused {what} with {status}: set HF_TOKEN to a valid token")
+        return AuthenticationFailed(
+            f"the hub refused {what} with {status}: set HF_TOKEN to a valid token"
+        )
     if status == 429:
-        return RateLimited(f"the hub refused {what} with 429, too many requests: wait, or set HF_TOKEN")
+        return RateLimited(
+            f"the hub refused {what} with 429, too many requests: wait, or set HF_TOKEN"
+        )
     kind = ServerFailed if status >= 500 else RequestRejected
     return kind(f"the hub answered {status} for {what}: try again later, or give a .gguf path")

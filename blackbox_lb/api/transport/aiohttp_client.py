@@ -47,7 +47,11 @@ class AiohttpClient:
         with _as_httpx2(request):
             url, headers = URL(str(request.url), encoded=True), list(request.headers.items())
             async with session.request(
-                request.method, url, data=request.content or None, headers=headers, allow_redirects=False
+                request.method,
+                url,
+                data=request.content or None,
+                headers=headers,
+                allow_redirects=False,
             ) as answer:
                 content = await joined(_parts(answer), request)
                 return decoded(answer.status, answer.headers.items(), content, request)
@@ -58,7 +62,9 @@ class AiohttpClient:
         most, kept = self._limits.max_connections or 0, self._limits.keepalive_expiry
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=most, keepalive_timeout=kept, ssl=self._verify),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=self._timeout, sock_read=self._timeout
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("Content-Type",),
             max_line_size=LONGEST_LINE,

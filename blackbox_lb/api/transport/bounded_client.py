@@ -102,7 +102,9 @@ async def joined(received: AsyncIterable[bytes], request: httpx2.Request) -> byt
     return b"".join(parts)
 
 
-def decoded(status: int, headers: Iterable[tuple[str, str]], content: bytes, request: httpx2.Request) -> httpx2.Response:
+def decoded(
+    status: int, headers: Iterable[tuple[str, str]], content: bytes, request: httpx2.Request
+) -> httpx2.Response:
     """The response with a body that is whole and unpacked."""
     own = [(name, value) for name, value in headers if name.lower() not in FRAMING]
     return httpx2.Response(status, headers=own, content=content, request=request)

@@ -26,7 +26,14 @@ from blackbox_lb.api.transport.aiohttp_client import AiohttpClient
 from blackbox_lb.api.transport.bounded_client import BoundedClient, at_most, ceiling
 from blackbox_lb.api.transport.error_answers import Fault, classify, masked
 from blackbox_lb.api.transport.rate_limits import Budgets
-from blackbox_lb.api.transport.retries import ATTEMPTS, SLOW_ATTEMPTS, Slips, asked_pause, is_passing, retry_pause
+from blackbox_lb.api.transport.retries import (
+    ATTEMPTS,
+    SLOW_ATTEMPTS,
+    Slips,
+    asked_pause,
+    is_passing,
+    retry_pause,
+)
 from blackbox_lb.api.wire import loads
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -51,7 +58,17 @@ if TYPE_CHECKING:
 
 RATE_LIMIT_ATTEMPTS = 20
 """Tries of a request refused for its rate alone: each waits as long as the provider asks, and one of them will pass."""
-NEEDED = frozenset({"logprobs", "top_logprobs", "logit_bias", "temperature", "top_p", "presence_penalty", "frequency_penalty"})
+NEEDED = frozenset(
+    {
+        "logprobs",
+        "top_logprobs",
+        "logit_bias",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+    }
+)
 """Request fields that adapting a model needs: the returned logprobs, the bias, and neutral sampling."""
 REQUEST_TIMEOUT = 600.0
 """Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
@@ -60,9 +77,15 @@ TIMEOUT = httpx2.Timeout(REQUEST_TIMEOUT).as_dict()
 
 OF_LOAD = frozenset({"rate limit", "overloaded", "timeout", "context full"})
 """Refusals that fewer requests at a time would have avoided."""
-CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0)
+CONNECTIONS = httpx2.Limits(
+    max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0
+)
 """The SDK client's own limits, but with as many connections kept open as are in use."""
-HEADERS = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": f"blackbox_lb/{__version__}"}
+HEADERS = {
+    "Accept": "application/json",
+    "Content-Type": "application/json",
+    "User-Agent": f"blackbox_lb/{__version__}",
+}
 MOST_QUOTED = 10_000
 """Characters of an answer that are masked before it is cut for a quote: cut first, a part of a secret would be left."""
 
@@ -102,14 +125,23 @@ class Channel:
         self._outside = not is_loopback(httpx2.URL(self.base_url).host)
         # Certificates take a twentieth of a second to load.
         plain = self.base_url.startswith("http:")
-        self._verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else httpx2.create_ssl_context(trust_env=self._outside)
+        self._verify = (
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            if plain
+            else httpx2.create_ssl_context(trust_env=self._outside)
+        )
         if transport is None and not (self._outside and getproxies().keys() - {"no"}):
-            self._client: AiohttpClient | httpx2.AsyncClient = AiohttpClient(self._verify, REQUEST_TIMEOUT, CONNECTIONS)
+            self._client: AiohttpClient | httpx2.AsyncClient = AiohttpClient(
+                self._verify, REQUEST_TIMEOUT, CONNECTIONS
+            )
         else:
             self._client = self._http(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
 
     def _http(
-        self, kind: type[httpx2.AsyncClient], timeout: httpx2.Timeout, transport: httpx2.AsyncBaseTransport | None = None
+        self,
+        kind: type[httpx2.AsyncClient],
+        timeout: httpx2.Timeout,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> httpx2.AsyncClient:
         return kind(
             timeout=timeout,
@@ -156,7 +188,10 @@ class Channel:
 
     def parsed(self, content: bytes, parse: Callable[[bytes], Any] = loads) -> Any:
         """``parse`` an answer from a file like a live one. Raises CorruptResponse: it is no JSON."""
-        return self._json(httpx2.Response(200, content=content, request=httpx2.Request("GET", self.base_url)), parse)
+        return self._json(
+            httpx2.Response(200, content=content, request=httpx2.Request("GET", self.base_url)),
+            parse,
+        )
 
     def drop_waiting(self) -> None:
         """Cancel the requests that wait for their turn or for another try: none of them has been sent."""
@@ -169,7 +204,9 @@ class Channel:
         async def once() -> Any:
             return self._json(await self._sent("GET", path))
 
-        return await self._tried(once, lambda error: is_passing(error) and not isinstance(error, ConnectionFailed))
+        return await self._tried(
+            once, lambda error: is_passing(error) and not isinstance(error, ConnectionFailed)
+        )
 
     async def post(
         self,
@@ -192,14 +229,22 @@ class Channel:
         """
 
         async def once() -> Any:
-            found = read(await around(lambda: self._once(path, body, prompt_tokens + generated, generated, parse)))
+            found = read(
+                await around(
+                    lambda: self._once(path, body, prompt_tokens + generated, generated, parse)
+                )
+            )
             self.slips.good += generated > 0
             return found
 
         with at_most(ceiling(body, generated)):
-            return await self._tried(once, lambda error: is_passing(error) or self.slips.passing(error))
+            return await self._tried(
+                once, lambda error: is_passing(error) or self.slips.passing(error)
+            )
 
-    async def _tried(self, once: Callable[[], Awaitable[Any]], passing: Callable[[BaseException], bool]) -> Any:
+    async def _tried(
+        self, once: Callable[[], Awaitable[Any]], passing: Callable[[BaseException], bool]
+    ) -> Any:
         try:
             return await once()
         except ProviderError as error:
@@ -211,7 +256,9 @@ class Channel:
             return await once()
 
         retry = retry_if_exception(passing)
-        return await AsyncRetrying(retry=retry, wait=retry_pause, stop=self._enough, sleep=self._sleep, reraise=True)(again)
+        return await AsyncRetrying(
+            retry=retry, wait=retry_pause, stop=self._enough, sleep=self._sleep, reraise=True
+        )(again)
 
     async def _sleep(self, seconds: float) -> None:
         with self._waits():
@@ -228,25 +275,44 @@ class Channel:
         finally:
             self._waiting.discard(task)
 
-    async def _once(self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Parse | None) -> Any:
+    async def _once(
+        self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Parse | None
+    ) -> Any:
         # First come, first served: else small requests would overtake a large one for ever.
-        if self._turn.locked() or self._budgets.wait(tokens, started := time.monotonic(), generated=generated) > 0:
+        if (
+            self._turn.locked()
+            or self._budgets.wait(tokens, started := time.monotonic(), generated=generated) > 0
+        ):
             with self._waits():
                 async with self._turn:
-                    while (delay := self._budgets.wait(tokens, started := time.monotonic(), generated=generated)) > 0:
+                    while (
+                        delay := self._budgets.wait(
+                            tokens, started := time.monotonic(), generated=generated
+                        )
+                    ) > 0:
                         await asyncio.sleep(delay)
 
         def learn(response: httpx2.Response) -> None:
-            self._budgets.update(response.headers, time.monotonic(), started=started, tokens=tokens, generated=generated)
+            self._budgets.update(
+                response.headers,
+                time.monotonic(),
+                started=started,
+                tokens=tokens,
+                generated=generated,
+            )
 
-        content = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        content = json.dumps(
+            body, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        ).encode()
         try:
             response = await self._sent("POST", path, content, body.get("model"))
         except ProviderError as error:
             if isinstance(error.__cause__, httpx2.HTTPStatusError):
                 learn(error.__cause__.response)
                 if isinstance(error, RateLimited):
-                    self._budgets.refused(asked_pause(error.__cause__.response.headers), time.monotonic())
+                    self._budgets.refused(
+                        asked_pause(error.__cause__.response.headers), time.monotonic()
+                    )
             raise
         learn(response)
         with self._read(response) as content:
@@ -256,11 +322,21 @@ class Channel:
             raise self.refusal(None, answer, body.get("model"))
         return answer
 
-    async def _sent(self, method: str, path: str, content: bytes | None = None, model: str | None = None) -> httpx2.Response:
+    async def _sent(
+        self, method: str, path: str, content: bytes | None = None, model: str | None = None
+    ) -> httpx2.Response:
         """The answer. path: below the API's address, or a whole one. Raises ProviderError: no answer, or a refusal."""
-        url, query = path if path.startswith("http") else self.base_url + path, self.profile.connection.query
+        url, query = (
+            path if path.startswith("http") else self.base_url + path,
+            self.profile.connection.query,
+        )
         request = httpx2.Request(
-            method, _url(url), content=content, params=query or None, headers=HEADERS, extensions={"timeout": TIMEOUT}
+            method,
+            _url(url),
+            content=content,
+            params=query or None,
+            headers=HEADERS,
+            extensions={"timeout": TIMEOUT},
         )
         await self._credentials(request)
         begin = time.monotonic()
@@ -271,7 +347,9 @@ class Channel:
         finally:
             self.served += time.monotonic() - begin
         if not response.is_success:
-            refused = httpx2.HTTPStatusError(f"HTTP {response.status_code}", request=response.request, response=response)
+            refused = httpx2.HTTPStatusError(
+                f"HTTP {response.status_code}", request=response.request, response=response
+            )
             raise self.refused(response, model) from refused
         return response
 
@@ -285,7 +363,10 @@ class Channel:
         content = self._redactor.answer(response.content)
         if content != response.content and not self._repeated:
             self._repeated = True
-            log.warning("%s repeats a key in its answers; [masked] stands for it in what is kept", self.base_url)
+            log.warning(
+                "%s repeats a key in its answers; [masked] stands for it in what is kept",
+                self.base_url,
+            )
         try:
             yield content
         except (ValueError, RecursionError) as error:
@@ -296,8 +377,14 @@ class Channel:
 
     def _enough(self, state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome else None
-        most = RATE_LIMIT_ATTEMPTS if isinstance(error, RateLimited) and self._attempts > 1 else self._attempts
-        if error is not None and isinstance(error.__cause__, httpx2.TimeoutException | TimeoutError):
+        most = (
+            RATE_LIMIT_ATTEMPTS
+            if isinstance(error, RateLimited) and self._attempts > 1
+            else self._attempts
+        )
+        if error is not None and isinstance(
+            error.__cause__, httpx2.TimeoutException | TimeoutError
+        ):
             most = min(most, SLOW_ATTEMPTS)
         return state.attempt_number >= most
 
@@ -305,7 +392,11 @@ class Channel:
         """The error where no answer came."""
         self._redactor.clean(error)
         self.refusals += isinstance(error, httpx2.TimeoutException)
-        what = "the request timed out" if isinstance(error, httpx2.TimeoutException) else "connection error"
+        what = (
+            "the request timed out"
+            if isinstance(error, httpx2.TimeoutException)
+            else "connection error"
+        )
         reason = self.masked(f"{what} ({error})" if str(error) else what)
         remedy = "is the server running? Another address goes in --base-url"
         return ConnectionFailed(with_remedy(f"no answer from {self.base_url}: {reason}", remedy))
@@ -327,7 +418,12 @@ class Channel:
         return self._error(fault, model)
 
     def _error(self, fault: Fault, model: str | None) -> ProviderError:
-        if fault.kind == "unsupported" and fault.limit is None and model is not None and fault.parameter in NEEDED:
+        if (
+            fault.kind == "unsupported"
+            and fault.limit is None
+            and model is not None
+            and fault.parameter in NEEDED
+        ):
             return self.profile.unsuitable(model, fault.message)
         kind, remedy = self._remedy(fault, model)
         return kind(with_remedy(fault, remedy) if remedy else str(fault))
@@ -338,28 +434,53 @@ class Channel:
         match fault.kind:
             case "authentication":
                 where = f"; keys are made at {rules.api_key_url}" if rules.api_key_url else ""
-                return AuthenticationFailed, f"check the key in {rules.api_key_env or 'your profile'}{where}"
+                return (
+                    AuthenticationFailed,
+                    f"check the key in {rules.api_key_env or 'your profile'}{where}",
+                )
             case "quota":
-                return QuotaExhausted, "what was received is kept, the same command goes on once there is credit"
+                return (
+                    QuotaExhausted,
+                    "what was received is kept, the same command goes on once there is credit",
+                )
             case "rate limit":
                 return RateLimited, "lower --concurrency or wait, what was received is kept"
             case "content filter":
                 return ContentFiltered, None
             case "context full":
-                return ServerFailed, "lower --concurrency, or give the server a longer context; what was received is kept"
+                return (
+                    ServerFailed,
+                    "lower --concurrency, or give the server a longer context; what was received is kept",
+                )
             case "context length":
-                return RequestRejected, "shorten the prompt, lower --max-tokens, or give a server of your own a longer context"
+                return (
+                    RequestRejected,
+                    "shorten the prompt, lower --max-tokens, or give a server of your own a longer context",
+                )
             case "overloaded" | "server" | "timeout" | "conflict":
-                return ServerFailed, "what was received is kept, the same command goes on from there"
+                return (
+                    ServerFailed,
+                    "what was received is kept, the same command goes on from there",
+                )
             case "unsupported" if fault.limit is not None:
                 return RequestRejected, f"ask for at most {fault.limit} with --top-logprobs"
             case "other endpoint" if fault.parameter in self.profile.endpoints:
                 return RequestRejected, f"use --endpoint {fault.parameter}"
             case "unknown model" if model is not None:
-                where = f", or see which there are at {self.base_url}/models" if rules.lists_models else ""
-                return RequestRejected, f"is {model!r} the model's name? Give another with --model{where}"
+                where = (
+                    f", or see which there are at {self.base_url}/models"
+                    if rules.lists_models
+                    else ""
+                )
+                return (
+                    RequestRejected,
+                    f"is {model!r} the model's name? Give another with --model{where}",
+                )
             case "not found" if model is not None:
-                return RequestRejected, f"is {model!r} the model's name and {self.base_url} its address?"
+                return (
+                    RequestRejected,
+                    f"is {model!r} the model's name and {self.base_url} its address?",
+                )
             case _:
                 return RequestRejected, None
 
@@ -371,16 +492,22 @@ def address_of(profile: Profile, base_url: str | None) -> str:
     """The API's address, the profile's own by default. Raises InputError: there is none, or it is no plain URL."""
     rules = profile.connection
     address = (base_url or environment(rules.base_url_env) or rules.base_url or "").rstrip("/")
-    remedy = f"give one with --base-url{f' or in {rules.base_url_env}' if rules.base_url_env else ''}"
+    remedy = (
+        f"give one with --base-url{f' or in {rules.base_url_env}' if rules.base_url_env else ''}"
+    )
     if not address:
-        raise InputError(f"{profile.name} has no address of its own; {remedy}, as in https://HOST{rules.base_path or '/v1'}")
+        raise InputError(
+            f"{profile.name} has no address of its own; {remedy}, as in https://HOST{rules.base_path or '/v1'}"
+        )
     try:
         url = httpx2.URL(address)
         usable = url.scheme in ("http", "https") and url.host and 0 <= (url.port or 0) < 65_536
     except (httpx2.InvalidURL, ValueError):
         usable = False
     if not usable:
-        raise InputError(f"the address {address.rpartition('@')[2]!r} is not a http(s) URL; {remedy}")
+        raise InputError(
+            f"the address {address.rpartition('@')[2]!r} is not a http(s) URL; {remedy}"
+        )
     if url.userinfo or url.query:
         raise InputError(
             "the address holds a password or a query; keys belong in the environment, a query in connection.query of a profile"

@@ -72,7 +72,9 @@ class Fault:
         return f"{self.provider or 'the provider'} answered {status}: {self.message}"
 
 
-def classify(status: int | None, body: Any, profile_name: str = "", *, secrets: Iterable[str] = ()) -> Fault:
+def classify(
+    status: int | None, body: Any, profile_name: str = "", *, secrets: Iterable[str] = ()
+) -> Fault:
     """Return the fault of an error answer. Never raises, whatever ``body`` is.
 
     ``status``: HTTP status; None for an error inside a stream. ``body``: parsed JSON, with or without the outer ``error``, or text,
@@ -82,7 +84,9 @@ def classify(status: int | None, body: Any, profile_name: str = "", *, secrets: 
     status = words.status or status if status is None or status < 400 else status
     kind, parameter, limit = _judge(words, status)
     known = [secrets] if isinstance(secrets, str) else list(secrets)
-    code, param, parameter = (text and _shortened(masked(text, known)) for text in (words.code, words.param, parameter))
+    code, param, parameter = (
+        text and _shortened(masked(text, known)) for text in (words.code, words.param, parameter)
+    )
     message = _shortened(masked(words.message, known)) or "no explanation"
     return Fault(kind, message, code, param, status, parameter, limit, profile_name)
 
@@ -90,7 +94,9 @@ def classify(status: int | None, body: Any, profile_name: str = "", *, secrets: 
 # --- The meaning -----------------------------------------------------------------------------------------------------------
 
 CODES: dict[FaultKind, frozenset[str]] = {
-    "content filter": frozenset({"contentfilter", "responsibleaipolicyviolation", "contentpolicyviolation", "invalidprompt"}),
+    "content filter": frozenset(
+        {"contentfilter", "responsibleaipolicyviolation", "contentpolicyviolation", "invalidprompt"}
+    ),
     "quota": frozenset(
         {
             "insufficientquota",
@@ -102,7 +108,9 @@ CODES: dict[FaultKind, frozenset[str]] = {
             "billingnotactive",
         }
     ),
-    "authentication": frozenset({"invalidapikey", "authenticationerror", "unauthorized", "permissiondenied"}),
+    "authentication": frozenset(
+        {"invalidapikey", "authenticationerror", "unauthorized", "permissiondenied"}
+    ),
     "context length": frozenset({"contextlengthexceeded", "exceedcontextsizeerror"}),
     "unknown model": frozenset({"modelnotfound", "deploymentnotfound", "invalidmodel"}),
 }
@@ -110,7 +118,9 @@ CODES: dict[FaultKind, frozenset[str]] = {
 
 BARE_CODES: dict[FaultKind, frozenset[str]] = {
     "rate limit": frozenset({"ratelimitexceeded", "ratelimiterror", "slowdown", "toomanyrequests"}),
-    "overloaded": frozenset({"overloadederror", "serverisoverloaded", "serviceunavailable", "serviceunavailableerror"}),
+    "overloaded": frozenset(
+        {"overloadederror", "serverisoverloaded", "serviceunavailable", "serviceunavailableerror"}
+    ),
     "server": frozenset({"servererror", "internalservererror", "internalerror", "apierror"}),
     "timeout": frozenset({"timeout", "timeouterror", "requesttimeout"}),
     "not found": frozenset({"notfound", "notfounderror"}),
@@ -132,7 +142,10 @@ STATUSES: dict[int, FaultKind] = {
 }
 
 SENTENCES: tuple[tuple[FaultKind, str], ...] = (
-    ("content filter", r"content management policy|flagged as potentially violating|content exists risk"),
+    (
+        "content filter",
+        r"content management policy|flagged as potentially violating|content exists risk",
+    ),
     ("quota", r"insufficient balance|spending limit|out of call volume quota"),
     # Gemini's limits per minute use OpenAI's sentence, but go on with the time to wait.
     ("quota", r"exceeded your current quota(?!.*retry in)"),
@@ -181,7 +194,9 @@ PARAMETERS = {
         "logprobs": r"\blog[ _]?prob(?:abilitie)?s\b",
         "top_logprobs": r"\btop[ _]logprobs\b",
         "logit_bias": r"\blogit[ _]bias\b",
-        **dict.fromkeys(("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p"), ""),
+        **dict.fromkeys(
+            ("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p"), ""
+        ),
         **dict.fromkeys(("presence_penalty", "frequency_penalty", "seed", "echo", "best_of"), ""),
     }.items()
 }
@@ -213,11 +228,21 @@ def _judge(words: _Words, status: int | None) -> Verdict:
     said = words.message[:LONGEST_SEARCHED]
     for kind, pattern in SENTENCES:
         if match := re.search(pattern, said, re.IGNORECASE):
-            return kind, "logit_bias" if kind in ("too many entries", "bad id") else match.lastgroup, _limit(match)
-    if (status is None or status in (400, 403, 404, 422, 501)) and (verdict := _unsupported(words, said)):
+            return (
+                kind,
+                "logit_bias" if kind in ("too many entries", "bad id") else match.lastgroup,
+                _limit(match),
+            )
+    if (status is None or status in (400, 403, 404, 422, 501)) and (
+        verdict := _unsupported(words, said)
+    ):
         return verdict
     if status is None or status < 400:
-        return next((kind for kind, codes in BARE_CODES.items() if codes & words.codes), "rejected"), None, None
+        return (
+            next((kind for kind, codes in BARE_CODES.items() if codes & words.codes), "rejected"),
+            None,
+            None,
+        )
     return STATUSES.get(status, "server" if status >= 500 else "rejected"), None, None
 
 
@@ -276,10 +301,19 @@ def _read(body: Any) -> _Words:
 def _read_dict(body: dict[str, Any]) -> _Words:
     layers = list(_layers(body))
     inner = layers[-1]
-    codes = [layer[key] for layer in layers for key in ("code", "type", "status") if layer.get(key) is not None]
+    codes = [
+        layer[key]
+        for layer in layers
+        for key in ("code", "type", "status")
+        if layer.get(key) is not None
+    ]
     code = _text(inner.get("code")) or None
     statuses = [int(code) for code in map(_text, codes) if re.fullmatch(r"[1-5]\d\d", code)]
-    codes += [layer["innererror"].get("code") for layer in layers if isinstance(layer.get("innererror"), dict)]
+    codes += [
+        layer["innererror"].get("code")
+        for layer in layers
+        if isinstance(layer.get("innererror"), dict)
+    ]
     codes += [layer["error"] for layer in layers if isinstance(layer.get("error"), str)]
     return _Words(
         message=_printable(_message(inner)),
@@ -295,11 +329,16 @@ def _layers(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     inner: Any = body
     while isinstance(inner, dict):
         yield inner
-        inner = next((inner[key] for key in ("error", "detail") if isinstance(inner.get(key), dict)), None)
+        inner = next(
+            (inner[key] for key in ("error", "detail") if isinstance(inner.get(key), dict)), None
+        )
 
 
 def _message(inner: dict[str, Any]) -> str:
-    said = next((inner[key] for key in ("message", "error", "detail", "msg", "title") if inner.get(key)), None)
+    said = next(
+        (inner[key] for key in ("message", "error", "detail", "msg", "title") if inner.get(key)),
+        None,
+    )
     if isinstance(said, list):
         said = "; ".join(_complaint(part) for part in said)
     metadata = inner.get("metadata")
@@ -308,7 +347,9 @@ def _message(inner: dict[str, Any]) -> str:
     return (
         f"{_text(said)}: {_text(raw)}"
         if raw
-        else _text(said or {key: value for key, value in inner.items() if value is not None} or None)
+        else _text(
+            said or {key: value for key, value in inner.items() if value is not None} or None
+        )
     )
 
 
@@ -338,9 +379,13 @@ def _json(text: str) -> Any:
 
 def _without_tags(text: str) -> str:
     """The words of a web page; any other text unchanged."""
-    if not re.search(r"<(?:!doctype|html|head|body|title|h1|p)\b", text[:LONGEST_SEARCHED], re.IGNORECASE):
+    if not re.search(
+        r"<(?:!doctype|html|head|body|title|h1|p)\b", text[:LONGEST_SEARCHED], re.IGNORECASE
+    ):
         return text
-    page = re.sub(r"<(script|style)\b.*?(?:</\1\s*>|$)|<!--.*?(?:-->|$)", " ", text, flags=re.S | re.I)
+    page = re.sub(
+        r"<(script|style)\b.*?(?:</\1\s*>|$)|<!--.*?(?:-->|$)", " ", text, flags=re.S | re.I
+    )
     return html.unescape(re.sub(r"<[^>]*(?:>|$)", " ", page))
 
 
@@ -357,7 +402,9 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
 
 def _printable(text: str) -> str:
     """The text on one line, without characters that move a terminal's cursor or reverse its text."""
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return " ".join(
+        "".join(character if character.isprintable() else " " for character in text).split()
+    )
 
 
 def _shortened(text: str) -> str:

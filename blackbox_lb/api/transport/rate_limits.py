@@ -45,9 +45,20 @@ NOW = 1e-6
 ROUNDING = 2.0
 """Seconds by which a reset may be rounded up."""
 
-_UNITS = {"d": DAY, "h": 3600.0, "m": MINUTE, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_UNITS = {
+    "d": DAY,
+    "h": 3600.0,
+    "m": MINUTE,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ns": 1e-9,
+}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_DURATION = re.compile("".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m(?!s)", "s", "ms", "[uµ]s", "ns")))
+_DURATION = re.compile(
+    "".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m(?!s)", "s", "ms", "[uµ]s", "ns"))
+)
 _SIZES = tuple(_UNITS[unit] for unit in ("d", "h", "m", "s", "ms", "us", "ns"))
 
 
@@ -57,7 +68,9 @@ def parse_duration(text: str) -> float | None:
     if re.fullmatch(_NUMBER, text):
         seconds = float(text)
     elif text and (match := _DURATION.fullmatch(text)):
-        seconds = sum(float(part) * size for part, size in zip(match.groups(), _SIZES, strict=True) if part)
+        seconds = sum(
+            float(part) * size for part, size in zip(match.groups(), _SIZES, strict=True) if part
+        )
     else:
         return None
     return seconds if math.isfinite(seconds) else None
@@ -78,7 +91,9 @@ def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> 
     asked = fields.get("retry-after", "")
     seconds, until = _number(asked), _date(asked)
     if until is not None:
-        left = (until - (_aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC))).total_seconds()
+        left = (
+            until - (_aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC))
+        ).total_seconds()
         seconds = left if left >= 0 else None
     return milliseconds if seconds is None else seconds
 
@@ -124,7 +139,13 @@ class Budgets:
         return 0.0
 
     def update(
-        self, headers: Mapping[str, str], now: float, *, started: float | None = None, tokens: int = 0, generated: int = 0
+        self,
+        headers: Mapping[str, str],
+        now: float,
+        *,
+        started: float | None = None,
+        tokens: int = 0,
+        generated: int = 0,
     ) -> None:
         """Learn from an answer's headers, refusals included.
 
@@ -173,10 +194,14 @@ class _Bucket:
         if level is not None:
             self._level = max(0.0, level - share)
 
-    def learn(self, told: Mapping[str, str | None], now: float, started: float | None, share: float) -> None:
+    def learn(
+        self, told: Mapping[str, str | None], now: float, started: float | None, share: float
+    ) -> None:
         remaining = _number(told.get("remaining"))
         limit, reset = _positive(told.get("limit")), told.get("reset")
-        self._window = _positive(told.get("window")) or _window(limit, remaining, reset) or self._window
+        self._window = (
+            _positive(told.get("window")) or _window(limit, remaining, reset) or self._window
+        )
         rate = _positive(told.get("rate"))
         if limit or rate:
             self._limit = limit or (rate or 0.0) * self._window
@@ -188,7 +213,9 @@ class _Bucket:
         if self._level is not None:
             self._level, self._at = min(max(0.0, self._level), self._size), max(now, self._at)
 
-    def _corrected(self, remaining: float, now: float, started: float | None, share: float) -> float:
+    def _corrected(
+        self, remaining: float, now: float, started: float | None, share: float
+    ) -> float:
         """The own count, moved into the bounds that ``remaining`` sets.
 
         The provider counted when it admitted the request, so that ``remaining`` lacks later ones and the refill since, or when it
@@ -196,7 +223,9 @@ class _Bucket:
         """
         own = self._refilled(now)
         if started is None:
-            return remaining - self._started.since(-math.inf) if own is None else min(own, remaining)
+            return (
+                remaining - self._started.since(-math.inf) if own is None else min(own, remaining)
+            )
         low = max(0.0, remaining - max(0.0, self._started.since(started) - share))
         high = max(remaining, low + self._rate * max(0.0, now - started))
         return low if own is None else min(max(own, low), high)
@@ -238,7 +267,9 @@ def _window(limit: float | None, remaining: float | None, reset: str | None) -> 
     if seconds is None or taken < 1:
         return None
     whole = seconds * limit / taken
-    return whole if seconds > ROUNDING + 10 * MINUTE * taken / limit and whole < 1.1 * DAY else MINUTE
+    return (
+        whole if seconds > ROUNDING + 10 * MINUTE * taken / limit and whole < 1.1 * DAY else MINUTE
+    )
 
 
 def _shares(tokens: int, generated: int) -> dict[str, float]:

@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from tenacity import RetryCallState, wait_exponential_jitter
 
 from blackbox_lb.api.transport.rate_limits import retry_after
-from blackbox_lb.errors import ConnectionFailed, CorruptResponse, NoLogprobs, QuotaExhausted, RateLimited, ServerFailed
+from blackbox_lb.errors import (
+    ConnectionFailed,
+    CorruptResponse,
+    NoLogprobs,
+    QuotaExhausted,
+    RateLimited,
+    ServerFailed,
+)
 
 ATTEMPTS = 6
 """Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
@@ -20,7 +27,9 @@ LONGEST_RETRY_AFTER = 120.0
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same request may succeed later. A spent quota answers 429 too, and never does."""
-    return isinstance(error, RateLimited | ConnectionFailed | ServerFailed) and not isinstance(error, QuotaExhausted)
+    return isinstance(error, RateLimited | ConnectionFailed | ServerFailed) and not isinstance(
+        error, QuotaExhausted
+    )
 
 
 class Slips:

@@ -4,7 +4,14 @@ A provider profile decides, row by row, the form of a request and the dialect of
 """
 
 from blackbox_lb.api.wire.columns.parse import AnswerReader, loads
-from blackbox_lb.api.wire.request import asks_logprobs, build_request, check_stop, messages_of, most_completions, takes_messages
+from blackbox_lb.api.wire.request import (
+    asks_logprobs,
+    build_request,
+    check_stop,
+    messages_of,
+    most_completions,
+    takes_messages,
+)
 from blackbox_lb.api.wire.response import parse_response, read_answer, with_prompt
 
 __all__ = [

@@ -32,7 +32,11 @@ def listed_choices(profile: Profile, answer: Any) -> list[dict[str, Any]]:
     found = given if isinstance(given, list) else []
     if not any(isinstance(each, dict) for each in found):
         raise without(profile, answer, "choices")
-    places = Counter(each.get("index") for each in found if isinstance(each, dict) and type(each.get("index")) is int)
+    places = Counter(
+        each.get("index")
+        for each in found
+        if isinstance(each, dict) and type(each.get("index")) is int
+    )
     if places and max(places.values()) > 1:
         raise CorruptResponse(
             f"{profile.name} answered with {max(places.values())} choices of index {places.most_common(1)[0][0]}; each completion "
@@ -71,7 +75,11 @@ def text_of(choice: Mapping[str, Any]) -> str:
     if message is None:
         return str(choice["text"] or "")
     # An answer that was cut inside its thinking may lack the field.
-    content = message.get("content") if message.keys() & {"reasoning_content", "reasoning"} else message["content"]
+    content = (
+        message.get("content")
+        if message.keys() & {"reasoning_content", "reasoning"}
+        else message["content"]
+    )
     return str(content or message.get("refusal") or "")
 
 
@@ -82,14 +90,28 @@ def count(answer: Mapping[str, Any], *names: str) -> int | None:
     """
     usage = answer.get("usage")
     values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
-    found = next((each for each in values if isinstance(each, int) and not isinstance(each, bool) and each >= 0), None)
+    found = next(
+        (
+            each
+            for each in values
+            if isinstance(each, int) and not isinstance(each, bool) and each >= 0
+        ),
+        None,
+    )
     if found is not None and found >= MOST_TOKENS:
-        raise CorruptResponse(f"the answer's usage counts {found:.3g} tokens, which no answer has; ask again")
+        raise CorruptResponse(
+            f"the answer's usage counts {found:.3g} tokens, which no answer has; ask again"
+        )
     return found
 
 
 def lengths(
-    total: int | None, listed: Sequence[int], reasons: Sequence[str], *, end_token_listed: bool | None, most_cut: int = 0
+    total: int | None,
+    listed: Sequence[int],
+    reasons: Sequence[str],
+    *,
+    end_token_listed: bool | None,
+    most_cut: int = 0,
 ) -> list[tuple[int | None, bool]]:
     """For each choice, its number of generated tokens and whether all of them are listed.
 

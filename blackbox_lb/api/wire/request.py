@@ -32,10 +32,16 @@ def most_completions(profile: Profile, endpoint: Endpoint, top_logprobs: int) ->
     their sum over all completions of a request is known.
     """
     rules = profile.endpoint(endpoint)
-    return profile.sampling.n if DIALECTS[rules.dialect].several and asks_logprobs(rules, top_logprobs) else 1
+    return (
+        profile.sampling.n
+        if DIALECTS[rules.dialect].several and asks_logprobs(rules, top_logprobs)
+        else 1
+    )
 
 
-def build_request(profile: Profile, draw: Draw, *, model: str, prompt: Prompt | Sequence[int], n: int = 1) -> dict[str, Any]:
+def build_request(
+    profile: Profile, draw: Draw, *, model: str, prompt: Prompt | Sequence[int], n: int = 1
+) -> dict[str, Any]:
     """Build the JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
 
     A ``prompt`` of token ids is sent as it is, and so are the draw's ``fields``. Its bias must already fit the profile's limits
@@ -50,8 +56,17 @@ def build_request(profile: Profile, draw: Draw, *, model: str, prompt: Prompt | 
     sampling = draw.sampling
     rules = profile.endpoint(endpoint)
     _check(profile, endpoint, sampling, n)
-    body: dict[str, Any] = {"model": model, **_prompt(endpoint, prompt), **profile.neutral, **profile.request}
-    body |= {"temperature": sampling.temperature, rules.max_tokens: sampling.max_tokens, **_logprobs(rules, sampling)}
+    body: dict[str, Any] = {
+        "model": model,
+        **_prompt(endpoint, prompt),
+        **profile.neutral,
+        **profile.request,
+    }
+    body |= {
+        "temperature": sampling.temperature,
+        rules.max_tokens: sampling.max_tokens,
+        **_logprobs(rules, sampling),
+    }
     if n > 1:
         body["n"] = n
     if sampling.seed is not None:
@@ -60,7 +75,9 @@ def build_request(profile: Profile, draw: Draw, *, model: str, prompt: Prompt | 
         body["stop"] = list(sampling.stop)
     if draw.bias:
         if not rules.bias:
-            raise ProfileError(f"{profile.name} takes no bias on its {endpoint} endpoint{_others(profile, 'bias')}")
+            raise ProfileError(
+                f"{profile.name} takes no bias on its {endpoint} endpoint{_others(profile, 'bias')}"
+            )
         body["logit_bias"] = logit_bias(profile, draw.bias)
     return body | dict(draw.fields)
 
@@ -68,7 +85,9 @@ def build_request(profile: Profile, draw: Draw, *, model: str, prompt: Prompt | 
 def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] | list[list[float]]:
     """The value of ``logit_bias`` in the provider's form; whole values as integers where it takes no others."""
     if not profile.bias.fractions:
-        bias = {token: int(value) if value == int(value) else value for token, value in bias.items()}
+        bias = {
+            token: int(value) if value == int(value) else value for token, value in bias.items()
+        }
     if profile.bias.format == "pairs":
         return [[token, value] for token, value in bias.items()]
     return {str(token): value for token, value in bias.items()}
@@ -90,21 +109,29 @@ def check_stop(profile: Profile, endpoint: Endpoint, stop: Sequence[str]) -> Non
             "fewer, or a provider that takes more"
         )
     if "" in stop:
-        raise InputError(f"one of the stop texts {list(stop)} is empty, which ends every completion at once; leave it out")
+        raise InputError(
+            f"one of the stop texts {list(stop)} is empty, which ends every completion at once; leave it out"
+        )
 
 
 def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> None:
     check_stop(profile, endpoint, sampling.stop)
     rules = profile.endpoint(endpoint)
     limit = None if profile.logprobs.limit_is_setting else profile.most_logprobs(endpoint)
-    if asks_logprobs(rules, sampling.top_logprobs) and limit is not None and sampling.top_logprobs > limit:
+    if (
+        asks_logprobs(rules, sampling.top_logprobs)
+        and limit is not None
+        and sampling.top_logprobs > limit
+    ):
         raise ProfileError(
             f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs} were asked for; "
             f"{profile.logprobs.limit_remedy}"
         )
     most = most_completions(profile, endpoint, sampling.top_logprobs)
     if not 1 <= n <= most:
-        raise ProfileError(f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests")
+        raise ProfileError(
+            f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests"
+        )
     if sampling.seed is not None and not profile.sampling.seed:
         raise ProfileError(
             f"{profile.name} takes no seed, {sampling.seed} was asked for; leave --seed out, its runs cannot be repeated"
@@ -131,7 +158,9 @@ def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any
     field = PROMPT_FIELDS[endpoint][0]
     if not isinstance(prompt, Prompt):
         if takes_messages(endpoint):
-            raise InputError(f"the {endpoint} endpoint takes no prompt of token ids; use --endpoint completions")
+            raise InputError(
+                f"the {endpoint} endpoint takes no prompt of token ids; use --endpoint completions"
+            )
         return {field: list(prompt)}
     if takes_messages(endpoint):
         return {field: messages_of(prompt)}

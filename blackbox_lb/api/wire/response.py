@@ -31,7 +31,9 @@ SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueEr
 """Python's errors for an answer of another shape than its dialect."""
 
 
-def read_answer(profile: Profile, draw: Draw, answer: Any, vocabulary: Vocabulary | None, n: int) -> list[Completion]:
+def read_answer(
+    profile: Profile, draw: Draw, answer: Any, vocabulary: Vocabulary | None, n: int
+) -> list[Completion]:
     """``parse_response`` of an answer to a request for ``n`` completions. One with more or fewer is accepted where it is whole.
 
     Raises CorruptResponse: more or fewer than ``n``, and their tokens differ from the provider's count.
@@ -47,7 +49,13 @@ def read_answer(profile: Profile, draw: Draw, answer: Any, vocabulary: Vocabular
 
 
 def with_prompt(
-    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, completion: Completion, given: Sequence[int], size: int
+    profile: Profile,
+    endpoint: Endpoint,
+    answer: Any,
+    sampling: Sampling,
+    completion: Completion,
+    given: Sequence[int],
+    size: int,
 ) -> Completion:
     """Put the last ``size`` tokens of an answer's prompt, the ids ``given``, before its ``completion``, each with its list.
 
@@ -56,14 +64,26 @@ def with_prompt(
     Raises CorruptResponse: another number of lists than of ids, or one without the id that it stands at.
     """
     rules, name = profile.endpoint(endpoint), str(profile.answers.prompt_logprobs)
-    reader = PositionReader(profile, rules, DIALECTS[rules.dialect], Identity(profile, rules, None), sampling.top_logprobs)
+    reader = PositionReader(
+        profile,
+        rules,
+        DIALECTS[rules.dialect],
+        Identity(profile, rules, None),
+        sampling.top_logprobs,
+    )
     with _described(profile, answer):
         lists = DIALECTS[rules.dialect].choices(profile, answer)[0][name]
         if len(lists) != len(given):
-            raise CorruptResponse(f"{profile.name} returned {len(lists)} lists in {name} for a prompt of {len(given)} tokens")
+            raise CorruptResponse(
+                f"{profile.name} returned {len(lists)} lists in {name} for a prompt of {len(given)} tokens"
+            )
         pairs = list(zip(given, lists, strict=True))[len(given) - size :]
         read = [
-            reader.position(token, row[str(token)]["logprob"], [(int(each), row[each]["logprob"]) for each in row])
+            reader.position(
+                token,
+                row[str(token)]["logprob"],
+                [(int(each), row[each]["logprob"]) for each in row],
+            )
             for token, row in pairs
         ]
     tops = [
@@ -71,13 +91,26 @@ def with_prompt(
         for ids, values in zip(completion.top_ids, completion.top_logprobs, strict=True)
     ]
     bounded = [False] * len(tops) if completion.bounded is None else completion.bounded.tolist()
-    own = zip(completion.token_ids.tolist(), completion.logprobs.tolist(), tops, bounded, strict=True)
+    own = zip(
+        completion.token_ids.tolist(), completion.logprobs.tolist(), tops, bounded, strict=True
+    )
     after = [Position(*each) for each in own]
-    return replace(completion, **{**_stacked([*read, *after]), "whole": completion.whole, "token_bytes": completion.token_bytes})
+    return replace(
+        completion,
+        **{
+            **_stacked([*read, *after]),
+            "whole": completion.whole,
+            "token_bytes": completion.token_bytes,
+        },
+    )
 
 
 def parse_response(
-    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None = None
+    profile: Profile,
+    endpoint: Endpoint,
+    answer: Any,
+    sampling: Sampling,
+    vocabulary: Vocabulary | None = None,
 ) -> list[Completion]:
     """All completions of one answer, in the order of its choices.
 
@@ -100,23 +133,37 @@ def parse_response(
 
 
 def _parsed(
-    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None
+    profile: Profile,
+    endpoint: Endpoint,
+    answer: Any,
+    sampling: Sampling,
+    vocabulary: Vocabulary | None,
 ) -> list[Completion]:
     rules = profile.endpoint(endpoint)
     dialect = DIALECTS[rules.dialect]
-    reader = PositionReader(profile, rules, dialect, Identity(profile, rules, vocabulary), sampling.top_logprobs)
+    reader = PositionReader(
+        profile, rules, dialect, Identity(profile, rules, vocabulary), sampling.top_logprobs
+    )
     with _described(profile, answer):
         choices = dialect.choices(profile, answer)
         alone = len(choices) == 1
         thoughts = [has_thoughts(answer, choice, alone=alone) for choice in choices]
-        attempts = [_attempt(reader, endpoint, *each, answer) for each in zip(choices, thoughts, strict=True)]
+        attempts = [
+            _attempt(reader, endpoint, *each, answer)
+            for each in zip(choices, thoughts, strict=True)
+        ]
         read, faults = zip(*attempts, strict=True)
-        if all(faults) and not (alone and _cut_at_once(profile, choices[0], _total(answer), sampling)):
+        if all(faults) and not (
+            alone and _cut_at_once(profile, choices[0], _total(answer), sampling)
+        ):
             raise faults[0]
         if sampling.stop and alone:
             read = (_up_to_stop(read[0], _total(answer)),)
         sizes = _sizes(profile, dialect, answer, choices, read, faults, thoughts, sampling)
-        prompt_tokens, model = count(answer, "prompt_tokens", "input_tokens") or 0, str(answer.get("model") or "")
+        prompt_tokens, model = (
+            count(answer, "prompt_tokens", "input_tokens") or 0,
+            str(answer.get("model") or ""),
+        )
         system = str(answer.get(profile.models.system) or "")
         completions = [
             replace(
@@ -136,7 +183,10 @@ def _parsed(
             _check_counted(profile, endpoint, completions)
             return completions
         notes = [_note(*each) for each in zip(completions, faults, thoughts, strict=True)]
-        return [replace(each, note=note) if note else each for each, note in zip(completions, notes, strict=True)]
+        return [
+            replace(each, note=note) if note else each
+            for each, note in zip(completions, notes, strict=True)
+        ]
 
 
 @contextmanager
@@ -165,15 +215,27 @@ def _attempt(
         fault: Fault = error
         with suppress(*SHAPE):
             text = text_of(choice)
-            if isinstance(fault, NoLogprobs) and is_cut(text, choice.get("finish_reason"), thought=thought):
-                fault = NoLogprobs(f"{reader.profile.name} cut the answer inside its thinking, before any text: {REMEDY}")
-            elif isinstance(fault, NoLogprobs) and choice.get("finish_reason") == "length" and not text.strip("\ufffd"):
-                fault = CorruptResponse(f"{reader.profile.name} lists no token: the only one may be a part of a character")
+            if isinstance(fault, NoLogprobs) and is_cut(
+                text, choice.get("finish_reason"), thought=thought
+            ):
+                fault = NoLogprobs(
+                    f"{reader.profile.name} cut the answer inside its thinking, before any text: {REMEDY}"
+                )
+            elif (
+                isinstance(fault, NoLogprobs)
+                and choice.get("finish_reason") == "length"
+                and not text.strip("\ufffd")
+            ):
+                fault = CorruptResponse(
+                    f"{reader.profile.name} lists no token: the only one may be a part of a character"
+                )
             return _completion(text, choice, [] if is_blank(choice, text) else None), fault
         return _completion("", choice, None), fault
 
 
-def _read(reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any]) -> list[Position] | dict[str, Any] | None:
+def _read(
+    reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any]
+) -> list[Position] | dict[str, Any] | None:
     """Every token position, or their arrays; None where there can be none."""
     if reader.rules.ask_logprobs == "no" or is_filtered(choice):
         return None
@@ -193,7 +255,11 @@ def _read(reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any]) ->
 
 def _others(profile: Profile, endpoint: Endpoint) -> str:
     """A remedy: the other endpoints that give logprobs, if there are any."""
-    names = [name for name, rules in profile.endpoints.items() if rules.ask_logprobs != "no" and name != endpoint]
+    names = [
+        name
+        for name, rules in profile.endpoints.items()
+        if rules.ask_logprobs != "no" and name != endpoint
+    ]
     return f", or --endpoint {' or '.join(names)}" if names else ""
 
 
@@ -222,8 +288,15 @@ def _sizes(
         most_cut=0 if profile.logprobs.stop_text_listed else _longest(sampling.stop),
     )
     sizes = [
-        (size, _is_complete(profile, each, size, complete, thought, partial(dialect.spelled, profile, choice)))
-        for (size, complete), choice, each, thought in zip(sizes, choices, read, thoughts, strict=True)
+        (
+            size,
+            _is_complete(
+                profile, each, size, complete, thought, partial(dialect.spelled, profile, choice)
+            ),
+        )
+        for (size, complete), choice, each, thought in zip(
+            sizes, choices, read, thoughts, strict=True
+        )
     ]
     confirmed = total is not None and all(complete for _, complete in sizes)
     if confirmed or not any(faults):
@@ -232,7 +305,12 @@ def _sizes(
 
 
 def _is_complete(
-    profile: Profile, read: Completion, size: int | None, complete: bool, thought: bool, listed: Callable[[], bytes | None]
+    profile: Profile,
+    read: Completion,
+    size: int | None,
+    complete: bool,
+    thought: bool,
+    listed: Callable[[], bytes | None],
 ) -> bool:
     """Whether all tokens are listed but those that end the completion, as far as this can be known; ``complete``: by their number.
 
@@ -242,10 +320,19 @@ def _is_complete(
     """
     rules, hidden = profile.logprobs, 0 if size is None else size - len(read.token_ids)
     text = read.text.encode("utf-8", "surrogatepass")
-    if thought and rules.reasoning_listed is not True and (hidden or rules.reasoning_listed is False):
+    if (
+        thought
+        and rules.reasoning_listed is not True
+        and (hidden or rules.reasoning_listed is False)
+    ):
         sure = complete and rules.end_token_listed is True and rules.reasoning_listed is None
         return sure and len((listed() or b"").strip()) > len(text.strip())
-    two = hidden == 2 and not complete and read.finish_reason == "stop" and rules.end_token_listed is not True
+    two = (
+        hidden == 2
+        and not complete
+        and read.finish_reason == "stop"
+        and rules.end_token_listed is not True
+    )
     if not two and not (hidden == 1 and complete):
         return complete
     spelled = listed()
@@ -262,7 +349,11 @@ def _note(read: Completion, fault: Fault | None, thought: bool) -> str:
         return "could not be read, beside others in the same answers"
     if (read.token_ids == UNNAMED).any():
         return "are not whole: a listed token has no id that is certain"
-    return UNLISTED if thought else "are not whole: the provider counts more tokens than it lists, or other ones than the text has"
+    return (
+        UNLISTED
+        if thought
+        else "are not whole: the provider counts more tokens than it lists, or other ones than the text has"
+    )
 
 
 def _total(answer: dict[str, Any]) -> int | None:
@@ -274,23 +365,35 @@ def _longest(stop: Sequence[str]) -> int:
     return max((len(text.encode()) + 1 for text in stop), default=0)
 
 
-def _cut_at_once(profile: Profile, choice: dict[str, Any], total: int | None, sampling: Sampling) -> bool:
+def _cut_at_once(
+    profile: Profile, choice: dict[str, Any], total: int | None, sampling: Sampling
+) -> bool:
     """Whether the completion began with a stop text, so that nothing is listed: llama.cpp then sends no logprobs.
 
     There may be a text all the same, that of the token in which the stop text begins.
     """
-    if profile.logprobs.stop_text_listed or total is None or not 0 < total <= _longest(sampling.stop):
+    if (
+        profile.logprobs.stop_text_listed
+        or total is None
+        or not 0 < total <= _longest(sampling.stop)
+    ):
         return False
     return choice.get("finish_reason") == "stop" and is_blank(choice, "")
 
 
 def _up_to_stop(completion: Completion, total: int | None) -> Completion:
     """The list without the tokens past the stop text that OpenAI's legacy endpoint lists and does not count."""
-    if total is None or not 0 < total < len(completion.token_ids) or completion.finish_reason != "stop":
+    if (
+        total is None
+        or not 0 < total < len(completion.token_ids)
+        or completion.finish_reason != "stop"
+    ):
         return completion
     names = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "bounded")
     parts = {name: getattr(completion, name) for name in names}
-    return replace(completion, **{name: part[:total] for name, part in parts.items() if part is not None})
+    return replace(
+        completion, **{name: part[:total] for name, part in parts.items() if part is not None}
+    )
 
 
 def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[Completion]) -> None:
@@ -304,7 +407,9 @@ def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[C
             )
 
 
-def _completion(text: str, choice: dict[str, Any], read: list[Position] | dict[str, Any] | None) -> Completion:
+def _completion(
+    text: str, choice: dict[str, Any], read: list[Position] | dict[str, Any] | None
+) -> Completion:
     fields = read if isinstance(read, dict) else _stacked(read)
     return Completion(text=text, finish_reason=str(choice.get("finish_reason")), **fields)
 
@@ -313,7 +418,9 @@ def _stacked(read: list[Position] | None) -> dict[str, Any]:
     """The arrays of a completion's positions."""
     positions = read or []
     top_ids, top_logprobs = _table([position.top for position in positions])
-    propensities = [position.propensity for position in positions if position.propensity is not None]
+    propensities = [
+        position.propensity for position in positions if position.propensity is not None
+    ]
     bounded = np.array([position.bounded for position in positions], dtype=np.bool_)
     return {
         "token_ids": np.array([position.id for position in positions], dtype=np.int32),
@@ -321,7 +428,9 @@ def _stacked(read: list[Position] | None) -> dict[str, Any]:
         "top_ids": top_ids,
         "top_logprobs": top_logprobs,
         "whole": read is not None and all(position.id != UNNAMED for position in positions),
-        "token_bytes": {token: raw for position in positions for token, raw in position.bytes.items()},
+        "token_bytes": {
+            token: raw for position in positions for token, raw in position.bytes.items()
+        },
         "propensities": np.array(propensities, dtype=np.float32) if propensities else None,
         "bounded": bounded if bounded.any() else None,
     }

@@ -18,11 +18,19 @@ UNLISTED = f"are not whole: tokens of their thinking are counted and not listed 
 def has_thoughts(answer: Mapping[str, Any], choice: Mapping[str, Any], *, alone: bool) -> bool:
     """Whether the model thought before the completion. ``alone``: it is the answer's only one, so that ``usage`` is about it."""
     message, logprobs = choice.get("message"), choice.get("logprobs")
-    places = ((message, "reasoning_content"), (message, "reasoning"), (logprobs, "reasoning_content"))
+    places = (
+        (message, "reasoning_content"),
+        (message, "reasoning"),
+        (logprobs, "reasoning_content"),
+    )
     if any(isinstance(place, Mapping) and place.get(name) for place, name in places):
         return True
     usage = answer.get("usage") if alone else None
-    details = [usage.get(f"{kind}_tokens_details") for kind in ("completion", "output")] if isinstance(usage, Mapping) else []
+    details = (
+        [usage.get(f"{kind}_tokens_details") for kind in ("completion", "output")]
+        if isinstance(usage, Mapping)
+        else []
+    )
     return any(isinstance(each, Mapping) and each.get("reasoning_tokens") for each in details)
 
 

@@ -19,8 +19,22 @@ from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.jobs.analysis.biased_completions import Biased, Shifts, ask_shifts, biased_completions, draw, shifts_by_lists
-from blackbox_lb.jobs.analysis.document import Analysis, Band, DeltaRow, Family, MinimalPair, TokenScore
+from blackbox_lb.jobs.analysis.biased_completions import (
+    Biased,
+    Shifts,
+    ask_shifts,
+    biased_completions,
+    draw,
+    shifts_by_lists,
+)
+from blackbox_lb.jobs.analysis.document import (
+    Analysis,
+    Band,
+    DeltaRow,
+    Family,
+    MinimalPair,
+    TokenScore,
+)
 from blackbox_lb.jobs.analysis.run import analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
@@ -78,7 +92,9 @@ def execute(options: AnalyzeOptions) -> None:
     bias = Bias.load(options.bias_file)
     folder = options.out or options.bias_file.parent
     if not folder.is_dir():
-        raise InputError(f"there is no folder {folder} for the result; make it, or give another --out")
+        raise InputError(
+            f"there is no folder {folder} for the result; make it, or give another --out"
+        )
     listener = Remembering(reporter(quiet=options.quiet))
     found = run(options, lambda budget: _run(bias, options, listener, budget))
     write_whole(folder / ANALYSIS, (found.model_dump_json(indent=1) + "\n").encode())
@@ -89,10 +105,14 @@ def execute(options: AnalyzeOptions) -> None:
         click.echo(f"wrote {folder / ANALYSIS}")
 
 
-async def _run(bias: Bias, options: AnalyzeOptions, listener: Remembering, budget: Budget) -> Analysis:
+async def _run(
+    bias: Bias, options: AnalyzeOptions, listener: Remembering, budget: Budget
+) -> Analysis:
     profile = profile_of(bias, options.provider)
     store_path = options.store or options.bias_file.with_name(STORE)
-    ours = picked(TrialOptions, options, provider=options.provider or profile.name, store=store_path)
+    ours = picked(
+        TrialOptions, options, provider=options.provider or profile.name, store=store_path
+    )
     vocabulary = vocabulary_of(bias, [profile], options.tokenizer)
     if options.task or options.data:
         await _draw(bias, options, ours, listener, budget)
@@ -109,7 +129,9 @@ async def _run(bias: Bias, options: AnalyzeOptions, listener: Remembering, budge
     return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), names)
 
 
-async def _texts(bias: Bias, tokens: Sequence[int], options: ModelOptions, listener: Remembering) -> dict[int, str]:
+async def _texts(
+    bias: Bias, tokens: Sequence[int], options: ModelOptions, listener: Remembering
+) -> dict[int, str]:
     """The texts of tokens from the server at --base-url; empty where it does not answer, which is no reason to fail."""
     try:
         async with connect_to(options) as session:
@@ -121,22 +143,37 @@ async def _texts(bias: Bias, tokens: Sequence[int], options: ModelOptions, liste
     return {token: text for token, text in zip(tokens, texts, strict=True) if text}
 
 
-async def _draw(bias: Bias, options: AnalyzeOptions, ours: TrialOptions, listener: Remembering, budget: Budget) -> None:
-    task, reward = load(picked(TaskOptions, options, reward="length", correct=None, thinking=None, count="all"))
+async def _draw(
+    bias: Bias, options: AnalyzeOptions, ours: TrialOptions, listener: Remembering, budget: Budget
+) -> None:
+    task, reward = load(
+        picked(TaskOptions, options, reward="length", correct=None, thinking=None, count="all")
+    )
     stages = [ForecastStage(task.test, 2 * options.samples)]
-    async with open_trials(ours, task, reward, budget, bias, stages=lambda trials: stages) as trials:
+    async with open_trials(
+        ours, task, reward, budget, bias, stages=lambda trials: stages
+    ) as trials:
         await draw(replace(trials, report=listener), task.test, bias, options.samples)
 
 
 async def _exact(
-    bias: Bias, biased: Biased, positions: int, options: TrialOptions, listener: Remembering, budget: Budget
+    bias: Bias,
+    biased: Biased,
+    positions: int,
+    options: TrialOptions,
+    listener: Remembering,
+    budget: Budget,
 ) -> Shifts:
     task = Task("stored", (), (), biased.examples)
     reward = parse_reward("length", max_tokens=1)
     asked = replace(options, endpoint=options.endpoint or biased.endpoint)
     stages = [ForecastStage(biased.examples[:1], positions)]
-    async with open_trials(asked, task, reward, budget, bias, stages=lambda trials: stages, part="--full-vocab") as trials:
-        return await ask_shifts(replace(trials, report=listener), biased, bias, positions, options.seed or 0)
+    async with open_trials(
+        asked, task, reward, budget, bias, stages=lambda trials: stages, part="--full-vocab"
+    ) as trials:
+        return await ask_shifts(
+            replace(trials, report=listener), biased, bias, positions, options.seed or 0
+        )
 
 
 def _print(found: Analysis, top: int) -> None:
@@ -157,7 +194,9 @@ def _print(found: Analysis, top: int) -> None:
     _print_tokens("Promoted tokens", [each for each in by_share if each.score > 0], top)
     _print_tokens("Suppressed tokens", [each for each in by_share if each.score < 0], top)
     if found.pairs:
-        title = f"Nearly equal tokens pushed apart: {min(top, len(found.pairs))} of {len(found.pairs)}"
+        title = (
+            f"Nearly equal tokens pushed apart: {min(top, len(found.pairs))} of {len(found.pairs)}"
+        )
         _print_table(title, PAIRS, found.pairs[:top], left=3)
 
 
@@ -173,16 +212,27 @@ def _source(found: Analysis) -> str:
         "logprobs after the bias": "from lists of the biased policy, the bias taken off",
     }[found.source]
     rest = f", {found.unscored:,} positions without a score" if found.unscored else ""
-    outside = f", {found.outside:,} tokens outside their lists" if found.outside and found.source != "exact" else ""
+    outside = (
+        f", {found.outside:,} tokens outside their lists"
+        if found.outside and found.source != "exact"
+        else ""
+    )
     return f"scores {what}: {found.positions:,} positions of {found.completions:,} completions{outside}{rest}"
 
 
 def _print_delta(found: Analysis) -> None:
     if not found.delta:
-        click.echo("no statistics over the vocabulary: its size is not known; --tokenizer with the model's vocabulary gives it")
+        click.echo(
+            "no statistics over the vocabulary: its size is not known; --tokenizer with the model's vocabulary gives it"
+        )
         return
     _print_table("The bias over the whole vocabulary, centred (nats)", DELTA, found.delta)
 
 
 def _print_tokens(title: str, rows: Sequence[TokenScore], top: int) -> None:
-    _print_table(f"{title}, by S times use: {min(top, len(rows)):,} of {len(rows):,}", TOKENS, rows[:top], left=2)
+    _print_table(
+        f"{title}, by S times use: {min(top, len(rows)):,} of {len(rows):,}",
+        TOKENS,
+        rows[:top],
+        left=2,
+    )

@@ -31,7 +31,9 @@ def execute(options: CheckOptions) -> None:
     click.echo(found.read)
 
 
-async def _run(options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: Budget) -> Checked:
+async def _run(
+    options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: Budget
+) -> Checked:
     looked = task.train[:LOOKED_AT]
     stages = [ForecastStage(looked, 1), ForecastStage(looked, 1, 1)]
     async with open_trials(options, task, reward, budget, stages=lambda trials: stages) as trials:

@@ -37,11 +37,17 @@ def execute(options: CollectOptions) -> None:
     session_type = Session
     if options.batch:
         options, session_type = _prepared(options)
-    elif named := [name for name in ("no_wait", "cancel", "batch_requests") if getattr(options, name)]:
-        raise InputError(f"--{named[0].replace('_', '-')} says something of batches; give --batch, too, or leave it out")
+    elif named := [
+        name for name in ("no_wait", "cancel", "batch_requests") if getattr(options, name)
+    ]:
+        raise InputError(
+            f"--{named[0].replace('_', '-')} says something of batches; give --batch, too, or leave it out"
+        )
     task, reward = load(options)
     try:
-        summary, remarks = run(options, lambda budget: _run(options, task, reward, shard, session_type, budget))
+        summary, remarks = run(
+            options, lambda budget: _run(options, task, reward, shard, session_type, budget)
+        )
     except Pending as pending:
         _tell(options, pending)
         return
@@ -59,11 +65,18 @@ def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
         raise no_batch(profile.name, [])
     if profile.batch.command is None:
         return options, Session
-    return replace(options, tokenizer=options.tokenizer or tokenizer_beside(options.model)), OfflineSession
+    return replace(
+        options, tokenizer=options.tokenizer or tokenizer_beside(options.model)
+    ), OfflineSession
 
 
 async def _run(
-    options: CollectOptions, task: Task, reward: Reward, shard: Shard | None, session_type: type[Session], budget: Budget
+    options: CollectOptions,
+    task: Task,
+    reward: Reward,
+    shard: Shard | None,
+    session_type: type[Session],
+    budget: Budget,
 ) -> Summary:
     """Collect; return the result for a program and in sentences."""
     examples = task.train[: options.limit]
@@ -95,7 +108,9 @@ async def _run(
         return summary, remarks
 
 
-async def _by_batch(options: CollectOptions, trials: Trials, examples: tuple[Example, ...]) -> Summary | None:
+async def _by_batch(
+    options: CollectOptions, trials: Trials, examples: tuple[Example, ...]
+) -> Summary | None:
     """Collect by batch; return the message after a cancellation."""
     budget, rules = trials.budget, trials.session.profile.batch
     if budget.prices is not None and rules is not None:
@@ -113,7 +128,9 @@ async def _by_batch(options: CollectOptions, trials: Trials, examples: tuple[Exa
     return None
 
 
-async def _collected(trials: Trials, examples: tuple[Example, ...], samples: int, reward: Reward) -> Summary:
+async def _collected(
+    trials: Trials, examples: tuple[Example, ...], samples: int, reward: Reward
+) -> Summary:
     keys = await trials.collect("training", examples, trials.draw(SAMPLED), samples)
     training = training_set(trials.store, examples, keys, reward, trials.end_tokens)
     kept_back = censored(training.rollouts, training.next_token)
@@ -132,7 +149,9 @@ async def _collected(trials: Trials, examples: tuple[Example, ...], samples: int
 
 def _sentence(summary: dict[str, Any], reward: Reward) -> str:
     if "cancelled" in summary:
-        told = ", ".join(f"{number:,} requests {what}" for what, number in summary["cancelled"].items())
+        told = ", ".join(
+            f"{number:,} requests {what}" for what, number in summary["cancelled"].items()
+        )
         return f"No batch job is open any more{f': {told}' if told else ''}; what was answered is in {summary['store']}"
     text = f"{summary['completions']} completions, {summary['tokens']} tokens in {summary['store']}"
     return text + (f"; mean {reward.label} {summary['mean']:.3f}" if "mean" in summary else "")
@@ -140,7 +159,10 @@ def _sentence(summary: dict[str, Any], reward: Reward) -> str:
 
 def _tell(options: CollectOptions, pending: Pending) -> None:
     """Print the open jobs, and how to go on."""
-    again, commands = _again("no_wait", "cancel"), [each.command for each in pending.states if each.command]
+    again, commands = (
+        _again("no_wait", "cancel"),
+        [each.command for each in pending.states if each.command],
+    )
     if options.as_json:
         jobs = [{name: getattr(each, name) for name in each.__slots__} for each in pending.states]
         print_json({"missing": pending.missing, "jobs": jobs, "next": [*commands, again]})

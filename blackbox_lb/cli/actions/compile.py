@@ -17,7 +17,12 @@ from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.compiling.compile import Kept, compile_bias, compile_dependent, gain_by_entries
+from blackbox_lb.jobs.compiling.compile import (
+    Kept,
+    compile_bias,
+    compile_dependent,
+    gain_by_entries,
+)
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -37,7 +42,11 @@ def execute(options: CompileOptions) -> None:
     profile.require(["bias"], "compiling", bias.model)
     profile.check_model(bias.model)
     most_entries(profile, options.entries)
-    collected_by = [load_profile(bias.provider)] if bias.provider in {*profile_names()} - {profile.name} else []
+    collected_by = (
+        [load_profile(bias.provider)]
+        if bias.provider in {*profile_names()} - {profile.name}
+        else []
+    )
     vocabulary = vocabulary_of(bias, [profile, *collected_by], options.tokenizer)
     store = options.store or bias_file.with_name(STORE)
     out = _out(store, profile, options)
@@ -48,26 +57,39 @@ def execute(options: CompileOptions) -> None:
     if not options.as_json and not options.quiet:
         _explain(bias, bias_file, prefixes, store, options.entries)
     highest, table = highest_id(profile, vocabulary), prefixes.next_token
-    made = compile_bias(bias, profile, table, entries=options.entries, integers=options.integers, highest_id=highest)
+    made = compile_bias(
+        bias, profile, table, entries=options.entries, integers=options.integers, highest_id=highest
+    )
     made.save(out)
     rows = gain_by_entries(bias, profile, table, made, highest_id=highest)
     judge = _judge(made, profile, options.provider, out)
     if options.as_json:
-        print_json(_document(bias, made, prefixes, rows, highest) | {"bias": str(out), "judge": judge})
+        print_json(
+            _document(bias, made, prefixes, rows, highest) | {"bias": str(out), "judge": judge}
+        )
         return
     _table(rows, profile)
     _result(_document(bias, made, prefixes, rows, highest), made, profile)
     click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
 
 
-def _compile_dependent(bias: Bias, profile: Profile, highest: int | None, out: Path, options: CompileOptions) -> None:
+def _compile_dependent(
+    bias: Bias, profile: Profile, highest: int | None, out: Path, options: CompileOptions
+) -> None:
     """Without the prefixes in a store: what is lost is not estimated, and ``blb eval`` tells what is left."""
     made = compile_dependent(bias, profile, entries=options.entries, integers=options.integers)
     check_bias(made, profile, highest)
     made.save(out)
     judge = _judge(made, profile, options.provider, out)
     if options.as_json:
-        print_json({"entries": len(made.entries), "learned_entries": len(bias.entries), "bias": str(out), "judge": judge})
+        print_json(
+            {
+                "entries": len(made.entries),
+                "learned_entries": len(bias.entries),
+                "bias": str(out),
+                "judge": judge,
+            }
+        )
         return
     kind = "whole numbers" if made.depends and made.depends.integers else "values"
     click.echo(
@@ -87,11 +109,15 @@ def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:
         if out.exists() and needed.exists() and out.samefile(needed):
             raise InputError(f"--out {out} is {what}, which would be lost; give another file")
     if not out.parent.is_dir():
-        raise InputError(f"there is no folder {out.parent} for the result; make it, or give another --out")
+        raise InputError(
+            f"there is no folder {out.parent} for the result; make it, or give another --out"
+        )
     return out
 
 
-def _document(bias: Bias, made: Bias, prefixes: Prefixes, rows: list[Kept], highest: int | None) -> dict[str, Any]:
+def _document(
+    bias: Bias, made: Bias, prefixes: Prefixes, rows: list[Kept], highest: int | None
+) -> dict[str, Any]:
     """The report for JSON. Of the learned entries, ``refused`` are above the provider's highest id, ``unlisted`` were never listed
     or sampled and are dropped, ``unlisted_sent`` are sent all the same.
     """
@@ -110,7 +136,9 @@ def _document(bias: Bias, made: Bias, prefixes: Prefixes, rows: list[Kept], high
     }
 
 
-def _explain(bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wanted: int | None) -> None:
+def _explain(
+    bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wanted: int | None
+) -> None:
     click.echo(
         f"{bias_file}: {len(bias.entries):,} entries, on {prefixes.next_token.n_positions:,} positions of {prefixes.completions:,} "
         f"base completions in {store}"
@@ -119,21 +147,43 @@ def _explain(bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wante
         click.echo(legible(remark))
     whole = bias_file.with_name(LEARNED)
     if bias.compiled is not None:
-        remedy = f"; {whole} holds the whole learned vector" if whole.is_file() and whole != bias_file else ""
+        remedy = (
+            f"; {whole} holds the whole learned vector"
+            if whole.is_file() and whole != bias_file
+            else ""
+        )
         click.echo(f"it was compiled before, so what follows is a share of what that left{remedy}")
     if not set(bias.logit_bias).intersection(prefixes.next_token.token_ids.tolist()):
-        click.echo("none of its tokens was listed or sampled there, so that nothing is known of what it does, or of what is lost")
+        click.echo(
+            "none of its tokens was listed or sampled there, so that nothing is known of what it does, or of what is lost"
+        )
     if wanted is not None and wanted > len(bias.entries):
         click.echo(f"it has fewer entries than the {wanted:,} that may be used")
 
 
 def _table(rows: list[Kept], profile: Profile) -> None:
-    fractions, integers = ([row for row in rows if row.integers == whole] for whole in (False, True))
+    fractions, integers = (
+        [row for row in rows if row.integers == whole] for whole in (False, True)
+    )
     print_table(
         f"Estimated gain kept for {profile.name}, by most entries",
-        ("entries", "fractions: kept", "KL lost (nats/token)", "whole numbers: kept", "KL lost", "not 0"),
         (
-            (f"{a.entries:,}", f"{a.kept:.1%}", f"{a.kl_lost:.5f}", f"{b.kept:.1%}", f"{b.kl_lost:.5f}", f"{b.listed:,}")
+            "entries",
+            "fractions: kept",
+            "KL lost (nats/token)",
+            "whole numbers: kept",
+            "KL lost",
+            "not 0",
+        ),
+        (
+            (
+                f"{a.entries:,}",
+                f"{a.kept:.1%}",
+                f"{a.kl_lost:.5f}",
+                f"{b.kept:.1%}",
+                f"{b.kl_lost:.5f}",
+                f"{b.listed:,}",
+            )
             for a, b in zip(fractions, integers, strict=True)
         ),
         left=0,
@@ -159,7 +209,9 @@ def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
         f"{told['learned_entries']:,} dropped" + (f" ({'; '.join(reasons)})" if reasons else "")
     )
     if told["unlisted_sent"]:
-        click.echo(f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled: their effect is unknown")
+        click.echo(
+            f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled: their effect is unknown"
+        )
 
 
 def _judge(made: Bias, profile: Profile, provider: str | None, out: Path) -> str:

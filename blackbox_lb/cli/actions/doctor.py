@@ -55,12 +55,15 @@ def _check(profile: Profile, options: DoctorOptions) -> None:
 def _announce(profile: Profile, options: DoctorOptions) -> None:
     """Announce the requests, and ask for consent where they may cost money."""
     click.echo(
-        f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion tokens, with short prompts", err=True
+        f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion tokens, with short prompts",
+        err=True,
     )
     if not profile.connection.api_key_required or options.yes:
         return
     if not sys.stdin.isatty():
-        raise InputError(f"requests to {profile.name} may cost money, and nobody can be asked here; add --yes")
+        raise InputError(
+            f"requests to {profile.name} may cost money, and nobody can be asked here; add --yes"
+        )
     click.confirm("Go on?", default=True, abort=True, err=True)
 
 
@@ -74,7 +77,9 @@ async def _run(options: DoctorOptions) -> Report:
         return await examine(session, concurrency=in_flight, watch=watch)
 
 
-def _saved(report: Report, options: DoctorOptions) -> tuple[str | None, dict[str, Json], BlbError | None]:
+def _saved(
+    report: Report, options: DoctorOptions
+) -> tuple[str | None, dict[str, Json], BlbError | None]:
     """Where the profile was saved and with which careful values, or why it was not: the findings have cost money and are printed
     in any case."""
     if options.save is None:
@@ -90,7 +95,10 @@ def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> No
     print_table(
         f"{report.profile.name}, {report.model}, {report.endpoint} endpoint",
         ("row", "claim", "finding", "evidence"),
-        ((finding.row, finding.claim, finding.status, finding.evidence) for finding in report.findings),
+        (
+            (finding.row, finding.claim, finding.status, finding.evidence)
+            for finding in report.findings
+        ),
         left=4,
     )
     click.echo(
@@ -99,5 +107,7 @@ def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> No
     )
     if saved is not None:
         for row, value in careful.items():
-            click.echo(f"{row} could not be checked: saved as {json.dumps(value)}, which is right in any case")
+            click.echo(
+                f"{row} could not be checked: saved as {json.dumps(value)}, which is right in any case"
+            )
         click.echo(f"wrote {saved}; use it with: --provider {saved}")

@@ -14,7 +14,14 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import COLLECTING, SAMPLING_WITH_A_BIAS, labels_of, load, open_trials, run_folder
+from blackbox_lb.cli.resources import (
+    COLLECTING,
+    SAMPLING_WITH_A_BIAS,
+    labels_of,
+    load,
+    open_trials,
+    run_folder,
+)
 from blackbox_lb.cli.run_limits import prices_of, run
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import BiasError, InputError
@@ -41,7 +48,9 @@ GENERIC = "bias"
 
 def execute(options: EvalOptions) -> None:
     if options.save and not options.biases:
-        raise InputError("--save writes verdicts into bias files, and none was given; name one, or drop --save")
+        raise InputError(
+            "--save writes verdicts into bias files, and none was given; name one, or drop --save"
+        )
     paths = _named(options.biases)
     loaded = {name: Bias.load(path) for name, path in paths.items()}
     task, reward = load(options)
@@ -53,7 +62,9 @@ def execute(options: EvalOptions) -> None:
         print_json(document)
     else:
         _print(found)
-    with explained(f"write {path}", "make room there, and the same command asks for no completion again"):
+    with explained(
+        f"write {path}", "make room there, and the same command asks for no completion again"
+    ):
         write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
     if options.save:
         for name, bias in loaded.items():
@@ -87,7 +98,10 @@ def _name(spec: str) -> tuple[str, Path]:
 def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
     labels = labels_of(options.labels, task.train)
     wanted = {name: getattr(options, name) for name in RIVALS}
-    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or (SAMPLED, GREEDY)
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or (
+        SAMPLED,
+        GREEDY,
+    )
     return EvalPlan(
         settings=settings,
         alternatives=alternatives(
@@ -98,7 +112,12 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
             settings=settings,
             limit=reward.max_tokens,
         )
-        + written(options.baseline_words, options.baseline_close, options.baseline_thinking_tokens, reward.thinking)
+        + written(
+            options.baseline_words,
+            options.baseline_close,
+            options.baseline_thinking_tokens,
+            reward.thinking,
+        )
         + rivals(wanted, task, labels, seed=options.seed or 0, listed=options.top_logprobs),
         labels=labels,
         samples=options.test_samples,
@@ -107,17 +126,33 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
 
 
 async def _run(
-    biases: dict[str, Bias], options: EvalOptions, task: Task, reward: Reward, plan: EvalPlan, budget: Budget
+    biases: dict[str, Bias],
+    options: EvalOptions,
+    task: Task,
+    reward: Reward,
+    plan: EvalPlan,
+    budget: Budget,
 ) -> Evaluation:
     sends = bool(biases) or any(other.own_bias for other in plan.alternatives)
     needs = SAMPLING_WITH_A_BIAS if sends else COLLECTING
-    longest = max((len(other.asked(each).prompt.text) for other in plan.alternatives for each in task.test), default=0)
+    longest = max(
+        (len(other.asked(each).prompt.text) for other in plan.alternatives for each in task.test),
+        default=0,
+    )
     values = {name: bias.logit_bias for name, bias in biases.items()}
     async with open_trials(
-        options, task, reward, budget, needs=needs, stages=lambda trials: eval_stages(task, values, plan), longest_prompt=longest
+        options,
+        task,
+        reward,
+        budget,
+        needs=needs,
+        stages=lambda trials: eval_stages(task, values, plan),
+        longest_prompt=longest,
     ) as trials:
         _check(trials, biases)
-        return await evaluate(trials, task, biases, replace(plan, prices=prices_of(options, trials.session)))
+        return await evaluate(
+            trials, task, biases, replace(plan, prices=prices_of(options, trials.session))
+        )
 
 
 def _check(trials: Trials, biases: dict[str, Bias]) -> None:
@@ -147,12 +182,20 @@ def _policies(found: Evaluation, setting: str) -> None:
     metrics, priced = list(rows[0].metrics), rows[0].cost is not None
     print_table(
         f"{setting.capitalize()}, {rows[0].prompts} test prompts: means (95 % intervals), and tokens that an answer pays for",
-        ("policy", *map(printable, metrics), "prompt", "completion", *(["$ for 1,000"] if priced else [])),
+        (
+            "policy",
+            *map(printable, metrics),
+            "prompt",
+            "completion",
+            *(["$ for 1,000"] if priced else []),
+        ),
         (
             (
                 printable(row.name),
                 *(
-                    f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})" if (mean := row.metrics.get(metric)) else ""
+                    f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
+                    if (mean := row.metrics.get(metric))
+                    else ""
                     for metric in metrics
                 ),
                 f"{row.prompt_tokens:.1f}",
@@ -166,18 +209,32 @@ def _policies(found: Evaluation, setting: str) -> None:
 
 def _decisions(found: Evaluation, setting: str) -> None:
     """Print each policy's table of labels with its scores; nothing where the task has no labels."""
-    told = [(row.name, row.decisions) for row in found.policies if row.setting == setting and row.decisions]
+    told = [
+        (row.name, row.decisions)
+        for row in found.policies
+        if row.setting == setting and row.decisions
+    ]
     if not told:
         return
     print_table(
         f"{setting.capitalize()}: decisions",
         ("policy", "accuracy", "macro-F1", "no label"),
-        ((printable(name), _share(each.accuracy), _share(each.macro_f1), _share(each.no_label)) for name, each in told),
+        (
+            (printable(name), _share(each.accuracy), _share(each.macro_f1), _share(each.no_label))
+            for name, each in told
+        ),
     )
     labels = [printable(row.label) for row in told[0][1].labels]
     print_table(
         f"{setting.capitalize()}: decisions by right label",
-        ("policy", "label", "precision", "recall", *(f"said {name}" for name in labels), "said none"),
+        (
+            "policy",
+            "label",
+            "precision",
+            "recall",
+            *(f"said {name}" for name in labels),
+            "said none",
+        ),
         (
             (printable(name), label, _share(row.precision), _share(row.recall), *map(str, cells))
             for name, each in told
@@ -194,7 +251,18 @@ def _share(value: float | None) -> str:
 def _comparisons(rows: Sequence[Comparison]) -> None:
     print_table(
         "Differences, paired by prompt",
-        ("setting", "policy", "against", "metric", "diff", "95 % interval", "p", "sign p", "needed", "verdict"),
+        (
+            "setting",
+            "policy",
+            "against",
+            "metric",
+            "diff",
+            "95 % interval",
+            "p",
+            "sign p",
+            "needed",
+            "verdict",
+        ),
         (
             (
                 row.setting.replace("temperature ", "T = "),

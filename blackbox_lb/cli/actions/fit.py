@@ -51,7 +51,10 @@ def execute(options: FitOptions) -> None:
     plan = _plan(options, task, reward)
     folder = run_folder(options, task)
     result, remarks = run(options, lambda budget: _run(options, task, reward, plan, budget))
-    document = result.as_json() | {"bias": str(folder / "bias.json"), "uncompiled": str(folder / "learned.json")}
+    document = result.as_json() | {
+        "bias": str(folder / "bias.json"),
+        "uncompiled": str(folder / "learned.json"),
+    }
     document["provenance"] = provenance(remarks)
     unwritten = _write(result, document, folder)
     if options.as_json:
@@ -59,7 +62,9 @@ def execute(options: FitOptions) -> None:
     else:
         _print(result, folder, unwritten)
     if unwritten:
-        raise BiasError(f"{'; '.join(unwritten.values())}; run the same command again: what was drawn is in the store")
+        raise BiasError(
+            f"{'; '.join(unwritten.values())}; run the same command again: what was drawn is in the store"
+        )
 
 
 def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[str, str]:
@@ -68,7 +73,9 @@ def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[st
     try:
         write_whole(folder / "result.json", (json.dumps(document, indent=2) + "\n").encode())
     except OSError as error:
-        unwritten["result.json"] = f"{folder / 'result.json'}: cannot be written ({error.strerror or error})"
+        unwritten["result.json"] = (
+            f"{folder / 'result.json'}: cannot be written ({error.strerror or error})"
+        )
     for name, bias in (("bias.json", result.bias), ("learned.json", result.uncompiled)):
         try:
             bias.save(folder / name)
@@ -80,7 +87,9 @@ def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[st
 def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
     training = task.train[: options.limit]
     labels = labels_of(options.labels, training)
-    learn_from = options.learn_from or ("answers" if _suits_answers(options, reward, labels) else "samples")
+    learn_from = options.learn_from or (
+        "answers" if _suits_answers(options, reward, labels) else "samples"
+    )
     if learn_from != "samples" and not reward.needs_answer:
         raise InputError(
             f"--learn-from {learn_from} needs right answers, and the reward {reward.spec} has none; use a reward such as contains "
@@ -116,15 +125,25 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         learn_from=learn_from,
         listed=options.top_logprobs,
         labels=labels,
-        depends_on=tuple(on for each in dict.fromkeys(options.depends_on) if (on := DependsOn.parse(each)) is not None),
+        depends_on=tuple(
+            on
+            for each in dict.fromkeys(options.depends_on)
+            if (on := DependsOn.parse(each)) is not None
+        ),
         phases=Phases.parse(options.phases) if options.phases else None,
         remarks=tuple(_too_few_rows(options, task, reward, labels)),
     )
 
 
-def _too_few_rows(options: FitOptions, task: Task, reward: Reward, labels: Labels | None) -> Iterator[str]:
+def _too_few_rows(
+    options: FitOptions, task: Task, reward: Reward, labels: Labels | None
+) -> Iterator[str]:
     """A sentence where --limit leaves too few rows to see that the answers are labels, and so changes what is learned from."""
-    whole = Labels.found_in(task.train) if labels is None and options.learn_from is None and options.limit else None
+    whole = (
+        Labels.found_in(task.train)
+        if labels is None and options.learn_from is None and options.limit
+        else None
+    )
     if whole is not None and _suits_answers(options, reward, whole):
         yield (
             f"--limit {options.limit} leaves too few rows to see that the answers are {len(whole.names)} labels (that takes "
@@ -136,31 +155,49 @@ def _too_few_rows(options: FitOptions, task: Task, reward: Reward, labels: Label
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
     """Whether the default is to learn the answers of the data: a decision, rewarded for being right, without options on samples."""
     asked = options.engine != "here" or options.rollouts or options.phases or options.only_stored
-    return labels is not None and reward.name in CORRECTNESS and options.estimator == Sweep().estimators and not asked
+    return (
+        labels is not None
+        and reward.name in CORRECTNESS
+        and options.estimator == Sweep().estimators
+        and not asked
+    )
 
 
 def _entries(text: str) -> int | None:
     if text == ALL:
         return None
     if not text.isdecimal() or int(text) == 0:
-        raise click.BadParameter(f"{text!r} is neither a number from 1 nor {ALL!r}", param_hint="--entries")
+        raise click.BadParameter(
+            f"{text!r} is neither a number from 1 nor {ALL!r}", param_hint="--entries"
+        )
     return int(text)
 
 
-async def _run(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: Budget) -> tuple[FitResult, list[str]]:
+async def _run(
+    options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: Budget
+) -> tuple[FitResult, list[str]]:
     """The result, and all remarks on the way."""
     async with open_trials(
-        options, task, reward, budget, stages=lambda trials: fit_stages(task, plan), elsewhere=options.rollouts
+        options,
+        task,
+        reward,
+        budget,
+        stages=lambda trials: fit_stages(task, plan),
+        elsewhere=options.rollouts,
     ) as trials:
         heard = Remembering(trials.report)
         with _engine(options) as engine:
-            return await fit(replace(trials, report=heard, engine=engine), task, plan), heard.remarks
+            return await fit(
+                replace(trials, report=heard, engine=engine), task, plan
+            ), heard.remarks
 
 
 def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
     if options.engine == "here":
         if options.workers:
-            raise InputError(f"--workers {options.workers} are those of --engine ray; give both, or neither")
+            raise InputError(
+                f"--workers {options.workers} are those of --engine ray; give both, or neither"
+            )
         return nullcontext()
     from blackbox_lb.rollouts.ray_engine import Cluster
 
@@ -175,7 +212,15 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
     if result.beside:
         print_table(
             f"This bias ({_kind(bias)}) against what else decides, same test prompts",
-            ("setting", "against", result.beside[0][1].metric, "this bias", "diff", "95 % interval", "p"),
+            (
+                "setting",
+                "against",
+                result.beside[0][1].metric,
+                "this bias",
+                "diff",
+                "95 % interval",
+                "p",
+            ),
             (
                 (
                     row.setting,
@@ -199,9 +244,13 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         click.echo(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
     if "bias.json" not in unwritten:
-        click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
+        click.echo(
+            f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}"
+        )
     if "learned.json" not in unwritten:
-        click.echo(f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile")
+        click.echo(
+            f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile"
+        )
 
 
 def _kind(bias: Bias) -> str:
@@ -219,15 +268,29 @@ def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores)
         ("calibration error", base.calibration_error, biased.calibration_error),
     )
     rates = ((base.precision, biased.precision), (base.recall, biased.recall), (base.f1, biased.f1))
-    shown = [f"{name} {one:.3f} -> {two:.3f}" for name, one, two in told if one is not None and two is not None]
+    shown = [
+        f"{name} {one:.3f} -> {two:.3f}"
+        for name, one, two in told
+        if one is not None and two is not None
+    ]
     print_table(
         f"Decisions at {setting}, base -> biased: {'; '.join(shown)}",
-        ("label", "precision", "recall", "F1", *(f"said {name}" for name in base.names), "said none"),
+        (
+            "label",
+            "precision",
+            "recall",
+            "F1",
+            *(f"said {name}" for name in base.names),
+            "said none",
+        ),
         (
             (
                 name,
                 *(f"{one[row]:.2f} -> {two[row]:.2f}" for one, two in rates),
-                *(f"{one} -> {two}" for one, two in zip(base.confusion[row], biased.confusion[row], strict=True)),
+                *(
+                    f"{one} -> {two}"
+                    for one, two in zip(base.confusion[row], biased.confusion[row], strict=True)
+                ),
             )
             for row, name in enumerate(base.names)
         ),

@@ -41,13 +41,17 @@ def execute(options: InitOptions) -> None:
     if out.exists() and not options.force:
         raise InputError(f"{out} is there already; edit it, or overwrite it with --force")
     if not out.parent.is_dir():
-        raise InputError(f"there is no folder {out.parent} for {out.name}; make it, or give another --out")
+        raise InputError(
+            f"there is no folder {out.parent} for {out.name}; make it, or give another --out"
+        )
     ask = Questions(options.yes)
     profile = ask.provider(options.provider)
     shared = {"provider": options.provider or ask.told["provider"]}
     shared |= ask.model(profile, options.model, options.base_url)
     shared |= ask.task(profile, options.task, options.data)
-    shared["reward"] = ask.checked("Reward", options.reward, REWARD, partial(parse_reward, max_tokens=1))
+    shared["reward"] = ask.checked(
+        "Reward", options.reward, REWARD, partial(parse_reward, max_tokens=1)
+    )
     write_whole(out, _document(shared, out.parent).encode())
     _next(profile, out)
 
@@ -80,7 +84,9 @@ class Questions:
     def provider(self, given: str | None) -> Profile:
         """The profile of the provider; reports whether its key is set."""
         if given is None and not self._silent:
-            click.echo(f"Providers: {', '.join(profile_names())}, or a path to your own TOML", err=True)
+            click.echo(
+                f"Providers: {', '.join(profile_names())}, or a path to your own TOML", err=True
+            )
         name = self.told["provider"] = self.checked("Provider", given, LOCAL, load_profile)
         return load_profile(name)
 
@@ -93,12 +99,16 @@ class Questions:
             if address not in ("", usual):
                 found["base_url"] = address
         elif base_url is not None:
-            raise InputError(f"{profile.name} starts its own engine and takes no --base-url; leave it out")
+            raise InputError(
+                f"{profile.name} starts its own engine and takes no --base-url; leave it out"
+            )
         nobody = "" if profile.connection.lists_models else next(iter(profile.models.work), None)
         hint = ", empty for the server's only one" if nobody == "" else ""
         if profile.connection.embedded:
             hint = ", a .gguf file or a hub name, empty for SmolLM2-135M-Instruct"
-        name = self.checked(f"Model{hint}", model, nobody, lambda text: profile.check_model(text or None))
+        name = self.checked(
+            f"Model{hint}", model, nobody, lambda text: profile.check_model(text or None)
+        )
         return found | ({"model": name} if name else {})
 
     def task(self, profile: Profile, task: str | None, data: Path | None) -> dict[str, str]:
@@ -143,10 +153,14 @@ def _next(profile: Profile, out: Path) -> None:
     """The file written, the missing steps and the next command."""
     click.echo(f"wrote {out}")
     rules = profile.connection
-    if rules.api_key_required and not (environment(rules.api_key_env) or environment(rules.token_env)):
+    if rules.api_key_required and not (
+        environment(rules.api_key_env) or environment(rules.token_env)
+    ):
         where = f" (made at {rules.api_key_url})" if rules.api_key_url else ""
         click.echo(f"{rules.api_key_env} is not set: export your key{where} in it first")
     config = "" if out.name == FILE and out.parent.resolve() == Path.cwd() else f" --config {out}"
     if profile.unknown:
-        click.echo(f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor --save mine.toml")
+        click.echo(
+            f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor --save mine.toml"
+        )
     click.echo(f"next: blb{config} fit")

@@ -35,8 +35,13 @@ BIAS = "bias.json"
 def execute(options: ScoreOptions) -> None:
     path, names = _store(options.where)
     task, reward = load(options)
-    fetches = is_address(options.reward) or options.reward.startswith("judge:")  # such answers are stored
-    with RolloutStore(path, read_only=not fetches) as store, _lines(options.per_completion) as watch:
+    fetches = is_address(options.reward) or options.reward.startswith(
+        "judge:"
+    )  # such answers are stored
+    with (
+        RolloutStore(path, read_only=not fetches) as store,
+        _lines(options.per_completion) as watch,
+    ):
 
         async def main(budget: Budget) -> list[Group]:
             price_judge(budget, options, reward)
@@ -54,7 +59,9 @@ def execute(options: ScoreOptions) -> None:
         groups = run(options, main)
     if options.as_json:
         rows = [_json(group, _base_of(group, groups), names) for group in groups]
-        print_json({"store": str(path), "task": task.name, "reward": groups[0].reward.spec, "groups": rows})
+        print_json(
+            {"store": str(path), "task": task.name, "reward": groups[0].reward.spec, "groups": rows}
+        )
     else:
         _print(groups, names)
 
@@ -63,7 +70,9 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     """The store's path, and the name of its run's chosen bias, by the values sent."""
     path = where / STORE if where.is_dir() else where
     if not path.is_file():
-        raise StoreError(f"there is no rollout store {path}; give one, or a run's folder, as blb collect and blb fit make them")
+        raise StoreError(
+            f"there is no rollout store {path}; give one, or a run's folder, as blb collect and blb fit make them"
+        )
     chosen = path.with_name(BIAS)
     if not chosen.is_file():
         return path, {}
@@ -79,7 +88,9 @@ def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:
         limit = options.max_tokens or drawn
         if limit not in made:
             correct, named, count = options.correct or task.correct, options.thinking, options.count
-            made[limit] = parse_reward(options.reward, max_tokens=limit, correct=correct, thinking=named, count=count)
+            made[limit] = parse_reward(
+                options.reward, max_tokens=limit, correct=correct, thinking=named, count=count
+            )
         return made[limit]
 
     return reward_of
@@ -128,7 +139,9 @@ def _base_of(group: Group, groups: list[Group]) -> Group | None:
     if not group.biased:
         return None
     alike = {**group.settings, "bias": []}
-    return next((each for each in groups if each.split == group.split and each.settings == alike), None)
+    return next(
+        (each for each in groups if each.split == group.split and each.settings == alike), None
+    )
 
 
 def _policy(group: Group, names: dict[str, str]) -> str:
@@ -179,7 +192,10 @@ def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]
     found = None if base is None else group.difference(base)
     to_base = ["", ""]
     if found is not None:
-        to_base = [_signed(found.reward.mean), f"{_signed(found.reward.low)} to {_signed(found.reward.high)}"]
+        to_base = [
+            _signed(found.reward.mean),
+            f"{_signed(found.reward.low)} to {_signed(found.reward.high)}",
+        ]
     return [
         group.split,
         _policy(group, names),

@@ -35,7 +35,9 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
 
 
 def _origin(bias: Bias) -> None:
-    click.echo(f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer {printable(bias.tokenizer)}")
+    click.echo(
+        f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer {printable(bias.tokenizer)}"
+    )
     click.echo(
         f"learned    {printable(bias.estimator)} ({printable(settings_text(bias.settings))}) from {bias.rollouts} rollouts, "
         f"{bias.tokens:,} tokens"
@@ -44,17 +46,25 @@ def _origin(bias: Bias) -> None:
         listed = bias.sampling.top_logprobs if bias.sampling else None
         click.echo(f"kept back  {bias.censoring.sentence(listed)}")
     click.echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
-    click.echo(f"entries    {len(bias.entries)}{f', {bias.compiled.sentence}' if bias.compiled else ''}")
+    click.echo(
+        f"entries    {len(bias.entries)}{f', {bias.compiled.sentence}' if bias.compiled else ''}"
+    )
     if bias.learned:
         click.echo(f"bias       {_statistics(bias.learned)}")
-    click.echo(f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}")
+    click.echo(
+        f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}"
+    )
 
 
 def _parts(bias: Bias, top: int) -> None:
     """The features or phases that move most, each with the tokens that it moves most, in nats."""
     rows = [(printable(name), told) for name, told in strongest(bias, 8 if bias.phases else 3)]
     if bias.phases:
-        print_table("The phases; the tokens below are those of the rest", ("phase", "moves most (nats)"), rows)
+        print_table(
+            "The phases; the tokens below are those of the rest",
+            ("phase", "moves most (nats)"),
+            rows,
+        )
     elif bias.depends is not None:
         print_table(
             f"Depends on {printable(bias.depends.on)}: {min(top, len(rows))} of {len(rows)} features; the tokens below are what "
@@ -77,7 +87,13 @@ def _statistics(learned: Learned) -> str:
 
 def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:
     rows = [
-        (f"'{each.readable}'", str(each.id), f"{each.bias:+.3f}", "" if each.error is None else f"{each.error:.3f}", str(each.seen))
+        (
+            f"'{each.readable}'",
+            str(each.id),
+            f"{each.bias:+.3f}",
+            "" if each.error is None else f"{each.error:.3f}",
+            str(each.seen),
+        )
         for each in entries
     ]
     columns = ("token", "id", "bias (nats)", "standard error", "seen")

@@ -9,19 +9,43 @@ import click
 __all__ = ["COMMANDS", "load_command"]
 
 COMMANDS = {
-    "analyze": ("learning", "Show the effect of a bias on each token: scores, families, minimal pairs."),
+    "analyze": (
+        "learning",
+        "Show the effect of a bias on each token: scores, families, minimal pairs.",
+    ),
     "check": ("learning", "Say whether a bias can mend a decision, before a fit is paid for."),
-    "collect": ("learning", "Sample completions of the training prompts into the store, and nothing else."),
-    "completion": ("setup", "Print the script that lets bash, zsh or fish complete commands, options and values."),
-    "compile": ("learning", "Make a learned bias fit another provider or limit, and say what that loses."),
+    "collect": (
+        "learning",
+        "Sample completions of the training prompts into the store, and nothing else.",
+    ),
+    "completion": (
+        "setup",
+        "Print the script that lets bash, zsh or fish complete commands, options and values.",
+    ),
+    "compile": (
+        "learning",
+        "Make a learned bias fit another provider or limit, and say what that loses.",
+    ),
     "doctor": ("setup", "Test live whether a provider does what its profile claims."),
     "eval": ("learning", "Judge a bias on fresh completions of unseen prompts."),
-    "export": ("using", "Print a bias as code for the OpenAI SDK, LiteLLM, LangChain, curl or vLLM."),
+    "export": (
+        "using",
+        "Print a bias as code for the OpenAI SDK, LiteLLM, LangChain, curl or vLLM.",
+    ),
     "fit": ("learning", "Learn a bias and prove on unseen prompts whether it helps: the main job."),
-    "init": ("setup", "Ask a few questions and write blb.toml, so that later commands need few options."),
+    "init": (
+        "setup",
+        "Ask a few questions and write blb.toml, so that later commands need few options.",
+    ),
     "providers": ("setup", "List the providers, or everything that is known of one."),
-    "proxy": ("using", "Add the bias for any language and tool: an OpenAI-compatible reverse proxy."),
-    "report": ("using", "Make one page of a run for people: verdict in words, plots, tokens, examples, costs."),
+    "proxy": (
+        "using",
+        "Add the bias for any language and tool: an OpenAI-compatible reverse proxy.",
+    ),
+    "report": (
+        "using",
+        "Make one page of a run for people: verdict in words, plots, tokens, examples, costs.",
+    ),
     "score": ("learning", "Score stored completions with any reward, without sampling again."),
     "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
     "store": ("setup", "Check, merge, recover rollout stores; Parquet out and in."),

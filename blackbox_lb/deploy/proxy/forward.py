@@ -29,7 +29,15 @@ _IDLE = 4.0
 """Seconds that an idle connection to the upstream is kept: uvicorn (vLLM) and llama.cpp close theirs after 5 s, and a request
 must never meet a connection that is being closed."""
 HOP_BY_HOP = frozenset(
-    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer")
+    (
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+    )
 ) | {"transfer-encoding", "upgrade"}
 _NOT_SENT = HOP_BY_HOP | {"host", "content-length", "expect"}
 _SURROGATE = re.compile("[\udc80-\udcff]")
@@ -52,8 +60,12 @@ class Forwarder:
     async def open(self) -> None:
         """Create the session, in the event loop that uses it."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE, ssl=_certificates(self.upstream)),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=self.timeout),
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=_IDLE, ssl=_certificates(self.upstream)
+            ),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=_CONNECT, sock_read=self.timeout
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=_NOT_ADDED,
@@ -66,7 +78,11 @@ class Forwarder:
             await self._session.close()
 
     async def ask(
-        self, request: web.BaseRequest, target: str, content: bytes | None, extra: Mapping[str, str] | None = None
+        self,
+        request: web.BaseRequest,
+        target: str,
+        content: bytes | None,
+        extra: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
         """Return the upstream's answer with its body unread; the caller closes it.
 
@@ -81,11 +97,19 @@ class Forwarder:
         headers.update(extra or {})
         with self.faults():
             return await self._session.request(
-                request.method, url, headers=headers, data=content, allow_redirects=False, proxy=self._way
+                request.method,
+                url,
+                headers=headers,
+                data=content,
+                allow_redirects=False,
+                proxy=self._way,
             )
 
     async def stream(
-        self, request: web.BaseRequest, answer: aiohttp.ClientResponse, extra: Mapping[str, str] | None = None
+        self,
+        request: web.BaseRequest,
+        answer: aiohttp.ClientResponse,
+        extra: Mapping[str, str] | None = None,
     ) -> web.StreamResponse:
         """Send the answer on, piece by piece; ``extra``: headers to add. A broken answer stays visibly broken."""
         out = await self.begin(request, answer, extra, HOP_BY_HOP)
@@ -93,7 +117,11 @@ class Forwarder:
         return out
 
     async def copy(
-        self, request: web.BaseRequest, answer: aiohttp.ClientResponse, out: web.StreamResponse, edit: Callable[[bytes], bytes]
+        self,
+        request: web.BaseRequest,
+        answer: aiohttp.ClientResponse,
+        out: web.StreamResponse,
+        edit: Callable[[bytes], bytes],
     ) -> bool:
         """Send the body on through ``edit``; whether it came whole."""
         try:
@@ -104,13 +132,19 @@ class Forwarder:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             # The status is sent already, so only a body without its end can show the failure.
             if request.transport is not None and not request.transport.is_closing():
-                log.warning("the answer to a %s broke off (%s)", request.method, type(error).__name__)
+                log.warning(
+                    "the answer to a %s broke off (%s)", request.method, type(error).__name__
+                )
                 request.transport.close()
             return False
         return True
 
     async def begin(
-        self, request: web.BaseRequest, answer: aiohttp.ClientResponse, extra: Mapping[str, str] | None, dropped: frozenset[str]
+        self,
+        request: web.BaseRequest,
+        answer: aiohttp.ClientResponse,
+        extra: Mapping[str, str] | None,
+        dropped: frozenset[str],
     ) -> web.StreamResponse:
         """An answer with the status and the headers of the upstream's but those ``dropped``."""
         headers = _end_to_end(answer.headers, dropped)
@@ -126,10 +160,16 @@ class Forwarder:
         try:
             yield
         except TimeoutError as error:
-            reason = "no connection" if isinstance(error, aiohttp.ConnectionTimeoutError) else "no answer"
+            reason = (
+                "no connection"
+                if isinstance(error, aiohttp.ConnectionTimeoutError)
+                else "no answer"
+            )
             limit = _CONNECT if reason == "no connection" else self.timeout
             raise ErrorAnswer(
-                504, f"{reason} from {where} within {limit:g} s; see whether it runs, or raise --timeout", code="upstream_timeout"
+                504,
+                f"{reason} from {where} within {limit:g} s; see whether it runs, or raise --timeout",
+                code="upstream_timeout",
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ErrorAnswer(
@@ -144,12 +184,18 @@ def _end_to_end(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMu
     named = headers.getall("Connection", ())
     if named:
         dropped = dropped | {name.strip().lower() for value in named for name in value.split(",")}
-    return CIMultiDict((name, _text(value)) for name, value in headers.items() if name.lower() not in dropped)
+    return CIMultiDict(
+        (name, _text(value)) for name, value in headers.items() if name.lower() not in dropped
+    )
 
 
 def _text(value: str) -> str:
     # aiohttp reads bytes that are no UTF-8 as surrogates, and would drop them silently on writing.
-    return value.encode(errors="surrogateescape").decode("latin-1") if _SURROGATE.search(value) else value
+    return (
+        value.encode(errors="surrogateescape").decode("latin-1")
+        if _SURROGATE.search(value)
+        else value
+    )
 
 
 def _reason(error: Exception) -> str:

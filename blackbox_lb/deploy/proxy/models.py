@@ -31,7 +31,11 @@ def wanted_model(method: str, path: str, names: ServedNames) -> ServedBias | str
 
 
 async def answer_models(
-    forwarder: Forwarder, request: web.BaseRequest, target: str, names: ServedNames, wanted: ServedBias | str
+    forwarder: Forwarder,
+    request: web.BaseRequest,
+    target: str,
+    names: ServedNames,
+    wanted: ServedBias | str,
 ) -> web.StreamResponse:
     """The list, or the one model of an alias. Where the upstream has no such route, the names known here are the answer."""
     if isinstance(wanted, ServedBias):
@@ -40,7 +44,9 @@ async def answer_models(
         if answer.status != 200 and answer.status not in _NO_ROUTE:
             return await forwarder.stream(request, answer)
         with forwarder.faults():
-            document = parsed(await answer.content.read(_MOST + 1)) or {} if answer.status == 200 else {}
+            document = (
+                parsed(await answer.content.read(_MOST + 1)) or {} if answer.status == 200 else {}
+            )
     if isinstance(wanted, ServedBias):
         return web.json_response(_entry(wanted, document))
     return web.json_response(_listed(names, document))
@@ -50,8 +56,12 @@ def _listed(names: ServedNames, document: dict[str, Any]) -> dict[str, Any]:
     data = document.get("data")
     if not isinstance(data, list):
         return {"object": "list", "data": [_entry(row, {}) for row in names]}
-    theirs = {row["id"]: row for row in data if isinstance(row, dict) and isinstance(row.get("id"), str)}
-    ours = [_entry(row, theirs.get(row.model, {})) for row in names.aliased if row.name not in theirs]
+    theirs = {
+        row["id"]: row for row in data if isinstance(row, dict) and isinstance(row.get("id"), str)
+    }
+    ours = [
+        _entry(row, theirs.get(row.model, {})) for row in names.aliased if row.name not in theirs
+    ]
     return {**document, "data": [*data, *ours]}
 
 
@@ -62,4 +72,10 @@ def _entry(served: ServedBias, model: dict[str, Any]) -> dict[str, Any]:
     """
     made = int(served.bias.created.timestamp())
     theirs = {name: value for name, value in model.items() if name != "aliases"}
-    return {"object": "model", "created": made, "owned_by": "blackbox-lb", **theirs, "id": served.name}
+    return {
+        "object": "model",
+        "created": made,
+        "owned_by": "blackbox-lb",
+        **theirs,
+        "id": served.name,
+    }

@@ -34,7 +34,11 @@ class ServedBias:
 
 
 def load_served(
-    biases: Iterable[str], *, models: Sequence[str] = (), provider: str | None = None, on_conflict: OnConflict = "raise"
+    biases: Iterable[str],
+    *,
+    models: Sequence[str] = (),
+    provider: str | None = None,
+    on_conflict: OnConflict = "raise",
 ) -> list[ServedBias]:
     """Load the biases that ``[ALIAS=]PATH`` name, one row for each model name in requests.
 
@@ -45,7 +49,9 @@ def load_served(
     read, or a bias that the provider does not take.
     """
     if "" in models:
-        raise InputError("--model '' names no model; give the server's name of it, or leave --model out")
+        raise InputError(
+            "--model '' names no model; give the server's name of it, or leave --model out"
+        )
     profile = load_profile(provider) if provider is not None else None
     pairs = profile is not None and profile.bias.format == "pairs"
     rows = []
@@ -57,7 +63,9 @@ def load_served(
             check_bias(bias, profile, highest if isinstance(highest, int) else None)
         injection = Injection.of(bias, on_conflict, pairs)
         phased = PhasedRequests.of(bias, provider, on_conflict, pairs)
-        rows += [ServedBias(model, alias, bias, injection, phased) for model in models or (bias.model,)]
+        rows += [
+            ServedBias(model, alias, bias, injection, phased) for model in models or (bias.model,)
+        ]
     return rows
 
 
@@ -67,7 +75,9 @@ def _parse(argument: str) -> tuple[str | None, Path]:
     if not equals or "/" in alias or "\\" in alias:
         return None, Path(argument)
     if not _ALIAS.fullmatch(alias):
-        raise InputError(f"the alias {quoted(alias)} is none; use letters, digits, '.', '_' and '-', as in --bias short=bias.json")
+        raise InputError(
+            f"the alias {quoted(alias)} is none; use letters, digits, '.', '_' and '-', as in --bias short=bias.json"
+        )
     return alias, Path(path)
 
 
@@ -81,7 +91,9 @@ class ServedNames:
         self._by_name: dict[str, ServedBias] = {}
         for row in served:
             if row.name in self._by_name:
-                raise InputError(f"two biases for {quoted(row.name)}; give one an alias, as in --bias short=bias.json")
+                raise InputError(
+                    f"two biases for {quoted(row.name)}; give one an alias, as in --bias short=bias.json"
+                )
             self._by_name[row.name] = row
         self._models = {row.model for row in self}
         self._aliases = {row.alias for row in self if row.alias is not None}

@@ -42,14 +42,22 @@ class Upstream:
             parts = urlsplit(base)
             port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
         except ValueError as error:
-            raise InputError(f"--upstream is no address ({error}); give one as http://127.0.0.1:8000/v1") from None
+            raise InputError(
+                f"--upstream is no address ({error}); give one as http://127.0.0.1:8000/v1"
+            ) from None
         # The value is not repeated: it may hold a key.
         if parts.username is not None or parts.password is not None:
-            raise InputError("--upstream holds a user name or key; leave it out, clients send their own key")
+            raise InputError(
+                "--upstream holds a user name or key; leave it out, clients send their own key"
+            )
         if not port or not parts.hostname or not re.fullmatch(r"[!-~]+", base):
-            raise InputError("--upstream is no http or https address; give one as http://127.0.0.1:8000/v1")
+            raise InputError(
+                "--upstream is no http or https address; give one as http://127.0.0.1:8000/v1"
+            )
         if parts.query or parts.fragment or "?" in base or "#" in base:
-            raise InputError("--upstream has a query or fragment; leave it out, clients send their own query")
+            raise InputError(
+                "--upstream has a query or fragment; leave it out, clients send their own query"
+            )
         base += "" if parts.path else PREFIX
         return cls(base, base.removesuffix(PREFIX), parts.scheme, parts.hostname, port)
 
@@ -69,7 +77,11 @@ class Upstream:
             )
         # Decoded twice: some servers do.
         if {".", ".."} & set(re.split(r"[/\\]", unquote(unquote(path)))):
-            raise ErrorAnswer(400, "the path has a '.' or '..' segment; send the path that is meant", code="bad_path")
+            raise ErrorAnswer(
+                400,
+                "the path has a '.' or '..' segment; send the path that is meant",
+                code="bad_path",
+            )
         if path == PREFIX or path.startswith(f"{PREFIX}/"):
             return self.base + path.removeprefix(PREFIX) + mark + query
         return self.root + target
@@ -121,7 +133,10 @@ class Rule:
             )
         if served.alias is not None:
             own = quote(served.model, safe="")
-            target = _DEPLOYMENT.sub(lambda found: own if unquote(found.group()) == served.name else found.group(), target)
+            target = _DEPLOYMENT.sub(
+                lambda found: own if unquote(found.group()) == served.name else found.group(),
+                target,
+            )
             if document.get("model") == served.name:
                 document["model"] = served.model
                 content = json.dumps(document, separators=(",", ":")).encode()
@@ -154,7 +169,11 @@ def _document(content: bytes) -> dict[str, Any]:
             code="bad_body",
         ) from None
     if not isinstance(document, dict):
-        raise ErrorAnswer(400, "the request body is no JSON object in UTF-8, so no bias can be added; correct it", code="bad_body")
+        raise ErrorAnswer(
+            400,
+            "the request body is no JSON object in UTF-8, so no bias can be added; correct it",
+            code="bad_body",
+        )
     return document
 
 

@@ -96,7 +96,12 @@ class Proxy:
     @property
     def health(self) -> dict[str, Any]:
         served = [
-            {"name": row.name, "model": row.model, "alias": row.alias, "entries": len(row.bias.entries)}
+            {
+                "name": row.name,
+                "model": row.model,
+                "alias": row.alias,
+                "entries": len(row.bias.entries),
+            }
             | {"status": row.bias.status, "requests": self.biased[row.name]}
             for row in self.rule.names
         ]
@@ -113,7 +118,9 @@ class Proxy:
         mine = is_loopback(host) or host in ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
         here = self.upstream.host == host or (mine and is_loopback(self.upstream.host))
         if here and port == self.upstream.port:
-            raise InputError(f"the upstream {self.upstream.base} is this proxy's own address; choose another --port")
+            raise InputError(
+                f"the upstream {self.upstream.base} is this proxy's own address; choose another --port"
+            )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -129,7 +136,10 @@ class Proxy:
             # Without the message, which may hold the request.
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.exception("%s in blb proxy:\n%s", type(error).__name__, frames, exc_info=False)
-            return self._error(request, ErrorAnswer(500, "blb proxy failed; its output says where", code="proxy_error"))
+            return self._error(
+                request,
+                ErrorAnswer(500, "blb proxy failed; its output says where", code="proxy_error"),
+            )
 
     def _error(self, request: web.BaseRequest, answer: ErrorAnswer) -> web.StreamResponse:
         self.counts["failed" if answer.status >= 500 else "refused"] += 1
@@ -142,7 +152,11 @@ class Proxy:
         target = request.raw_path
         path = target.partition("?")[0]
         if request.headers.get("Upgrade", "").lower() == "websocket":
-            raise ErrorAnswer(501, "blb proxy carries no websockets; connect to the upstream itself", code="websocket_unsupported")
+            raise ErrorAnswer(
+                501,
+                "blb proxy carries no websockets; connect to the upstream itself",
+                code="websocket_unsupported",
+            )
         if path == "/health":
             return web.json_response(self.health)
         content = await self._content(request)
@@ -158,7 +172,12 @@ class Proxy:
     def _check_host(self, given: str) -> None:
         """Raise ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for another host."""
         name = given.lower().rpartition(":")[0] if re.fullmatch(r".*:\d*", given) else given.lower()
-        if self._guarded and given and not is_loopback(name.strip("[]")) and name not in self._hosts:
+        if (
+            self._guarded
+            and given
+            and not is_loopback(name.strip("[]"))
+            and name not in self._hosts
+        ):
             raise ErrorAnswer(
                 421,
                 f"blb proxy listens on this machine alone and is not {quoted(name)}; call it by 127.0.0.1 or localhost, or start "
@@ -166,7 +185,9 @@ class Proxy:
                 code="misdirected_request",
             )
 
-    async def _sample(self, request: web.BaseRequest, target: str, content: bytes) -> web.StreamResponse:
+    async def _sample(
+        self, request: web.BaseRequest, target: str, content: bytes
+    ) -> web.StreamResponse:
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise ErrorAnswer(
                 415,
@@ -175,7 +196,9 @@ class Proxy:
                 code="compressed_body",
             )
         if self._embeds:
-            edit = await asyncio.to_thread(self.rule.edit, target, content)  # others are answered meanwhile
+            edit = await asyncio.to_thread(
+                self.rule.edit, target, content
+            )  # others are answered meanwhile
         else:
             edit = self.rule.edit(target, content)
         if edit.served is None:
@@ -183,12 +206,16 @@ class Proxy:
         else:
             self.biased[edit.served.name] += 1
         if edit.parts is not None and edit.served is not None:
-            return await self._in_parts(request, edit.target, edit.parts, {HEADER: printable(edit.served.name)})
+            return await self._in_parts(
+                request, edit.target, edit.parts, {HEADER: printable(edit.served.name)}
+            )
         async with await self._forwarder.ask(request, edit.target, edit.content) as answer:
             if edit.served is None:
                 return await self._forwarder.stream(request, answer)
             _check_no_redirect(answer.status)
-            return await self._forwarder.stream(request, answer, {HEADER: printable(edit.served.name)})
+            return await self._forwarder.stream(
+                request, answer, {HEADER: printable(edit.served.name)}
+            )
 
     async def _in_parts(
         self, request: web.BaseRequest, target: str, parts: PhasedRequest, extra: Mapping[str, str]
@@ -211,7 +238,9 @@ class Proxy:
                 if answer.status != web.HTTPOk.status_code:
                     return await self._forwarder.stream(request, answer, extra)
                 if parts.streams:
-                    out = out or await self._forwarder.begin(request, answer, extra, HOP_BY_HOP | {"content-length"})
+                    out = out or await self._forwarder.begin(
+                        request, answer, extra, HOP_BY_HOP | {"content-length"}
+                    )
                     if not await self._forwarder.copy(request, answer, out, parts.feed):
                         return out
                     await out.write(parts.end())
@@ -221,16 +250,24 @@ class Proxy:
                     try:
                         parts.take(content)
                     except (ValueError, TypeError, KeyError, AttributeError):
-                        return web.Response(body=content, content_type=answer.content_type, headers=dict(extra))
+                        return web.Response(
+                            body=content, content_type=answer.content_type, headers=dict(extra)
+                        )
             if not parts.more:
-                return out or web.Response(body=parts.answer, content_type="application/json", headers=dict(extra))
+                return out or web.Response(
+                    body=parts.answer, content_type="application/json", headers=dict(extra)
+                )
 
-    async def _part(self, request: web.BaseRequest, target: str, parts: PhasedRequest) -> aiohttp.ClientResponse:
+    async def _part(
+        self, request: web.BaseRequest, target: str, parts: PhasedRequest
+    ) -> aiohttp.ClientResponse:
         """The upstream's answer to the next part, unread; one that fails is asked for again."""
         body = parts.body()
         while True:
             try:
-                answer = await self._forwarder.ask(request, target, body, {"Accept-Encoding": "identity"})
+                answer = await self._forwarder.ask(
+                    request, target, body, {"Accept-Encoding": "identity"}
+                )
                 pause = parts.pause(answer.status, answer.headers)
             except ErrorAnswer:
                 pause = parts.pause()
@@ -282,7 +319,9 @@ async def _listen(runner: web.ServerRunner, host: str, port: int) -> int:
         await web.TCPSite(runner, host, port, backlog=1024).start()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from None
+        raise InputError(
+            f"cannot listen on {host}:{port} ({reason}); choose another --host or --port"
+        ) from None
     return int(runner.addresses[0][1])
 
 

@@ -58,7 +58,10 @@ class Rows:
         return {slot for seat in self.seat_of.values() for slot in seat.placed.slots}
 
     def update(
-        self, removed: Iterable[int], added: Iterable[tuple[int, Seat | None]], moved: Iterable[tuple[int, int, bool]]
+        self,
+        removed: Iterable[int],
+        added: Iterable[tuple[int, Seat | None]],
+        moved: Iterable[tuple[int, int, bool]],
     ) -> bool:
         """Follow one change of the batch, in the order that vLLM prescribes; return whether any biased row changed.
 
@@ -105,7 +108,9 @@ class Shelf:
         taken = {*self._slots.values(), *in_use}
         slot = next(each for each in count(REFUSED + 1) if each not in taken)
         if slot >= capacity:
-            idle = (other for other in gone if self._slots.get(other, REFUSED) not in {REFUSED, *in_use})
+            idle = (
+                other for other in gone if self._slots.get(other, REFUSED) not in {REFUSED, *in_use}
+            )
             slot = self._slots.pop(next(idle, name), slot)
         self._slots[name] = slot
         return slot

@@ -27,7 +27,9 @@ class PhaseTable:
         by_byte = np.array(phases.steps, np.int16)
         sizes = np.array([len(raw) for raw in raws])
         letters = np.zeros((len(raws), max(1, int(sizes.max(initial=1)))), np.uint8)
-        letters[np.arange(letters.shape[1]) < sizes[:, None]] = np.frombuffer(b"".join(raws), np.uint8)
+        letters[np.arange(letters.shape[1]) < sizes[:, None]] = np.frombuffer(
+            b"".join(raws), np.uint8
+        )
         steps = np.tile(np.arange(len(by_byte), dtype=np.int16)[:, None], len(raws))
         for place in range(letters.shape[1] if phases.until else 0):
             longer = np.flatnonzero(sizes > place)
@@ -37,14 +39,23 @@ class PhaseTable:
         elif phases.back and not _lead(steps, len(phases.until.encode()), phases.second, False):
             spelled = phases.back
         else:
-            return cls(phases, steps, np.array([phases.stretches[phases.second(each)] for each in range(len(by_byte))], np.int64))
+            return cls(
+                phases,
+                steps,
+                np.array(
+                    [phases.stretches[phases.second(each)] for each in range(len(by_byte))],
+                    np.int64,
+                ),
+            )
         raise BiasError(
             f"no tokens of the served model spell {printable(spelled)!r} of the phases {printable(phases.spec)}; use the model "
             "that they were learned on"
         )
 
 
-def _lead(steps: npt.NDArray[np.int16], start: int, second: Callable[[int], bool], wanted: bool) -> bool:
+def _lead(
+    steps: npt.NDArray[np.int16], start: int, second: Callable[[int], bool], wanted: bool
+) -> bool:
     """Whether tokens lead from a state to one that is, or is not, of the second stretch."""
     reached = {start}
     while new := set(np.unique(steps[sorted(reached)]).tolist()) - reached:

@@ -62,7 +62,9 @@ class VectorTable:
         self._vectors[REFUSED, 0 if end is None else end] = 0.0
         self.slots(names, frozenset())
         size = self._vectors.numel() * self._vectors.element_size() / 2**20
-        logger.info("LearnedBias: %s; %.1f MiB on %s", ", ".join(names) or "no bias yet", size, device)
+        logger.info(
+            "LearnedBias: %s; %.1f MiB on %s", ", ".join(names) or "no bias yet", size, device
+        )
 
     def slots(self, names: Collection[str], in_use: Set[int]) -> dict[str, Placed]:
         """The slots of each name. A changed file is first brought to the device."""
@@ -75,18 +77,27 @@ class VectorTable:
 
     def _placed(self, name: str) -> Placed:
         table = self._tables.get(name)
-        found = [self._shelf.find(_key(name, phase)) for phase in range(1 if table is None else len(table.phases.names))]
+        found = [
+            self._shelf.find(_key(name, phase))
+            for phase in range(1 if table is None else len(table.phases.names))
+        ]
         slots = tuple(slot for slot in found if slot is not None)
         if len(slots) == len(found):
             return Placed(slots, table)
-        logger.error("bias %s was admitted but cannot be read beside the model: the request ends unanswered", name)
+        logger.error(
+            "bias %s was admitted but cannot be read beside the model: the request ends unanswered",
+            name,
+        )
         return Placed((REFUSED,))
 
     def on_device(self, table: PhaseTable) -> tuple[torch.Tensor, torch.Tensor]:
         """(states x tokens,) the state after each token, and (states,) the number of the phase."""
         if table not in self._phases:
             rows = table.steps.astype("int64").flatten(), table.stretch
-            self._phases[table] = (torch.from_numpy(rows[0]).to(self._device), torch.from_numpy(rows[1]).to(self._device))
+            self._phases[table] = (
+                torch.from_numpy(rows[0]).to(self._device),
+                torch.from_numpy(rows[1]).to(self._device),
+            )
         return self._phases[table]
 
     def add_to_all(self, logits: torch.Tensor, slot: int) -> None:
@@ -96,7 +107,9 @@ class VectorTable:
     def add(self, logits: torch.Tensor, index: torch.Tensor | None, slots: torch.Tensor) -> None:
         """Add the vector of ``slots[i]`` to row ``index[i]``, or to row i."""
         if logits.is_cpu:  # row by row: a copy of all their vectors takes longer than the sums
-            for place, slot in zip(range(len(slots)) if index is None else index.tolist(), slots.tolist(), strict=True):
+            for place, slot in zip(
+                range(len(slots)) if index is None else index.tolist(), slots.tolist(), strict=True
+            ):
                 logits[place, : self._width].add_(self._vectors[slot].to(logits.dtype))
             return
         vectors = self._vectors.index_select(0, slots).to(logits.dtype)
@@ -107,13 +120,17 @@ class VectorTable:
 
     def integers(self, values: list[int]) -> torch.Tensor:
         """The values on the device. Fresh memory each time: an earlier copy may still be under way."""
-        return torch.tensor(values, dtype=torch.int64, pin_memory=self._pin).to(self._device, non_blocking=True)
+        return torch.tensor(values, dtype=torch.int64, pin_memory=self._pin).to(
+            self._device, non_blocking=True
+        )
 
     def _open(self, config: VllmConfig) -> list[str]:
         folder, default, expected = bias_folder(), default_bias(), expected_of(config)
         assert folder is not None  # the processor is inert without
         raws = cache(lambda: _raws(config, expected.logits))
-        self._directory = BiasDirectory(folder, lambda bias: _vectors(bias, expected, raws), log=logger)
+        self._directory = BiasDirectory(
+            folder, lambda bias: _vectors(bias, expected, raws), log=logger
+        )
         if default is not None:
             self._directory.get(default)
         return [name for name in self._directory.names() if self._read(name) is not None]
@@ -129,7 +146,9 @@ class VectorTable:
         """The vectors among ``names`` that are not on the device yet, and the names on the shelf whose files are gone."""
         assert self._directory is not None
         read = {name: self._read(name) for name in sorted(names)}
-        fresh = {name: v for name, v in read.items() if v is not None and v is not self._held.get(name)}
+        fresh = {
+            name: v for name, v in read.items() if v is not None and v is not self._held.get(name)
+        }
         if not fresh:
             return {}, []
         there = set(self._directory.names())
@@ -167,7 +186,9 @@ def bias_folder() -> Path | None:
     """The folder of the bias files, None where the server has none. Raises BiasError: a default without a folder."""
     folder = os.environ.get("BLB_BIAS_DIR")
     if not folder and default_bias() is not None:
-        raise BiasError("BLB_BIAS_DEFAULT is set without BLB_BIAS_DIR; set BLB_BIAS_DIR to the folder of the bias files")
+        raise BiasError(
+            "BLB_BIAS_DEFAULT is set without BLB_BIAS_DIR; set BLB_BIAS_DIR to the folder of the bias files"
+        )
     return Path(folder) if folder else None
 
 
@@ -194,7 +215,9 @@ def _vectors(bias: Bias, expected: Expected, raws: Callable[[], list[bytes]]) ->
     expected.check(bias)
     phased = PhasedBias.of(bias)
     if phased is None:
-        return _Vectors((_vector(bias.same_for_all("LearnedBias in vLLM").logit_bias, expected),), None)
+        return _Vectors(
+            (_vector(bias.same_for_all("LearnedBias in vLLM").logit_bias, expected),), None
+        )
     table = PhaseTable.of(phased.phases, raws() if phased.phases.until else [b""] * expected.logits)
     return _Vectors(tuple(_vector(each, expected) for each in phased.vectors), table)
 
@@ -204,7 +227,9 @@ def _vector(values: Mapping[int, float], expected: Expected) -> array[float]:
     for token, value in values.items():
         vector[token] = value
         if not isfinite(vector[token]):
-            raise BiasError(f"the bias of token {token} is {value} nats, beyond float32; fit it again")
+            raise BiasError(
+                f"the bias of token {token} is {value} nats, beyond float32; fit it again"
+            )
     return vector
 
 
@@ -212,7 +237,9 @@ def _raws(config: VllmConfig, size: int) -> list[bytes]:
     """(size,) the bytes of each token id, none for those that are no tokens. Raises BiasError: a tokenizer without a vocabulary."""
     backend = getattr(_tokenizer(config), "backend_tokenizer", None)
     if backend is None:
-        raise BiasError("the server's tokenizer tells no bytes of its tokens, so that no text of a phase is found; use a fast one")
+        raise BiasError(
+            "the server's tokenizer tells no bytes of its tokens, so that no text of a phase is found; use a fast one"
+        )
     with TemporaryDirectory() as folder:
         backend.save(str(Path(folder, "tokenizer.json")))
         vocabulary = load_vocabulary(Path(folder, "tokenizer.json"))
@@ -222,7 +249,9 @@ def _raws(config: VllmConfig, size: int) -> list[bytes]:
 def _tokenizer(config: VllmConfig) -> Any:
     tokenizer = cached_tokenizer_from_config(config.model_config)
     if tokenizer is None:
-        raise BiasError("the server has no tokenizer to check biases against; start it without --skip-tokenizer-init")
+        raise BiasError(
+            "the server has no tokenizer to check biases against; start it without --skip-tokenizer-init"
+        )
     return tokenizer
 
 

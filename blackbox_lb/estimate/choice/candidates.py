@@ -81,7 +81,10 @@ class Candidate:
     @property
     def label(self) -> str:
         pairs = ((name, value) for name, value in self.settings.items() if value is not None)
-        told = (f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}" for name, value in pairs)
+        told = (
+            f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
+            for name, value in pairs
+        )
         return f"{self.estimator} ({', '.join(told)})"
 
     @property
@@ -91,7 +94,12 @@ class Candidate:
 
 
 def candidates(
-    rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: CompileLimits, *, whole: Whole | None = None
+    rollouts: Rollouts,
+    next_token: NextToken,
+    sweep: Sweep,
+    limits: CompileLimits,
+    *,
+    whole: Whole | None = None,
 ) -> Iterator[Candidate]:
     """Return the candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: the data to learn from, where it is more than
     ``rollouts``, which then serve the compile alone; on its support.
@@ -112,7 +120,9 @@ def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
     return len(rewards) == 1 and (rewards[0] == 0 or sweep.alpha_scale == "relative")
 
 
-def _candidate(name: str, learned: LearnedVector, data: EstimatorInput, limits: CompileLimits) -> Candidate:
+def _candidate(
+    name: str, learned: LearnedVector, data: EstimatorInput, limits: CompileLimits
+) -> Candidate:
     """The learned bias within the provider's limits: refitted to the tokens that may be sent, where the estimator allows it."""
     refit = learned.refit
     if refit is None:

@@ -4,7 +4,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, EstimatorSettings, LearnedVector
+from blackbox_lb.estimate.choice.estimator import (
+    EstimatorFacts,
+    EstimatorInput,
+    EstimatorSettings,
+    LearnedVector,
+)
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio, Shrunk
 from blackbox_lb.estimate.counting.statistics import Statistics
@@ -48,9 +53,13 @@ class _Shrunk:
         if self.facts.reads_propensities:
             shared = {"positions": sweep.positions, "clip": clip}
         for tau, kappa in itertools.product(sweep.tau, sweep.kappa):
-            yield LearnedVector({"tau": tau, "kappa": kappa, **shared}, found.token_ids, found.delta(tau, kappa))
+            yield LearnedVector(
+                {"tau": tau, "kappa": kappa, **shared}, found.token_ids, found.delta(tau, kappa)
+            )
 
 
 IPS_OF_TOKENS = Smoothed(EstimatorFacts(("alpha",), "ips", reads_propensities=True), IPS)
-SNIPS_OF_TOKENS = _Shrunk(EstimatorFacts(("kappa",), "snips", SNIPS_CLIP, reads_propensities=True), SNIPS)
+SNIPS_OF_TOKENS = _Shrunk(
+    EstimatorFacts(("kappa",), "snips", SNIPS_CLIP, reads_propensities=True), SNIPS
+)
 RATIO_OF_TOKENS = _Shrunk(EstimatorFacts(("kappa",), "ratio"), Ratio)

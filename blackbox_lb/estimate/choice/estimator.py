@@ -135,7 +135,11 @@ class EstimatorInput:
         )
         if self.whole is not None:
             return self.whole.statistics(recipe)
-        return Statistics.gather(drawn.blocks(BLOCK_POSITIONS), recipe) if drawn.keys else Statistics.zero()
+        return (
+            Statistics.gather(drawn.blocks(BLOCK_POSITIONS), recipe)
+            if drawn.keys
+            else Statistics.zero()
+        )
 
 
 class Estimator(Protocol):

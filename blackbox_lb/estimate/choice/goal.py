@@ -34,7 +34,9 @@ def rungs(candidates: int, samples: int) -> tuple[Rung, ...]:
     than halvings there are fewer rungs, and each drops more. InputError: no candidate, or no sample.
     """
     if candidates < 1 or samples < 1:
-        raise InputError(f"{candidates} candidates with {samples} samples a prompt: there must be at least one of each")
+        raise InputError(
+            f"{candidates} candidates with {samples} samples a prompt: there must be at least one of each"
+        )
     if candidates == 1:
         return (Rung(1, samples),)
     budget, count = candidates * samples, min(math.ceil(math.log2(candidates)), samples)
@@ -68,7 +70,9 @@ class Goal:
     def __post_init__(self) -> None:
         """Raise InputError: an unknown objective, or a price that is not above 0."""
         if self.objective not in get_args(Objective):
-            raise InputError(f"objective {self.objective!r} is unknown; choose {', '.join(get_args(Objective))}")
+            raise InputError(
+                f"objective {self.objective!r} is unknown; choose {', '.join(get_args(Objective))}"
+            )
         if self.objective == "reward-kl":
             positive("tau", self.tau)
 
@@ -79,7 +83,10 @@ class Goal:
         gain = outcome.reward.minus(base.reward)
         if self.objective == "reward":
             return gain
-        return gain.minus(ByPrompt(np.full(gain.parts.shape, np.nan)) if outcome.kl is None else outcome.kl, self.tau)
+        return gain.minus(
+            ByPrompt(np.full(gain.parts.shape, np.nan)) if outcome.kl is None else outcome.kl,
+            self.tau,
+        )
 
     def keeps(self, base: Outcome, outcome: Outcome) -> bool:
         """Whether the constraint holds: for pareto, no more accuracy lost than noise explains; else always."""

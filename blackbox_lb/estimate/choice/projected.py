@@ -6,7 +6,13 @@ from functools import partial
 
 import numpy as np
 
-from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, EstimatorSettings, LearnedVector, Refit
+from blackbox_lb.estimate.choice.estimator import (
+    EstimatorFacts,
+    EstimatorInput,
+    EstimatorSettings,
+    LearnedVector,
+    Refit,
+)
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -25,7 +31,9 @@ class _Projection:
         """At each tau, the largest l2 first."""
         start, drawn, table = None, data.drawn, data.positions
         if drawn.given.any():  # spellings have their base-model weights until a fit renews them
-            drawn = replace(drawn, shares=posterior_shares(drawn, table, np.zeros(len(table.token_ids)))[0])
+            drawn = replace(
+                drawn, shares=posterior_shares(drawn, table, np.zeros(len(table.token_ids)))[0]
+            )
         for tau in sweep.tau:
             for l2, chosen in _strengths(drawn, table, sweep, tau):
                 make = partial(projection, tau=tau, l2=l2, weights=sweep.weights, next_token=table)
@@ -37,7 +45,15 @@ class _Projection:
                 settings: EstimatorSettings = {"tau": tau, "l2": l2}
                 if sweep.weights != "global":
                     settings["weights"] = sweep.weights
-                refit = Refit(fit, tau, l2, sweep.weights, chosen, partial(_again, make, rollouts, fit), rollouts.shares)
+                refit = Refit(
+                    fit,
+                    tau,
+                    l2,
+                    sweep.weights,
+                    chosen,
+                    partial(_again, make, rollouts, fit),
+                    rollouts.shares,
+                )
                 yield LearnedVector(settings, fit.token_ids, fit.delta, refit)
 
 
@@ -49,9 +65,13 @@ def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids)
     return make(rollouts, start=fit, support=support)
 
 
-def _strengths(rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, tau: float) -> list[tuple[float, L2Choice | None]]:
+def _strengths(
+    rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, tau: float
+) -> list[tuple[float, L2Choice | None]]:
     """Each l2 of the sweep, the largest first, with its choice where it was not given."""
-    found: dict[float, L2Choice | None] = {value: None for value in sweep.l2 if not isinstance(value, str)}
+    found: dict[float, L2Choice | None] = {
+        value: None for value in sweep.l2 if not isinstance(value, str)
+    }
     if "cv" in sweep.l2:
         choice = choose_l2(rollouts, table, tau=tau, weights=sweep.weights)
         found |= {choice.best: choice, choice.l2: choice}

@@ -34,7 +34,9 @@ class Share:
     Built again from the same ``blocks`` it gives the same numbers, so a lost worker can be replaced.
     """
 
-    def __init__(self, blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty) -> None:
+    def __init__(
+        self, blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty
+    ) -> None:
         parts: list[Rollouts] = []
 
         def noted() -> Iterator[Rollouts]:
@@ -84,7 +86,9 @@ class Workers(Protocol):
 class Spread:
     """All positions of all shares in their order, a ``Logged`` given that a token has an id. rollouts: of all shares, joined."""
 
-    def __init__(self, workers: Workers, rollouts: Rollouts, sizes: Sequence[int], tail: Tail) -> None:
+    def __init__(
+        self, workers: Workers, rollouts: Rollouts, sizes: Sequence[int], tail: Tail
+    ) -> None:
         self._workers, self._tail = workers, tail
         self._ends = np.cumsum(sizes)
         self.token_ids: Ids = tail.token_ids
@@ -103,7 +107,9 @@ class Spread:
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
         """(s,) the weighted number of positions at which each token was sampled."""
         weights = weight_vector("position_weights", position_weights, self.n_positions)
-        return np.bincount(self.sampled, weights=weights, minlength=len(self.token_ids)).astype(np.float64)
+        return np.bincount(self.sampled, weights=weights, minlength=len(self.token_ids)).astype(
+            np.float64
+        )
 
     def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
         """``sum_m w_m log_normaliser_m`` and its gradient: one request to each share."""
@@ -112,14 +118,20 @@ class Spread:
         sums = Sums.of(found, len(self.token_ids))
         return sums.value, sums.gradient(values, self._tail.unigram)
 
-    def expected(self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None) -> Vector:
+    def expected(
+        self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None
+    ) -> Vector:
         """(s,) ``sum_m w_m pi_delta(y | m)``."""
-        return self.potential(delta, weight_vector("position_weights", position_weights, self.n_positions))[1]
+        return self.potential(
+            delta, weight_vector("position_weights", position_weights, self.n_positions)
+        )[1]
 
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
         """(m,) sent by the shares: eight bytes a position."""
         values = np.asarray(delta, dtype=np.float64)
-        found: list[Vector] = self._workers.call("log_normaliser", (self._tail, values), [()] * len(self._ends))
+        found: list[Vector] = self._workers.call(
+            "log_normaliser", (self._tail, values), [()] * len(self._ends)
+        )
         return np.concatenate(found)
 
     def _cut(self, weights: Vector) -> list[tuple[Vector]]:
@@ -138,7 +150,12 @@ class Whole:
     statistics: Callable[[Recipe], Statistics]
 
     @classmethod
-    def of(cls, workers: Workers, rollouts: Sequence[Rollouts | None], unlisted: Sequence[Unlisted | None]) -> Whole:
+    def of(
+        cls,
+        workers: Workers,
+        rollouts: Sequence[Rollouts | None],
+        unlisted: Sequence[Unlisted | None],
+    ) -> Whole:
         """Join the data of every share, in order. Raises InputError: none has a position."""
         counted = [each for each in unlisted if each is not None]
         if not counted:

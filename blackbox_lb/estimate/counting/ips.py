@@ -40,7 +40,9 @@ class IPS:
         ``1/N sum_n exp(r_n / tau)``, which keeps its meaning when rewards or tau change scale.
         """
         values, log_scale = self.scaled(tau)
-        with np.errstate(divide="ignore"):  # a token seen only in completions of weight 0 has Zhat = 0 and delta = 0
+        with np.errstate(
+            divide="ignore"
+        ):  # a token seen only in completions of weight 0 has Zhat = 0 and delta = 0
             ratio = np.log(values) + log_scale - self._log_alpha(tau, alpha, relative)
         return np.logaddexp(0.0, ratio)
 

@@ -24,7 +24,9 @@ class Shrunk:
     token_ids: Ids
     evidence: Vector
 
-    def __init__(self, statistics: Statistics, sums: Vector, totals: Vector, evidence: Vector) -> None:
+    def __init__(
+        self, statistics: Statistics, sums: Vector, totals: Vector, evidence: Vector
+    ) -> None:
         """sums: (s, j) ``sum_n v_n u_n(y)``, totals: (s,) ``sum_n u_n(y)``, both up to one factor for each token."""
         self.token_ids = statistics.token_ids
         self.evidence = evidence

@@ -88,7 +88,9 @@ class Statistics:
         return cls()
 
     @classmethod
-    def gather(cls, blocks: Iterable[Rollouts], recipe: Recipe, *, threads: int | None = None) -> Statistics:
+    def gather(
+        cls, blocks: Iterable[Rollouts], recipe: Recipe, *, threads: int | None = None
+    ) -> Statistics:
         """Statistics of all ``blocks``, each processed by one of ``threads`` (None: one a core).
 
         Few blocks are held at a time. No rollout may be in two of them. Raises InputError: a NaN, positive or missing (-inf, -9999)
@@ -105,13 +107,22 @@ class Statistics:
             drop=recipe.unobserved == "drop",
             clip=np.inf if recipe.clip is None else recipe.clip,
         )
-        weights, lengths, n = recipe.weights(block), block.lengths.astype(np.float64), len(block.keys)
+        weights, lengths, n = (
+            recipe.weights(block),
+            block.lengths.astype(np.float64),
+            len(block.keys),
+        )
         if not n:
             return cls.zero()
 
         def sums(values: Vector, factors: Vector) -> Vector:
             """(v, j) ``sum_c values[c] factors[rows[c], j]`` over the cells of each token."""
-            return np.asarray(sparse.csr_array((values, cells.rows, cells.starts), shape=(len(cells.starts) - 1, n)) @ factors)
+            return np.asarray(
+                sparse.csr_array(
+                    (values, cells.rows, cells.starts), shape=(len(cells.starts) - 1, n)
+                )
+                @ factors
+            )
 
         found = dict[str, Vector]()
         if "ips" in recipe.estimators:
@@ -127,7 +138,8 @@ class Statistics:
             rollouts=n,
             n_empty=int((block.lengths == 0).sum()),
             tokens=len(block.token_ids),
-            observed=len(block.token_ids) - (0 if block.bounded is None else int(block.bounded.sum())),
+            observed=len(block.token_ids)
+            - (0 if block.bounded is None else int(block.bounded.sum())),
             drawn=int(cells.drawn.sum()),
             counts=cells.sampled,
             drawn_tokens=cells.drawn_tokens,
@@ -142,7 +154,11 @@ class Statistics:
         if self.recipe is None or other.recipe is None:
             return other if self.recipe is None else self
         if self.recipe != other.recipe:
-            names = [each.name for each in fields(Recipe) if getattr(self.recipe, each.name) != getattr(other.recipe, each.name)]
+            names = [
+                each.name
+                for each in fields(Recipe)
+                if getattr(self.recipe, each.name) != getattr(other.recipe, each.name)
+            ]
             raise InputError(
                 f"two parts of the statistics have another {', '.join(names)}: use one highest reward, one number of positions, "
                 "one seed, one clip and one rule for bounded positions for all of them, and the same tau and estimators"
@@ -152,7 +168,9 @@ class Statistics:
             raise InputError(
                 f"rollout {min(both)} is in both parts of the statistics, and may be one of many: give each rollout to one part"
             )
-        counted: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in NUMBERS}
+        counted: dict[str, Any] = {
+            name: getattr(self, name) + getattr(other, name) for name in NUMBERS
+        }
         counted |= {name: _padded_sum(getattr(self, name), getattr(other, name)) for name in TOTALS}
         return Statistics(
             recipe=self.recipe,
@@ -180,7 +198,9 @@ class Statistics:
         """The column of ``tau`` in the sums. InputError: there is none, tau is not above 0, or no completion earned a reward."""
         if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
             known = ", ".join(f"{each:g}" for each in self.recipe.tau) if self.recipe else "none"
-            raise InputError(f"these statistics were gathered for tau {known}, and not {tau:g}; gather them again for that")
+            raise InputError(
+                f"these statistics were gathered for tau {known}, and not {tau:g}; gather them again for that"
+            )
         if self.recipe.highest == -np.inf:
             raise InputError(
                 f"no completion earned a reward: all {self.n_used} that hold a token are -inf; collect more rollouts, or use a "
@@ -201,14 +221,18 @@ class Statistics:
     def require(self, estimator: Counted) -> None:
         """Raise InputError if no completion has a token, no token the needed logprob, or the sums were not gathered."""
         if self.n_used == 0:
-            raise InputError(f"{len(self)} rollouts hold no token position; collect completions first")
+            raise InputError(
+                f"{len(self)} rollouts hold no token position; collect completions first"
+            )
         if estimator != "ratio" and not self.observed:
             raise InputError(
                 f"none of the {self.tokens} sampled tokens has a logprob, which inverse propensities are made of; use "
                 f"--estimator ratio, which needs none"
             )
         if self.recipe is None or estimator not in self.recipe.estimators:
-            raise InputError(f"these statistics were not gathered for {estimator}; name it among the estimators of the recipe")
+            raise InputError(
+                f"these statistics were not gathered for {estimator}; name it among the estimators of the recipe"
+            )
 
 
 def _padded_sum(one: Any, other: Any) -> Any:

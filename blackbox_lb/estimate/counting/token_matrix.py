@@ -48,7 +48,13 @@ class Cells:
 
     @classmethod
     def of(
-        cls, rollouts: Rollouts, *, positions: int | None = None, seed: int = 0, drop: bool = False, clip: float = np.inf
+        cls,
+        rollouts: Rollouts,
+        *,
+        positions: int | None = None,
+        seed: int = 0,
+        drop: bool = False,
+        clip: float = np.inf,
     ) -> Cells:
         """The cells of these rollouts; see ``Recipe`` for the settings, ``Statistics.gather`` for the errors."""
         n, rows, ids = len(rollouts.keys), rollouts.rollout_of, _checked(rollouts)
@@ -74,7 +80,10 @@ class Cells:
             starts=np.append(cell_of, len(begins))[positions_from],
             rows=cell_rows,
             begins=begins,
-            inverse=_summed(cell_of, inverse if clip == np.inf else np.minimum(inverse, clip), len(begins)) / share,
+            inverse=_summed(
+                cell_of, inverse if clip == np.inf else np.minimum(inverse, clip), len(begins)
+            )
+            / share,
             drawn=drawn,
             sampled=sampled,
             drawn_tokens=sampled if kept is None else np.bincount(ids[kept], minlength=size),
@@ -83,7 +92,9 @@ class Cells:
 
 def _summed(cell_of: Ids, values: Vector, cells: int) -> Vector:
     # bincount adds in position order within each cell, so a cell never depends on its neighbours.
-    sums: Vector = np.bincount(cell_of, weights=values, minlength=cells).astype(np.float64, copy=False)
+    sums: Vector = np.bincount(cell_of, weights=values, minlength=cells).astype(
+        np.float64, copy=False
+    )
     return sums
 
 

@@ -17,7 +17,9 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 
-Answer: TypeAlias = Literal["fixed", "depends on the prompt", "already right", "not listed", "no skill"]
+Answer: TypeAlias = Literal[
+    "fixed", "depends on the prompt", "already right", "not listed", "no skill"
+]
 
 ENOUGH = 0.95
 """Share of right greedy decisions above which a bias has nothing to correct."""
@@ -95,10 +97,18 @@ class Feasibility:
     @property
     def sentence(self) -> str:
         behind = self.margins[np.isfinite(self.margins) & (self.margins > 0)]
-        margin = f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)" if len(behind) else ""
+        margin = (
+            f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)"
+            if len(behind)
+            else ""
+        )
         found = f"greedy decoding is right on {self.base:.0%} of {len(self.margins)} prompts"
         mends = f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right ones"
-        can = "can: predicted {} right" if self.after is None or not self.after.harms else "can begin {} of the answers right"
+        can = (
+            "can: predicted {} right"
+            if self.after is None or not self.after.harms
+            else "can begin {} of the answers right"
+        )
         rest = "" if self.after is None else self.after.sentence
         told = {
             "fixed": f"a fixed bias {can.format(f'{self.predicted:.0%}')} (standard error {self.error:.0%}), it {mends}{rest}",
@@ -113,7 +123,9 @@ class Feasibility:
         return f"{told}; {found}{margin}"
 
 
-def feasibility(lists: FirstLists, accepted: Sequence[Ids], labels: Ids, right: Bools | None = None) -> Feasibility:
+def feasibility(
+    lists: FirstLists, accepted: Sequence[Ids], labels: Ids, right: Bools | None = None
+) -> Feasibility:
     """Find out whether a bias can correct these decisions.
 
     accepted: (p,) the tokens that begin an accepted answer of each. labels: (p,) the number of each prompt's label, from 0. right:
@@ -126,7 +138,9 @@ def feasibility(lists: FirstLists, accepted: Sequence[Ids], labels: Ids, right: 
         )
     numbers = labels.tolist()
     tokens = [
-        np.concatenate([ids for ids, own in zip(accepted, numbers, strict=True) if own == number] or [NOBODY])
+        np.concatenate(
+            [ids for ids, own in zip(accepted, numbers, strict=True) if own == number] or [NOBODY]
+        )
         for number in range(size)
     ]
     members = np.stack([np.isin(lists.ids, ids) for ids in tokens])
@@ -170,7 +184,10 @@ def _answer(hit: Bools, listed: float, gain: Vector, more: Vector) -> Answer:
 
 def _above(difference: Vector) -> bool:
     """Whether a paired difference is above 0 beyond chance."""
-    return bool(difference.mean() > SURE * difference.std() / np.sqrt(len(difference)) and difference.mean() > 0)
+    return bool(
+        difference.mean() > SURE * difference.std() / np.sqrt(len(difference))
+        and difference.mean() > 0
+    )
 
 
 def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools, Bools]:
@@ -190,7 +207,13 @@ def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools
 
 
 def label_fit(
-    scores: Vector, labels: Ids, other: Vector | None = None, *, weighed: bool = False, l2: float = L2, ftol: float = 2.2e-9
+    scores: Vector,
+    labels: Ids,
+    other: Vector | None = None,
+    *,
+    weighed: bool = False,
+    l2: float = L2,
+    ftol: float = 2.2e-9,
 ) -> tuple[float, Vector]:
     """The maximum-likelihood weight of ``scores`` (p, l), 1 unless ``weighed``, and (l,) offsets in nats: the fit to
     ``softmax(weight * scores + offsets)`` of the right ``labels`` (p,).
@@ -201,7 +224,11 @@ def label_fit(
 
     def loss(x: Vector) -> tuple[float, Vector]:
         weight, offsets = (x[0], x[1:]) if weighed else (1.0, x)
-        logits = weight * scores + offsets if other is None else np.column_stack([weight * scores + offsets, other])
+        logits = (
+            weight * scores + offsets
+            if other is None
+            else np.column_stack([weight * scores + offsets, other])
+        )
         logs = logits - _log_sums(logits)[:, None]
         away = np.exp(logs)
         away[rows, labels] -= 1.0
@@ -211,7 +238,9 @@ def label_fit(
 
     from scipy import optimize  # a quarter of a second, where a command starts
 
-    found = optimize.minimize(loss, np.zeros(size + weighed), jac=True, method="L-BFGS-B", options={"ftol": ftol})
+    found = optimize.minimize(
+        loss, np.zeros(size + weighed), jac=True, method="L-BFGS-B", options={"ftol": ftol}
+    )
     x = np.asarray(found.x, np.float64)
     return (float(x[0]), x[1:]) if weighed else (1.0, x)
 

@@ -75,11 +75,21 @@ class FirstLists:
     def share(self, bias: Mapping[int, float], groups: Sequence[Ids]) -> Vector:
         """(p, g) the probability of each group of tokens under ``bias``, among all groups; NaN where a list holds none of them."""
         tilted = self.tilted(bias)
-        parts = np.stack([np.exp(np.where(np.isin(self.ids, ids), tilted, -np.inf)).sum(axis=1) for ids in groups], 1)
+        parts = np.stack(
+            [
+                np.exp(np.where(np.isin(self.ids, ids), tilted, -np.inf)).sum(axis=1)
+                for ids in groups
+            ],
+            1,
+        )
         whole = parts.sum(axis=1, keepdims=True)
-        return np.asarray(np.divide(parts, whole, out=np.full(parts.shape, np.nan), where=whole > 0))
+        return np.asarray(
+            np.divide(parts, whole, out=np.full(parts.shape, np.nan), where=whole > 0)
+        )
 
 
 def begins_right(tokens: Ids, accepted: Sequence[Ids]) -> Bools:
     """(p,) whether each token is one of those that begin an accepted answer of its prompt."""
-    return np.array([token in wanted for token, wanted in zip(tokens.tolist(), accepted, strict=True)], np.bool_)
+    return np.array(
+        [token in wanted for token, wanted in zip(tokens.tolist(), accepted, strict=True)], np.bool_
+    )

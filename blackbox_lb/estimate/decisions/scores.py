@@ -33,7 +33,11 @@ class DecisionScores:
 
     @classmethod
     def of(
-        cls, names: tuple[str, ...], right: npt.ArrayLike, said: npt.ArrayLike, confidence: npt.ArrayLike | None = None
+        cls,
+        names: tuple[str, ...],
+        right: npt.ArrayLike,
+        said: npt.ArrayLike,
+        confidence: npt.ArrayLike | None = None,
     ) -> DecisionScores:
         """right, said: (n,) numbers of labels, -1 in ``said`` for none. confidence: (n,) in that decision, NaN where unknown.
 
@@ -42,12 +46,18 @@ class DecisionScores:
         truth, told = np.asarray(right, np.int64), np.asarray(said, np.int64)
         size = len(names)
         if truth.shape != told.shape or truth.ndim != 1:
-            raise InputError(f"{truth.shape} labels and {told.shape} decisions; there must be one decision a label")
-        if truth.size and not (truth.min() >= 0 and truth.max() < size and told.min() >= -1 and told.max() < size):
+            raise InputError(
+                f"{truth.shape} labels and {told.shape} decisions; there must be one decision a label"
+            )
+        if truth.size and not (
+            truth.min() >= 0 and truth.max() < size and told.min() >= -1 and told.max() < size
+        ):
             raise InputError(f"a label is none of the {size} that were named")
         table = np.zeros((size, size + 1), np.int64)
         np.add.at(table, (truth, np.where(told < 0, size, told)), 1)
-        error = None if confidence is None else expected_calibration_error(confidence, truth == told)
+        error = (
+            None if confidence is None else expected_calibration_error(confidence, truth == told)
+        )
         return cls(names, table, error)
 
     @property
@@ -74,7 +84,9 @@ class DecisionScores:
     def f1(self) -> Vector:
         """(l,) the harmonic mean of precision and recall; 0 for a label that was never right, NaN where none has it."""
         hits, there = np.diagonal(self.confusion), self.confusion.sum(axis=1)
-        return np.where(there > 0, _shares(2 * hits, there + self.confusion[:, :-1].sum(axis=0)), np.nan)
+        return np.where(
+            there > 0, _shares(2 * hits, there + self.confusion[:, :-1].sum(axis=0)), np.nan
+        )
 
     @property
     def macro_f1(self) -> float:
@@ -84,14 +96,27 @@ class DecisionScores:
 
     def as_json(self) -> dict[str, Any]:
         """The scores for JSON; null where not known."""
-        rows = zip(self.names, self.precision, self.recall, self.f1, self.confusion.sum(axis=1).tolist(), strict=True)
+        rows = zip(
+            self.names,
+            self.precision,
+            self.recall,
+            self.f1,
+            self.confusion.sum(axis=1).tolist(),
+            strict=True,
+        )
         return {
             "accuracy": _known(self.accuracy),
             "macro_f1": _known(self.macro_f1),
             "no_label": _known(self.no_label),
             "calibration_error": self.calibration_error,
             "labels": [
-                {"label": name, "precision": _known(p), "recall": _known(r), "f1": _known(f), "count": count}
+                {
+                    "label": name,
+                    "precision": _known(p),
+                    "recall": _known(r),
+                    "f1": _known(f),
+                    "count": count,
+                }
                 for name, p, r, f, count in rows
             ],
             "confusion": self.confusion.tolist(),

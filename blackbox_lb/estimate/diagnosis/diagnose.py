@@ -9,7 +9,13 @@ from blackbox_lb.estimate.diagnosis import findings
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
-from blackbox_lb.estimate.inputs.thresholds import CONFIDENCE, LEAST_PROMPTS, POWER, SMALL_GAIN, Word
+from blackbox_lb.estimate.inputs.thresholds import (
+    CONFIDENCE,
+    LEAST_PROMPTS,
+    POWER,
+    SMALL_GAIN,
+    Word,
+)
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailCoverage, Touched
 
 MANY_TIMES = 100.0
@@ -76,20 +82,40 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     ]
     if found[0].word == "FAIL":
         moot = "says nothing while the reward does not vary"
-        found = [replace(each, word="NOT CHECKED", sentence=moot, remedy="") if each.code in MOOT else each for each in found]
+        found = [
+            replace(each, word="NOT CHECKED", sentence=moot, remedy="")
+            if each.code in MOOT
+            else each
+            for each in found
+        ]
     ranks: dict[Word, int] = {"FAIL": 1, "INCONCLUSIVE": 2, "NOT CHECKED": 3, "PASS": 4}
     helped = next((each for each in found if each.code == "test" and each.word == "PASS"), None)
     scarce = ("samples", "INCONCLUSIVE")  # which makes the others inconclusive
-    return tuple(sorted(found, key=lambda each: (0 if each is helped else ranks[each.word], (each.code, each.word) != scarce)))
+    return tuple(
+        sorted(
+            found,
+            key=lambda each: (
+                0 if each is helped else ranks[each.word],
+                (each.code, each.word) != scarce,
+            ),
+        )
+    )
 
 
 def _test(facts: Facts) -> Finding:
     seen = facts.effect
     if seen is None:
-        return findings.unchecked("test", "whether the bias helps", "judge it on fresh completions of unseen prompts")
+        return findings.unchecked(
+            "test", "whether the bias helps", "judge it on fresh completions of unseen prompts"
+        )
     numbers = (seen.difference, seen.low, seen.high)
     if not all(map(math.isfinite, numbers)):
-        return Finding("test", "FAIL", f"the difference {seen.difference} has no interval", "judge the bias on more test prompts")
+        return Finding(
+            "test",
+            "FAIL",
+            f"the difference {seen.difference} has no interval",
+            "judge the bias on more test prompts",
+        )
     sentence = f"at {seen.setting} the reward changed by {seen.difference:+.3g} (95 % interval {seen.low:+.3g} to {seen.high:+.3g})"
     if not seen.proven and not seen.low <= 0 <= seen.high:
         return Finding(
@@ -101,7 +127,12 @@ def _test(facts: Facts) -> Finding:
     if seen.low > 0:
         return Finding("test", "PASS", f"it helped: {sentence}")
     if seen.high < 0:
-        return Finding("test", "FAIL", f"it hurt: {sentence}", "do not deploy this bias; read the reasons below")
+        return Finding(
+            "test",
+            "FAIL",
+            f"it hurt: {sentence}",
+            "do not deploy this bias; read the reasons below",
+        )
     return _unresolved(facts, seen, sentence)
 
 
@@ -117,14 +148,25 @@ def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
     sentence = f"the test does not show whether it helps: {sentence}"
     several = f"{max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more would show it, or that it is small"
     if seen.low == seen.high:
-        return Finding("test", "INCONCLUSIVE", f"{sentence}: all {seen.prompts} prompts agree", several)
+        return Finding(
+            "test", "INCONCLUSIVE", f"{sentence}: all {seen.prompts} prompts agree", several
+        )
     half = (seen.high - seen.low) / 2
     reach = float(special.ndtri((1 + CONFIDENCE) / 2))
-    times = ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2 if seen.difference else math.inf
+    times = (
+        ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2
+        if seen.difference
+        else math.inf
+    )
     if times > MANY_TIMES:
         return Finding(
-            "test", "INCONCLUSIVE", f"{sentence}; the difference is far smaller than what {seen.prompts} prompts can show", several
+            "test",
+            "INCONCLUSIVE",
+            f"{sentence}; the difference is far smaller than what {seen.prompts} prompts can show",
+            several,
         )
     prompts, completions = math.ceil(seen.prompts * times), math.ceil(seen.completions * times)
-    remedy = f"judge it on about {prompts:,} test prompts ({completions:,} completions of each policy)"
+    remedy = (
+        f"judge it on about {prompts:,} test prompts ({completions:,} completions of each policy)"
+    )
     return Finding("test", "INCONCLUSIVE", sentence, remedy)

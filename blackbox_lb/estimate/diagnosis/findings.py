@@ -49,10 +49,15 @@ def reward(room: Headroom | None) -> Finding:
     if room is None:
         return unchecked("reward", "whether the reward varies", SAMPLE_TWICE)
     if room.decision == "unknown":
-        return Finding("reward", "INCONCLUSIVE", room.sentence, "collect completions of more training prompts")
+        return Finding(
+            "reward", "INCONCLUSIVE", room.sentence, "collect completions of more training prompts"
+        )
     if room.varying == 0 or room.ceiling <= NEGLIGIBLE_GAIN * room.spread:
         return Finding(
-            "reward", "FAIL", room.sentence, "use another reward, or prompts that the model gets right at times and wrong at others"
+            "reward",
+            "FAIL",
+            room.sentence,
+            "use another reward, or prompts that the model gets right at times and wrong at others",
         )
     return Finding("reward", "PASS", room.sentence)
 
@@ -64,7 +69,12 @@ def saturated(room: Headroom | None) -> Finding:
     sentence = f"the base earns {room.mean:.3g}, the best completion seen of a prompt {room.mean + room.ceiling:.3g}"
     if room.decision in ("nothing", "little") and 0 < room.ceiling <= SMALL_GAIN * room.spread:
         remedy = "use harder prompts or another reward"
-        return Finding("saturated", "FAIL", f"{sentence}: the prompt already achieves what a bias could", remedy)
+        return Finding(
+            "saturated",
+            "FAIL",
+            f"{sentence}: the prompt already achieves what a bias could",
+            remedy,
+        )
     return Finding("saturated", "INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence)
 
 
@@ -77,14 +87,20 @@ def tau(room: Headroom | None) -> Finding:
         # The gain is near Cov(r, v) / tau while it is small: aim at twice a small effect, or at the ceiling.
         lower = room.tau * room.gain / min(2 * SMALL_GAIN * room.spread, room.ceiling)
         remedy = f"lower tau, to about {lower:.2g}" if room.gain > 0 else "lower tau"
-        return Finding("tau", "FAIL", f"{sentence}: tau holds the policy too close to the base", remedy)
+        return Finding(
+            "tau", "FAIL", f"{sentence}: tau holds the policy too close to the base", remedy
+        )
     return Finding("tau", "INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence)
 
 
 def censoring(kept: Censoring | None, estimator: str, top_logprobs: int | None) -> Finding:
     """Whether sampled tokens came without a probability that the estimator needs."""
     if kept is None:
-        return unchecked("censoring", "the share of sampled tokens without a logprob", "measure it on the training rollouts")
+        return unchecked(
+            "censoring",
+            "the share of sampled tokens without a logprob",
+            "measure it on the training rollouts",
+        )
     share = kept.bounded / kept.positions
     sentence = f"{kept.bounded:,} of {kept.positions:,} sampled tokens ({share:.1%}) have only a bound for their logprob"
     if not table.estimator(estimator).facts.reads_propensities:
@@ -103,15 +119,24 @@ def censoring(kept: Censoring | None, estimator: str, top_logprobs: int | None) 
 def tail(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) -> Finding:
     """Whether the lists hold enough of the probability for an estimator that reads them."""
     if seen is None:
-        return unchecked("tail", "the probability outside the lists", "measure it on the training rollouts")
+        return unchecked(
+            "tail", "the probability outside the lists", "measure it on the training rollouts"
+        )
     sentence = f"{seen.tail_mass:.1%} of the probability is outside the lists, {seen.unattributed:.1%} without any token to go to"
     if not table.estimator(estimator).facts.reads_lists:
         return Finding("tail", "PASS", f"{sentence}, which {estimator} does not read")
     order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
-    word = min(TAIL_MASS.judge(seen.tail_mass), UNATTRIBUTED.judge(seen.unattributed), key=order.index)
+    word = min(
+        TAIL_MASS.judge(seen.tail_mass), UNATTRIBUTED.judge(seen.unattributed), key=order.index
+    )
     if word == "PASS":
         return Finding("tail", word, sentence)
-    return Finding("tail", word, f"{sentence}: the normaliser of the fit is mostly a guess there", _wider(top_logprobs))
+    return Finding(
+        "tail",
+        word,
+        f"{sentence}: the normaliser of the fit is mostly a guess there",
+        _wider(top_logprobs),
+    )
 
 
 def _wider(top_logprobs: int | None) -> str:
@@ -123,7 +148,9 @@ def samples(seen: Precision | None) -> Finding:
     """Whether the rollouts are enough, and how many would be."""
     if seen is None:
         return unchecked(
-            "samples", "whether the rollouts are enough", "learn with --estimator projection, which has standard errors"
+            "samples",
+            "whether the rollouts are enough",
+            "learn with --estimator projection, which has standard errors",
         )
     sentence = (
         f"the bias of {seen.prompts} prompts x {seen.completions / seen.prompts:.3g} completions has a reliability of "
@@ -145,14 +172,24 @@ def samples(seen: Precision | None) -> Finding:
 def weights(size: float | None) -> Finding:
     """Whether enough completions carry the weight."""
     if size is None:
-        return unchecked("weights", "how many completions carry the weight", "compute the effective sample size of the weights")
+        return unchecked(
+            "weights",
+            "how many completions carry the weight",
+            "compute the effective sample size of the weights",
+        )
     sentence = (
-        f"the reward weights count as {size:.0f} equal completions" if math.isfinite(size) else f"the effective sample is {size}"
+        f"the reward weights count as {size:.0f} equal completions"
+        if math.isfinite(size)
+        else f"the effective sample is {size}"
     )
     word = EFFECTIVE_SAMPLE.judge(size)
     if word == "PASS":
         return Finding("weights", word, sentence)
-    more = f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts" if 0 < size < math.inf else "collect more rollouts"
+    more = (
+        f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts"
+        if 0 < size < math.inf
+        else "collect more rollouts"
+    )
     return Finding("weights", word, sentence, f"{more}, or raise tau so that more of them count")
 
 
@@ -178,10 +215,19 @@ def already(seen: Precision | None) -> Finding:
 def touched(seen: Touched | None) -> Finding:
     """Whether the bias acts on tokens that occur."""
     if seen is None:
-        return unchecked("touched", "how much of the probability the bias touches", "measure it on the training rollouts")
+        return unchecked(
+            "touched",
+            "how much of the probability the bias touches",
+            "measure it on the training rollouts",
+        )
     sentence = (
         f"{seen.entries} biased tokens hold {seen.base:.1%} of the probability without the bias and {seen.biased:.1%} with it, "
         f"{seen.per_completion:.2g} tokens of a completion"
     )
     word = TOUCHED.judge(seen.per_completion)
-    return Finding("touched", word, sentence, "" if word == "PASS" else "send more entries, or check why common tokens have none")
+    return Finding(
+        "touched",
+        word,
+        sentence,
+        "" if word == "PASS" else "send more entries, or check why common tokens have none",
+    )

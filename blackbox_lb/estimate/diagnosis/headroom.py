@@ -10,7 +10,13 @@ from scipy import special
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Vector, positive
-from blackbox_lb.estimate.inputs.thresholds import CONFIDENCE, LEAST_PROMPTS, NEGLIGIBLE_GAIN, SMALL_GAIN, Word
+from blackbox_lb.estimate.inputs.thresholds import (
+    CONFIDENCE,
+    LEAST_PROMPTS,
+    NEGLIGIBLE_GAIN,
+    SMALL_GAIN,
+    Word,
+)
 from blackbox_lb.estimate.reweighting.weight_diagnostics import reward_variance
 
 Decision: TypeAlias = Literal["nothing", "little", "enough", "unknown"]
@@ -92,7 +98,9 @@ _MEANING: dict[Decision, str] = {
 }
 
 
-def headroom(rewards: npt.ArrayLike, prompts: npt.ArrayLike, values: npt.ArrayLike, *, tau: float) -> Headroom:
+def headroom(
+    rewards: npt.ArrayLike, prompts: npt.ArrayLike, values: npt.ArrayLike, *, tau: float
+) -> Headroom:
     """Headroom from completions that the base model drew at temperature 1.
 
     rewards: (n,) nats, -inf allowed, of the tilt ``exp(r / tau)``. prompts: (n,) the prompt of each.
@@ -107,7 +115,9 @@ def headroom(rewards: npt.ArrayLike, prompts: npt.ArrayLike, values: npt.ArrayLi
     positive("tau", tau)
     v0, v0_error = reward_variance(v, prompts)  # refuses unusable shapes, values and prompts
     if r.shape != v.shape or np.isnan(r).any() or (r == np.inf).any():
-        raise InputError(f"rewards must have shape {v.shape} and be finite or -inf; check the reward function")
+        raise InputError(
+            f"rewards must have shape {v.shape} and be finite or -inf; check the reward function"
+        )
     _, where, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)
     order = np.argsort(where, kind="stable")
     parts = [rows for rows in np.split(order, np.cumsum(sizes)[:-1]) if len(rows) > 1]

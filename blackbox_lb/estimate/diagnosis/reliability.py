@@ -34,7 +34,9 @@ class Precision:
         """The precision of a fit to ``rollouts`` with these standard errors."""
         tokens = len(rollouts.token_ids) / len(rollouts.keys)
         prompts = len(np.unique(rollouts.prompts))
-        return cls(tokens / 2 * errors.signal, tokens / 2 * errors.noise, prompts, len(rollouts.keys))
+        return cls(
+            tokens / 2 * errors.signal, tokens / 2 * errors.noise, prompts, len(rollouts.keys)
+        )
 
     @property
     def reliability(self) -> float:

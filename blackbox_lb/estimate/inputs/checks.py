@@ -32,7 +32,9 @@ def vector(name: str, values: npt.ArrayLike, size: int) -> Vector:
     if array.shape != (size,):
         raise InputError(f"{name} has shape {array.shape}; it must be ({size},)")
     if not np.isfinite(array).all():
-        raise InputError(f"{name} holds {array[~np.isfinite(array)][0]}; every value must be finite")
+        raise InputError(
+            f"{name} holds {array[~np.isfinite(array)][0]}; every value must be finite"
+        )
     return array
 
 
@@ -46,7 +48,9 @@ def weight_vector(name: str, values: npt.ArrayLike | None, size: int) -> Vector:
     return array
 
 
-def clean_logprobs(name: str, logprobs: npt.NDArray[np.float32], rollouts: Rollouts, rows: Ids) -> Vector:
+def clean_logprobs(
+    name: str, logprobs: npt.NDArray[np.float32], rollouts: Rollouts, rows: Ids
+) -> Vector:
     """Logprobs as float64 with rounding above 0 clamped; NaN and positive values are refused by rollout key.
 
     logprobs: any shape in nats. rows: the rollout of each value, the same shape.

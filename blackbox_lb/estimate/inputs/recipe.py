@@ -38,13 +38,19 @@ class Recipe:
         for tau in self.tau:
             positive("tau", tau)
         if self.positions is not None and self.positions < 1:
-            raise InputError(f"positions is {self.positions}; draw at least 1 of each completion, or None for all")
+            raise InputError(
+                f"positions is {self.positions}; draw at least 1 of each completion, or None for all"
+            )
         if self.unobserved not in get_args(Unobserved):
             raise InputError(f"unobserved {self.unobserved!r} is unknown; choose 'bound' or 'drop'")
         if self.clip is not None and not 1 <= self.clip < np.inf:
-            raise InputError(f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or None for no limit")
+            raise InputError(
+                f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or None for no limit"
+            )
         if np.isnan(self.highest) or self.highest == np.inf:
-            raise InputError(f"highest is {self.highest}; give the largest reward of all rollouts, or -inf where none is")
+            raise InputError(
+                f"highest is {self.highest}; give the largest reward of all rollouts, or -inf where none is"
+            )
 
     def weights(self, rollouts: Rollouts) -> Vector:
         """(n, j) ``exp((r - highest) / tau)``, 0 for completions without a position. InputError: a reward above ``highest``."""

@@ -48,12 +48,16 @@ class Rollouts:
         if len(set(self.keys)) != n:
             raise InputError("rollout keys repeat; each rollout may be counted once")
         if self.prompts.shape != (n,) or self.rewards.shape != (n,) or self.lengths.shape != (n,):
-            raise InputError(f"prompts, rewards and lengths must have shape ({n},), one value a rollout")
+            raise InputError(
+                f"prompts, rewards and lengths must have shape ({n},), one value a rollout"
+            )
         if self.token_ids.shape != (m,) or self.logprobs.shape != (m,):
             raise InputError(f"token_ids and logprobs must have shape ({m},), the sum of lengths")
         if self.top_ids.shape != self.top_logprobs.shape or self.top_ids.shape[:1] != (m,):
             raise InputError(f"top_ids and top_logprobs must have one shape ({m}, k)")
-        if self.bounded is not None and (self.bounded.shape != (m,) or self.bounded.dtype != np.bool_):
+        if self.bounded is not None and (
+            self.bounded.shape != (m,) or self.bounded.dtype != np.bool_
+        ):
             raise InputError(f"bounded must be {m} booleans, one a token position")
         if self.shares is not None and (self.shares.shape != (n,) or (self.shares < 0).any()):
             raise InputError(f"shares must be {n} numbers from 0, NaN for a drawn completion")
@@ -71,7 +75,9 @@ class Rollouts:
     @property
     def is_bounded(self) -> npt.NDArray[np.bool_]:
         """(m,) whether only an upper bound of the sampled token's logprob is known."""
-        return np.zeros(len(self.token_ids), dtype=np.bool_) if self.bounded is None else self.bounded
+        return (
+            np.zeros(len(self.token_ids), dtype=np.bool_) if self.bounded is None else self.bounded
+        )
 
     @property
     def _shares(self) -> npt.NDArray[np.float64]:
@@ -95,7 +101,11 @@ class Rollouts:
     def _part(self, keys: Sequence[str], rows: Any, at: Any) -> Self:
         """The rollouts ``rows`` with the positions ``at``; slices of them are views."""
         places = dict.fromkeys(PER_ROLLOUT, rows) | dict.fromkeys(PER_POSITION, at)
-        columns = {name: column[place] for name, place in places.items() if (column := getattr(self, name)) is not None}
+        columns = {
+            name: column[place]
+            for name, place in places.items()
+            if (column := getattr(self, name)) is not None
+        }
         return replace(self, keys=tuple(keys), **columns)
 
     def at(self, positions: npt.NDArray[np.bool_]) -> Self:
@@ -139,7 +149,9 @@ class Rollouts:
             token_ids=np.concatenate([part.token_ids for part in parts]),
             logprobs=np.concatenate([part.logprobs for part in parts]),
             top_ids=np.concatenate([padded(part.top_ids, width, NO_TOKEN) for part in parts]),
-            top_logprobs=np.concatenate([padded(part.top_logprobs, width, -np.inf) for part in parts]),
+            top_logprobs=np.concatenate(
+                [padded(part.top_logprobs, width, -np.inf) for part in parts]
+            ),
             bounded=np.concatenate([part.is_bounded for part in parts]),
             shares=np.concatenate([part._shares for part in parts]) if shared else None,
         )

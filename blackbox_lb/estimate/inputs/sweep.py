@@ -46,4 +46,6 @@ class Sweep:
                 if value != "cv":
                     positive(name, value)
         if self.clip is not None and not 1 <= self.clip < math.inf:
-            raise InputError(f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or None for any")
+            raise InputError(
+                f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or None for any"
+            )

@@ -22,7 +22,9 @@ class Threshold:
     because: str
     rising: bool = True
 
-    def judge(self, value: float | None, low: float | None = None, high: float | None = None) -> Word:
+    def judge(
+        self, value: float | None, low: float | None = None, high: float | None = None
+    ) -> Word:
         """The word for ``value``; with an interval ``low`` to ``high`` (either may be infinite) a word that holds for all of it.
 
         None is NOT CHECKED, a value that is not finite or a NaN bound FAIL.

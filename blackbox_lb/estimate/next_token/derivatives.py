@@ -16,7 +16,9 @@ from blackbox_lb.estimate.next_token.potential import Sums, tilted
 from blackbox_lb.estimate.next_token.sparse_table import Part, Table, with_values
 
 
-def hessian(next_token: NextToken, delta: Vector, weights: Vector) -> tuple[Vector, Callable[[Vector], Vector]]:
+def hessian(
+    next_token: NextToken, delta: Vector, weights: Vector
+) -> tuple[Vector, Callable[[Vector], Vector]]:
     """(s,) ``expected`` at ``delta``, and a function from a direction v (s,) to its change along v, ``sum_m w_m Cov_m(y, v)`` (s,).
 
     weights: (m,). Each call costs about as much as a ``potential``.
@@ -27,13 +29,17 @@ def hessian(next_token: NextToken, delta: Vector, weights: Vector) -> tuple[Vect
 
     def first(part: Part) -> Sums:
         with part.wide() as table:
-            q = weights[part.where] / next_token.total_at(part, next_token.mean_at(part, table, tilt), shift)
+            q = weights[part.where] / next_token.total_at(
+                part, next_token.mean_at(part, table, tilt), shift
+            )
             up = np.asarray(table.T @ part.summed(next_token.times_scale(part, q)))
         once[part.where] = np.divide(q * q, weights[part.where], out=np.zeros_like(q), where=q > 0)
         return Sums(0.0, up, dot(next_token.spread[part.where], q))
 
     found = Sums.of(in_order(first, counting), next_token.lists.width)
-    usage = replace(found, listed=next_token.on_support(found.listed)).gradient(delta, next_token.unigram)
+    usage = replace(found, listed=next_token.on_support(found.listed)).gradient(
+        delta, next_token.unigram
+    )
 
     def along(direction: Vector) -> Vector:
         values = tilt * direction
@@ -51,7 +57,9 @@ def hessian(next_token: NextToken, delta: Vector, weights: Vector) -> tuple[Vect
     return usage, along
 
 
-def expected_by(next_token: NextToken, delta: Vector, weights: Vector, group: Ids, groups: int) -> tuple[Vector, Vector]:
+def expected_by(
+    next_token: NextToken, delta: Vector, weights: Vector, group: Ids, groups: int
+) -> tuple[Vector, Vector]:
     """(g, s) ``expected`` of the positions of each of ``groups``, and (g, s) ``sum_m w_m pi_delta(y | m)^2``; group: (m,)."""
     tilt, shift = tilted(delta, len(next_token.token_ids))
     width, unigram = next_token.lists.width, next_token.unigram
@@ -62,7 +70,9 @@ def expected_by(next_token: NextToken, delta: Vector, weights: Vector, group: Id
         own, w, spread = group[part.where], weights[part.where], next_token.spread[part.where]
         with part.wide() as table:
             once = 1 / next_token.total_at(part, next_token.mean_at(part, table, tilt), shift)
-            rows, lengths = (table, np.diff(table.indptr)) if part.rows is None else _rows(table, part.rows)
+            rows, lengths = (
+                (table, np.diff(table.indptr)) if part.rows is None else _rows(table, part.rows)
+            )
             at = np.repeat(own * np.int64(width), lengths) + rows.indices
             masses = rows.data * np.repeat(next_token.times_scale(part, once), lengths)
         first = masses * np.repeat(w, lengths)
@@ -70,13 +80,19 @@ def expected_by(next_token: NextToken, delta: Vector, weights: Vector, group: Id
         tail = [np.bincount(own, w * (once * spread) ** power, groups) for power in (1, 2)]
         return at, first, second, np.array(tail, dtype=np.float64)
 
-    for at, first, second, tail in in_order(one, [part for part in next_token.lists.parts if weights[part.where].any()]):
+    for at, first, second, tail in in_order(
+        one, [part for part in next_token.lists.parts if weights[part.where].any()]
+    ):
         np.add.at(listed[0], at, first)
         np.add.at(listed[1], at, second)
         tails += tail
     found = []
     for power, rows, tail in zip((1, 2), listed.reshape(2, groups, width), tails, strict=True):
-        out = rows if next_token.columns is None else np.stack([next_token.on_support(row) for row in rows])
+        out = (
+            rows
+            if next_token.columns is None
+            else np.stack([next_token.on_support(row) for row in rows])
+        )
         for row, share in zip(out, tail.tolist(), strict=True):
             row += share * unigram**power
             row *= tilt**power
@@ -96,7 +112,9 @@ def squares(next_token: NextToken, weights: Vector) -> tuple[Vector, Vector]:
         once = next_token.times_scale(part, weights[part.where])
         with part.wide() as table:
             cross = np.asarray(table.T @ part.summed(once * next_token.spread[part.where]))
-            twice = with_values(table, table.data**2).T @ part.summed(next_token.times_scale(part, once))
+            twice = with_values(table, table.data**2).T @ part.summed(
+                next_token.times_scale(part, once)
+            )
         return np.asarray(twice), cross
 
     both = np.zeros((2, next_token.lists.width))

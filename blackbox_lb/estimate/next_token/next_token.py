@@ -17,7 +17,15 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, vector, weigh
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.parallel import cores, dot, in_order, tally
 from blackbox_lb.estimate.next_token.potential import SPREAD, Sums, aligned, tilted
-from blackbox_lb.estimate.next_token.sparse_table import NO_COLUMN, Allocate, Part, SparseTable, Table, TokenMasses, empty
+from blackbox_lb.estimate.next_token.sparse_table import (
+    NO_COLUMN,
+    Allocate,
+    Part,
+    SparseTable,
+    Table,
+    TokenMasses,
+    empty,
+)
 from blackbox_lb.estimate.next_token.tails import (
     EXACT,
     ROUNDING,
@@ -78,7 +86,12 @@ class NextToken:
 
     @classmethod
     def of(
-        cls, rollouts: Rollouts, *, vocab_size: int | None = None, tail: NextToken | None = None, extra_ids: npt.ArrayLike = ()
+        cls,
+        rollouts: Rollouts,
+        *,
+        vocab_size: int | None = None,
+        tail: NextToken | None = None,
+        extra_ids: npt.ArrayLike = (),
     ) -> NextToken:
         """From the logged lists of one set of rollouts, in memory; see ``gather``."""
         return cls.gather([rollouts], vocab_size=vocab_size, tail=tail, extra_ids=extra_ids)
@@ -103,7 +116,9 @@ class NextToken:
         1.25; each names the rollout key.
         """
         lent = None if tail is None else tail.lent()
-        return assembled(listed(blocks, vocab_size, allocate), lent, allocate).with_tokens(extra_ids)
+        return assembled(listed(blocks, vocab_size, allocate), lent, allocate).with_tokens(
+            extra_ids
+        )
 
     def take(self, positions: npt.ArrayLike) -> NextToken:
         """The distributions at the indices ``positions`` (or where it is True), in that order, with the same support and unigram.
@@ -156,11 +171,17 @@ class NextToken:
         """
         counts = vector("unigram", unigram, len(self.token_ids))
         if (counts < 0).any():
-            raise InputError(f"unigram holds {counts.min()}; how often a token was sampled cannot be negative")
+            raise InputError(
+                f"unigram holds {counts.min()}; how often a token was sampled cannot be negative"
+            )
         counts, scale = whole(counts), np.ones(1) if self.scale is None else self.scale
         nobody = self.rest - self.unnamed > ROUNDING * scale / 2
         tail = np.where((self.spread > 0) | nobody, self.tail_mass, 0.0) / scale
-        before, after, total = self._on_columns(self.unigram), self._on_columns(counts), float(counts.sum())
+        before, after, total = (
+            self._on_columns(self.unigram),
+            self._on_columns(counts),
+            float(counts.sum()),
+        )
         old = self.spread / scale
 
         def one(numbered: tuple[int, Part]) -> Shares:
@@ -229,9 +250,13 @@ class NextToken:
         tilt, shift = tilted(delta, len(self.token_ids))
         return self._positions(lambda part: shift + np.log(self.scaled_at(part, tilt, shift)))
 
-    def expected(self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None) -> Vector:
+    def expected(
+        self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None
+    ) -> Vector:
         """(s,) ``sum_m w_m pi_delta(y | m)``: the gradient of ``sum_m w_m log_normaliser_m``."""
-        return self.potential(delta, weight_vector("position_weights", position_weights, self.n_positions))[1]
+        return self.potential(
+            delta, weight_vector("position_weights", position_weights, self.n_positions)
+        )[1]
 
     def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
         """``sum_m w_m log_normaliser_m`` and its gradient, at the price of one evaluation."""
@@ -264,7 +289,9 @@ class NextToken:
         def one(part: Part) -> Vector:
             scaled = self.scaled_at(part, tilt, shift)
             with part.wide() as table:
-                return np.maximum(self.mean_at(part, table, weighted) / scaled - shift - np.log(scaled), 0.0)
+                return np.maximum(
+                    self.mean_at(part, table, weighted) / scaled - shift - np.log(scaled), 0.0
+                )
 
         return self._positions(one)
 
@@ -275,7 +302,9 @@ class NextToken:
             column = np.full(len(self.token_ids), NO_COLUMN)
             column[self.columns] = np.arange(len(self.columns))
             chosen = column[chosen]
-        return TokenMasses(self.lists.columns(chosen), self.unigram[tokens], self.spread, self.scale)
+        return TokenMasses(
+            self.lists.columns(chosen), self.unigram[tokens], self.spread, self.scale
+        )
 
     def _positions(self, one: Callable[[Part], Vector]) -> Vector:
         """(m,) ``one`` of the positions of each part."""
@@ -295,7 +324,9 @@ class NextToken:
 
     def total_at(self, part: Part, mean: Vector, shift: float) -> Vector:
         """(b,) ``mean`` of exp of the bias less ``shift``, with the mass at bias 0, and never 0."""
-        return np.maximum(mean + self.rest[part.where] * math.exp(max(-shift, -SPREAD)), math.exp(-SPREAD))
+        return np.maximum(
+            mean + self.rest[part.where] * math.exp(max(-shift, -SPREAD)), math.exp(-SPREAD)
+        )
 
     def scaled_at(self, part: Part, tilt: Vector, shift: float) -> Vector:
         """(b,) ``exp(log_normaliser - shift)``."""
@@ -310,10 +341,14 @@ class NextToken:
         return listed if self.columns is None else moved(listed, self.columns, len(self.token_ids))
 
 
-def listed(blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty) -> list[Listed]:
+def listed(
+    blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty
+) -> list[Listed]:
     """The lists of all ``blocks`` in regular parts, with their ids; none where there is no position. InputError: see ``gather``."""
     filled = (block for block in blocks if block.token_ids.size)
-    lists = in_order(lambda block: read(block, vocab_size), filled, ahead=1, threads=min(cores(), READERS))
+    lists = in_order(
+        lambda block: read(block, vocab_size), filled, ahead=1, threads=min(cores(), READERS)
+    )
     return list(regular(lists, allocate))
 
 
@@ -325,8 +360,14 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
     if not blocks:
         raise InputError("the rollouts hold no token position; collect completions first")
     names = ("outside", "bare", "overfull", "tail", "unnamed", "scale")
-    outside, bare, overfull, left, unnamed, scale = (end_to_end([getattr(b, name) for b in blocks]) for name in names)
-    tail = Unlisted.of(blocks).tail() if tail is None else tail.on(np.union1d(support(blocks), tail.token_ids))
+    outside, bare, overfull, left, unnamed, scale = (
+        end_to_end([getattr(b, name) for b in blocks]) for name in names
+    )
+    tail = (
+        Unlisted.of(blocks).tail()
+        if tail is None
+        else tail.on(np.union1d(support(blocks), tail.token_ids))
+    )
     token_ids, everything = tail.token_ids, tail.everything
     lists = SparseTable.of(tables(blocks, token_ids), allocate)
     sampled = columns_of(token_ids)(np.concatenate([block.sampled for block in blocks]))
@@ -360,7 +401,9 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
     )
 
 
-def _shared(lists: SparseTable, one: Callable[[tuple[int, Part]], Shares]) -> tuple[SparseTable, Vector, Vector]:
+def _shared(
+    lists: SparseTable, one: Callable[[tuple[int, Part]], Shares]
+) -> tuple[SparseTable, Vector, Vector]:
     """The lists with their tails distributed by ``one``, and (m,) spread and rounding."""
     spread, rounding, parts = np.empty(lists.n_positions), np.empty(lists.n_positions), []
     for shares in in_order(one, list(enumerate(lists.parts))):

@@ -46,7 +46,9 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def in_order(work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, threads: int | None = None) -> Iterator[R]:
+def in_order(
+    work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, threads: int | None = None
+) -> Iterator[R]:
     """Yield ``work`` of each item, in the order of the items: their sum does not depend on the number of threads.
 
     The items are made in the calling thread, which also does the work where it is the only one. ahead: results and items that may
@@ -74,7 +76,9 @@ def stretches(size: int) -> Iterator[slice]:
     return (slice(start, start + STRETCH) for start in range(0, size, STRETCH))
 
 
-def tally(out: npt.NDArray[Any], index: npt.NDArray[np.integer], weights: Vector | None = None) -> None:
+def tally(
+    out: npt.NDArray[Any], index: npt.NDArray[np.integer], weights: Vector | None = None
+) -> None:
     """Add ``weights`` (m,), or 1, to ``out`` at ``index`` (m,), in order: the same bits as ``np.bincount``, which would copy an
     index that is not of its own type."""
     for at in stretches(len(index)):
@@ -94,7 +98,9 @@ def borrowed(size: int) -> Iterator[Vector]:
     if len(memory) < 8 * size:
         memory = bytearray(8 * size)
     try:
-        yield np.frombuffer(memory, np.float64, size)[:]  # an array on bytes: scipy copies the smaller part of an array
+        yield np.frombuffer(memory, np.float64, size)[
+            :
+        ]  # an array on bytes: scipy copies the smaller part of an array
     finally:
         _spare.append(memory)
 

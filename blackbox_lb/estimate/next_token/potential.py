@@ -56,7 +56,9 @@ class LoggedPositions(Positions, Protocol):
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
         """(m,)."""
 
-    def expected(self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None) -> Vector:
+    def expected(
+        self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None
+    ) -> Vector:
         """(s,) ``sum_m w_m pi_delta(y | m)``."""
 
 

@@ -49,11 +49,15 @@ class Part:
     @property
     def size(self) -> int:
         """b."""
-        return self.where.stop - self.where.start if isinstance(self.where, slice) else len(self.where)
+        return (
+            self.where.stop - self.where.start if isinstance(self.where, slice) else len(self.where)
+        )
 
     def positions(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The positions among the m with ``indices`` in this part."""
-        return np.asarray(indices + self.where.start if isinstance(self.where, slice) else self.where[indices])
+        return np.asarray(
+            indices + self.where.start if isinstance(self.where, slice) else self.where[indices]
+        )
 
     def summed(self, values: Vector) -> Vector:
         """(rows,) the sum of ``values`` (b,) over the positions of each row of the block."""
@@ -152,7 +156,10 @@ class SparseTable:
     def of(cls, tables: Sequence[Table], allocate: Allocate = empty) -> SparseTable:
         """The rows of all ``tables``, one below the other."""
         ends = np.cumsum([table.shape[0] for table in tables]).tolist()
-        parts = [Part(table, slice(end - table.shape[0], end)) for table, end in zip(tables, ends, strict=True)]
+        parts = [
+            Part(table, slice(end - table.shape[0], end))
+            for table, end in zip(tables, ends, strict=True)
+        ]
         return cls(tuple(parts), ends[-1], allocate)
 
     @property
@@ -194,7 +201,10 @@ class SparseTable:
         for _, table in self._by_column(chosen[known]):
             counts[known] += np.diff(table.indptr)
         starts = np.concatenate(([0], np.cumsum(counts)))
-        rows, values = self.allocate(int(starts[-1]), np.int32), self.allocate(int(starts[-1]), np.float64)
+        rows, values = (
+            self.allocate(int(starts[-1]), np.int32),
+            self.allocate(int(starts[-1]), np.float64),
+        )
         free = starts[:-1][known]
         for part, table in self._by_column(chosen[known]):
             sizes = np.diff(table.indptr)
@@ -214,4 +224,6 @@ def _part(table: Table, where: Ids, rows: Ids) -> Part:
     """The part with runs of numbers as slices, so that whole blocks stay as fast as before."""
     whole = len(rows) == table.shape[0] and bool((np.diff(rows) == 1).all())
     run = int(where[-1]) - int(where[0]) == len(where) - 1
-    return Part(table, slice(int(where[0]), int(where[-1]) + 1) if run else where, None if whole else rows)
+    return Part(
+        table, slice(int(where[0]), int(where[-1]) + 1) if run else where, None if whole else rows
+    )

@@ -62,8 +62,16 @@ class Listed:
         """The positions from ``low`` to ``high``, as views."""
         first, last = int(self.lengths[:low].sum()), int(self.lengths[:high].sum())
         entries = ("ids", "values")
-        pieces = (slice(first, last) if each.name in entries else slice(low, high) for each in fields(self))
-        return Listed(*(getattr(self, each.name)[piece] for each, piece in zip(fields(self), pieces, strict=True)))
+        pieces = (
+            slice(first, last) if each.name in entries else slice(low, high)
+            for each in fields(self)
+        )
+        return Listed(
+            *(
+                getattr(self, each.name)[piece]
+                for each, piece in zip(fields(self), pieces, strict=True)
+            )
+        )
 
 
 def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
@@ -78,7 +86,9 @@ def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
     sums: Vector = np.bincount(where, table.data, len(rows)) + unnamed
     _require_possible(sums, rollouts, rows)
     sizes = (rollouts.top_ids != NO_TOKEN).sum(axis=1)
-    complete = (sums > 1 - ROUNDING) | ((sizes > 0) & (sizes >= (np.inf if vocab_size is None else vocab_size)))
+    complete = (sums > 1 - ROUNDING) | (
+        (sizes > 0) & (sizes >= (np.inf if vocab_size is None else vocab_size))
+    )
     scale = 1 / np.where(complete, sums, 1.0)
     return Listed(
         sampled=sampled.astype(np.int32),
@@ -142,9 +152,15 @@ def end_to_end(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 def support(blocks: Sequence[Listed]) -> Ids:
     """The sorted ids of all tokens listed or sampled in ``blocks``."""
-    highest = max(max(int(block.ids.max(initial=0)), int(block.sampled.max(initial=0))) for block in blocks)
+    highest = max(
+        max(int(block.ids.max(initial=0)), int(block.sampled.max(initial=0))) for block in blocks
+    )
     if highest >= DENSE_IDS:
-        return np.unique(np.concatenate([np.unique(part) for block in blocks for part in (block.ids, block.sampled)]))
+        return np.unique(
+            np.concatenate(
+                [np.unique(part) for block in blocks for part in (block.ids, block.sampled)]
+            )
+        )
     seen = np.zeros(highest + 1, dtype=np.bool_)
     for block in blocks:
         seen[block.ids] = seen[block.sampled] = True
@@ -178,7 +194,11 @@ def tables(blocks: Sequence[Listed], token_ids: Ids) -> list[Table]:
     for block in blocks:
         column_of(block.ids, out=block.ids)
         starts = np.concatenate(([0], np.cumsum(block.lengths))).astype(np.int32)
-        made.append(sparse.csr_array((block.values, block.ids, starts), shape=(len(block.lengths), len(token_ids))))
+        made.append(
+            sparse.csr_array(
+                (block.values, block.ids, starts), shape=(len(block.lengths), len(token_ids))
+            )
+        )
     return made
 
 
@@ -196,7 +216,12 @@ class Shares:
 
 
 def share(
-    part: Part, tail: Vector, unigram: Vector, total: float, old: tuple[Vector, Vector] | Vector, values: npt.NDArray[Any]
+    part: Part,
+    tail: Vector,
+    unigram: Vector,
+    total: float,
+    old: tuple[Vector, Vector] | Vector,
+    values: npt.NDArray[Any],
 ) -> Shares:
     """Distribute the tails of ``part`` (b,) over the tokens missing from its lists, in proportion to ``unigram`` (c,).
 
@@ -241,7 +266,10 @@ def rates(counts: Vector, missed: Vector, total: float) -> Vector:
 
     Expected counts below the observed one are rounding of the lists: no token has more than the whole tail.
     """
-    return whole(np.divide(counts, np.maximum(missed, counts), out=np.zeros_like(counts), where=counts > 0) * total)
+    return whole(
+        np.divide(counts, np.maximum(missed, counts), out=np.zeros_like(counts), where=counts > 0)
+        * total
+    )
 
 
 def _table(rollouts: Rollouts, rows: Ids) -> Table:
@@ -251,16 +279,22 @@ def _table(rollouts: Rollouts, rows: Ids) -> Table:
     row_of = np.repeat(rows, sizes)
     logprobs = clean_logprobs("listed logprob", rollouts.top_logprobs[present], rollouts, row_of)
     starts = np.concatenate(([0], np.cumsum(sizes)))
-    starts = starts.astype(np.int32 if starts[-1] <= np.iinfo(np.int32).max else np.int64)  # int64 would make scipy copy
+    starts = starts.astype(
+        np.int32 if starts[-1] <= np.iinfo(np.int32).max else np.int64
+    )  # int64 would make scipy copy
     ids = rollouts.top_ids[present]
     masses = np.exp(logprobs).astype(np.float32)
-    table = sparse.csr_array((masses, ids, starts), shape=(len(present), 1 + int(ids.max(initial=0))))
+    table = sparse.csr_array(
+        (masses, ids, starts), shape=(len(present), 1 + int(ids.max(initial=0)))
+    )
     table.sort_indices()
     same = np.flatnonzero(table.indices[1:] == table.indices[:-1])
     twice = same[~np.isin(same + 1, starts)] if same.size else same
     if twice.size:
         token, key = table.indices[twice[0]], rollouts.keys[int(row_of[twice[0]])]
-        raise InputError(f"token {token} is listed twice at one position of rollout {key}; a list may name it once")
+        raise InputError(
+            f"token {token} is listed twice at one position of rollout {key}; a list may name it once"
+        )
     return table
 
 

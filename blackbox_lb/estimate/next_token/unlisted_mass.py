@@ -33,7 +33,9 @@ class Tail:
     def on(self, token_ids: Ids) -> Tail:
         """The same on a larger support."""
         place, size = np.searchsorted(token_ids, self.token_ids), len(token_ids)
-        unigram, everything = (moved(values, place, size) for values in (self.unigram, self.everything))
+        unigram, everything = (
+            moved(values, place, size) for values in (self.unigram, self.everything)
+        )
         return Tail(token_ids, unigram, everything, self.listless, self.entries)
 
 
@@ -75,14 +77,30 @@ class Unlisted:
             counts += each
             left += rest
         listless = all(bool(block.bare.all()) for block in blocks)
-        return cls(token_ids, counts[0], counts[1], counts[2], left, listless, sum(len(block.ids) for block in blocks))
+        return cls(
+            token_ids,
+            counts[0],
+            counts[1],
+            counts[2],
+            left,
+            listless,
+            sum(len(block.ids) for block in blocks),
+        )
 
     def __add__(self, other: Unlisted) -> Unlisted:
         token_ids = np.union1d(self.token_ids, other.token_ids)
         counts = np.zeros((3, len(token_ids)))
         for each in (self, other):
-            counts[:, np.searchsorted(token_ids, each.token_ids)] += (each.outside, each.everything, each.held)
-        left, listless, entries = self.left + other.left, self.listless and other.listless, self.entries + other.entries
+            counts[:, np.searchsorted(token_ids, each.token_ids)] += (
+                each.outside,
+                each.everything,
+                each.held,
+            )
+        left, listless, entries = (
+            self.left + other.left,
+            self.listless and other.listless,
+            self.entries + other.entries,
+        )
         return Unlisted(token_ids, counts[0], counts[1], counts[2], left, listless, entries)
 
     def tail(self) -> Tail:
@@ -91,7 +109,11 @@ class Unlisted:
         A token that most lists hold is seldom sampled outside one, because it seldom could be: its share of a tail that it
         belongs to is its count there over those tails.
         """
-        unigram = self.everything if self.listless else rates(self.outside, self.left - self.held, self.left)
+        unigram = (
+            self.everything
+            if self.listless
+            else rates(self.outside, self.left - self.held, self.left)
+        )
         return Tail(self.token_ids, unigram, self.everything, self.listless, self.entries)
 
 

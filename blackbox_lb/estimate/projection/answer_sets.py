@@ -24,13 +24,19 @@ SETTLED = 1e-6
 """Largest change of a share for which no further solve is needed: none would change a bias by a thousandth of a nat."""
 
 
-def fit_sets(rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fit]) -> tuple[Fit, Rollouts]:
+def fit_sets(
+    rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fit]
+) -> tuple[Fit, Rollouts]:
     """Solve and renew the shares in turn until they settle. ``solve``: fits the projection to rollouts, starting at the fit
     ``start``. Returns the last fit, and the rollouts with the shares of the spellings under it."""
     fit = solve(rollouts, start=None)
     for _ in range(MOST_TURNS):
         shares, _ = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))
-        moved = np.nanmax(np.abs(shares - rollouts.shares), initial=0.0) if rollouts.shares is not None else 0.0
+        moved = (
+            np.nanmax(np.abs(shares - rollouts.shares), initial=0.0)
+            if rollouts.shares is not None
+            else 0.0
+        )
         rollouts = replace(rollouts, shares=shares)
         if moved <= SETTLED:
             break
@@ -38,7 +44,9 @@ def fit_sets(rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fi
     return fit, rollouts
 
 
-def posterior_shares(rollouts: Rollouts, table: LoggedPositions, delta: Vector) -> tuple[Vector, float]:
+def posterior_shares(
+    rollouts: Rollouts, table: LoggedPositions, delta: Vector
+) -> tuple[Vector, float]:
     """Compute (n,) shares of the given answers under the bias ``delta`` (s,) nats, and the sets' mean log-likelihood in nats.
 
     The shares of a prompt keep their sum, which is the weight of the prompt; drawn completions keep NaN.

@@ -92,7 +92,9 @@ def maximise(
     if not l2 >= 0 or not np.isfinite(l2):
         raise InputError(f"l2 is {l2}; it must be finite and not negative")
     if not low <= 0 <= high:
-        raise InputError(f"the range [{low}, {high}] does not hold 0, the bias of a token that is not listed")
+        raise InputError(
+            f"the range [{low}, {high}] does not hold 0, the bias of a token that is not listed"
+        )
     free = np.arange(size) if support is None else np.unique(support)
     if usage is None:
         _, usage = positions.potential(np.zeros(size), weights)
@@ -105,17 +107,29 @@ def maximise(
         return Maximum(np.zeros(size), 0.0, 0, 0.0)
     if low == -np.inf and high == np.inf:
         known = [(s * scale, (y + l2 * s) / scale / total) for s, y in pairs]
-        found = descend(problem.loss, begin[free] * scale, max_iterations=max_iterations, shortfall=shortfall, pairs=known)
+        found = descend(
+            problem.loss,
+            begin[free] * scale,
+            max_iterations=max_iterations,
+            shortfall=shortfall,
+            pairs=known,
+        )
         for s, y in found.pairs:  # in place: they are as large as the rest of a fit together
             s /= scale
             y *= scale * total
             y -= l2 * s
         missing = dot(found.slope, found.slope) / 2
-        return replace(_maximum(problem, found.x, found.value, found.iterations, missing), pairs=found.pairs)
-    return _within(problem, np.clip(begin[free], low, high) * scale, low * scale, high * scale, max_iterations)
+        return replace(
+            _maximum(problem, found.x, found.value, found.iterations, missing), pairs=found.pairs
+        )
+    return _within(
+        problem, np.clip(begin[free], low, high) * scale, low * scale, high * scale, max_iterations
+    )
 
 
-def _within(problem: _Problem, start: Vector, low: Vector, high: Vector, max_iterations: int) -> Maximum:
+def _within(
+    problem: _Problem, start: Vector, low: Vector, high: Vector, max_iterations: int
+) -> Maximum:
     from scipy import optimize  # a quarter of a second, where a command starts
 
     found = optimize.minimize(
@@ -124,7 +138,13 @@ def _within(problem: _Problem, start: Vector, low: Vector, high: Vector, max_ite
         jac=True,
         method="L-BFGS-B",
         bounds=optimize.Bounds(low, high),
-        options={"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20, "ftol": 1e-13, "gtol": 1e-7},
+        options={
+            "maxiter": max_iterations,
+            "maxfun": 2 * max_iterations,
+            "maxcor": 20,
+            "ftol": 1e-13,
+            "gtol": 1e-7,
+        },
     )
     x = np.asarray(found.x, dtype=np.float64)
     value, gradient = problem.loss(x)
@@ -133,7 +153,9 @@ def _within(problem: _Problem, start: Vector, low: Vector, high: Vector, max_ite
     return _maximum(problem, x, value, int(found.nit), float(step @ step) / 2)
 
 
-def _maximum(problem: _Problem, x: Vector, value: float, iterations: int, shortfall: float) -> Maximum:
+def _maximum(
+    problem: _Problem, x: Vector, value: float, iterations: int, shortfall: float
+) -> Maximum:
     delta = problem.full(x)
     objective = -value * problem.total + problem.l2 / 2 * dot(delta, delta)
     return Maximum(delta, objective, iterations, shortfall)

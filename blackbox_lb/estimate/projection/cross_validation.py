@@ -88,17 +88,29 @@ def choose_l2(
     two completions with a token whose weight is above 0.
     """
     if next_token.n_positions != len(rollouts.token_ids):
-        raise InputError(f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
+        raise InputError(
+            f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+        )
     if not 0 < keep <= 1:
-        raise InputError(f"keep is {keep}; it must be above 0 and at most 1, a share of the best held-out gain")
+        raise InputError(
+            f"keep is {keep}; it must be above 0 and at most 1, a share of the best held-out gain"
+        )
     strengths = sorted({positive("l2", value) for value in grid}, reverse=True)
     if not strengths or folds < 2:
-        raise InputError(f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1 value and 2 folds")
+        raise InputError(
+            f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1 value and 2 folds"
+        )
     dealt, table = _Folds.of(rollouts, tau, weights, folds, seed), next_token.named()
-    ratios, unfitted = dealt.held_out(len(strengths), lambda train: _path(rollouts, table, train, tau, weights, strengths))
+    ratios, unfitted = dealt.held_out(
+        len(strengths), lambda train: _path(rollouts, table, train, tau, weights, strengths)
+    )
     rows = dealt.compare(strengths, ratios)
     best = min(rows, key=lambda row: row.behind)
-    good = [row.value for row in rows if row.gain >= keep * best.gain] if best.gain > 0 else [best.value]
+    good = (
+        [row.value for row in rows if row.gain >= keep * best.gain]
+        if best.gain > 0
+        else [best.value]
+    )
     return L2Choice(min(good), best.value, rows, dealt.units, dealt.rewarded, dealt.count, unfitted)
 
 
@@ -161,7 +173,12 @@ def _deal(unit_of: Ids, target: Vector, folds: int, seed: int) -> tuple[Ids, int
 
 
 def _path(
-    rollouts: Rollouts, table: LoggedPositions, train: Bools, tau: float, weights: Scale, strengths: Sequence[float]
+    rollouts: Rollouts,
+    table: LoggedPositions,
+    train: Bools,
+    tau: float,
+    weights: Scale,
+    strengths: Sequence[float],
 ) -> Vector:
     """(grid, n) log p_delta / p_0 of every completion for the fits to ``train``.
 
@@ -172,13 +189,24 @@ def _path(
     usage, out = table.expected(delta, per_position), np.zeros((len(strengths), len(train)))
     pairs: Sequence[Pair] = ()
     for row, l2 in enumerate(strengths):
-        found = maximise(counts, table, per_position, l2=l2, start=delta, usage=usage, shortfall=SETTLED, pairs=pairs)
+        found = maximise(
+            counts,
+            table,
+            per_position,
+            l2=l2,
+            start=delta,
+            usage=usage,
+            shortfall=SETTLED,
+            pairs=pairs,
+        )
         delta, pairs = found.delta, found.pairs
         out[row] = log_policy_ratios(rollouts, table, delta)
     return out
 
 
-def _compare(values: Sequence[float], ratios: Vector, target: Vector, unit_of: Ids, lengths: Ids) -> tuple[HeldOut, ...]:
+def _compare(
+    values: Sequence[float], ratios: Vector, target: Vector, unit_of: Ids, lengths: Ids
+) -> tuple[HeldOut, ...]:
     tokens = target * lengths
     gains = ratios @ target / tokens.sum()
     behind = gains.max() - gains

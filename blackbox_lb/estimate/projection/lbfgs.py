@@ -41,7 +41,12 @@ class Descent:
 
 
 def descend(
-    function: Function, start: Vector, *, max_iterations: int, shortfall: float = 0.0, pairs: Iterable[Pair] = ()
+    function: Function,
+    start: Vector,
+    *,
+    max_iterations: int,
+    shortfall: float = 0.0,
+    pairs: Iterable[Pair] = (),
 ) -> Descent:
     """Minimise ``function``, which gives value and slope, in coordinates where its curvature is about 1 or less.
 
@@ -53,7 +58,10 @@ def descend(
     found = Descent(start, *function(start), 0)
     memory = deque(((s, y, bend) for s, y in pairs if (bend := dot(s, y)) > 0), maxlen=PAIRS)
     while found.iterations < max_iterations:
-        if np.abs(found.slope).max(initial=0.0) <= FLAT or dot(found.slope, found.slope) / 2 <= shortfall:
+        if (
+            np.abs(found.slope).max(initial=0.0) <= FLAT
+            or dot(found.slope, found.slope) / 2 <= shortfall
+        ):
             break
         following = _step(function, found, _direction(found.slope, memory))
         if following is None:

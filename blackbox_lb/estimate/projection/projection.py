@@ -41,7 +41,9 @@ class Fit:
     rollouts: int
 
 
-def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global", among: Bools | None = None) -> Vector:
+def reward_weights(
+    rollouts: Rollouts, tau: float, scale: Scale = "global", among: Bools | None = None
+) -> Vector:
     """(n,) ``exp(r_n / tau)`` scaled to mean 1 over all rollouts, or within each prompt (the paper's Z(x)).
 
     A prompt whose rollouts all have
@@ -68,7 +70,11 @@ def _scaled(exponents: Vector, prompts: Ids, scale: Scale) -> Vector:
             f"no completion earned a reward: all {len(exponents)} are -inf; collect more rollouts, allow more tokens, or "
             f"use a reward that the model sometimes earns"
         )
-    groups = np.zeros(len(exponents), np.int64) if scale == "global" else np.unique(prompts, return_inverse=True)[1]
+    groups = (
+        np.zeros(len(exponents), np.int64)
+        if scale == "global"
+        else np.unique(prompts, return_inverse=True)[1]
+    )
     highest = np.full(int(groups.max()) + 1, -np.inf)
     np.maximum.at(highest, groups, exponents)
     weights = np.exp(exponents - np.where(np.isfinite(highest), highest, 0.0)[groups])
@@ -98,11 +104,15 @@ def projection(
     given: LoggedPositions = NextToken.of(rollouts) if next_token is None else next_token
     table = given.named()
     if table.n_positions != len(rollouts.token_ids):
-        raise InputError(f"next_token has {table.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
+        raise InputError(
+            f"next_token has {table.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+        )
     w[rollouts.lengths == 0] = 0.0
     position_weights = np.repeat(w, rollouts.lengths)
     if not position_weights.any():
-        raise InputError("no completion with a reward holds a token; raise max_tokens or check the reward")
+        raise InputError(
+            "no completion with a reward holds a token; raise max_tokens or check the reward"
+        )
     chosen = _support(table, support)
     found = maximise(
         table.sampled_counts(position_weights),

@@ -88,7 +88,9 @@ class PromptPositions:
         object.__setattr__(self, "_rest", np.maximum(rest, LEAST_REST))
 
     @classmethod
-    def of(cls, table: NextToken, prompts: Ids, weights: Vector, token_ids: Ids, size: int) -> PromptPositions:
+    def of(
+        cls, table: NextToken, prompts: Ids, weights: Vector, token_ids: Ids, size: int
+    ) -> PromptPositions:
         """table: of m positions. prompts, weights: (m,) of each. token_ids: those that may be biased. size: p.
 
         InputError: none of ``token_ids`` was ever listed or sampled, or no position has a weight.
@@ -96,19 +98,28 @@ class PromptPositions:
         given = table.named()
         chosen = np.flatnonzero(np.isin(given.token_ids, token_ids))
         if not len(chosen) or not weights.any():
-            raise InputError("nothing can depend on the prompt: no position has both a weight and a token that may be biased")
+            raise InputError(
+                "nothing can depend on the prompt: no position has both a weight and a token that may be biased"
+            )
         masses = given.by_token(chosen)
-        listed, scale = masses.listed, np.ones(given.n_positions) if masses.scale is None else masses.scale
+        listed, scale = (
+            masses.listed,
+            np.ones(given.n_positions) if masses.scale is None else masses.scale,
+        )
         columns = np.repeat(np.arange(len(chosen)), np.diff(listed.starts))
         rows = listed.rows.astype(np.int64)
-        all_masses = sparse.csr_array((listed.values * scale[rows], (rows, columns)), shape=(given.n_positions, len(chosen)))
+        all_masses = sparse.csr_array(
+            (listed.values * scale[rows], (rows, columns)), shape=(given.n_positions, len(chosen))
+        )
         order = np.argsort(prompts, kind="stable")
         order = order[weights[order] > 0]
         place = np.full(len(given.token_ids), -1)
         place[chosen] = np.arange(len(chosen))
         said = place[given.sampled[order]]
         known = said >= 0
-        counts = sparse.csr_array((weights[order][known], (prompts[order][known], said[known])), shape=(size, len(chosen)))
+        counts = sparse.csr_array(
+            (weights[order][known], (prompts[order][known], said[known])), shape=(size, len(chosen))
+        )
         return cls(
             given.token_ids[chosen],
             all_masses[order],
@@ -122,7 +133,9 @@ class PromptPositions:
     @property
     def usage(self) -> Vector:
         """(s,) the weighted probability of each token under the base model."""
-        return np.asarray(self.masses.T @ self.weights) + self.unigram * dot(self.weights, self.tails)
+        return np.asarray(self.masses.T @ self.weights) + self.unigram * dot(
+            self.weights, self.tails
+        )
 
     @property
     def occurrence(self) -> Vector:
@@ -132,17 +145,27 @@ class PromptPositions:
     def only(self, chosen: Bools) -> PromptPositions:
         """The positions of the prompts where ``chosen`` (p,) is True; the others count nothing."""
         here = chosen[self.prompts]
-        rows = self.masses[here], self.tails[here], self.unigram, self.prompts[here], self.weights[here]
+        rows = (
+            self.masses[here],
+            self.tails[here],
+            self.unigram,
+            self.prompts[here],
+            self.weights[here],
+        )
         return PromptPositions(self.token_ids, *rows, self._counted(chosen.astype(np.float64)))
 
     def times(self, amounts: Vector) -> PromptPositions:
         """The same where each prompt counts ``amounts`` (p,) times."""
-        return replace(self, weights=self.weights * amounts[self.prompts], counts=self._counted(amounts))
+        return replace(
+            self, weights=self.weights * amounts[self.prompts], counts=self._counted(amounts)
+        )
 
     def _counted(self, amounts: Vector) -> sparse.csr_array[Any]:
         return sparse.csr_array(sparse.diags_array(amounts) @ self.counts)
 
-    def loss(self, features: FeatureTable, common: Vector, slopes: Vector) -> tuple[float, Vector, npt.NDArray[np.float64]]:
+    def loss(
+        self, features: FeatureTable, common: Vector, slopes: Vector
+    ) -> tuple[float, Vector, npt.NDArray[np.float64]]:
         """Minus the log-likelihood in nats, and its gradient in ``common`` (s,) and ``slopes`` (f, s)."""
         value, of_common, of_slopes = 0.0, np.zeros(common.shape), np.zeros(slopes.shape)
         for rows, positions in self._blocks(features.shape[0]):
@@ -160,7 +183,9 @@ class PromptPositions:
         """(p,) the weighted log-likelihood of each prompt's answers under its own bias ``delta`` (p, s), over no bias."""
         normaliser = np.zeros(len(delta))
         for rows, positions in self._blocks(len(delta)):
-            z = self._normalisers(np.exp(np.minimum(delta[rows], LARGEST)), rows.start, positions)[0]
+            z = self._normalisers(np.exp(np.minimum(delta[rows], LARGEST)), rows.start, positions)[
+                0
+            ]
             np.add.at(normaliser, self.prompts[positions], self.weights[positions] * np.log(z))
         return np.asarray(self.counts.multiply(delta).sum(axis=1)) - normaliser
 
@@ -171,22 +196,32 @@ class PromptPositions:
             low, high = np.searchsorted(self.prompts, (start, stop)).tolist()
             yield slice(start, stop), slice(low, high)
 
-    def _normalisers(self, tilt: npt.NDArray[np.float64], first: int, positions: slice) -> tuple[Vector, Ids, Ids, Vector]:
+    def _normalisers(
+        self, tilt: npt.NDArray[np.float64], first: int, positions: slice
+    ) -> tuple[Vector, Ids, Ids, Vector]:
         """(b,) ``sum_y pi_0(y) exp(delta(y))``; and of each listed mass its row, its place in ``tilt``, and its tilted value."""
         table, owner = self.masses[positions], self.prompts[positions] - first
         row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
         at = owner[row] * tilt.shape[1] + table.indices
         tilted = table.data * tilt.ravel()[at]
-        z = self._rest[positions] + np.bincount(row, tilted, table.shape[0]) + self.tails[positions] * (tilt @ self.unigram)[owner]
+        z = (
+            self._rest[positions]
+            + np.bincount(row, tilted, table.shape[0])
+            + self.tails[positions] * (tilt @ self.unigram)[owner]
+        )
         return z, row, at, tilted
 
-    def _block(self, delta: npt.NDArray[np.float64], first: int, positions: slice) -> tuple[float, npt.NDArray[np.float64]]:
+    def _block(
+        self, delta: npt.NDArray[np.float64], first: int, positions: slice
+    ) -> tuple[float, npt.NDArray[np.float64]]:
         """The weighted log-normalisers of some prompts, and their gradient (b, s) in the bias of each."""
         tilt = np.exp(delta)
         z, row, at, tilted = self._normalisers(tilt, first, positions)
         weights, owner = self.weights[positions], self.prompts[positions] - first
         once = weights / z
-        slope = np.bincount(at, tilted * once[row], delta.size).astype(np.float64).reshape(delta.shape)
+        slope = (
+            np.bincount(at, tilted * once[row], delta.size).astype(np.float64).reshape(delta.shape)
+        )
         tails = np.bincount(owner, once * self.tails[positions], len(delta))
         return dot(weights, np.log(z)), slope + tails[:, None] * tilt * self.unigram
 
@@ -207,19 +242,29 @@ def fit_prompts(
     """
     size, count = len(positions.token_ids), features.shape[1]
     total = float(positions.weights.sum())
-    strengths = np.concatenate([[positive("l2", l2)], np.full(count, positive("slope_l2", slope_l2))])[:, None]
+    strengths = np.concatenate(
+        [[positive("l2", l2)], np.full(count, positive("slope_l2", slope_l2))]
+    )[:, None]
     # Coordinates in which the curvature is about 1: tokens and features differ in frequency by orders of magnitude.
     present = np.asarray((features * features).sum(axis=0)) / max(features.shape[0], 1)
-    curvature = np.concatenate([[1.0], present])[:, None] * positions.occurrence[None] / 2 + strengths
+    curvature = (
+        np.concatenate([[1.0], present])[:, None] * positions.occurrence[None] / 2 + strengths
+    )
     unit = np.sqrt(total / np.maximum(curvature, 1e-9 * total))
 
     def loss(x: Vector) -> tuple[float, Vector]:
         values = x.reshape(unit.shape) * unit
         value, of_common, of_slopes = positions.loss(features, values[0], values[1:])
         slope = np.concatenate([of_common[None], of_slopes]) + strengths * values
-        return (value + float((strengths * values * values).sum()) / 2) / total, (slope * unit).ravel() / total
+        return (value + float((strengths * values * values).sum()) / 2) / total, (
+            slope * unit
+        ).ravel() / total
 
-    begin = np.zeros(unit.shape) if start is None else np.concatenate([start.common[None], start.slopes]) / unit
+    begin = (
+        np.zeros(unit.shape)
+        if start is None
+        else np.concatenate([start.common[None], start.slopes]) / unit
+    )
     found = descend(loss, begin.ravel(), max_iterations=max_iterations, shortfall=1e-9)
     values = found.x.reshape(1 + count, size) * unit
     gain = -found.value - float((strengths * values * values).sum()) / 2 / total
@@ -227,7 +272,14 @@ def fit_prompts(
 
 
 def standard_errors(
-    positions: PromptPositions, features: FeatureTable, fit: PromptFit, *, l2: float, slope_l2: float, draws: int, seed: int = 0
+    positions: PromptPositions,
+    features: FeatureTable,
+    fit: PromptFit,
+    *,
+    l2: float,
+    slope_l2: float,
+    draws: int,
+    seed: int = 0,
 ) -> tuple[Vector, npt.NDArray[np.float64]]:
     """Standard errors of ``common`` (s,) and ``slopes`` (f, s) over other prompts of the same kind, in the units of ``fit``.
 

@@ -86,7 +86,9 @@ class StandardErrors:
         if not 0 < level < 1:
             raise InputError(f"level is {level}; it must be between 0 and 1")
         reach, known = np.full(len(self.delta), np.inf), self.informants > 1 + SAME
-        reach[known] = special.stdtrit(self.informants[known] - 1, (1 + level) / 2) * self.errors[known]
+        reach[known] = (
+            special.stdtrit(self.informants[known] - 1, (1 + level) / 2) * self.errors[known]
+        )
         reach[~self.contributions.any(axis=0)] = 0.0
         return self.delta - reach, self.delta + reach
 
@@ -96,12 +98,18 @@ class StandardErrors:
 
         mean: usage-weighted, so that a common shift of all tokens, which is no change of policy, counts for nothing.
         """
-        return max(float(self.usage @ self._centred(self.delta) ** 2) / float(self.usage.sum()) - self.noise, 0.0)
+        return max(
+            float(self.usage @ self._centred(self.delta) ** 2) / float(self.usage.sum())
+            - self.noise,
+            0.0,
+        )
 
     @property
     def noise(self) -> float:
         """``sum usage error^2`` of the same centred bias, in the same unit: its sampling error."""
-        return float(self.usage @ _errors(self._centred(self.contributions)) ** 2) / float(self.usage.sum())
+        return float(self.usage @ _errors(self._centred(self.contributions)) ** 2) / float(
+            self.usage.sum()
+        )
 
     def _centred(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         mean: npt.NDArray[np.float64] = values @ self.usage / self.usage.sum()
@@ -135,19 +143,29 @@ def standard_errors(
     (a bias cut or rounded after the fit has no standard error of its own).
     """
     if next_token.n_positions != len(rollouts.token_ids):
-        raise InputError(f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
+        raise InputError(
+            f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+        )
     table = next_token.named()
     values = _values(delta, table)
     w = reward_weights(rollouts, tau, weights) * (rollouts.lengths > 0)
     group_of, units = _groups(rollouts, w, seed)
-    free = np.ones(len(values), dtype=np.bool_) if support is None else np.isin(table.token_ids, np.asarray(support))
+    free = (
+        np.ones(len(values), dtype=np.bool_)
+        if support is None
+        else np.isin(table.token_ids, np.asarray(support))
+    )
     lengths = rollouts.lengths
-    problem = _Problem(table, values, np.repeat(w, lengths), np.repeat(group_of, lengths), positive("l2", l2), free)
+    problem = _Problem(
+        table, values, np.repeat(w, lengths), np.repeat(group_of, lengths), positive("l2", l2), free
+    )
     size = np.bincount(group_of).astype(np.float64)
     shares = (size if weights == "prompt" else np.bincount(group_of, weights=w)) / len(w)
     counts = problem.tallied(len(shares), problem.weights)
     expected, squares = problem.expected_by(len(shares))
-    informants = counts.sum(axis=0) ** 2 / np.maximum((counts**2).sum(axis=0), np.finfo(np.float64).tiny)
+    informants = counts.sum(axis=0) ** 2 / np.maximum(
+        (counts**2).sum(axis=0), np.finfo(np.float64).tiny
+    )
     scores = counts
     scores -= expected
     scores -= np.outer(shares * l2, values)
@@ -185,7 +203,11 @@ class _Problem:
         found = np.zeros(groups * size)
         for at in stretches(len(weights)):
             kept = np.flatnonzero(weights[at])
-            np.add.at(found, self.group[at][kept] * np.int64(size) + self.table.sampled[at][kept], weights[at][kept])
+            np.add.at(
+                found,
+                self.group[at][kept] * np.int64(size) + self.table.sampled[at][kept],
+                weights[at][kept],
+            )
         return found.reshape(groups, size)
 
     def check(self, gradient: Vector, expected: Vector) -> None:
@@ -217,7 +239,9 @@ class _Problem:
             if gone.any():
                 kept = np.divide(drawn - gone, drawn, out=np.ones_like(drawn), where=drawn > 0)
                 table = without = table.with_unigram(table.unigram * kept, out=without)
-            usage, along = hessian(table, self.delta, np.where(part.group == group, 0.0, part.weights))
+            usage, along = hessian(
+                table, self.delta, np.where(part.group == group, 0.0, part.weights)
+            )
             known, bend = everything.without(group)
             seen_of_it, seen_bend = part_of.without(group)
             change = growth * (usage - seen_of_it) if gone.any() else np.zeros_like(usage)
@@ -236,12 +260,18 @@ class _Problem:
             return self
         chosen = [parts[number] for number in (np.arange(count) * len(parts) // count).tolist()]
         rows = np.concatenate([part.positions(np.arange(part.size)) for part in chosen])
-        return replace(self, table=self.table.take(rows), weights=self.weights[rows], group=self.group[rows])
+        return replace(
+            self, table=self.table.take(rows), weights=self.weights[rows], group=self.group[rows]
+        )
 
-    def _solved(self, right: Vector, along: Callable[[Vector], Vector], diagonal: Vector, ridge: float) -> Vector:
+    def _solved(
+        self, right: Vector, along: Callable[[Vector], Vector], diagonal: Vector, ridge: float
+    ) -> Vector:
         """(s,) ``right`` over the curvature of the free coordinates: ``along`` and ``ridge``, with about that ``diagonal``."""
         return _conjugate_gradients(
-            lambda direction: np.where(self.free, along(direction) + ridge * direction, 0.0), right, diagonal
+            lambda direction: np.where(self.free, along(direction) + ridge * direction, 0.0),
+            right,
+            diagonal,
         )
 
 
@@ -261,12 +291,20 @@ def _matched(
     scale = np.divide(diagonal, own * math.sqrt(growth), out=np.zeros_like(own), where=tied)
     for _ in range(ROUNDS):
         ties = scale * (own * scale - along(scale) + rest)
-        scale *= np.sqrt(np.divide(diagonal, ties, out=np.ones_like(ties), where=ties > RARE * diagonal))
-    shift, alone, mean = scale * (along(scale) - rest), np.where(tied, 0.0, diagonal), diagonal / diagonal.sum()
+        scale *= np.sqrt(
+            np.divide(diagonal, ties, out=np.ones_like(ties), where=ties > RARE * diagonal)
+        )
+    shift, alone, mean = (
+        scale * (along(scale) - rest),
+        np.where(tied, 0.0, diagonal),
+        diagonal / diagonal.sum(),
+    )
 
     def matched(direction: Vector) -> Vector:
         loose = alone * (direction - dot(mean, direction))
-        return np.asarray(scale * along(scale * direction) - shift * direction + loose - mean * loose.sum())
+        return np.asarray(
+            scale * along(scale * direction) - shift * direction + loose - mean * loose.sum()
+        )
 
     return matched
 
@@ -285,7 +323,9 @@ class _Others:
         return usage, 1 - np.clip(mean, 0.0, 1 - RARE)
 
 
-def _conjugate_gradients(product: Callable[[Vector], Vector], right: Vector, diagonal: Vector) -> Vector:
+def _conjugate_gradients(
+    product: Callable[[Vector], Vector], right: Vector, diagonal: Vector
+) -> Vector:
     """``A^-1 right`` for a positive definite A given by ``product``, preconditioned by about its ``diagonal``."""
     x, residual = np.zeros_like(right), right.copy()
     scaled = residual / diagonal
@@ -300,7 +340,9 @@ def _conjugate_gradients(product: Callable[[Vector], Vector], right: Vector, dia
         scaled = residual / diagonal
         before, size = size, dot(residual, scaled)
         direction = scaled + size / before * direction
-    raise InputError(f"standard errors did not settle in {MOST_STEPS} steps; a larger l2 makes the fit better determined")
+    raise InputError(
+        f"standard errors did not settle in {MOST_STEPS} steps; a larger l2 makes the fit better determined"
+    )
 
 
 def _groups(rollouts: Rollouts, w: Vector, seed: int) -> tuple[Ids, str]:
@@ -315,7 +357,9 @@ def _groups(rollouts: Rollouts, w: Vector, seed: int) -> tuple[Ids, str]:
     names = rollouts.prompts if units == "prompts" else np.arange(len(w))
     number = np.unique(names, return_inverse=True)[1].astype(np.int64)
     earned = np.bincount(number, weights=w)
-    if len(earned) > MOST_GROUPS:  # units with a reward are dealt first, so that no group has them all
+    if (
+        len(earned) > MOST_GROUPS
+    ):  # units with a reward are dealt first, so that no group has them all
         order = np.lexsort((np.random.default_rng(seed).random(len(earned)), earned == 0))
         number = (np.argsort(order) % MOST_GROUPS)[number]
     return number.astype(np.int32), units
@@ -330,4 +374,6 @@ def _values(delta: Fit | npt.ArrayLike, table: NextToken) -> Vector:
 def _errors(contributions: npt.NDArray[np.float64]) -> Vector:
     """(s,) by the jackknife over groups; their mean stays in, which can only widen the errors."""
     groups = len(contributions)
-    return np.asarray(np.sqrt((groups - 1) / groups * (contributions**2).sum(axis=0)), dtype=np.float64)
+    return np.asarray(
+        np.sqrt((groups - 1) / groups * (contributions**2).sum(axis=0)), dtype=np.float64
+    )

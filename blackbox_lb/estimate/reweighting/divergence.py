@@ -36,7 +36,9 @@ class Divergence:
         return max(float(self.per_completion.mean()), 0.0)
 
 
-def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLike, tail: NextToken) -> Divergence:
+def divergence(
+    rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLike, tail: NextToken
+) -> Divergence:
     """KL of the policy biased by ``values`` (nats) on ``token_ids`` to the base, both shape (k,).
 
     rollouts: completions drawn *with* the bias at temperature 1, carrying the base model's logprobs. tail: of unbiased
@@ -55,7 +57,11 @@ def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLi
     log_listed = np.minimum(_log_listed(rollouts, full, delta), log_all)
     log_tail = log_all + np.log(-np.expm1(np.minimum(log_listed - log_all, -1e-15)))
     listed = log_listed > -np.inf
-    factor = _factor(log_listed[listed], log_tail[listed], table.sampled_outside[listed]) if listed.any() else 0.0
+    factor = (
+        _factor(log_listed[listed], log_tail[listed], table.sampled_outside[listed])
+        if listed.any()
+        else 0.0
+    )
     log_normaliser = np.logaddexp(log_listed, log_tail + np.where(listed, factor, 0.0))
     ratios = delta[table.sampled] - log_normaliser
     summed = np.zeros(len(rollouts.keys))
@@ -63,7 +69,9 @@ def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLi
     return Divergence(summed, ratios)
 
 
-def log_policy_ratios(rollouts: Rollouts, next_token: LoggedPositions, delta: npt.ArrayLike) -> Vector:
+def log_policy_ratios(
+    rollouts: Rollouts, next_token: LoggedPositions, delta: npt.ArrayLike
+) -> Vector:
     """(n,) ``log p_delta(y_n) - log p_0(y_n) = sum_t [delta(y_nt) - log sum_y pi_0(y | prefix_nt) exp(delta(y))]``.
 
     next_token: of these rollouts, ``delta``: (s,) nats on its support. The sum is over all tokens, those without an id at bias
@@ -71,7 +79,9 @@ def log_policy_ratios(rollouts: Rollouts, next_token: LoggedPositions, delta: np
     the provider does not list. Raises InputError: ``next_token`` is of other rollouts.
     """
     if next_token.n_positions != len(rollouts.token_ids):
-        raise InputError(f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
+        raise InputError(
+            f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+        )
     bias, owner = np.asarray(delta, dtype=np.float64), np.arange(len(rollouts.keys), dtype=np.int32)
     steps = next_token.log_normaliser(bias)
     for at in stretches(len(steps)):
@@ -84,7 +94,9 @@ def log_policy_ratios(rollouts: Rollouts, next_token: LoggedPositions, delta: np
 def _log_listed(rollouts: Rollouts, table: NextToken, delta: Vector) -> Vector:
     """(m,) log of the tilted mass of the listed tokens that have an id, given that the token has one."""
     named = rollouts.top_ids >= 0
-    columns = np.searchsorted(table.token_ids, np.where(named, rollouts.top_ids, table.token_ids[0]))
+    columns = np.searchsorted(
+        table.token_ids, np.where(named, rollouts.top_ids, table.token_ids[0])
+    )
     terms = np.where(named, rollouts.top_logprobs.astype(np.float64) + delta[columns], -np.inf)
     result: Vector = np.logaddexp.reduce(terms, axis=1) - np.log(table.named_mass)
     return result

@@ -42,23 +42,35 @@ class InterventionScores:
         return float(self.counts @ self.scores / self.counts.sum())
 
 
-def intervention_scores(token_ids: npt.ArrayLike, completions: npt.ArrayLike, shifts: npt.ArrayLike) -> InterventionScores:
+def intervention_scores(
+    token_ids: npt.ArrayLike, completions: npt.ArrayLike, shifts: npt.ArrayLike
+) -> InterventionScores:
     """``S(y) = mean of shifts where y was generated``, for the tokens (m,) of numbered ``completions`` (m,).
 
     Positions whose shift is NaN are left out.
     The error is that of a ratio of sums over the G completions that hold the token:
     ``G / (G - 1) sum_g (sum of shift - S in g)^2 / count^2``. InputError: shapes that differ, or no shift at all.
     """
-    tokens, owner, values = np.asarray(token_ids), np.asarray(completions), np.asarray(shifts, dtype=np.float64)
+    tokens, owner, values = (
+        np.asarray(token_ids),
+        np.asarray(completions),
+        np.asarray(shifts, dtype=np.float64),
+    )
     if not tokens.shape == owner.shape == values.shape or values.ndim != 1:
-        raise InputError(f"tokens {tokens.shape}, completions {owner.shape} and shifts {values.shape} need one shape (m,)")
+        raise InputError(
+            f"tokens {tokens.shape}, completions {owner.shape} and shifts {values.shape} need one shape (m,)"
+        )
     known = np.isfinite(values)
     if not known.any():
-        raise InputError(f"none of {len(values)} positions has a shift; collect completions with top logprobs")
+        raise InputError(
+            f"none of {len(values)} positions has a shift; collect completions with top logprobs"
+        )
     tokens, owner, values = tokens[known], owner[known], values[known]
     ids, place, counts = np.unique(tokens, return_inverse=True, return_counts=True)
     scores = np.bincount(place, weights=values) / counts
-    return InterventionScores(ids.astype(np.int64), scores, _errors(place, owner, values - scores[place], counts), counts)
+    return InterventionScores(
+        ids.astype(np.int64), scores, _errors(place, owner, values - scores[place], counts), counts
+    )
 
 
 def _errors(place: Ids, owner: Ids, residuals: Vector, counts: Ids) -> Vector:
@@ -71,12 +83,16 @@ def _errors(place: Ids, owner: Ids, residuals: Vector, counts: Ids) -> Vector:
     return np.asarray(np.sqrt(scale * squares) / counts, dtype=np.float64)
 
 
-def exact_shifts(logprobs: npt.NDArray[np.floating], sampled: npt.NDArray[np.integer], delta: npt.ArrayLike) -> Vector:
+def exact_shifts(
+    logprobs: npt.NDArray[np.floating], sampled: npt.NDArray[np.integer], delta: npt.ArrayLike
+) -> Vector:
     """(r,) ``delta(y) - log sum_v pi_0(v) exp(delta(v))`` from whole distributions of the base, ``logprobs`` (r, v), delta (v,)."""
     values = vector("delta", delta, logprobs.shape[1])
     shift = float(values.max())
     tilt = np.exp(values - shift)
-    rows = (np.exp(row.astype(np.float64)) for row in logprobs)  # one at a time: all in float64 are twice as large
+    rows = (
+        np.exp(row.astype(np.float64)) for row in logprobs
+    )  # one at a time: all in float64 are twice as large
     log_z = shift + np.log([float(row @ tilt / row.sum()) for row in rows])
     return np.asarray(values[sampled] - log_z, dtype=np.float64)
 
@@ -102,7 +118,9 @@ def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToke
     delta = table.align(ids, values)
     milder = np.maximum(delta, -STRONGEST)
     known = base.named()
-    usage = known.expected(known.align(ids, np.maximum(values, -STRONGEST))) / known.n_positions  # mean probability of each token
+    usage = (
+        known.expected(known.align(ids, np.maximum(values, -STRONGEST))) / known.n_positions
+    )  # mean probability of each token
     expected = table.align(base.token_ids, np.asarray(usage)) * table.n_positions
     scarce = (milder < 0) & (expected < FEW)
     rest = np.maximum(expected - _listed(drawn, table), 0.0)

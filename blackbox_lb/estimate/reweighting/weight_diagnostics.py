@@ -45,7 +45,9 @@ class Censoring:
     def of(cls, rollouts: Rollouts, next_token: NextToken) -> Censoring:
         """Measure these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. Raises InputError if it is of others."""
         if next_token.n_positions != len(rollouts.token_ids):
-            raise InputError(f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
+            raise InputError(
+                f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+            )
         return cls(
             positions=next_token.n_positions,
             outside=int(next_token.sampled_outside.sum()),
@@ -77,7 +79,10 @@ class Touched:
         """Measure ``delta`` (s,) in nats on the support of ``next_token``, which is of the rollouts."""
         bias = vector("delta", delta, len(next_token.token_ids))
         where, positions = np.flatnonzero(bias), next_token.n_positions
-        base, biased = (float(next_token.expected(d)[where].sum()) / positions for d in (np.zeros_like(bias), bias))
+        base, biased = (
+            float(next_token.expected(d)[where].sum()) / positions
+            for d in (np.zeros_like(bias), bias)
+        )
         return cls(base, biased, entries=len(where), tokens=positions / len(rollouts.keys))
 
 
@@ -119,15 +124,21 @@ def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike) -> tuple[flo
     if r.shape != of.shape or r.ndim != 1:
         raise InputError(f"rewards {r.shape} and prompts {of.shape} must have one shape (n,)")
     if not np.isfinite(r).all():
-        raise InputError(f"reward {r[~np.isfinite(r)][0]} has no variance; pass exp(rewards), which is bounded")
+        raise InputError(
+            f"reward {r[~np.isfinite(r)][0]} has no variance; pass exp(rewards), which is bounded"
+        )
     names, where, sizes = np.unique(of, return_inverse=True, return_counts=True)
     several = sizes > 1
     if not several.any():
-        raise InputError(f"none of {len(names)} prompts has two completions; sample each prompt at least twice")
+        raise InputError(
+            f"none of {len(names)} prompts has two completions; sample each prompt at least twice"
+        )
     means = np.bincount(where, weights=r) / sizes
     variances = np.bincount(where, weights=(r - means[where]) ** 2)[several] / (sizes[several] - 1)
     count = len(variances)
-    return float(variances.mean()), float(variances.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
+    return float(variances.mean()), float(variances.std(ddof=1)) / math.sqrt(
+        count
+    ) if count > 1 else math.inf
 
 
 def tail_coverage(next_token: NextToken) -> TailCoverage:
@@ -136,7 +147,9 @@ def tail_coverage(next_token: NextToken) -> TailCoverage:
     return TailCoverage(float(next_token.tail_mass.mean()), float(unattributed.mean()))
 
 
-def delta_statistics(delta: Vector, vocab_size: int, *, sampled: int | None = None) -> DeltaStatistics:
+def delta_statistics(
+    delta: Vector, vocab_size: int, *, sampled: int | None = None
+) -> DeltaStatistics:
     """Statistics of a bias with listed values ``delta`` (k,) in nats and 0 on the other ``vocab_size - k`` tokens.
 
     sampled: number of different sampled tokens, k if None.

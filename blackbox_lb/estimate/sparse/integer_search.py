@@ -40,7 +40,9 @@ class _Search:
     high: float
 
     def loss(self, values: Vector) -> float:
-        return float(dot(self.weights, self.next_token.log_normaliser(values)) - self.usage @ values)
+        return float(
+            dot(self.weights, self.next_token.log_normaliser(values)) - self.usage @ values
+        )
 
 
 def integer_search(
@@ -62,7 +64,9 @@ def integer_search(
     single unit on a listed token, nor on another where there is room, lowers the loss of the result.
     """
     may = chosen if allowed is None else np.flatnonzero(allowed)
-    search = _Search(next_token, weights, usage, may, len(may) if entries is None else entries, low, high)
+    search = _Search(
+        next_token, weights, usage, may, len(may) if entries is None else entries, low, high
+    )
     rounded = np.zeros_like(start)
     rounded[chosen] = np.clip(np.rint(start[chosen]), low, high)
     found = [_descend(search, values) for values in (rounded, np.zeros_like(start))]
@@ -90,7 +94,10 @@ def _promising(search: _Search, values: Vector) -> Ids:
 
 def _sweep(search: _Search, values: Vector, order: Ids) -> bool:
     """Move by one unit each token of ``order`` that gains; return whether any did."""
-    log_normaliser, masses = search.next_token.log_normaliser(values), search.next_token.by_token(order)
+    log_normaliser, masses = (
+        search.next_token.log_normaliser(values),
+        search.next_token.by_token(order),
+    )
     room, moved = search.entries - np.count_nonzero(values), False
     for index, token in enumerate(order):
         if values[token] == 0 and room <= 0:
@@ -164,8 +171,16 @@ def _singles(search: _Search, values: Vector) -> tuple[Ids, Vector, Vector]:
     """Tokens, whole steps (one unit either way, to 0, to the best alone) and predicted changes, the best ``MOVES``."""
     local, tokens = Local.at(search.next_token, search.weights, values), search.allowed
     best, _ = local.best_steps(tokens, search.usage, values, 0.0, search.low, search.high)
-    rows = [np.full(len(tokens), 1.0), np.full(len(tokens), -1.0), -values[tokens], np.floor(best), np.ceil(best)]
-    pairs = np.unique(np.stack((np.tile(tokens, len(rows)), np.concatenate(rows).astype(np.int64))), axis=1)
+    rows = [
+        np.full(len(tokens), 1.0),
+        np.full(len(tokens), -1.0),
+        -values[tokens],
+        np.floor(best),
+        np.ceil(best),
+    ]
+    pairs = np.unique(
+        np.stack((np.tile(tokens, len(rows)), np.concatenate(rows).astype(np.int64))), axis=1
+    )
     moved = values[pairs[0]] + pairs[1]
     pairs = pairs[:, (pairs[1] != 0) & (moved >= search.low) & (moved <= search.high)]
     where, steps = pairs[0].astype(np.int64), pairs[1].astype(np.float64)

@@ -34,13 +34,21 @@ class Local:
         share = np.divide(squares, usage, out=np.zeros_like(usage), where=usage > 0)
         return cls(usage, np.clip(share, 1e-12, 1 - 1e-9))
 
-    def change(self, tokens: Ids, steps: Vector, linear: Vector, values: Vector, l2: float = 0.0) -> Vector:
+    def change(
+        self, tokens: Ids, steps: Vector, linear: Vector, values: Vector, l2: float = 0.0
+    ) -> Vector:
         """The effect of adding ``steps`` to the biases of ``tokens``, each alone, on ``W KL`` or the loss of a fit with ``l2``."""
         n, p = self.usage[tokens] / self.share[tokens], self.share[tokens]
         old = values[tokens]
-        return n * np.log1p(p * np.expm1(steps)) - linear[tokens] * steps + l2 / 2 * steps * (steps + 2 * old)
+        return (
+            n * np.log1p(p * np.expm1(steps))
+            - linear[tokens] * steps
+            + l2 / 2 * steps * (steps + 2 * old)
+        )
 
-    def best_steps(self, tokens: Ids, linear: Vector, values: Vector, l2: float, low: float, high: float) -> tuple[Vector, Vector]:
+    def best_steps(
+        self, tokens: Ids, linear: Vector, values: Vector, l2: float, low: float, high: float
+    ) -> tuple[Vector, Vector]:
         """The step that lowers the loss most at each of ``tokens`` alone, and its effect, by Newton's method."""
         n, p = self.usage[tokens] / self.share[tokens], self.share[tokens]
         old, x = values[tokens], np.zeros(len(tokens))
@@ -57,10 +65,15 @@ def curvature(next_token: NextToken, weights: Vector, values: Vector, tokens: Id
     masses, tilt = next_token.by_token(tokens), np.exp(values[tokens])
     listed, unigram, spread = masses.listed, masses.unigram, masses.spread
     entries = listed.values if masses.scale is None else listed.values * masses.scale[listed.rows]
-    table = sparse.csc_array((entries, listed.rows, listed.starts), shape=(next_token.n_positions, len(tokens)))
+    table = sparse.csc_array(
+        (entries, listed.rows, listed.starts), shape=(next_token.n_positions, len(tokens))
+    )
     once, twice = weights * inverse, weights * inverse**2
     cross = np.outer(table.T @ (twice * spread), unigram)
-    both = (table.T @ sparse.csc_array((entries * twice[listed.rows], listed.rows, listed.starts), table.shape)).toarray()
+    both = (
+        table.T
+        @ sparse.csc_array((entries * twice[listed.rows], listed.rows, listed.starts), table.shape)
+    ).toarray()
     products = both + cross + cross.T + float(twice @ spread**2) * np.outer(unigram, unigram)
     usage = tilt * (table.T @ once + unigram * float(once @ spread))
     return np.asarray(np.diag(usage) - products * np.outer(tilt, tilt))

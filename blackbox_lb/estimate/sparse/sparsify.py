@@ -67,7 +67,9 @@ class _Target:
     log_normaliser: float
 
     @classmethod
-    def of(cls, next_token: NextToken, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None) -> _Target:
+    def of(
+        cls, next_token: NextToken, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None
+    ) -> _Target:
         learned = vector("delta", delta, len(next_token.token_ids))
         weights = weight_vector("position_weights", position_weights, next_token.n_positions)
         log_normaliser, usage = next_token.potential(learned, weights)
@@ -103,10 +105,18 @@ def sparsify(
     if integers:
         low, high = float(np.ceil(low)), float(np.floor(high))
     target = _Target.of(next_token, delta, position_weights)
-    allowed, learned = ~np.isin(next_token.token_ids, np.fromiter(forbidden, np.int64)), target.learned
+    allowed, learned = (
+        ~np.isin(next_token.token_ids, np.fromiter(forbidden, np.int64)),
+        target.learned,
+    )
     most = int(allowed.sum()) if entries is None else min(entries, int(allowed.sum()))
     problem = Problem(next_token, target.usage, target.weights, allowed, low=low, high=high)
-    if np.count_nonzero(learned) <= most and allowed[learned != 0].all() and learned.min() >= low and learned.max() <= high:
+    if (
+        np.count_nonzero(learned) <= most
+        and allowed[learned != 0].all()
+        and learned.min() >= low
+        and learned.max() <= high
+    ):
         values = learned
     elif most == allowed.sum():
         values = problem.fitted(np.flatnonzero(allowed), np.clip(learned, low, high)).values
@@ -115,14 +125,28 @@ def sparsify(
     zeros = 0
     if integers:
         chosen = np.flatnonzero(values)
-        values = integer_search(next_token, target.weights, target.usage, values, chosen, low, high, entries=most, allowed=allowed)
+        values = integer_search(
+            next_token,
+            target.weights,
+            target.usage,
+            values,
+            chosen,
+            low,
+            high,
+            entries=most,
+            allowed=allowed,
+        )
         zeros = int((values[chosen] == 0).sum())
     return _report(target, values, zeros, low, high)
 
 
 def against(next_token: NextToken, learned: npt.ArrayLike, sparse: Sparse) -> Sparse:
     """The same entries, with dropped and kl_lost counted against another ``learned`` bias (s,) than that of their fit."""
-    target = _Target.of(next_token, vector("learned", learned, len(next_token.token_ids)), np.ones(next_token.n_positions))
+    target = _Target.of(
+        next_token,
+        vector("learned", learned, len(next_token.token_ids)),
+        np.ones(next_token.n_positions),
+    )
     values = next_token.align(sparse.token_ids, sparse.values)
     return replace(
         sparse,
@@ -134,14 +158,20 @@ def against(next_token: NextToken, learned: npt.ArrayLike, sparse: Sparse) -> Sp
 
 def above(next_token: NextToken, highest_id: int | None) -> Ids:
     """The ids of the support above ``highest_id``, which a provider with such a limit refuses; none where it is None."""
-    return next_token.token_ids[next_token.token_ids > highest_id] if highest_id is not None else np.zeros(0, np.int64)
+    return (
+        next_token.token_ids[next_token.token_ids > highest_id]
+        if highest_id is not None
+        else np.zeros(0, np.int64)
+    )
 
 
 def _check(entries: int | None, low: float, high: float) -> None:
     if entries is not None and entries < 0:
         raise InputError(f"entries is {entries}; a provider takes 0 or more")
     if not low <= 0 <= high:
-        raise InputError(f"the range [{low}, {high}] does not hold 0, the bias of a token that is not listed")
+        raise InputError(
+            f"the range [{low}, {high}] does not hold 0, the bias of a token that is not listed"
+        )
 
 
 def _report(target: _Target, values: Vector, zeros: int, low: float, high: float) -> Sparse:

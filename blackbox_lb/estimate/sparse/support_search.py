@@ -66,7 +66,9 @@ class Problem:
             high=self.high,
             max_iterations=300,
         )
-        return Supported(support, found.delta, self.l2 / 2 * float(found.delta @ found.delta) - found.value)
+        return Supported(
+            support, found.delta, self.l2 / 2 * float(found.delta @ found.delta) - found.value
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +95,9 @@ class _Scores:
     coupling: tuple[Vector, Vector, Vector] | None
 
 
-def best_support(problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE) -> Supported:
+def best_support(
+    problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE
+) -> Supported:
     """Choose at most ``entries`` tokens and their best values, from the support of ``start`` (s,), which has no more of them.
 
     patience: single exchanges without a new best, 0 for none at all: then it is quick.
@@ -115,13 +119,17 @@ def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
     free = problem.allowed.copy()
     free[members] = False
     others = np.flatnonzero(free & (local.usage > LEAST * problem.weights.sum()))
-    steps, gain = local.best_steps(others, problem.linear, values, problem.l2, problem.low, problem.high)
+    steps, gain = local.best_steps(
+        others, problem.linear, values, problem.l2, problem.low, problem.high
+    )
     top = np.argsort(-gain, kind="stable")[: max(entries, 2 * TRIED)]
     others, steps, gain = others[top], steps[top], gain[top]
     loss = local.change(members, -values[members], problem.linear, values, problem.l2)
     if len(members) + len(others) > COUPLED or not len(others) or not len(members):
         return _Scores(others, gain, steps, loss, None)
-    matrix = curvature(problem.next_token, problem.weights, values, np.concatenate((members, others)))
+    matrix = curvature(
+        problem.next_token, problem.weights, values, np.concatenate((members, others))
+    )
     bend = np.diag(matrix) + problem.l2 + LEAST * problem.weights.sum()
     np.fill_diagonal(matrix, bend)
     k = len(members)
@@ -129,7 +137,13 @@ def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
     response = inverse @ matrix[:k, k:]
     left = np.maximum(bend[k:] - np.einsum("ij,ij->j", matrix[:k, k:], response), 1e-3 * bend[k:])
     looser = bend[k:] / left
-    return _Scores(others, gain * looser, steps * looser, loss / (np.diag(inverse) * bend[:k]), (np.diag(inverse), response, left))
+    return _Scores(
+        others,
+        gain * looser,
+        steps * looser,
+        loss / (np.diag(inverse) * bend[:k]),
+        (np.diag(inverse), response, left),
+    )
 
 
 def _splice(problem: Problem, entries: int, found: Supported) -> Supported | None:

@@ -14,7 +14,11 @@ from blackbox_lb.bias.prompt_bias import PromptBias, as_recorded, sent_by
 from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting.intervention import exact_shifts, listed_shifts, shifts_after_bias
+from blackbox_lb.estimate.reweighting.intervention import (
+    exact_shifts,
+    listed_shifts,
+    shifts_after_bias,
+)
 from blackbox_lb.jobs.analysis.document import Source
 from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
 from blackbox_lb.providers.profile import Profile
@@ -68,11 +72,15 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
     Raises ProviderError: the API failed; what was received is kept.
     """
     where = trials.session.biased_endpoint
-    await trials.collect("analysis, biased", examples, trials.draw(SAMPLED, sent_by(bias), where), samples)
+    await trials.collect(
+        "analysis, biased", examples, trials.draw(SAMPLED, sent_by(bias), where), samples
+    )
     await trials.collect("analysis, base", examples, trials.draw(SAMPLED, None, where), samples)
 
 
-def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter) -> Biased:
+def biased_completions(
+    path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter
+) -> Biased:
     """Read the completions under this bias from the rollout store ``path``, for the bias's model and the profile's provider.
 
     Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it. BiasError: it depends on a
@@ -81,11 +89,17 @@ def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Voc
     if bias.phases:
         bias.same_for_all("blb analyze")
     if bias.depends is not None and bias.depends.on.startswith("groups:"):
-        bias.same_for_all("blb analyze reads prompts from the store, without the columns of their rows, and there")
+        bias.same_for_all(
+            "blb analyze reads prompts from the store, without the columns of their rows, and there"
+        )
     if not bias.entries:
-        raise BiasError("the bias has no entries, so there is no policy to analyse; give one that lists tokens")
+        raise BiasError(
+            "the bias has no entries, so there is no policy to analyse; give one that lists tokens"
+        )
     if not path.is_file():
-        raise StoreError(f"no rollout store {path}; give the one that blb fit or blb eval wrote with --store")
+        raise StoreError(
+            f"no rollout store {path}; give the one that blb fit or blb eval wrote with --store"
+        )
     with RolloutStore(path, read_only=True) as store:
         requests = _requests(store, bias, profile)
         if not requests:
@@ -101,9 +115,13 @@ def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Voc
     found = Biased(rollouts, examples, cast("Endpoint", endpoints.most_common(1)[0][0]), left_out)
     report.remark(found.words)
     if others:
-        report.remark(f"{others} more are not read: drawn with an instruction after the prompt or with another max_tokens")
+        report.remark(
+            f"{others} more are not read: drawn with an instruction after the prompt or with another max_tokens"
+        )
     if found.left_out:
-        report.remark(f"{found.left_out} completions are left out: filtered, or not all of their tokens are listed")
+        report.remark(
+            f"{found.left_out} completions are left out: filtered, or not all of their tokens are listed"
+        )
     return found
 
 
@@ -139,7 +157,9 @@ def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
     return EndTokens(listed, frozenset(vocabulary.special.values() if vocabulary else ()))
 
 
-def _read(store: RolloutStore, requests: Iterable[str], ends: EndTokens) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
+def _read(
+    store: RolloutStore, requests: Iterable[str], ends: EndTokens
+) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
     """The completions of these requests with their lists in memory, their examples, and the number left out.
 
     Prompts with an instruction of ``blb eval`` are not those that the bias is for, and are skipped.
@@ -167,7 +187,9 @@ def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
     return [prompt for same in tails.values() if len(same) > 1 for prompt in same]
 
 
-def shifts_by_lists(path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None) -> Shifts:
+def shifts_by_lists(
+    path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None
+) -> Shifts:
     """Compute the shifts from the completions' own lists and base completions of the same store, without any request.
 
     Raises InputError: the policy of the provider's logprobs is not known. NoLogprobs: no base completions.
@@ -179,7 +201,9 @@ def shifts_by_lists(path: Path, biased: Biased, bias: Bias, profile: Profile, vo
         shifts = listed_shifts if before else shifts_after_bias
         values = np.full(len(biased.rollouts.token_ids), np.nan)
         for where, sent in _sent(biased, bias):
-            values[where[biased.rollouts.rollout_of]] = shifts(biased.rollouts.take(where), sent, base)
+            values[where[biased.rollouts.rollout_of]] = shifts(
+                biased.rollouts.take(where), sent, base
+            )
         return Shifts(values, "tail model" if before else "logprobs after the bias")
     raise ProfileError(
         f"it is not known whether {profile.name} returns logprobs of the base or of the biased policy (logprobs.meaning is "
@@ -226,5 +250,7 @@ async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, see
         known = {token: value for token, value in sent.items() if token < len(delta)}
         delta[list(known)] = list(known.values())
         positions = found.positions[here]
-        values[positions] = exact_shifts(found.exact[here], biased.rollouts.token_ids[positions], delta)
+        values[positions] = exact_shifts(
+            found.exact[here], biased.rollouts.token_ids[positions], delta
+        )
     return Shifts(values, "exact")

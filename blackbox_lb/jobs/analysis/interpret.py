@@ -67,14 +67,20 @@ def bands(scores: Vector) -> tuple[Band, ...]:
     """The number of the scores (s,) in each band; a score of exactly 0 is in none."""
     rows = []
     for low, high, label, meaning in BANDS:
-        inside = (scores >= (-math.inf if low is None else low)) & (scores < (math.inf if high is None else high))
+        inside = (scores >= (-math.inf if low is None else low)) & (
+            scores < (math.inf if high is None else high)
+        )
         count = int((inside & (scores != 0)).sum())
         rows.append(Band(low=low, high=high, label=label, count=count, meaning=meaning))
     return tuple(rows)
 
 
 def token_scores(
-    scores: InterventionScores, bias: Mapping[int, float], texts: Texts, rollouts: Rollouts, scored: Vector
+    scores: InterventionScores,
+    bias: Mapping[int, float],
+    texts: Texts,
+    rollouts: Rollouts,
+    scored: Vector,
 ) -> tuple[TokenScore, ...]:
     """A row for each token of ``scores``, the most promoted first. scored: (m,) the shifts of the positions, NaN where unknown."""
     where = _positions(rollouts, np.isfinite(scored))
@@ -97,7 +103,9 @@ def token_scores(
     )
 
 
-def _positions(rollouts: Rollouts, known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> dict[int, list[int]]:
+def _positions(
+    rollouts: Rollouts, known: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> dict[int, list[int]]:
     """Token -> up to ``CONTEXTS`` of the positions that are known, each of another completion where there are as many."""
     found: dict[int, list[int]] = defaultdict(list)
     again: dict[int, list[int]] = defaultdict(list)
@@ -120,19 +128,28 @@ def _contexts(rollouts: Rollouts, texts: Texts, positions: Iterable[int]) -> tup
     for position in positions:
         end = int(ends[owner[position]])
         start = end - int(rollouts.lengths[owner[position]])
-        before = _joined(texts, rollouts.token_ids[max(start, position - BEFORE) : position].tolist())
-        after = _joined(texts, rollouts.token_ids[position + 1 : min(end, position + 1 + AFTER)].tolist())
+        before = _joined(
+            texts, rollouts.token_ids[max(start, position - BEFORE) : position].tolist()
+        )
+        after = _joined(
+            texts, rollouts.token_ids[position + 1 : min(end, position + 1 + AFTER)].tolist()
+        )
         left = printable(before[-BEFORE:])
         right = printable(after[:AFTER])
         cut = "…" if len(before) > BEFORE or position - start > BEFORE else ""
         rest = "…" if len(after) > AFTER or end - position - 1 > AFTER else ""
-        pieces.append(f"{cut}{left}«{texts.readable(int(rollouts.token_ids[position]))}»{right}{rest}")
+        pieces.append(
+            f"{cut}{left}«{texts.readable(int(rollouts.token_ids[position]))}»{right}{rest}"
+        )
     return tuple(dict.fromkeys(pieces))
 
 
 def _joined(texts: Texts, tokens: Sequence[int]) -> str:
     """The text of several tokens; bytes are joined first, because a character may be split over some."""
-    named = {token: texts.names.get(token, "" if token in texts.special else NOT_TOLD) for token in tokens}
+    named = {
+        token: texts.names.get(token, "" if token in texts.special else NOT_TOLD)
+        for token in tokens
+    }
     parts = [texts.raw.get(token) or named[token].encode(errors="replace") for token in tokens]
     return b"".join(parts).decode("utf-8", "replace")
 
@@ -186,4 +203,6 @@ def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPa
                     suppressed_count=down.count,
                     weight=(up.count + down.count) * (up.score - down.score),
                 )
-    return tuple(sorted(found.values(), key=lambda pair: (-pair.weight, pair.promoted, pair.suppressed)))
+    return tuple(
+        sorted(found.values(), key=lambda pair: (-pair.weight, pair.promoted, pair.suppressed))
+    )

@@ -90,11 +90,15 @@ def _ends(rollouts: Rollouts) -> frozenset[int]:
     return frozenset(ids[(counts > 1) & ~np.isin(ids, inside)].tolist())
 
 
-def _usage(rollouts: Rollouts, owner: Ids, values: Vector, by_token: InterventionScores) -> PolicyEffect:
+def _usage(
+    rollouts: Rollouts, owner: Ids, values: Vector, by_token: InterventionScores
+) -> PolicyEffect:
     whole = intervention_scores(np.zeros_like(rollouts.token_ids), owner, values)
     error = float(whole.errors[0])
     promoted = float(by_token.counts[by_token.scores > 0].sum() / by_token.counts.sum())
-    return PolicyEffect(kl_per_token=whole.mean, se=None if np.isnan(error) else error, promoted_share=promoted)
+    return PolicyEffect(
+        kl_per_token=whole.mean, se=None if np.isnan(error) else error, promoted_share=promoted
+    )
 
 
 def _delta(bias: Bias) -> tuple[DeltaRow, ...]:
@@ -119,7 +123,9 @@ def _delta(bias: Bias) -> tuple[DeltaRow, ...]:
     )
 
 
-def _summary(tokens: Sequence[TokenScore], visited: int, usage: PolicyEffect, pairs: int) -> tuple[str, ...]:
+def _summary(
+    tokens: Sequence[TokenScore], visited: int, usage: PolicyEffect, pairs: int
+) -> tuple[str, ...]:
     """Sentences for the reader, the most important first."""
     up, down = ([each for each in tokens if sign * each.score > 0] for sign in (1, -1))
     error = "" if usage.se is None else f" ± {short(usage.se)}"
@@ -132,8 +138,12 @@ def _summary(tokens: Sequence[TokenScore], visited: int, usage: PolicyEffect, pa
     for word, side in (("promoted", up), ("suppressed", down)):
         if side:
             most = sorted(side, key=lambda each: -abs(each.score) * each.count)[:5]
-            listed = ", ".join(f"'{each.text}' ({each.score:+.2f}, {each.count} times)" for each in most)
+            listed = ", ".join(
+                f"'{each.text}' ({each.score:+.2f}, {each.count} times)" for each in most
+            )
             sentences.append(f"most {word}, by score times use: {listed}")
     if pairs:
-        sentences.append(f"{pairs:,} pairs of nearly equal tokens are pushed in opposite directions")
+        sentences.append(
+            f"{pairs:,} pairs of nearly equal tokens are pushed in opposite directions"
+        )
     return tuple(sentences)

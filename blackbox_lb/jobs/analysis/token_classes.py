@@ -4,7 +4,9 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-SPECIAL = re.compile(r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]")
+SPECIAL = re.compile(
+    r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]"
+)
 INSIDE_WORDS = "'’-"
 
 
@@ -39,7 +41,9 @@ def _written(text: str, core: str) -> str:
         return "LaTeX"
     if not any(each.isalnum() for each in core):
         return "punctuation"
-    if not all(each.isalpha() or each in INSIDE_WORDS or unicodedata.combining(each) for each in core):
+    if not all(
+        each.isalpha() or each in INSIDE_WORDS or unicodedata.combining(each) for each in core
+    ):
         return "code"
     if text[0].isspace():
         return "word start"

@@ -13,7 +13,14 @@ from blackbox_lb.api.limits.budget import Spent, used_by
 from blackbox_lb.api.transport.bounded_client import ceiling
 from blackbox_lb.api.transport.retries import is_passing
 from blackbox_lb.api.wire.columns.parse import loads
-from blackbox_lb.errors import ContentFiltered, CorruptResponse, Drifted, InputError, NoLogprobs, ProviderError
+from blackbox_lb.errors import (
+    ContentFiltered,
+    CorruptResponse,
+    Drifted,
+    InputError,
+    NoLogprobs,
+    ProviderError,
+)
 from blackbox_lb.jobs.batches.lines import Ask
 from blackbox_lb.jobs.batches.plan import Setup
 from blackbox_lb.jobs.batches.record import BatchRecord
@@ -53,7 +60,10 @@ class Tally:
     drifted: Drifted | None = None
 
     def sentence(self) -> str:
-        return ", ".join(f"{number:,} {what}" for what, number in self.lines.items() if number) or "no line"
+        return (
+            ", ".join(f"{number:,} {what}" for what, number in self.lines.items() if number)
+            or "no line"
+        )
 
 
 class BatchReader:
@@ -62,7 +72,11 @@ class BatchReader:
     def __init__(self, setup: Setup, job: BatchRecord, watch: Watcher) -> None:
         self._session, self._store = setup.trials.session, setup.trials.store
         self._settings, self._sampling, self._job = setup.settings, setup.sampling, job
-        self._prices, self._watch, self._drift = setup.trials.budget.prices, watch, setup.trials.drift
+        self._prices, self._watch, self._drift = (
+            setup.trials.budget.prices,
+            watch,
+            setup.trials.drift,
+        )
         self._there = self._store.keys(job.request)
         self._prompts: dict[str, Prompt | None] = {}
         self.tally = Tally()
@@ -71,7 +85,9 @@ class BatchReader:
         """Take in a file of answers or of errors; one that is not there has no lines."""
         for line in self._lines(path):
             self.tally.lines[self._line(line)] += 1
-            await asyncio.sleep(0)  # Ctrl-C may end it here: stored answers stay, the rest is still in the file
+            await asyncio.sleep(
+                0
+            )  # Ctrl-C may end it here: stored answers stay, the rest is still in the file
 
     def _lines(self, path: Path) -> Iterator[bytes]:
         asked = {"top_logprobs": self._sampling.top_logprobs}
@@ -84,7 +100,9 @@ class BatchReader:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}; the same command downloads it again") from error
+            raise InputError(
+                f"cannot read {path}: {error.strerror}; the same command downloads it again"
+            ) from error
 
     def _line(self, line: bytes) -> str:
         """Store the answer of one line; return its category in the tally."""
@@ -116,7 +134,10 @@ class BatchReader:
             return loads(line)
         start = line.find(answer)
         document = loads(line[:start] + b"null" + line[start + len(answer) :])
-        return {**document, "response": {**document["response"], "body": self._session.parse(answer)}}
+        return {
+            **document,
+            "response": {**document["response"], "body": self._session.parse(answer)},
+        }
 
     def _prompt(self, name: str) -> Prompt | None:
         if name not in self._prompts:
@@ -138,8 +159,12 @@ class BatchReader:
         self._keep(of, prompt, ask, completions)
         return "short" if len(completions) < ask.count else "answered"
 
-    def _keep(self, of: Mapping[str, Any], prompt: Prompt, ask: Ask, completions: list[Completion]) -> None:
-        stored = self._store.add_answer(of, prompt, dict(zip(ask.samples, completions, strict=False)))
+    def _keep(
+        self, of: Mapping[str, Any], prompt: Prompt, ask: Ask, completions: list[Completion]
+    ) -> None:
+        stored = self._store.add_answer(
+            of, prompt, dict(zip(ask.samples, completions, strict=False))
+        )
         self._there.update(stored)
         for completion in completions[: ask.count]:
             self._watch(completion)
@@ -151,9 +176,16 @@ class BatchReader:
         if isinstance(code, str) and code in UNDONE:
             return "undone"
         status = status if isinstance(status, int) and status != OK else None
-        error = self._session.channel.refusal(status, told if isinstance(told, dict | str) else str(told))
+        error = self._session.channel.refusal(
+            status, told if isinstance(told, dict | str) else str(told)
+        )
         if isinstance(error, ContentFiltered):
-            self._keep(self._settings, prompt, ask, [Completion.empty("content_filter", self._session.model)] * ask.count)
+            self._keep(
+                self._settings,
+                prompt,
+                ask,
+                [Completion.empty("content_filter", self._session.model)] * ask.count,
+            )
             return "filtered"
         if is_passing(error):
             return "undone"

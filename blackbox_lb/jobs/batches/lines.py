@@ -67,7 +67,9 @@ class Line:
     most_completion: int
 
 
-def asks(prompts: Iterable[Prompt], samples: int, request: str, there: Collection[str], most: int) -> Iterator[tuple[Prompt, Ask]]:
+def asks(
+    prompts: Iterable[Prompt], samples: int, request: str, there: Collection[str], most: int
+) -> Iterator[tuple[Prompt, Ask]]:
     """Requests for all keys, each once: runs of at most ``most`` samples of one prompt, prompt by prompt."""
     for prompt in dict.fromkeys(prompts):
         name = prompt_hash(prompt)
@@ -81,14 +83,30 @@ def asks(prompts: Iterable[Prompt], samples: int, request: str, there: Collectio
                 first, count = (first if count else sample), count + 1
 
 
-def request_line(profile: Profile, draw: Draw, url: str, model: str, prompt: Prompt, ask: Ask, request: str) -> Line:
+def request_line(
+    profile: Profile, draw: Draw, url: str, model: str, prompt: Prompt, ask: Ask, request: str
+) -> Line:
     """The line with the same request as a live one, word for word."""
     sampling = draw.sampling
     if sampling.seed is not None:  # as ``collect`` sends it: a seed of its own for every sample
-        sampling = replace(sampling, seed=(sampling.seed + int(ask.keys(request)[0][:8], 16)) & 0x7FFFFFFF)
-    body = build_request(profile, replace(draw, sampling=sampling), model=model, prompt=prompt, n=ask.count)
-    document: dict[str, Any] = {"custom_id": ask.name(request[:PREFIX]), "method": "POST", "url": url, "body": body}
-    content = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace") + b"\n"
+        sampling = replace(
+            sampling, seed=(sampling.seed + int(ask.keys(request)[0][:8], 16)) & 0x7FFFFFFF
+        )
+    body = build_request(
+        profile, replace(draw, sampling=sampling), model=model, prompt=prompt, n=ask.count
+    )
+    document: dict[str, Any] = {
+        "custom_id": ask.name(request[:PREFIX]),
+        "method": "POST",
+        "url": url,
+        "body": body,
+    }
+    content = (
+        json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(
+            errors="backslashreplace"
+        )
+        + b"\n"
+    )
     bound = prompt_bound([message.content for message in prompt.messages])
     return Line(content, ask.count, bound, ask.count * sampling.max_tokens)
 
@@ -101,7 +119,10 @@ def write_input(path: Path, lines: Sequence[Line]) -> dict[str, Any]:
         for line in lines:
             digest.update(line.content)
             file.write(line.content)
-    totals = {name: sum(getattr(line, name) for line in lines) for name in ("completions", "most_prompt", "most_completion")}
+    totals = {
+        name: sum(getattr(line, name) for line in lines)
+        for name in ("completions", "most_prompt", "most_completion")
+    }
     return {"sha256": digest.hexdigest(), "requests": len(lines), **totals}
 
 

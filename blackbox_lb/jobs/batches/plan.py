@@ -11,7 +11,16 @@ from typing import Any
 
 from blackbox_lb.api.limits.budget import Budget, Spent
 from blackbox_lb.errors import BudgetExhausted, InputError, ProfileError
-from blackbox_lb.jobs.batches.lines import PREFIX, Ask, Line, asks, names_in, request_line, split, write_input
+from blackbox_lb.jobs.batches.lines import (
+    PREFIX,
+    Ask,
+    Line,
+    asks,
+    names_in,
+    request_line,
+    split,
+    write_input,
+)
 from blackbox_lb.jobs.batches.record import BatchRecord, Jobs
 from blackbox_lb.jobs.records.run_record import host_of
 from blackbox_lb.providers.schema import BatchRules
@@ -51,7 +60,15 @@ class Setup:
         draw = trials.draw(SAMPLED)
         settings = settings_of(session, trials.tokenizer, draw)
         fewest = min((each for each in (most, rules.requests) if each is not None), default=None)
-        return cls(trials, Jobs(trials.store.path), rules, draw.sampling, settings, request_hash(settings), fewest)
+        return cls(
+            trials,
+            Jobs(trials.store.path),
+            rules,
+            draw.sampling,
+            settings,
+            request_hash(settings),
+            fewest,
+        )
 
     @property
     def url(self) -> str:
@@ -75,15 +92,27 @@ class Setup:
             )
         return found
 
-    def missing(self, prompts: Sequence[Prompt], samples: int, asked: Collection[str] = ()) -> Iterator[tuple[Prompt, Ask]]:
+    def missing(
+        self, prompts: Sequence[Prompt], samples: int, asked: Collection[str] = ()
+    ) -> Iterator[tuple[Prompt, Ask]]:
         """The samples neither stored nor among the ``asked`` keys."""
         session = self.trials.session
         there = self.trials.store.keys(self.request).union(asked)
-        return asks(prompts, samples, self.request, there, batch_of(session.profile, session.endpoint, self.sampling))
+        return asks(
+            prompts,
+            samples,
+            self.request,
+            there,
+            batch_of(session.profile, session.endpoint, self.sampling),
+        )
 
-    def write(self, prompts: Sequence[Prompt], samples: int, jobs: Iterable[BatchRecord]) -> list[BatchRecord]:
+    def write(
+        self, prompts: Sequence[Prompt], samples: int, jobs: Iterable[BatchRecord]
+    ) -> list[BatchRecord]:
         """Write new jobs for all samples neither stored nor asked for by ``jobs``: durable files and records, nothing sent."""
-        wanted = list(self.missing(prompts, samples, {key for job in jobs for key in self._keys(job)}))
+        wanted = list(
+            self.missing(prompts, samples, {key for job in jobs for key in self._keys(job)})
+        )
         if not wanted:
             return []
         rows = [{"hash": ask.prompt, "messages": messages_of(prompt)} for prompt, ask in wanted]
@@ -95,7 +124,9 @@ class Setup:
     def _line(self, prompt: Prompt, ask: Ask) -> Line:
         session = self.trials.session
         draw = Draw(self.sampling, endpoint=session.endpoint)
-        return request_line(session.profile, draw, self.url, session.model, prompt, ask, self.request)
+        return request_line(
+            session.profile, draw, self.url, session.model, prompt, ask, self.request
+        )
 
     def _written(self, group: Sequence[Line]) -> BatchRecord:
         session, name = self.trials.session, token_hex(6)
@@ -125,7 +156,10 @@ def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
     """
     if not fresh:
         return
-    prompt, completion = sum(job.most_prompt for job in fresh), sum(job.most_completion for job in fresh)
+    prompt, completion = (
+        sum(job.most_prompt for job in fresh),
+        sum(job.most_completion for job in fresh),
+    )
     dollars = 0.0 if budget.prices is None else budget.prices.dollars(prompt, completion)
     total = Spent(sum(job.requests for job in fresh), prompt, completion, dollars)
     if (limit := budget.limits.passed_by(total)) is not None:
@@ -141,8 +175,12 @@ def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
 def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
     """The reason why a provider, or this endpoint of it, takes no batches; ``endpoints``: those that do."""
     if not endpoints:
-        return ProfileError(f"{provider} takes no batches, as far as its profile knows (table [batch]); leave --batch out")
-    return ProfileError(f"{provider} takes batches for {', '.join(endpoints)} only; use --endpoint {endpoints[0]}")
+        return ProfileError(
+            f"{provider} takes no batches, as far as its profile knows (table [batch]); leave --batch out"
+        )
+    return ProfileError(
+        f"{provider} takes batches for {', '.join(endpoints)} only; use --endpoint {endpoints[0]}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

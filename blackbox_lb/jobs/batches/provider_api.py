@@ -51,7 +51,12 @@ class BatchApi:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._client.close()
 
     async def upload(self, path: Path) -> str:
@@ -59,7 +64,9 @@ class BatchApi:
 
         async def once() -> str:
             with path.open("rb") as file:
-                found = await self._client.files.create(file=(path.name, file, "application/jsonl"), purpose="batch")
+                found = await self._client.files.create(
+                    file=(path.name, file, "application/jsonl"), purpose="batch"
+                )
             return self._id(found)
 
         name = await self._tried(once)
@@ -72,7 +79,9 @@ class BatchApi:
             if getattr(found, "status", None) not in NOT_YET:
                 return name
             await asyncio.sleep(READY_PAUSE)
-        raise ServerFailed(f"{self._name} has not processed the file of requests {name}; run the same command again")
+        raise ServerFailed(
+            f"{self._name} has not processed the file of requests {name}; run the same command again"
+        )
 
     async def create(self, job: BatchRecord, url: str) -> str:
         """Create the batch of a job with an uploaded file, in a single try; return its id."""
@@ -95,7 +104,10 @@ class BatchApi:
             async for each in self._client.batches.list(limit=PAGE):
                 if each.created_at and each.created_at < job.written - CLOCKS:
                     return None  # they come newest first
-                own = each.input_file_id == job.file_id or (each.metadata or {}).get(METADATA) == job.name
+                own = (
+                    each.input_file_id == job.file_id
+                    or (each.metadata or {}).get(METADATA) == job.name
+                )
                 if own and each.id not in job.refused:
                     return self._id(each)
             return None
@@ -136,13 +148,17 @@ class BatchApi:
                 raise self._error(error) from error
 
         again, enough = retry_if_exception(is_passing), stop_after_attempt(ATTEMPTS)
-        return await AsyncRetrying(retry=again, wait=retry_pause, stop=enough, reraise=True)(translated)
+        return await AsyncRetrying(retry=again, wait=retry_pause, stop=enough, reraise=True)(
+            translated
+        )
 
     def _error(self, error: openai.OpenAIError | httpx2.HTTPError) -> ProviderError:
         """An error of the SDK's client as one of ours."""
         if isinstance(error, openai.APIStatusError):
             return self._channel.refused(error.response)
-        return self._channel.unanswered(error.__cause__ if isinstance(error, openai.OpenAIError) and error.__cause__ else error)
+        return self._channel.unanswered(
+            error.__cause__ if isinstance(error, openai.OpenAIError) and error.__cause__ else error
+        )
 
     def _id(self, found: Any) -> str:
         name = getattr(found, "id", None)
@@ -158,4 +174,7 @@ class BatchApi:
         document: dict[str, Any] = found.to_dict()
         # Azure's first versions spelt the states in one word.
         told = str(document.get("status") or "unknown")
-        return {**document, "status": "in_progress" if told.lower() == "inprogress" else told.lower()}
+        return {
+            **document,
+            "status": "in_progress" if told.lower() == "inprogress" else told.lower(),
+        }

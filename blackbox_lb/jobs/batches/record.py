@@ -90,14 +90,21 @@ class Jobs:
     def all(self) -> list[BatchRecord]:
         """Every job, the oldest first."""
         with self._described():
-            return sorted(map(self._read, self.folder.glob("*.json")), key=lambda job: (job.written, job.name))
+            return sorted(
+                map(self._read, self.folder.glob("*.json")), key=lambda job: (job.written, job.name)
+            )
 
     def save(self, job: BatchRecord) -> None:
         """Write the record, so that a crash cannot lose it afterwards."""
         with self._described():
-            write_whole(self.folder / f"{job.name}.json", json.dumps(job.model_dump(), indent=2).encode() + b"\n")
+            write_whole(
+                self.folder / f"{job.name}.json",
+                json.dumps(job.model_dump(), indent=2).encode() + b"\n",
+            )
 
-    def close(self, job: BatchRecord, tally: dict[str, int] | None = None, *, keep: bool = False) -> None:
+    def close(
+        self, job: BatchRecord, tally: dict[str, int] | None = None, *, keep: bool = False
+    ) -> None:
         """Close a finished job: its files are removed, unless they are to be kept; its record stays."""
         job.step, job.tally = "done", tally or job.tally
         self.save(job)

@@ -51,12 +51,19 @@ class Pending(BlbError):
     """Batch jobs are at work, or wait for the user's own program; nothing went wrong. ``states``: of each job."""
 
     def __init__(self, states: Sequence[State], missing: int) -> None:
-        super().__init__(f"{len(states)} batch jobs are not done; {missing:,} completions are still to come")
+        super().__init__(
+            f"{len(states)} batch jobs are not done; {missing:,} completions are still to come"
+        )
         self.states, self.missing = tuple(states), missing
 
 
 async def collect_batches(
-    trials: Trials, prompts: Sequence[Prompt], samples: int, *, wait: bool = True, most: int | None = None
+    trials: Trials,
+    prompts: Sequence[Prompt],
+    samples: int,
+    *,
+    wait: bool = True,
+    most: int | None = None,
 ) -> None:
     """Make sure, by batch, that the store holds ``samples`` completions of every prompt at temperature 1.
 
@@ -69,7 +76,9 @@ async def collect_batches(
     """
     async with _work(Setup.of(trials, most)) as work:
         work.open += work.setup.write(prompts, samples, work.open)
-        check_budget(trials.budget, [job for job in work.open if job.step in ("written", "uploaded")])
+        check_budget(
+            trials.budget, [job for job in work.open if job.step in ("written", "uploaded")]
+        )
         await work.run(wait)
         work.report(prompts, samples)
 
@@ -114,14 +123,20 @@ class _Work:
         pause, lost = FIRST_PAUSE, 0
         while True:
             try:
-                states = [state for job in list(self.open) if (state := await self._advanced(job)) is not None]
+                states = [
+                    state
+                    for job in list(self.open)
+                    if (state := await self._advanced(job)) is not None
+                ]
                 lost = 0
             except ProviderError as error:
                 lost += 1
                 if not wait or not is_passing(error) or lost > LOST_LOOKS:
                     raise
                 self._report.remark(with_remedy(error, f"looking again in {pause:.0f} s"))
-                states = [State(job.name, job.batch_id, job.step, job.requests) for job in self.open]
+                states = [
+                    State(job.name, job.batch_id, job.step, job.requests) for job in self.open
+                ]
             if not states:
                 return
             if not wait or self._hosted is None:
@@ -165,7 +180,10 @@ class _Work:
             if submission.put_back(job, document):
                 return self._queued(job, document)
             self._end(job, document)
-        for name, path in ((job.output_file_id, self.jobs.output(job)), (job.error_file_id, self.jobs.errors(job))):
+        for name, path in (
+            (job.output_file_id, self.jobs.output(job)),
+            (job.error_file_id, self.jobs.errors(job)),
+        ):
             if name is not None and not path.exists():
                 await api.download(name, path)
         self._close(job, await self._read(job))
@@ -175,15 +193,24 @@ class _Work:
         if not any(other.submitted for other in self.open):
             said = f"{job.provider} did not begin a batch of {job.requests:,} requests: {reason(document)}"
             smaller = "or cancel it and make smaller ones with --batch-requests"
-            raise RequestRejected(with_remedy(said, f"run the same command again when other batches have ended, {smaller}"))
+            raise RequestRejected(
+                with_remedy(
+                    said, f"run the same command again when other batches have ended, {smaller}"
+                )
+            )
         return State(job.name, None, "waits for the batches before it", job.requests)
 
     def _end(self, job: BatchRecord, document: Mapping[str, Any]) -> None:
-        job.output_file_id, job.error_file_id = document.get("output_file_id"), document.get("error_file_id")
+        job.output_file_id, job.error_file_id = (
+            document.get("output_file_id"),
+            document.get("error_file_id"),
+        )
         job.step = "ended"
         self.jobs.save(job)
         if job.status == "failed":
-            self._error = self._error or RequestRejected(f"{job.provider} refused the batch {job.batch_id}: {reason(document)}")
+            self._error = self._error or RequestRejected(
+                f"{job.provider} refused the batch {job.batch_id}: {reason(document)}"
+            )
 
     async def _answered_by_command(self, job: BatchRecord) -> State | None:
         """Take in the output of the user's program; return its command where that is missing or incomplete."""
@@ -194,7 +221,11 @@ class _Work:
                 self._close(job, tally)
                 return None
             self._report.remark(f"{output} is not whole: {tally.sentence()}, of {job.requests:,}")
-        words = {"input": self.jobs.input(job.name), "output": output, "model": self.setup.trials.session.model}
+        words = {
+            "input": self.jobs.input(job.name),
+            "output": output,
+            "model": self.setup.trials.session.model,
+        }
         told = command.format(**{name: shlex.quote(str(value)) for name, value in words.items()})
         return State(job.name, None, "waits", job.requests, command=told)
 
@@ -216,7 +247,9 @@ class _Work:
         self.jobs.close(job, dict(tally.lines), keep=kept)
         self.open.remove(job)
         where = f"; its files stay in {self.jobs.folder}" if kept else ""
-        self._report.remark(f"batch {job.batch_id or job.name} {job.status or 'done'}: {tally.sentence()}{where}")
+        self._report.remark(
+            f"batch {job.batch_id or job.name} {job.status or 'done'}: {tally.sentence()}{where}"
+        )
 
     def report(self, prompts: Sequence[Prompt], samples: int) -> None:
         """Raise the error that kept completions from the store, where any are missing."""
@@ -225,8 +258,13 @@ class _Work:
         missing = sum(ask.count for _, ask in self.setup.missing(prompts, samples))
         if not missing:
             return
-        told = ", ".join(f"{number:,} requests {what}" for what, number in self.lines.items()) or "no request answered"
-        again = f"{missing:,} completions are missing ({told}); the same command asks for them again"
+        told = (
+            ", ".join(f"{number:,} requests {what}" for what, number in self.lines.items())
+            or "no request answered"
+        )
+        again = (
+            f"{missing:,} completions are missing ({told}); the same command asks for them again"
+        )
         if self._error is not None:
             raise type(self._error)(with_remedy(self._error, again)) from self._error
         raise ServerFailed(again)
@@ -235,7 +273,9 @@ class _Work:
         """Ask for the end of every open job; close those that were never submitted."""
         for job in list(self.open):
             job.cancelled = True
-            if self._hosted is not None and job.step == "creating":  # only a batch that exists can be cancelled
+            if (
+                self._hosted is not None and job.step == "creating"
+            ):  # only a batch that exists can be cancelled
                 await self._hosted[1].settle(job)
             if self._hosted is not None and job.step == "running":
                 await self._hosted[0].cancel(job.batch_id or "")

@@ -53,7 +53,9 @@ class Submission:
 
     def put_back(self, job: BatchRecord, document: Mapping[str, Any]) -> bool:
         """Whether a failed batch can be created again after others have ended; it then counts as never created."""
-        if job.status != "failed" or not any(each.get("code") == QUEUE_FULL for each in _complaints(document)):
+        if job.status != "failed" or not any(
+            each.get("code") == QUEUE_FULL for each in _complaints(document)
+        ):
             return False
         job.refused.append(job.batch_id or "")
         job.batch_id, job.status, job.tried = None, QUEUE_FULL, None

@@ -65,7 +65,9 @@ def compile_bias(
     )
 
 
-def compile_dependent(bias: Bias, profile: Profile, *, entries: int | None = None, integers: bool = False) -> Bias:
+def compile_dependent(
+    bias: Bias, profile: Profile, *, entries: int | None = None, integers: bool = False
+) -> Bias:
     """Compile a bias that depends on the prompt: the tokens that it moves most, by the root of the sum of squares over the common
     vector and those of all features, in the range and kind of numbers that the provider takes of each request.
 
@@ -74,15 +76,20 @@ def compile_dependent(bias: Bias, profile: Profile, *, entries: int | None = Non
     depends = bias.depends
     if depends is None:
         raise BiasError("this bias is the same for all prompts; compile it with compile_bias")
-    columns = list(zip(*(each.values for each in depends.features), strict=True)) or [()] * len(bias.entries)
+    columns = list(zip(*(each.values for each in depends.features), strict=True)) or [()] * len(
+        bias.entries
+    )
     size = [hypot(entry.bias, *column) for entry, column in zip(bias.entries, columns, strict=True)]
-    places = sorted(sorted(range(len(size)), key=lambda place: -size[place])[: most_entries(profile, entries)])
+    places = sorted(
+        sorted(range(len(size)), key=lambda place: -size[place])[: most_entries(profile, entries)]
+    )
     made = depends.replacing(
         low=max(profile.bias.low, -1e6),
         high=min(profile.bias.high, 1e6),
         integers=integers or not profile.bias.fractions,
         features=tuple(
-            each.replacing(values=_picked(each.values, places), errors=_picked(each.errors, places)) for each in depends.features
+            each.replacing(values=_picked(each.values, places), errors=_picked(each.errors, places))
+            for each in depends.features
         ),
         fingerprint="",
     )
@@ -117,7 +124,12 @@ class Kept:
 
 
 def gain_by_entries(
-    bias: Bias, profile: Profile, next_token: NextToken, made: Bias, *, highest_id: int | None = None
+    bias: Bias,
+    profile: Profile,
+    next_token: NextToken,
+    made: Bias,
+    *,
+    highest_id: int | None = None,
 ) -> list[Kept]:
     """The gain kept at 10, 30, 100, 300 and 1,024 entries, at all of ``bias``'s own, and at the limit of ``made``.
 
@@ -129,7 +141,9 @@ def gain_by_entries(
     tokens = len(table.token_ids)
     most = min(len(bias.entries), most_entries(profile, None) or tokens)
     allowed = tokens if done.entries_limit is None else min(done.entries_limit, tokens)
-    chosen = most if len(made.entries) <= most <= allowed else allowed  # a range may spread few values over more tokens
+    chosen = (
+        most if len(made.entries) <= most <= allowed else allowed
+    )  # a range may spread few values over more tokens
     steps = sorted({step for step in STEPS if step < most} | {most, chosen})
     rows: list[Kept] = []
     for whole in (True, False):
@@ -153,7 +167,13 @@ def _known(bias: Bias, next_token: NextToken) -> NextToken:
 
 
 def _sparse(
-    bias: Bias, profile: Profile, table: NextToken, highest_id: int | None, entries: int | None, integers: bool, **search: int
+    bias: Bias,
+    profile: Profile,
+    table: NextToken,
+    highest_id: int | None,
+    entries: int | None,
+    integers: bool,
+    **search: int,
 ) -> Sparse:
     from blackbox_lb.estimate.choice.candidates import CompileLimits
 

@@ -27,7 +27,9 @@ class Prefixes:
     remarks: tuple[str, ...]
 
 
-def logged_prefixes(path: str | Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None = None) -> Prefixes:
+def logged_prefixes(
+    path: str | Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None = None
+) -> Prefixes:
     """Read the positions of all base completions of the bias's model in the rollout store ``path``, without any request.
 
     They were drawn without a bias at temperature 1, whatever their prompts. profile: of the bias's provider, whose own completions
@@ -38,10 +40,16 @@ def logged_prefixes(path: str | Path, bias: Bias, profile: Profile, vocabulary: 
     NoLogprobs: none of them has lists.
     """
     if not Path(path).is_file():
-        raise StoreError(f"no rollout store {path}; give the one that blb fit or blb collect wrote with --store")
+        raise StoreError(
+            f"no rollout store {path}; give the one that blb fit or blb collect wrote with --store"
+        )
     with RolloutStore(path, read_only=True) as store:
         base = _base_requests(store, bias)
-        listing = {name: each for name, each in base.items() if _listed(str(each.get("provider")), profile) is True}
+        listing = {
+            name: each
+            for name, each in base.items()
+            if _listed(str(each.get("provider")), profile) is True
+        }
         known = base if vocabulary is not None else listing
         ends = _end_tokens(_providers(known or base), profile, vocabulary)
         return _read(store, known or base, bias, ends, _left_out(store, base, known or base))
@@ -56,7 +64,9 @@ def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]
         if (settings.get("model"), settings.get("tokenizer")) == (bias.model, bias.tokenizer)
     }
     if not same:
-        held = {f"{each.get('model')} (tokenizer {each.get('tokenizer')})" for each in requests.values()}
+        held = {
+            f"{each.get('model')} (tokenizer {each.get('tokenizer')})" for each in requests.values()
+        }
         raise InputError(
             f"{store.path} holds no completion of {printable(bias.model)} (tokenizer {printable(bias.tokenizer)}), only of "
             f"{printable(', '.join(sorted(held))) or 'nothing'}; give the store of the bias's own model with --store"
@@ -72,14 +82,20 @@ def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]
 
 def _is_base(settings: Mapping[str, Any]) -> bool:
     sampling = settings.get("sampling") or {}
-    return not settings.get("bias") and sampling.get("temperature") == 1 and sampling.get("top_logprobs", 0) > 0
+    return (
+        not settings.get("bias")
+        and sampling.get("temperature") == 1
+        and sampling.get("top_logprobs", 0) > 0
+    )
 
 
 def _providers(requests: Mapping[str, dict[str, Any]]) -> set[str]:
     return {str(settings.get("provider")) for settings in requests.values()}
 
 
-def _left_out(store: RolloutStore, base: Mapping[str, dict[str, Any]], used: Collection[str]) -> list[str]:
+def _left_out(
+    store: RolloutStore, base: Mapping[str, dict[str, Any]], used: Collection[str]
+) -> list[str]:
     """A sentence on the requests of ``base`` that are not ``used``; none where all are."""
     rest = {name: settings for name, settings in base.items() if name not in used}
     if not rest:
@@ -92,7 +108,9 @@ def _left_out(store: RolloutStore, base: Mapping[str, dict[str, Any]], used: Col
     ]
 
 
-def _end_tokens(providers: Collection[str], profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
+def _end_tokens(
+    providers: Collection[str], profile: Profile, vocabulary: Vocabulary | None
+) -> EndTokens:
     """The listing of end tokens by these providers, as a fit would read it."""
     listed = {_listed(name, profile) for name in providers}
     if listed == {True}:
@@ -103,7 +121,9 @@ def _end_tokens(providers: Collection[str], profile: Profile, vocabulary: Vocabu
             "so its id must be known to leave it alone: give the model's vocabulary with --tokenizer, or --provider with the TOML "
             "that they came through"
         )
-    return EndTokens(listed.pop() if len(listed) == 1 else None, frozenset(vocabulary.special.values()))
+    return EndTokens(
+        listed.pop() if len(listed) == 1 else None, frozenset(vocabulary.special.values())
+    )
 
 
 def _listed(name: str, profile: Profile) -> bool | None:
@@ -113,7 +133,13 @@ def _listed(name: str, profile: Profile) -> bool | None:
     return load_profile(name).logprobs.end_token_listed if name in profile_names() else None
 
 
-def _read(store: RolloutStore, requests: Collection[str], bias: Bias, ends: EndTokens, left_out: Sequence[str]) -> Prefixes:
+def _read(
+    store: RolloutStore,
+    requests: Collection[str],
+    bias: Bias,
+    ends: EndTokens,
+    left_out: Sequence[str],
+) -> Prefixes:
     keys = sorted(key for request in requests for key in store.keys(request))
     anything, unread = Example("", Prompt(())), parse_reward("length", max_tokens=1)
     try:

@@ -17,15 +17,37 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.jobs.doctor.asking.exam import Exam
 from blackbox_lb.jobs.doctor.asking.findings import Findings, Report
-from blackbox_lb.jobs.doctor.asking.probe import IN_FLIGHT, MOST_REQUESTS, Probe, ProbesSpent, Withheld
-from blackbox_lb.jobs.doctor.checks.answers import check_continues, check_n, check_prompt_logprobs, check_seed, check_usage
-from blackbox_lb.jobs.doctor.checks.bias_effect import check_effect, check_entries, check_fractions, check_highest_id
+from blackbox_lb.jobs.doctor.asking.probe import (
+    IN_FLIGHT,
+    MOST_REQUESTS,
+    Probe,
+    ProbesSpent,
+    Withheld,
+)
+from blackbox_lb.jobs.doctor.checks.answers import (
+    check_continues,
+    check_n,
+    check_prompt_logprobs,
+    check_seed,
+    check_usage,
+)
+from blackbox_lb.jobs.doctor.checks.bias_effect import (
+    check_effect,
+    check_entries,
+    check_fractions,
+    check_highest_id,
+)
 from blackbox_lb.jobs.doctor.checks.bias_strength import REQUESTS as STRENGTH_REQUESTS
 from blackbox_lb.jobs.doctor.checks.bias_strength import TOKENS as STRENGTH_TOKENS
 from blackbox_lb.jobs.doctor.checks.bias_strength import check_strength
 from blackbox_lb.jobs.doctor.checks.listed_alternatives import check_lists, check_outside
 from blackbox_lb.jobs.doctor.checks.logprob_meaning import check_end, check_meaning
-from blackbox_lb.jobs.doctor.checks.neutral_sampling import MORE, MOST_TOKENS, REQUESTS, check_neutral
+from blackbox_lb.jobs.doctor.checks.neutral_sampling import (
+    MORE,
+    MOST_TOKENS,
+    REQUESTS,
+    check_neutral,
+)
 from blackbox_lb.jobs.doctor.checks.token_identity import check_ids, check_tokenizer
 
 ENDS = (AuthenticationFailed, ConnectionFailed, QuotaExhausted, ModelUnsuitable, NoLogprobs)
@@ -57,7 +79,13 @@ CHECKS = (
     Check("highest id", ("bias.highest_id",), 2, 2, check_highest_id),
     Check("tokens outside the list", ("logprobs.censored",), 2, 2, check_outside),
     Check("neutral sampling", ("neutral",), REQUESTS + MORE + 2, MOST_TOKENS, check_neutral),
-    Check("strength of a bias", ("bias",), STRENGTH_REQUESTS, STRENGTH_REQUESTS * STRENGTH_TOKENS, check_strength),
+    Check(
+        "strength of a bias",
+        ("bias",),
+        STRENGTH_REQUESTS,
+        STRENGTH_REQUESTS * STRENGTH_TOKENS,
+        check_strength,
+    ),
     Check("continued answers", ("answers.continues", "answers.repeats"), 2, 1, check_continues),
     Check("prompt logprobs", ("answers.prompt_logprobs",), 3, 1, check_prompt_logprobs),
     Check("seed", ("sampling.seed",), 2, 24, check_seed),
@@ -91,7 +119,9 @@ async def examine(
     the first plain request is refused, by a content filter too.
     """
     start = time.monotonic()
-    probe = Probe(session, min(concurrency, session.profile.connection.concurrency), requests=OPENING)
+    probe = Probe(
+        session, min(concurrency, session.profile.connection.concurrency), requests=OPENING
+    )
     exam = Exam(probe, Findings(session.profile))
     for check in checks:
         watch(check.title)

@@ -37,14 +37,22 @@ def check_target(path: Path, provider: str) -> None:
     Raises InputError: another ending than .toml, a folder that does not exist, or the file that is being extended.
     """
     if path.suffix != ".toml":
-        raise InputError(f"a profile is saved as a .toml file, and {path} is none; give --save NAME.toml")
+        raise InputError(
+            f"a profile is saved as a .toml file, and {path} is none; give --save NAME.toml"
+        )
     if not path.parent.is_dir():
-        raise InputError(f"the folder {path.parent} does not exist; make it, or give another --save")
+        raise InputError(
+            f"the folder {path.parent} does not exist; make it, or give another --save"
+        )
     if provider.endswith(".toml") and path.resolve() == Path(provider).resolve():
-        raise InputError(f"--save {path} is the profile that is being checked, and extends it; give another name")
+        raise InputError(
+            f"--save {path} is the profile that is being checked, and extends it; give another name"
+        )
 
 
-def save_profile(report: Report, path: Path, provider: str, base_url: str | None = None) -> dict[str, Json]:
+def save_profile(
+    report: Report, path: Path, provider: str, base_url: str | None = None
+) -> dict[str, Json]:
     """Write what was found of ``provider`` (as given with --provider) to ``path``, for use as --provider.
 
     ``base_url``: the address to keep, where it is another than the profile's. Returns the rows that were guesses and could not be
@@ -55,22 +63,38 @@ def save_profile(report: Report, path: Path, provider: str, base_url: str | None
     incurable = [finding for finding in report.contradicted if finding.incurable]
     if incurable:
         reasons = "; ".join(f"{finding.row}: {finding.evidence}" for finding in incurable)
-        raise InputError(f"no profile was saved, because none could make {report.profile.name} usable here: {reasons}")
+        raise InputError(
+            f"no profile was saved, because none could make {report.profile.name} usable here: {reasons}"
+        )
     careful, open_rows = _unproven(report)
     document = tomli_w.dumps(_rows(report, path.stem, provider, base_url, careful, open_rows))
-    with explained(f"write {path}", "give another --save"), replacing(path, f".{path.stem}.new.toml") as draft:
+    with (
+        explained(f"write {path}", "give another --save"),
+        replacing(path, f".{path.stem}.new.toml") as draft,
+    ):
         draft.write_text(document, encoding="utf-8")
         load_profile(str(draft))  # only what loads takes the file's place
     return careful
 
 
 def _rows(
-    report: Report, name: str, provider: str, base_url: str | None, careful: Mapping[str, Json], unknown: Sequence[str]
+    report: Report,
+    name: str,
+    provider: str,
+    base_url: str | None,
+    careful: Mapping[str, Json],
+    unknown: Sequence[str],
 ) -> dict[str, Any]:
     own = provider.endswith(".toml")
-    rows: dict[str, Any] = {"extends": str(Path(provider).resolve()) if own else provider, "name": name, "unknown": list(unknown)}
+    rows: dict[str, Any] = {
+        "extends": str(Path(provider).resolve()) if own else provider,
+        "name": name,
+        "unknown": list(unknown),
+    }
     parts = urlsplit(base_url or "")
-    if base_url is not None and not (parts.username or parts.password or parts.query):  # which may be secrets
+    if base_url is not None and not (
+        parts.username or parts.password or parts.query
+    ):  # which may be secrets
         rows |= report.profile.rows_of_its_host
         rows["connection"] = {**rows.get("connection", {}), "base_url": base_url}
     found = {finding.row: finding.found for finding in report.findings if finding.found is not None}
@@ -85,7 +109,12 @@ def _rows(
         rows.setdefault("models", {})["untried"] = []
     source = f"blb doctor, {report.model} on its {report.endpoint} endpoint"
     rows["evidence"] = {
-        finding.row: {"grade": "L", "date": date.today(), "source": source, "seen": finding.evidence[:LONGEST]}
+        finding.row: {
+            "grade": "L",
+            "date": date.today(),
+            "source": source,
+            "seen": finding.evidence[:LONGEST],
+        }
         for finding in report.findings
         if finding.claim and (finding.status == "CONFIRMED" or finding.found is not None)
     }
@@ -103,8 +132,14 @@ def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
     left: list[str] = []
     for guess in report.profile.unknown:
         rows = _leaves(value_of(document, guess), guess)
-        values = {row: _careful(report, shown, row) for row in rows if not _is_proven(report, shown, row)}
-        careful |= {row: value for row, value in values.items() if value not in (None, value_of(document, row))}
+        values = {
+            row: _careful(report, shown, row) for row in rows if not _is_proven(report, shown, row)
+        }
+        careful |= {
+            row: value
+            for row, value in values.items()
+            if value not in (None, value_of(document, row))
+        }
         open_rows = [row for row, value in values.items() if value is None]
         left += [guess] if open_rows == rows else open_rows
     return careful, left
@@ -133,7 +168,10 @@ def _careful(report: Report, shown: Set[str], row: str) -> Json | None:
     """The value of ``row`` that is right whatever the server does; None where there is none."""
     if not _may_act(report, shown, row):
         return None
-    accepted: dict[str, int | None] = {"bias.entries": report.entries or None, "bias.highest_id": report.named}
+    accepted: dict[str, int | None] = {
+        "bias.entries": report.entries or None,
+        "bias.highest_id": report.named,
+    }
     return accepted[row] if row in accepted else CAREFUL.get(row)
 
 

@@ -82,7 +82,9 @@ class Alternative:
             return self
         bias, longest = await self.own_bias(trials)
         cost = f"{self.cost}, of at most {longest} tokens, with a bias of {len(bias)} tokens"
-        return replace(self, bias=bias, max_tokens=min(longest, trials.reward.max_tokens), cost=cost)
+        return replace(
+            self, bias=bias, max_tokens=min(longest, trials.reward.max_tokens), cost=cost
+        )
 
     def applies(self, setting: Setting) -> bool:
         """Whether it has an effect at ``setting``: a lower temperature, or several completions that can differ."""
@@ -129,7 +131,9 @@ def alternatives(
     hottest = max(setting.temperature for setting in settings)
     for text in instructions:
         if not text.strip():
-            raise InputError("--baseline-prompt is empty; give the instruction that you would add to the prompt")
+            raise InputError(
+                "--baseline-prompt is empty; give the instruction that you would add to the prompt"
+            )
     for value in temperatures:
         if not 0 <= value < hottest:
             raise InputError(
@@ -138,15 +142,22 @@ def alternatives(
             )
     for tokens in max_tokens:
         if not 1 <= tokens < limit:
-            raise InputError(f"--baseline-max-tokens {tokens} is not below the {limit} tokens of the others; give a lower one")
+            raise InputError(
+                f"--baseline-max-tokens {tokens} is not below the {limit} tokens of the others; give a lower one"
+            )
     for n in best_of:
         if n < 2 or hottest == 0:
             raise InputError(
                 f"--best-of {n} would give what one completion gives{' at greedy' if n > 1 else ''}; give 2 or more, and judge "
                 "at a temperature above 0"
             )
-    found = [Alternative(f'prompt + "{text.strip()}"', instruction=text.strip()) for text in instructions]
-    found += [Alternative(f"T = {value:g}" if value else "greedy", temperature=value) for value in temperatures]
+    found = [
+        Alternative(f'prompt + "{text.strip()}"', instruction=text.strip()) for text in instructions
+    ]
+    found += [
+        Alternative(f"T = {value:g}" if value else "greedy", temperature=value)
+        for value in temperatures
+    ]
     found += [Alternative(f"max_tokens {tokens}", max_tokens=tokens) for tokens in max_tokens]
     found += [Alternative(f"best of {n}", best_of=n) for n in best_of]
     return tuple(dict.fromkeys(found))
@@ -179,11 +190,17 @@ class Arm:
         return Setting(f"temperature {temperature:g}", temperature) if temperature else GREEDY
 
 
-def arms_at(setting: Setting, biases: Mapping[str, AnyBias], others: Sequence[Alternative]) -> tuple[Arm, ...]:
+def arms_at(
+    setting: Setting, biases: Mapping[str, AnyBias], others: Sequence[Alternative]
+) -> tuple[Arm, ...]:
     """The base, each bias, and each alternative that applies, alone and with each bias that it can be sent with; in this order."""
     plain: list[tuple[str | None, AnyBias]] = [(None, {}), *biases.items()]
     tried = [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]
-    return tuple(Arm(setting, name, bias, other) for other in tried for name, bias in (plain[:1] if other.alone else plain))
+    return tuple(
+        Arm(setting, name, bias, other)
+        for other in tried
+        for name, bias in (plain[:1] if other.alone else plain)
+    )
 
 
 def unranked(trials: Trials, arm: Arm) -> str | None:
@@ -193,7 +210,9 @@ def unranked(trials: Trials, arm: Arm) -> str | None:
         return None
     if not asks_logprobs(profile.endpoint(where), trials.top_logprobs):
         return f"no logprobs are returned on the {where} endpoint of {profile.name}"
-    if profile.logprobs.meaning == "before bias" or (not arm.bias and arm.drawn_at.temperature == 1):
+    if profile.logprobs.meaning == "before bias" or (
+        not arm.bias and arm.drawn_at.temperature == 1
+    ):
         return None
     known = "is not known to return" if profile.logprobs.meaning == "unknown" else "does not return"
     return f"{profile.name} {known} the base model's logprobs with a bias or at another temperature than 1"
@@ -214,7 +233,13 @@ class ArmResult:
     decisions: DecisionScores | None = None
 
 
-async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: int, labels: Labels | None = None) -> ArmResult:
+async def draw(
+    trials: Trials,
+    examples: Sequence[Example],
+    arm: Arm,
+    samples: int,
+    labels: Labels | None = None,
+) -> ArmResult:
     """Draw completions of every example under ``arm``, scored on the plain examples, without an instruction.
 
     Greedy takes one sample a prompt. Best-of groups the first ``samples`` completions of the same policy, plus enough to fill the
@@ -228,7 +253,12 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
     table = await trials.collect(
         title,
         [arm.alternative.asked(example) for example in examples],
-        trials.draw(arm.drawn_at, arm.sent or None, trials.session.biased_endpoint, arm.alternative.max_tokens),
+        trials.draw(
+            arm.drawn_at,
+            arm.sent or None,
+            trials.session.biased_endpoint,
+            arm.alternative.max_tokens,
+        ),
         samples,
         scored_as=examples,
     )
@@ -244,26 +274,50 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
             bounded += sum(int(each.bounded.sum()) for each in drawn if each.bounded is not None)
             groups = [drawn[start : start + best_of] for start in range(0, len(drawn), best_of)]
             answers = [_best(group) for group in groups]
-            readable = [(group, best) for group, best in zip(groups, answers, strict=True) if best.readable]
+            readable = [
+                (group, best) for group, best in zip(groups, answers, strict=True) if best.readable
+            ]
             if readable:
-                paid.append(_paid([group for group, _ in readable], trials.session.profile.sampling.shares_prompt))
-            first = readable[0][1] if readable else None  # without its lists, which would fill the memory
-            shown.append(first and replace(first, top_ids=first.top_ids[:0], top_logprobs=first.top_logprobs[:0]))
+                paid.append(
+                    _paid(
+                        [group for group, _ in readable],
+                        trials.session.profile.sampling.shares_prompt,
+                    )
+                )
+            first = (
+                readable[0][1] if readable else None
+            )  # without its lists, which would fill the memory
+            shown.append(
+                first
+                and replace(first, top_ids=first.top_ids[:0], top_logprobs=first.top_logprobs[:0])
+            )
             said.extend((example, best.text) for _, best in readable if labels is not None)
             yield answers
 
     scores = trials.scored(title, examples, answered())
     if bounded and best_of > 1:
-        trials.report.remark(f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their completions")
+        trials.report.remark(
+            f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their completions"
+        )
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:
         remark_on_others(trials, title, labels, said)
     decisions = None if labels is None else scores_of(labels, said)
-    return ArmResult(arm, scores, prompt_tokens, completion_tokens, _first(arm, shown, scores), answers, decisions)
+    return ArmResult(
+        arm,
+        scores,
+        prompt_tokens,
+        completion_tokens,
+        _first(arm, shown, scores),
+        answers,
+        decisions,
+    )
 
 
-async def decide(trials: Trials, examples: Sequence[Example], arm: Arm, labels: Labels) -> ArmResult:
+async def decide(
+    trials: Trials, examples: Sequence[Example], arm: Arm, labels: Labels
+) -> ArmResult:
     """Decide for every example, and score each decision like a completion with its label's text.
 
     Raises InputError: the labels begin alike, or a score is not finite. ProviderError: the API failed.
@@ -274,11 +328,20 @@ async def decide(trials: Trials, examples: Sequence[Example], arm: Arm, labels: 
     paid = round(found.completion_tokens)
     texts = ["" if number < 0 else labels.names[number] for number in found.labels]
     answers = [completion_of(text, paid) for text in texts]
-    await fetch_rewards(trials.store, trials.reward, zip(examples, answers, strict=True), trials.report, arm.name, trials.budget)
+    await fetch_rewards(
+        trials.store,
+        trials.reward,
+        zip(examples, answers, strict=True),
+        trials.report,
+        arm.name,
+        trials.budget,
+    )
     scores = trials.scored(arm.name, examples, ([each] for each in answers))
     shown = _first(arm, answers, scores)
     decisions = scores_of(labels, zip(examples, texts, strict=True))
-    return ArmResult(arm, scores, found.prompt_tokens, found.completion_tokens, shown, len(answers), decisions)
+    return ArmResult(
+        arm, scores, found.prompt_tokens, found.completion_tokens, shown, len(answers), decisions
+    )
 
 
 def _best(group: Sequence[Completion]) -> Completion:
@@ -288,19 +351,26 @@ def _best(group: Sequence[Completion]) -> Completion:
     readable = [each for each in group if each.readable]
     for each in readable:
         if each.n_tokens and not len(each.logprobs):
-            raise NoLogprobs("a completion came without logprobs, so the best of several is not known; drop --best-of")
+            raise NoLogprobs(
+                "a completion came without logprobs, so the best of several is not known; drop --best-of"
+            )
     means = [float(each.logprobs.mean()) if len(each.logprobs) else -np.inf for each in readable]
     return readable[int(np.argmax(means))] if readable else group[0]
 
 
 def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, float]:
     """Mean prompt and completion tokens of an answer; ``shared``: the completions of one request pay for its prompt once."""
-    prompts = [sum(each.prompt_tokens for each in group) / (len(group) if shared else 1) for group in groups]
+    prompts = [
+        sum(each.prompt_tokens for each in group) / (len(group) if shared else 1)
+        for group in groups
+    ]
     tokens = [sum(each.n_tokens for each in group) for group in groups]
     return float(np.mean(prompts)), float(np.mean(tokens))
 
 
-def _first(arm: Arm, shown: Sequence[Completion | None], scores: PolicyScores) -> tuple[PolicyCompletion | None, ...]:
+def _first(
+    arm: Arm, shown: Sequence[Completion | None], scores: PolicyScores
+) -> tuple[PolicyCompletion | None, ...]:
     correct = scores.correct or [None] * len(shown)
     rows = zip(shown, scores.reward, correct, strict=True)
     return tuple(

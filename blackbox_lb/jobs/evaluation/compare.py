@@ -9,9 +9,22 @@ import numpy as np
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.evaluation.arms import BASE, ArmResult
-from blackbox_lb.jobs.evaluation.document import Comparison, Decisions, Evaluation, Mean, PolicyResult
+from blackbox_lb.jobs.evaluation.document import (
+    Comparison,
+    Decisions,
+    Evaluation,
+    Mean,
+    PolicyResult,
+)
 from blackbox_lb.providers.prices import Prices
-from blackbox_lb.rollouts.judging.intervals import LEVEL, Array, bootstrap, holm, sample_size, sign_test
+from blackbox_lb.rollouts.judging.intervals import (
+    LEVEL,
+    Array,
+    bootstrap,
+    holm,
+    sample_size,
+    sign_test,
+)
 from blackbox_lb.rollouts.judging.verdict import LOWER, decide, paired
 
 ANSWERS = 1_000
@@ -42,8 +55,12 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         metrics=means,
         prompt_tokens=drawn.prompt_tokens,
         completion_tokens=drawn.completion_tokens,
-        cost=None if prices is None else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens),
-        decisions=None if drawn.decisions is None else Decisions.model_validate(drawn.decisions.as_json()),
+        cost=None
+        if prices is None
+        else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens),
+        decisions=None
+        if drawn.decisions is None
+        else Decisions.model_validate(drawn.decisions.as_json()),
     )
 
 
@@ -57,7 +74,9 @@ def mean_of(rows: Sequence[Array]) -> Mean:
     return Mean(mean=float(means.mean()), low=found.percentile_low, high=found.percentile_high)
 
 
-def comparisons(drawn: Sequence[ArmResult], label: str, effect: float | None = None) -> tuple[Comparison, ...]:
+def comparisons(
+    drawn: Sequence[ArmResult], label: str, effect: float | None = None
+) -> tuple[Comparison, ...]:
     """All comparisons of the arms of all settings, with p-values adjusted for their number.
 
     At each setting: every policy against the base, in every metric; and in the reward, each bias against each alternative alone,
@@ -86,10 +105,19 @@ def comparisons(drawn: Sequence[ArmResult], label: str, effect: float | None = N
     )
 
 
-def _pairs(drawn: Sequence[ArmResult]) -> Iterator[tuple[ArmResult, ArmResult, Literal["all", "reward"]]]:
+def _pairs(
+    drawn: Sequence[ArmResult],
+) -> Iterator[tuple[ArmResult, ArmResult, Literal["all", "reward"]]]:
     for setting in dict.fromkeys(each.arm.setting for each in drawn):
-        arms = {(each.arm.alternative.name, each.arm.bias_name): each for each in drawn if each.arm.setting == setting}
-        base, first = arms["", None], next((each for (other, bias), each in arms.items() if not other and bias), None)
+        arms = {
+            (each.arm.alternative.name, each.arm.bias_name): each
+            for each in drawn
+            if each.arm.setting == setting
+        }
+        base, first = (
+            arms["", None],
+            next((each for (other, bias), each in arms.items() if not other and bias), None),
+        )
         yield from ((base, each, "all") for key, each in arms.items() if key != ("", None))
         biases = [bias for other, bias in arms if not other and bias]
         for (other, bias), each in arms.items():
@@ -105,7 +133,9 @@ def _pairs(drawn: Sequence[ArmResult]) -> Iterator[tuple[ArmResult, ArmResult, L
 def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> Comparison:
     """One row, its p-value not adjusted yet."""
     one, two = paired(base.scores.metrics(label)[metric], other.scores.metrics(label)[metric])
-    differences = np.where(np.isclose(one, two, rtol=1e-12, atol=0), 0.0, two - one)  # equal but for rounding
+    differences = np.where(
+        np.isclose(one, two, rtol=1e-12, atol=0), 0.0, two - one
+    )  # equal but for rounding
     found, mean = bootstrap(differences), float(differences.mean())
     better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
     return Comparison(

@@ -48,7 +48,9 @@ class Decisions(BaseModel, frozen=True):
     def _square(self) -> Decisions:
         size = len(self.labels)
         if len(self.confusion) != size or any(len(row) != size + 1 for row in self.confusion):
-            raise ValueError(f"a confusion matrix of {size} labels has {size} rows of {size + 1} numbers")
+            raise ValueError(
+                f"a confusion matrix of {size} labels has {size} rows of {size + 1} numbers"
+            )
         return self
 
 

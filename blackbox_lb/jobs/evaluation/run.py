@@ -8,7 +8,16 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
 from blackbox_lb.bias.prompt_bias import sent_by
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.evaluation.arms import BASE, Alternative, Arm, ArmResult, arms_at, decide, draw, unranked
+from blackbox_lb.jobs.evaluation.arms import (
+    BASE,
+    Alternative,
+    Arm,
+    ArmResult,
+    arms_at,
+    decide,
+    draw,
+    unranked,
+)
 from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
 from blackbox_lb.jobs.evaluation.document import Evaluation, ShownPrompt
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
@@ -23,7 +32,9 @@ MOST_SHOWN = 30
 """Test prompts whose completions are shown side by side."""
 
 
-async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan: EvalPlan) -> Evaluation:
+async def evaluate(
+    trials: Trials, task: Task, biases: Mapping[str, Bias], plan: EvalPlan
+) -> Evaluation:
     """Judge base, biases, alternatives and both together on the test prompts. The trials' store is not asked for again.
 
     ``biases``: by their names in the result; they must fit the model's tokenizer and the provider's limits already.
@@ -32,13 +43,20 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
     be ranked, or nothing to compare.
     """
     if BASE in biases:
-        raise InputError(f"a bias cannot be called {BASE!r}, which is the policy without one; name it with NAME=FILE")
+        raise InputError(
+            f"a bias cannot be called {BASE!r}, which is the policy without one; name it with NAME=FILE"
+        )
     remembering = Remembering(trials.report)
     trials = replace(trials, report=remembering)
     examples = task.test
     values = {name: sent_by(bias, trials.store) for name, bias in biases.items()}
     others = [await _ready(trials, other) for other in plan.alternatives]
-    arms = [arm for setting in dict.fromkeys(plan.settings) for arm in arms_at(setting, values, others) if _ranked(trials, arm)]
+    arms = [
+        arm
+        for setting in dict.fromkeys(plan.settings)
+        for arm in arms_at(setting, values, others)
+        if _ranked(trials, arm)
+    ]
     _check_names(arms)
     _announce(trials, plan, examples, arms)
     for name, bias in biases.items():
@@ -66,11 +84,17 @@ async def _ready(trials: Trials, other: Alternative) -> Alternative:
     return found
 
 
-async def _results(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]) -> list[ArmResult]:
+async def _results(
+    trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]
+) -> list[ArmResult]:
     """The results of all arms. Decisions made here come first, so that errors come in time, and are the same at all settings."""
     decided: dict[Alternative, ArmResult] = {}
     for arm in arms:
-        if arm.alternative.decision is not None and arm.alternative not in decided and plan.labels is not None:
+        if (
+            arm.alternative.decision is not None
+            and arm.alternative not in decided
+            and plan.labels is not None
+        ):
             decided[arm.alternative] = await decide(trials, examples, arm, plan.labels)
     return [
         replace(decided[arm.alternative], arm=arm)
@@ -81,7 +105,12 @@ async def _results(trials: Trials, plan: EvalPlan, examples: Sequence[Example], 
 
 
 def _told(
-    trials: Trials, task: Task, plan: EvalPlan, examples: Sequence[Example], drawn: Sequence[ArmResult], remembering: Remembering
+    trials: Trials,
+    task: Task,
+    plan: EvalPlan,
+    examples: Sequence[Example],
+    drawn: Sequence[ArmResult],
+    remembering: Remembering,
 ) -> Evaluation:
     label, limit = trials.reward.label, trials.reward.max_tokens
     policies = tuple(policy(each, label, limit, plan.prices) for each in drawn)
@@ -93,7 +122,9 @@ def _told(
             "give more test prompts, or compare less at a time"
         )
     if plan.prices is not None and any(row.prompt_tokens == 0 for row in policies):
-        trials.report.remark(f"{trials.session.profile.name} does not count prompt tokens: costs are of completions only")
+        trials.report.remark(
+            f"{trials.session.profile.name} does not count prompt tokens: costs are of completions only"
+        )
     return Evaluation(
         provider=trials.session.profile.name,
         model=trials.session.model,
@@ -115,26 +146,34 @@ def _check_names(arms: Sequence[Arm]) -> None:
     names = [(arm.setting.name, arm.name) for arm in arms]
     repeated = sorted({name for place, name in names if names.count((place, name)) > 1})
     if repeated:
-        raise InputError(f"two policies would both be called {repeated[0]!r}; give the bias another name with NAME=FILE")
+        raise InputError(
+            f"two policies would both be called {repeated[0]!r}; give the bias another name with NAME=FILE"
+        )
 
 
 def _ranked(trials: Trials, arm: Arm) -> bool:
     """Whether the arm can be drawn; raises for an unrankable arm without a bias, leaves out one with a bias, with a remark."""
     why = unranked(trials, arm)
     if why is not None and arm.bias_name is None:
-        raise InputError(f"--best-of cannot rank completions at {arm.setting.name}: {why}; drop --best-of")
+        raise InputError(
+            f"--best-of cannot rank completions at {arm.setting.name}: {why}; drop --best-of"
+        )
     if why is not None:
         trials.report.remark(f"{arm.setting.name}, {arm.name} is left out: {why}")
     return why is None
 
 
-def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]) -> None:
+def _announce(
+    trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]
+) -> None:
     """Announce the maximum of requests, and remarks on the prompts, before anything costs money."""
     trials.report.remark(
         f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each (one where greedy); what is in "
         "the store is not asked for again"
     )
-    for cost in dict.fromkeys(f"{arm.alternative.name}: {arm.alternative.cost}" for arm in arms if arm.alternative.cost):
+    for cost in dict.fromkeys(
+        f"{arm.alternative.name}: {arm.alternative.cost}" for arm in arms if arm.alternative.cost
+    ):
         trials.report.remark(cost)
     instructed = any(arm.alternative.instruction for arm in arms)
     if instructed and not takes_messages(trials.session.biased_endpoint):
@@ -142,7 +181,9 @@ def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms:
             "the completions endpoint takes one text, so instructions stand at its very end, after any cue for the answer; a chat "
             "endpoint treats them more fairly"
         )
-    elif instructed and any(each.prompt.messages[-1].content.rstrip().endswith(":") for each in examples):
+    elif instructed and any(
+        each.prompt.messages[-1].content.rstrip().endswith(":") for each in examples
+    ):
         trials.report.remark(
             "prompts end with a cue for the answer, and instructions stand after it, which may do an instruction less than justice"
         )

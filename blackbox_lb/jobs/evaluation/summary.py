@@ -20,7 +20,10 @@ def when(setting: str) -> str:
 
 
 def summarise(
-    policies: Sequence[PolicyResult], rows: Sequence[Comparison], label: str, effect: float | None = None
+    policies: Sequence[PolicyResult],
+    rows: Sequence[Comparison],
+    label: str,
+    effect: float | None = None,
 ) -> tuple[str, ...]:
     """The sentences, the most important first.
 
@@ -32,12 +35,18 @@ def summarise(
     told = [row for row in rows if row.metric == label]
     against = [row for row in told if row.base == BASE and (row.other in biases or not biases)]
     rivals = [row for row in told if row.base != BASE and kinds[row.setting, row.base].bias is None]
-    alone = sorted((row for row in rivals if row.other in biases), key=lambda row: _RANK[row.verdict])
+    alone = sorted(
+        (row for row in rivals if row.other in biases), key=lambda row: _RANK[row.verdict]
+    )
     return (
         *(_rival_sentence(row) for row in alone if row.verdict == "HURTS"),
         *(_effect_sentence(row, kinds[row.setting, row.other], rows) for row in against),
         *(_rival_sentence(row) for row in alone if row.verdict != "HURTS"),
-        *(_together_sentence(row, kinds[row.setting, row.other]) for row in rivals if row.other not in biases),
+        *(
+            _together_sentence(row, kinds[row.setting, row.other])
+            for row in rivals
+            if row.other not in biases
+        ),
         *(_better_sentence(row) for row in told if row.base in biases),
         *_highest(policies, label),
         *_paid(policies),
@@ -59,7 +68,12 @@ def _numbers(row: Comparison) -> str:
 
 def _reversed(row: Comparison) -> str:
     """The numbers of a row from the side of its base."""
-    ends = {"base_mean": row.other_mean, "other_mean": row.base_mean, "low": -row.high, "high": -row.low}
+    ends = {
+        "base_mean": row.other_mean,
+        "other_mean": row.base_mean,
+        "low": -row.high,
+        "high": -row.low,
+    }
     return _numbers(row.model_copy(update={**ends, "difference": -row.difference}))
 
 
@@ -78,11 +92,13 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
     others = [
         each
         for each in rows
-        if (each.setting, each.base, each.other) == (row.setting, row.base, row.other) and each.metric != row.metric
+        if (each.setting, each.base, each.other) == (row.setting, row.base, row.other)
+        and each.metric != row.metric
     ]
     words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
     beside = "; ".join(
-        f"{each.metric} {figure(each.other_mean)} against {figure(each.base_mean)} ({words[each.verdict]})" for each in others
+        f"{each.metric} {figure(each.other_mean)} against {figure(each.base_mean)} ({words[each.verdict]})"
+        for each in others
     )
     tail = f"; {beside}." if beside else "."
     name, begin = _named(policy.name), when(row.setting)
@@ -107,7 +123,9 @@ def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
         return f"{begin}, {policy.bias} adds to {rival}: {_numbers(row)}."
     if row.verdict == "HURTS":
         return f"{begin}, {policy.bias} makes {rival} WORSE: {_numbers(row)}."
-    return f"{begin}, {policy.bias} is not shown to add to {rival}: {_numbers(row)}, {_prompts(row)}."
+    return (
+        f"{begin}, {policy.bias} is not shown to add to {rival}: {_numbers(row)}, {_prompts(row)}."
+    )
 
 
 def _better_sentence(row: Comparison) -> str:
@@ -156,7 +174,9 @@ def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Ite
 
 def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
     """The methods behind the numbers of a table."""
-    told = (f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates, unpaired, as in the paper.",)
+    told = (
+        f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates, unpaired, as in the paper.",
+    )
     if not rows:
         return told
     return (

@@ -45,11 +45,15 @@ class Explanation:
     reliability: float | None
 
 
-def room_for_gain(rollouts: Rollouts, reward: Reward, tau: float, base: Bools | None = None) -> Headroom | None:
+def room_for_gain(
+    rollouts: Rollouts, reward: Reward, tau: float, base: Bools | None = None
+) -> Headroom | None:
     """The room for a gain in the base's completions (``base`` (n,), None: all); None where no prompt has two."""
     drawn = rollouts if base is None else rollouts.take(base)
     try:
-        return headroom(drawn.rewards, drawn.prompts, [reward.value(each) for each in drawn.rewards], tau=tau)
+        return headroom(
+            drawn.rewards, drawn.prompts, [reward.value(each) for each in drawn.rewards], tau=tau
+        )
     except InputError:
         return None
 
@@ -86,7 +90,9 @@ def explain(
     )
     statistics = None
     if vocab_size is not None and vocab_size >= len(chosen.learned):
-        statistics = delta_statistics(chosen.learned, vocab_size, sampled=len(np.unique(rollouts.token_ids)))
+        statistics = delta_statistics(
+            chosen.learned, vocab_size, sampled=len(np.unique(rollouts.token_ids))
+        )
     known = None if precision is None else precision.reliability
     return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, known)
 
@@ -101,7 +107,12 @@ def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> Sta
         return None
     fit, share = made.fit, len(rollouts.keys) / made.fit.rollouts
     tau, l2 = float(chosen.settings["tau"] or 1.0), float(chosen.settings["l2"] or 1.0) * share
-    settings: dict[str, Any] = {"tau": tau, "l2": l2, "weights": made.weights, "support": made.support}
+    settings: dict[str, Any] = {
+        "tau": tau,
+        "l2": l2,
+        "weights": made.weights,
+        "support": made.support,
+    }
     try:
         if share < 1:
             fit = projection(rollouts, **settings, start=fit, next_token=next_token)

@@ -18,7 +18,12 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.check import judged
 from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.rollouts.answers.given_answers import MOST_LISTED, FirstTokens, first_tokens, followed
+from blackbox_lb.rollouts.answers.given_answers import (
+    MOST_LISTED,
+    FirstTokens,
+    first_tokens,
+    followed,
+)
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Task
@@ -34,14 +39,18 @@ RARE = 0.02
 
 def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
     """Raise InputError where the answers of ``task`` teach nothing; return remarks on labels that training hardly has."""
-    others = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers)
+    others = ", ".join(
+        name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers
+    )
     if others:
         raise InputError(
             f"given answers are learned by projection, and not by {others}, which need completions that were drawn; use "
             "--learn-from samples, or --estimator projection alone"
         )
     if trials.engine is not None:
-        raise InputError(f"--learn-from {plan.learn_from} works in one process; leave out --engine, or use --learn-from samples")
+        raise InputError(
+            f"--learn-from {plan.learn_from} works in one process; leave out --engine, or use --learn-from samples"
+        )
     training = task.train[: plan.limit]
     if len({tuple(sorted(map(normalise, example.answers))) for example in training}) == 1:
         raise InputError(
@@ -57,12 +66,23 @@ def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
     """A sentence on uneven labels, and one on labels that training hardly has."""
     counts = labels.counts(task.train[:limit])
     total = sum(counts.values())
-    sentences = [f"{len(counts)} labels in {total} training rows: {', '.join(f'{k} {v}' for k, v in counts.items())}"]
+    sentences = [
+        f"{len(counts)} labels in {total} training rows: {', '.join(f'{k} {v}' for k, v in counts.items())}"
+    ]
     if rare := [f"{name} ({count})" for name, count in counts.items() if count < RARE * total]:
         sentences.append(f"labels with too few training rows to be learned: {', '.join(rare)}")
-    unseen = sorted({answer for each in (*task.validation, *task.test) if labels.of(each) is None for answer in each.answers[:1]})
+    unseen = sorted(
+        {
+            answer
+            for each in (*task.validation, *task.test)
+            if labels.of(each) is None
+            for answer in each.answers[:1]
+        }
+    )
     if unseen:
-        sentences.append(f"answers of validation or test that no training row has: {', '.join(unseen[:10])}")
+        sentences.append(
+            f"answers of validation or test that no training row has: {', '.join(unseen[:10])}"
+        )
     return sentences
 
 
@@ -96,10 +116,18 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
     found = await first_tokens(trials, examples, "training", plan.listed)
     trials.report.remark(found.sentence)
     rules = trials.session.profile.logprobs
-    if found.outside > OFTEN * len(found.examples) and found.width < MOST_LISTED and rules.limit_is_setting:
-        trials.report.remark(f"how far answers outside the lists are behind can only be guessed: {rules.limit_remedy}")
+    if (
+        found.outside > OFTEN * len(found.examples)
+        and found.width < MOST_LISTED
+        and rules.limit_is_setting
+    ):
+        trials.report.remark(
+            f"how far answers outside the lists are behind can only be guessed: {rules.limit_remedy}"
+        )
     if plan.labels is not None:
-        trials.report.remark(f"first lists, which do not tell what follows a label: {judged(found, plan.labels).sentence}")
+        trials.report.remark(
+            f"first lists, which do not tell what follows a label: {judged(found, plan.labels).sentence}"
+        )
     begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
     after = await followed(trials, found) if plan.learn_from == "answers" else None
     if after is None:
@@ -124,7 +152,9 @@ def _weights(found: FirstTokens, plan: FitPlan) -> Vector | None:
     known = ~np.isnan(numbers)
     counts = np.bincount(numbers[known].astype(np.int64), minlength=len(plan.labels.names))
     weights = np.ones(len(numbers))
-    weights[known] = known.sum() / np.count_nonzero(counts) / counts[numbers[known].astype(np.int64)]
+    weights[known] = (
+        known.sum() / np.count_nonzero(counts) / counts[numbers[known].astype(np.int64)]
+    )
     return weights
 
 
@@ -145,7 +175,11 @@ class _Predicted:
 
 
 async def choose_predicted(
-    trials: Trials, examples: Sequence[Example], field: Sequence[Candidate], plan: FitPlan, given: GivenAnswers
+    trials: Trials,
+    examples: Sequence[Example],
+    field: Sequence[Candidate],
+    plan: FitPlan,
+    given: GivenAnswers,
 ) -> Choice:
     """Return the candidate with the best greedy decisions on ``examples``, known from one list a prompt, without drawing any.
 
@@ -155,11 +189,20 @@ async def choose_predicted(
     if not field:
         raise InputError("the sweep is empty: give at least one --l2")
     found = (await first_tokens(trials, examples, "validation", plan.listed)).holding(given.ends)
-    along = await followed(trials, found, "validation") if found.longer and given.after is not None else None
-    judge = _Judge(found, plan.goal.objective, plan.labels, given, None if along is None else along[0])
+    along = (
+        await followed(trials, found, "validation")
+        if found.longer and given.after is not None
+        else None
+    )
+    judge = _Judge(
+        found, plan.goal.objective, plan.labels, given, None if along is None else along[0]
+    )
     base = judge.of({})
     rows = [judge.of(each.logit_bias) for each in field]
-    best = max(range(len(field)), key=lambda number: (round(rows[number].score, 9), rows[number].likelihood))
+    best = max(
+        range(len(field)),
+        key=lambda number: (round(rows[number].score, 9), rows[number].likelihood),
+    )
     tried = tuple(
         TriedCandidate(
             each.estimator,
@@ -189,9 +232,19 @@ class _Judge:
     """Predicts the effects of biases at the first positions of some prompts."""
 
     def __init__(
-        self, found: FirstTokens, objective: Objective, labels: Labels | None, given: GivenAnswers, along: Rollouts | None
+        self,
+        found: FirstTokens,
+        objective: Objective,
+        labels: Labels | None,
+        given: GivenAnswers,
+        along: Rollouts | None,
     ) -> None:
-        self.found, self.lists, self.given, self.along = found, FirstLists(found.ids, found.logprobs), given, along
+        self.found, self.lists, self.given, self.along = (
+            found,
+            FirstLists(found.ids, found.logprobs),
+            given,
+            along,
+        )
         self.labels = labels if objective == "macro-f1" else None
         self.of_token = {} if self.labels is None else label_of_tokens(found, self.labels)
 
@@ -204,10 +257,14 @@ class _Judge:
             numbers = [self.labels.of(example) for example in self.found.examples]
             there = [place for place, number in enumerate(numbers) if number is not None]
             said = [self.of_token.get(token, -1) for token in tokens[there].tolist()]
-            score = DecisionScores.of(self.labels.names, [numbers[place] for place in there], said).macro_f1  # type: ignore[arg-type]
+            score = DecisionScores.of(
+                self.labels.names, [numbers[place] for place in there], said
+            ).macro_f1  # type: ignore[arg-type]
         whole = 1.0 - self.given.repeated(bias)
         accuracy = float(hit.mean()) * whole
-        return _Predicted(accuracy, score * whole, self._likelihood(bias), int(self.lists.unsure(bias).sum()))
+        return _Predicted(
+            accuracy, score * whole, self._likelihood(bias), int(self.lists.unsure(bias).sum())
+        )
 
     def verbatim(self, bias: Mapping[int, float]) -> str:
         """A sentence on answers longer than a token: how many greedy decoding writes word for word, and how far it comes."""
@@ -215,10 +272,21 @@ class _Judge:
             return ""
         rows = []
         for without in ({}, bias):
-            kept = FirstLists(self.along.top_ids, self.along.top_logprobs).greedy(without) == self.along.token_ids
+            kept = (
+                FirstLists(self.along.top_ids, self.along.top_logprobs).greedy(without)
+                == self.along.token_ids
+            )
             hit = begins_right(self.lists.greedy(without), self.found.accepted)
-            each = [np.append(hit[row], kept[self.along.prompts == place][:-1]) for row, place in enumerate(self.found.places)]
-            rows.append((np.mean([all(one) for one in each]), np.mean([one.cumprod().mean() for one in each])))
+            each = [
+                np.append(hit[row], kept[self.along.prompts == place][:-1])
+                for row, place in enumerate(self.found.places)
+            ]
+            rows.append(
+                (
+                    np.mean([all(one) for one in each]),
+                    np.mean([one.cumprod().mean() for one in each]),
+                )
+            )
         (base, before), (whole, reached) = rows
         return (
             f"; {whole:.3f} of the answers word for word (base {base:.3f}), {reached:.3f} of their tokens before the first that "
@@ -227,9 +295,16 @@ class _Judge:
 
     def _likelihood(self, bias: Mapping[int, float]) -> float:
         tilted = self.lists.tilted(bias)
-        wanted = np.stack([np.isin(row, ids) for row, ids in zip(self.lists.ids, self.found.accepted, strict=True)])
+        wanted = np.stack(
+            [
+                np.isin(row, ids)
+                for row, ids in zip(self.lists.ids, self.found.accepted, strict=True)
+            ]
+        )
         whole = np.logaddexp.reduce(tilted, axis=1)
-        return float((np.logaddexp.reduce(np.where(wanted, tilted, -np.inf), axis=1) - whole).mean())
+        return float(
+            (np.logaddexp.reduce(np.where(wanted, tilted, -np.inf), axis=1) - whole).mean()
+        )
 
 
 def label_of_tokens(found: FirstTokens, labels: Labels) -> dict[int, int]:

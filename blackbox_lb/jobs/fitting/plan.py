@@ -51,4 +51,6 @@ class FitPlan:
     @property
     def predicts(self) -> bool:
         """Whether lists alone give the effects on validation prompts: greedy decisions."""
-        return self.learn_from == "answers" and all(setting.deterministic for setting in self.settings)
+        return self.learn_from == "answers" and all(
+            setting.deterministic for setting in self.settings
+        )

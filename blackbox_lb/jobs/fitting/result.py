@@ -57,7 +57,11 @@ class FitResult:
         """The KL in words, or why there is none."""
         if self.kl_missing is not None:
             return f"KL to the base not computed: {self.kl_missing}"
-        given = "" if self.kl_whole else ", given where each completion ends (what ends it is not listed)"
+        given = (
+            ""
+            if self.kl_whole
+            else ", given where each completion ends (what ends it is not listed)"
+        )
         if self.kl == 0 and self.bias.entries:
             return f"KL to the base not distinguishable from 0 with so few completions{given}"
         return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{given}"
@@ -91,7 +95,8 @@ class FitResult:
             },
             "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
             "decisions": {
-                setting: {"base": base.as_json(), "biased": biased.as_json()} for setting, (base, biased) in self.decisions.items()
+                setting: {"base": base.as_json(), "biased": biased.as_json()}
+                for setting, (base, biased) in self.decisions.items()
             },
             "beside": [{"against": name, **row.model_dump()} for name, row in self.beside],
             "usage": None if self.usage is None else asdict(self.usage),

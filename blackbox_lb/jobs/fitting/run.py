@@ -8,7 +8,14 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.prompt_bias import vectors_of
-from blackbox_lb.bias.records import Censored, Compiled, Learned, RecordedFinding, SamplingRecord, Verdict
+from blackbox_lb.bias.records import (
+    Censored,
+    Compiled,
+    Learned,
+    RecordedFinding,
+    SamplingRecord,
+    Verdict,
+)
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import rule
 from blackbox_lb.estimate.decisions.scores import DecisionScores
@@ -21,7 +28,11 @@ from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, choose_predicte
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
-from blackbox_lb.jobs.fitting.varying.depends import DependentCandidate, against_others, dependent_candidate
+from blackbox_lb.jobs.fitting.varying.depends import (
+    DependentCandidate,
+    against_others,
+    dependent_candidate,
+)
 from blackbox_lb.jobs.fitting.varying.depends_on_samples import sampled_candidate
 from blackbox_lb.jobs.fitting.varying.phases import PhasedCandidate, phased_candidate
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
@@ -117,9 +128,13 @@ class _Fit:
         training, plan = self.training, self.plan
         if plan.learn_from != "answers":
             self.trials.report.remark(self._censored(plan.sweep).sentence(self.trials.top_logprobs))
-        field = candidates(training.rollouts, training.next_token, plan.sweep, self.limits, whole=training.whole)
+        field = candidates(
+            training.rollouts, training.next_token, plan.sweep, self.limits, whole=training.whole
+        )
         if plan.predicts and self.given is not None:
-            self.choice = await choose_predicted(self.trials, self.task.validation, list(field), plan, self.given)
+            self.choice = await choose_predicted(
+                self.trials, self.task.validation, list(field), plan, self.given
+            )
         else:
             self.choice = await choose(
                 self.trials,
@@ -139,16 +154,26 @@ class _Fit:
         plan, report, fixed = self.plan, self.trials.report, self.choice.candidate
         given = self.given if plan.predicts and plan.depends_on else None
         if given is not None:
-            found = (await first_tokens(self.trials, self.task.validation, "validation", plan.listed)).holding(given.ends)
+            found = (
+                await first_tokens(self.trials, self.task.validation, "validation", plan.listed)
+            ).holding(given.ends)
         for on in plan.depends_on:
-            features = await asyncio.to_thread(PromptFeatures.of, on, self.examples, vectors_of(on, self.trials.store))
+            features = await asyncio.to_thread(
+                PromptFeatures.of, on, self.examples, vectors_of(on, self.trials.store)
+            )
             self.features.append(features)
             if given is not None:
-                each = dependent_candidate(features, self.examples, found, given, fixed, self.limits, plan.sweep.seed)
+                each = dependent_candidate(
+                    features, self.examples, found, given, fixed, self.limits, plan.sweep.seed
+                )
             else:
-                each = await sampled_candidate(features, self.trials, self.task, self.training, fixed, self.limits, plan)
+                each = await sampled_candidate(
+                    features, self.trials, self.task, self.training, fixed, self.limits, plan
+                )
             if features.vectors is not None and features.vectors.tokens:
-                report.remark(f"{features.vectors.tokens:,} tokens of prompts were embedded by {features.vectors.name}")
+                report.remark(
+                    f"{features.vectors.tokens:,} tokens of prompts were embedded by {features.vectors.name}"
+                )
             if isinstance(each, str):
                 report.remark(f"declined, {each}")
                 continue
@@ -163,7 +188,9 @@ class _Fit:
         plan, report, fixed = self.plan, self.trials.report, self.choice.candidate
         if plan.phases is None:
             return
-        found = await phased_candidate(plan.phases, self.trials, self.task, self.training, fixed, self.limits, plan)
+        found = await phased_candidate(
+            plan.phases, self.trials, self.task, self.training, fixed, self.limits, plan
+        )
         if isinstance(found, str):
             report.remark(f"phases declined: {found}; the bias is the same at all positions")
         else:
@@ -180,16 +207,23 @@ class _Fit:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
         bias = self.sent
         plan, labels = self.plan, self.plan.labels
-        self.verdict = await self.trials.judge(self.task.test, plan.settings, plan.test_samples, bias)
+        self.verdict = await self.trials.judge(
+            self.task.test, plan.settings, plan.test_samples, bias
+        )
         for setting in plan.settings:
             count = 1 if setting.deterministic else plan.test_samples
             if labels is None:
                 continue
-            pair = [await decision_scores(self.trials, self.task.test, setting, count, each, labels) for each in (None, bias)]
+            pair = [
+                await decision_scores(self.trials, self.task.test, setting, count, each, labels)
+                for each in (None, bias)
+            ]
             self.decisions[setting.name] = (pair[0], pair[1])
         if plan.depends_on or self.phased is not None:
             features = self.features if self.dependent is None else [self.dependent.features]
-            self.beside = await against_others(self.trials, self.task, self.fixed, bias, features, plan)
+            self.beside = await against_others(
+                self.trials, self.task, self.fixed, bias, features, plan
+            )
 
     def explain(self) -> None:
         """Find out why the bias helped or did not."""
@@ -206,10 +240,17 @@ class _Fit:
     async def write(self) -> None:
         """Build the bias for its file."""
         trials, chosen, why = self.trials, self.choice.candidate, self.why
-        compiled: Compiled | None = losses(chosen.sparse, self.limits.entries, integers=self.limits.integers)
+        compiled: Compiled | None = losses(
+            chosen.sparse, self.limits.entries, integers=self.limits.integers
+        )
         errors, version = why.errors, 1
         if self.dependent is not None:
-            chosen, compiled, errors, version = self.dependent.common(chosen), None, self.dependent.errors, 2
+            chosen, compiled, errors, version = (
+                self.dependent.common(chosen),
+                None,
+                self.dependent.errors,
+                2,
+            )
         if self.phased is not None:
             chosen, compiled, errors, version = self.phased.rest, None, self.phased.errors, 3
         learned = None
@@ -226,12 +267,15 @@ class _Fit:
             task=self.task.name,
             reward=trials.reward.spec,
             estimator=chosen.estimator,
-            settings=chosen.settings | ({"learn_from": self.plan.learn_from} if self.plan.reads_answers else {}),
+            settings=chosen.settings
+            | ({"learn_from": self.plan.learn_from} if self.plan.reads_answers else {}),
             data_hash=self.task.data_hash,
             rollouts=len(self.training.everything.keys),
             tokens=len(self.training.everything.token_ids),
             sampling=SamplingRecord(
-                max_tokens=trials.reward.max_tokens, top_logprobs=trials.top_logprobs, endpoint=trials.session.endpoint
+                max_tokens=trials.reward.max_tokens,
+                top_logprobs=trials.top_logprobs,
+                endpoint=trials.session.endpoint,
             ),
             censoring=None
             if self.plan.learn_from == "answers"
@@ -248,7 +292,9 @@ class _Fit:
         trials, training, choice = self.trials, self.training, self.choice
         # The KL at temperature 1 is of the judged completions, else of a few drawn for it.
         judged = SAMPLED in self.plan.settings
-        examples, samples = (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
+        examples, samples = (
+            (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
+        )
         kl = await trials.kl(examples, samples, self.sent, training.next_token)
         return FitResult(
             bias=self.bias,
@@ -260,7 +306,8 @@ class _Fit:
             incomplete=training.incomplete,
             filtered=training.filtered,
             encoded=training.encoded,
-            kl_whole=trials.session.end_tokens.listed is True and not (trials.may_cut_stops and training.cut),
+            kl_whole=trials.session.end_tokens.listed is True
+            and not (trials.may_cut_stops and training.cut),
             base_by_setting=choice.base_by_setting,
             usage=FitUsage(*trials.store.spent(trials.used)),
             decisions=self.decisions,
@@ -275,7 +322,9 @@ class _Fit:
 def limits_of(session: Session, plan: FitPlan) -> CompileLimits:
     """The provider's limits on a bias, and the plan's."""
     rules, entries = session.profile.bias, most_entries(session.profile, plan.entries)
-    return CompileLimits(entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id)
+    return CompileLimits(
+        entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id
+    )
 
 
 def _why_no_kl(session: Session) -> str:

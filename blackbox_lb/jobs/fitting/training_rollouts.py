@@ -45,7 +45,9 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
         raise InputError(
             f"--only-stored learns from stored samples alone; leave out --learn-from {plan.learn_from}, or --only-stored"
         )
-    listless = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers)
+    listless = ", ".join(
+        name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers
+    )
     if plan.depends_on and (listless or trials.engine is not None):
         raise InputError(
             "--depends-on is learned by projection in one process; leave out --engine and --estimator, or --depends-on"
@@ -63,7 +65,9 @@ def _check_phases(trials: Trials, plan: FitPlan) -> None:
     beside |= {f"--learn-from {plan.learn_from}": plan.reads_answers}
     for option, given in beside.items():
         if given:
-            raise InputError(f"--phases are learned from samples, in one process and without stop texts; leave out {option}")
+            raise InputError(
+                f"--phases are learned from samples, in one process and without stop texts; leave out {option}"
+            )
     check_continues(trials.session, plan.phases)
 
 
@@ -71,7 +75,10 @@ def _check_engine(trials: Trials, plan: FitPlan) -> None:
     if trials.engine is None:
         return
     alone = {"--top-logprobs 0": trials.top_logprobs == 0}
-    alone |= {f"--estimator {name}": not each.facts.spreads for name, each in estimators(plan.sweep).items()}
+    alone |= {
+        f"--estimator {name}": not each.facts.spreads
+        for name, each in estimators(plan.sweep).items()
+    }
     for option, given in alone.items():
         if given:
             raise InputError(f"{option} works in one process only; leave out --engine, or {option}")
@@ -81,7 +88,9 @@ def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
     session = trials.session
     if asks_logprobs(session.profile.endpoint(session.endpoint), trials.top_logprobs):
         return
-    others = ", ".join(name for name, each in estimators(plan.sweep).items() if each.facts.needs_logprobs)
+    others = ", ".join(
+        name for name, each in estimators(plan.sweep).items() if each.facts.needs_logprobs
+    )
     if others:
         raise NoLogprobs(
             f"completions come without logprobs here, and {others} cannot learn from those; use --estimator ratio alone, "
@@ -106,7 +115,9 @@ def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
             f"objective 'reward-kl' needs the KL of each candidate, but {session.profile.name} is not known to return the base "
             "model's logprobs with a bias, so nothing tells it; choose 'reward' or 'pareto'"
         )
-    silent = sum(trials.reward.matcher.needs_answer and not example.answers for example in task.validation)
+    silent = sum(
+        trials.reward.matcher.needs_answer and not example.answers for example in task.validation
+    )
     if objective == "pareto" and silent:
         raise InputError(
             f"objective 'pareto' needs to know which completions are correct, but {silent} of {len(task.validation)} validation "
@@ -124,7 +135,11 @@ class TrainingData:
     """
 
     def __init__(self, trials: Trials, examples: Sequence[Example], plan: FitPlan) -> None:
-        self.trials, self.examples, self.plan = replace(trials, reward=_remembered(trials.reward)), examples, plan
+        self.trials, self.examples, self.plan = (
+            replace(trials, reward=_remembered(trials.reward)),
+            examples,
+            plan,
+        )
         self._source = ReadOnce(trials.store)
         self.given: GivenAnswers | None = None
 
@@ -143,7 +158,9 @@ class TrainingData:
         _check(trials.reward, rollouts.rewards)
         room = room_for_gain(rollouts, trials.reward, min(self.plan.sweep.tau))
         if room is None:
-            trials.report.remark("what there is to learn was not checked: it takes two completions a prompt")
+            trials.report.remark(
+                "what there is to learn was not checked: it takes two completions a prompt"
+            )
             return
         trials.report.remark(f"first {len(first)} prompts: {room.sentence}")
         going_on = self.plan.go_on or self.plan.reads_answers
@@ -175,7 +192,9 @@ class TrainingData:
     async def _drawn(self, title: str, examples: Sequence[Example]) -> tuple[tuple[str, ...], ...]:
         """Keys of the plan's completions of ``examples``. Raises InputError: only stored ones are wanted, and there are none."""
         plan, trials = self.plan, self.trials
-        keys = await trials.collect(title, examples, trials.draw(SAMPLED), plan.samples, only_stored=plan.only_stored)
+        keys = await trials.collect(
+            title, examples, trials.draw(SAMPLED), plan.samples, only_stored=plan.only_stored
+        )
         found = sum(map(len, keys))
         if not found:
             raise InputError(
@@ -188,20 +207,34 @@ class TrainingData:
             )
         return keys
 
-    def _read(self, examples: Sequence[Example], keys: Sequence[Sequence[str]], given: Rollouts | None = None) -> Training:
+    def _read(
+        self,
+        examples: Sequence[Example],
+        keys: Sequence[Sequence[str]],
+        given: Rollouts | None = None,
+    ) -> Training:
         """Read in this process."""
         trials, vocabulary = self.trials, self.trials.session.vocabulary
         needed = any(each.facts.needs_logprobs for each in estimators(self.plan.sweep).values())
         encode = vocabulary.encode if vocabulary and not needed else None
         size = trials.tokenizer.vocabulary_size
         return training_set(
-            self._source, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size, given=given
+            self._source,
+            examples,
+            keys,
+            trials.reward,
+            trials.end_tokens,
+            encode=encode,
+            vocab_size=size,
+            given=given,
         )
 
     def _spread(self, engine: FitEngine, keys: Sequence[Sequence[str]]) -> Training:
         """Read everything in the engine, and a sample here."""
         trials, size = self.trials, self.trials.tokenizer.vocabulary_size
-        reading = reading_of(self._source, self.examples, keys, trials.reward, trials.end_tokens, vocab_size=size)
+        reading = reading_of(
+            self._source, self.examples, keys, trials.reward, trials.end_tokens, vocab_size=size
+        )
         training = spread_training(engine, self._source, reading, DIAGNOSED)
         here, everywhere = len(training.rollouts.token_ids), len(training.everything.token_ids)
         if here < everywhere:

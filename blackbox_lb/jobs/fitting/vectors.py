@@ -10,7 +10,9 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 
 
-async def sent_entries(trials: Trials, training: Training, chosen: Candidate, errors: Sequence[float]) -> tuple[Entry, ...]:
+async def sent_entries(
+    trials: Trials, training: Training, chosen: Candidate, errors: Sequence[float]
+) -> tuple[Entry, ...]:
     """The sent entries, each with its token's bytes if an answer showed them, and its text from the server.
 
     errors: (k,) nats, the standard error of each, NaN where it has none.
@@ -19,8 +21,17 @@ async def sent_entries(trials: Trials, training: Training, chosen: Candidate, er
     counts = training.seen(chosen.sparse.token_ids)
     texts = await trials.session.texts_of(chosen.sparse.token_ids.tolist())
     return tuple(
-        Entry(id=token, bytes=_hex(known.get(token)), text=text, bias=value, error=None if math.isnan(error) else error, seen=seen)
-        for (token, value), text, error, seen in zip(chosen.logit_bias.items(), texts, errors, counts.tolist(), strict=True)
+        Entry(
+            id=token,
+            bytes=_hex(known.get(token)),
+            text=text,
+            bias=value,
+            error=None if math.isnan(error) else error,
+            seen=seen,
+        )
+        for (token, value), text, error, seen in zip(
+            chosen.logit_bias.items(), texts, errors, counts.tolist(), strict=True
+        )
     )
 
 
@@ -29,19 +40,25 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
     ids = chosen.token_ids
     known = trials.store.token_bytes(trials.tokenizer.fingerprint)
     values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
-    texts = {entry.id: entry.text for entry in bias.entries}  # the others' are those of their bytes: a server takes long for many
+    texts = {
+        entry.id: entry.text for entry in bias.entries
+    }  # the others' are those of their bytes: a server takes long for many
     entries = tuple(
         Entry(
             id=token,
             bytes=_hex(known.get(token)),
-            text=texts.get(token, known[token].decode("utf-8", "replace") if token in known else None),
+            text=texts.get(
+                token, known[token].decode("utf-8", "replace") if token in known else None
+            ),
             bias=value,
             seen=seen,
         )
         for token, value, seen in values
         if value
     )
-    return bias.verified(()).replacing(version=1, depends=None, phases=(), compiled=None, entries=entries)
+    return bias.verified(()).replacing(
+        version=1, depends=None, phases=(), compiled=None, entries=entries
+    )
 
 
 def _hex(raw: bytes | None) -> str | None:

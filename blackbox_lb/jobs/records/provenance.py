@@ -31,7 +31,8 @@ def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "versions": {"blackbox-lb": __version__} | {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "versions": {"blackbox-lb": __version__}
+        | {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "remarks": [redacted(remark) for remark in remarks],
     }
 

@@ -94,7 +94,9 @@ class Manifest:
     restart.
     """
 
-    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any], *, restart: bool = False) -> None:
+    def __init__(
+        self, folder: Path, name: str, settings: Mapping[str, Any], *, restart: bool = False
+    ) -> None:
         self.path, self.name, self.settings = folder / FILE, name, dict(settings)
         self._document = self._read()
         self._written = False
@@ -124,7 +126,10 @@ class Manifest:
             return
         run.finished, run.ended = error is None or isinstance(error, InputError), _now()
         run.stopped_by, run.mixed = None if error is None else type(error).__name__, drift.mixed
-        counts = {name: getattr(spent, name) for name in ("requests", "prompt_tokens", "completion_tokens")}
+        counts = {
+            name: getattr(spent, name)
+            for name in ("requests", "prompt_tokens", "completion_tokens")
+        }
         run.spent = {**counts, "dollars": round(spent.dollars, 6)}
         found = self._answered()
         if found is None:
@@ -136,7 +141,14 @@ class Manifest:
 
     def _answered(self) -> _Answered | None:
         key = tuple(self.settings[name] for name in ("provider", "host", "model"))
-        return next((each for each in self._document.answered if (each.provider, each.host, each.model) == key), None)
+        return next(
+            (
+                each
+                for each in self._document.answered
+                if (each.provider, each.host, each.model) == key
+            ),
+            None,
+        )
 
     def _refuse_others(self, known: _Run) -> None:
         if known.mixed:
@@ -144,9 +156,15 @@ class Manifest:
                 f"the run of {self.name} in {self.path.parent} stopped because the tokenizer changed: its last completions may be "
                 "of either; start anew with another --out, or take them as they are with --restart"
             )
-        names = [name for name, value in self.settings.items() if known.settings.get(name, value) != value]
+        names = [
+            name
+            for name, value in self.settings.items()
+            if known.settings.get(name, value) != value
+        ]
         if names:
-            changes = "; ".join(f"{name} {known.settings[name]!r} -> {self.settings[name]!r}" for name in names)
+            changes = "; ".join(
+                f"{name} {known.settings[name]!r} -> {self.settings[name]!r}" for name in names
+            )
             raise InputError(
                 f"the run of {self.name} in {self.path.parent} was not finished and had other settings: {changes}; give them as "
                 "they were, another --out, or --restart to go on under the new ones (what is stored stays, and is not mixed)"
@@ -158,7 +176,9 @@ class Manifest:
                 return _Document()
             return _Document.model_validate(parse_json(read_bounded(self.path, LARGEST)))
         except OSError as error:
-            raise InputError(f"cannot read {self.path}: {error.strerror}; give another --out") from error
+            raise InputError(
+                f"cannot read {self.path}: {error.strerror}; give another --out"
+            ) from error
         except ValueError as error:
             raise InputError(
                 f"{self.path} is no record of a run ({type(error).__name__}); remove it: the completions are in the store"

@@ -118,11 +118,21 @@ class Run:
     @property
     def provenances(self) -> dict[str, dict[str, Any]]:
         """File name -> its origin, for the documents that record it."""
-        documents = {"result.json": self.result, "evaluation.json": self.evaluation, "analysis.json": self.analysis}
-        return {name: each.provenance for name, each in documents.items() if each is not None and each.provenance}
+        documents = {
+            "result.json": self.result,
+            "evaluation.json": self.evaluation,
+            "analysis.json": self.analysis,
+        }
+        return {
+            name: each.provenance
+            for name, each in documents.items()
+            if each is not None and each.provenance
+        }
 
 
-def _older(bias: Bias, document: Evaluation | Analysis | None, name: str, command: str) -> Iterator[str]:
+def _older(
+    bias: Bias, document: Evaluation | Analysis | None, name: str, command: str
+) -> Iterator[str]:
     date = None if document is None else document.provenance.get("date")
     try:
         older = date is not None and datetime.fromisoformat(date) < bias.created
@@ -139,11 +149,15 @@ def read_run(folder: Path) -> Run:
     StoreError: ``rollouts.db`` is no store, or one of a newer version.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder} is no run folder; give the folder with bias.json that `blb fit` wrote")
+        raise InputError(
+            f"{folder} is no run folder; give the folder with bias.json that `blb fit` wrote"
+        )
     bias = Bias.load(folder / "bias.json")
     learned = folder / "learned.json"
     evaluation = _read(folder / "evaluation.json", Evaluation)
-    examples, origin = evaluated(evaluation) if evaluation is not None and evaluation.examples else ((), "")
+    examples, origin = (
+        evaluated(evaluation) if evaluation is not None and evaluation.examples else ((), "")
+    )
     if not examples:
         examples, origin = stored(folder / "rollouts.db", bias)
     return Run(
@@ -166,14 +180,18 @@ def _read(path: Path, model: type[Model]) -> Model | None:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); mend or remove it") from None
     except ValueError:
-        raise InputError(f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a document; remove it") from None
+        raise InputError(
+            f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a document; remove it"
+        ) from None
     try:
         return model.model_validate(parse_json(content, constant=partial(_refuse, path)))
     except ValidationError as error:
         found = error.errors(include_url=False)
         where = ".".join(str(part) for part in found[0]["loc"])
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise InputError(f"{path}: field {printable(where)}: {printable(found[0]['msg'])}{more}; {_again(path)}") from None
+        raise InputError(
+            f"{path}: field {printable(where)}: {printable(found[0]['msg'])}{more}; {_again(path)}"
+        ) from None
     except ValueError as error:
         if isinstance(error, InputError):
             raise
@@ -185,5 +203,7 @@ def _refuse(path: Path, constant: str) -> None:
 
 
 def _again(path: Path) -> str:
-    command = {"evaluation.json": "blb eval", "analysis.json": "blb analyze"}.get(path.name, "blb fit")
+    command = {"evaluation.json": "blb eval", "analysis.json": "blb analyze"}.get(
+        path.name, "blb fit"
+    )
     return f"write it again with {command}, or remove it"

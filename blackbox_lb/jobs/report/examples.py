@@ -47,7 +47,11 @@ class Side:
 
     @property
     def stopped(self) -> str:
-        known = {"stop": "ended by itself", "length": "cut off at the token limit", "content_filter": "content filter"}
+        known = {
+            "stop": "ended by itself",
+            "length": "cut off at the token limit",
+            "content_filter": "content filter",
+        }
         return known.get(self.finish_reason, self.finish_reason or "end not told")
 
 
@@ -71,7 +75,10 @@ def compared(sides: Sequence[Side]) -> tuple[Side, ...]:
         return tuple(replace(side, pieces=(Piece(side.text, False),)) for side in sides)
     first, *others = sides
     done = [_against(first, others[0])]
-    done += [replace(_against(side, first), stop_changed=side.finish_reason != first.finish_reason) for side in others]
+    done += [
+        replace(_against(side, first), stop_changed=side.finish_reason != first.finish_reason)
+        for side in others
+    ]
     return tuple(done)
 
 
@@ -89,7 +96,12 @@ def _against(side: Side, other: Side) -> Side:
 def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
     """The examples of an evaluation and their source."""
     rows = tuple(
-        ExampleCard(shown.id, shown.prompt, shown.answers, compared([Side(**dict(each)) for each in shown.completions]))
+        ExampleCard(
+            shown.id,
+            shown.prompt,
+            shown.answers,
+            compared([Side(**dict(each)) for each in shown.completions]),
+        )
         for shown in evaluation.examples[:MOST_EXAMPLES]
     )
     where = "the evaluation shows, those with different answers first"
@@ -97,7 +109,11 @@ def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
 
 
 def _told(shown: int, there: int, where: str) -> str:
-    return f"{shown} of the {there:,} prompts that {where}" if shown < there else f"the {there:,} prompts that {where}"
+    return (
+        f"{shown} of the {there:,} prompts that {where}"
+        if shown < there
+        else f"the {there:,} prompts that {where}"
+    )
 
 
 def stored(path: Path, bias: Bias) -> tuple[tuple[ExampleCard, ...], str]:
@@ -113,11 +129,19 @@ def stored(path: Path, bias: Bias) -> tuple[tuple[ExampleCard, ...], str]:
     with RolloutStore(path, read_only=True) as store:
         pairs = _pairs(store, bias)
         if not pairs:
-            return (), "rollouts.db holds no completions of the same prompts with this bias and without it"
+            return (
+                (),
+                "rollouts.db holds no completions of the same prompts with this bias and without it",
+            )
         temperature, keys = min(pairs, key=lambda pair: (pair[0] != 0, -len(pair[1])))
-        examples = tuple(_example(store, number, *pair) for number, pair in enumerate(keys[:MOST_EXAMPLES], start=1))
+        examples = tuple(
+            _example(store, number, *pair)
+            for number, pair in enumerate(keys[:MOST_EXAMPLES], start=1)
+        )
     setting = "greedily" if temperature == 0 else f"at temperature {temperature:g}"
-    return examples, _told(len(examples), len(keys), f"rollouts.db holds {setting} with and without the bias")
+    return examples, _told(
+        len(examples), len(keys), f"rollouts.db holds {setting} with and without the bias"
+    )
 
 
 Pair = tuple[Prompt, str, str]
@@ -134,7 +158,9 @@ def _pairs(store: RolloutStore, bias: Bias) -> list[tuple[float, list[Pair]]]:
         first = base.get(_without_bias(each))
         if wanted and each["bias"] == wanted and first is not None:
             before, after = _first_of_each(store, first), _first_of_each(store, name)
-            pairs = [(prompt, before[prompt], key) for prompt, key in after.items() if prompt in before]
+            pairs = [
+                (prompt, before[prompt], key) for prompt, key in after.items() if prompt in before
+            ]
             if pairs:
                 found.append((float(each["sampling"]["temperature"]), pairs))
     return found
@@ -151,7 +177,9 @@ def _first_of_each(store: RolloutStore, request: str) -> dict[Prompt, str]:
     return first
 
 
-def _example(store: RolloutStore, number: int, prompt: Prompt, before: str, after: str) -> ExampleCard:
+def _example(
+    store: RolloutStore, number: int, prompt: Prompt, before: str, after: str
+) -> ExampleCard:
     sides = [
         Side(name, each.text, each.n_tokens, each.finish_reason)
         for name, each in zip((BASE, BIASED), store.completions((before, after)), strict=True)

@@ -57,7 +57,9 @@ def _confusion(result: Result) -> Plot | None:
     said = [*names, "no label"]
     figure.set_size_inches(1.6 + 1.15 * len(names) + 2.2, 1.5 + 0.42 * len(names))
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, told, title in zip(axes, (pair.base, pair.biased), ("without the bias", "with the bias"), strict=True):
+    for axis, told, title in zip(
+        axes, (pair.base, pair.biased), ("without the bias", "with the bias"), strict=True
+    ):
         _matrix(axis, told.confusion, said, names)
         axis.set_title(f"{title}: {_share(told.accuracy)} right", fontsize=10, color=COLOURS["ink"])
     alternative = (
@@ -71,22 +73,34 @@ def _confusion(result: Result) -> Plot | None:
         for label, number in zip(said, cells, strict=True)
     ]
     columns = ("bias", "right label", "said", "completions")
-    table = numbers_table("confusion-numbers", "How often each label was said for each", columns, rows)
+    table = numbers_table(
+        "confusion-numbers", "How often each label was said for each", columns, rows
+    )
     note = f"Completions of the test prompts at {setting}: a row for each right label, a column for each that was said."
     return Plot("confusion", "Which label was said for which", note, alternative, table, figure)
 
 
-def _matrix(axis: Any, cells: Sequence[Sequence[int]], said: Sequence[str], right: Sequence[str]) -> None:
+def _matrix(
+    axis: Any, cells: Sequence[Sequence[int]], said: Sequence[str], right: Sequence[str]
+) -> None:
     for y, row in enumerate(cells):
         whole = sum(row) or 1
         for x, value in enumerate(row):
             colour = COLOURS["second"] if x == len(row) - 1 or x != y else COLOURS["first"]
             shade = FAINTEST + (STRONGEST - FAINTEST) * value / whole
             axis.barh(y, 0.94, left=x - 0.47, height=0.9, color=colour, alpha=shade, linewidth=0)
-            axis.text(x, y, f"{value:,}", ha="center", va="center", fontsize=9, color=COLOURS["ink"])
+            axis.text(
+                x, y, f"{value:,}", ha="center", va="center", fontsize=9, color=COLOURS["ink"]
+            )
     axis.set_xlim(-0.5, len(said) - 0.5)
     axis.set_ylim(len(right) - 0.5, -0.5)
-    axis.set_xticks(range(len(said)), [each.replace("$", r"\$") for each in said], rotation=30, ha="right", fontsize=9)
+    axis.set_xticks(
+        range(len(said)),
+        [each.replace("$", r"\$") for each in said],
+        rotation=30,
+        ha="right",
+        fontsize=9,
+    )
     axis.set_yticks(range(len(right)), [each.replace("$", r"\$") for each in right], fontsize=9)
     axis.tick_params(colors=COLOURS["muted"], length=0)
     axis.set_facecolor("none")
@@ -100,9 +114,13 @@ def _share(value: float | None) -> str:
 
 def _empty() -> Any:
     try:
-        figure = importlib.import_module("matplotlib.figure").Figure(figsize=SIZE, layout="constrained")
+        figure = importlib.import_module("matplotlib.figure").Figure(
+            figsize=SIZE, layout="constrained"
+        )
     except ModuleNotFoundError as error:
-        raise InputError("blb report needs matplotlib: pip install 'blackbox-lb[report]'") from error
+        raise InputError(
+            "blb report needs matplotlib: pip install 'blackbox-lb[report]'"
+        ) from error
     figure.patch.set_facecolor(COLOURS["surface"])
     return figure
 
@@ -137,7 +155,10 @@ def _legend(axis: Any) -> None:
 
 def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
     """Write tau beside the candidates, but not over one another."""
-    wide, high = (max(spread) - min(spread) or 1.0 for spread in zip(*((x, y) for _, x, y in rows), strict=True))
+    wide, high = (
+        max(spread) - min(spread) or 1.0
+        for spread in zip(*((x, y) for _, x, y in rows), strict=True)
+    )
     told: list[tuple[float, float]] = []
     for each, x, y in sorted(rows, key=lambda row: row[0].fate != "chosen"):
         tau = each.settings.get("tau")
@@ -155,10 +176,22 @@ def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) ->
     for number, name in enumerate(estimators):
         line = [(x, y) for each, x, y in rows if each.estimator == name]
         mark, colour = marks[number % len(marks)], colours[number % 2]
-        axis.plot(*zip(*line, strict=True), mark, color=colour, markersize=6, linestyle="none", label=name)
+        axis.plot(
+            *zip(*line, strict=True), mark, color=colour, markersize=6, linestyle="none", label=name
+        )
     for each, x, y in rows:
         if each.fate == "chosen":
-            axis.plot([x], [y], "o", markersize=13, mfc="none", mec=COLOURS["ink"], mew=1.5, label="chosen", linestyle="none")
+            axis.plot(
+                [x],
+                [y],
+                "o",
+                markersize=13,
+                mfc="none",
+                mec=COLOURS["ink"],
+                mew=1.5,
+                label="chosen",
+                linestyle="none",
+            )
     _taus(axis, rows)
 
 
@@ -183,7 +216,11 @@ def _pareto(result: Result, label: str) -> Plot | None:
         value = point.accuracy if metric == "accuracy" else point.reward
         return None if value is None else scale * value
 
-    rows = [(each, each.tokens, y) for each in tried if each.tokens is not None and (y := of(each)) is not None]
+    rows = [
+        (each, each.tokens, y)
+        for each in tried
+        if each.tokens is not None and (y := of(each)) is not None
+    ]
     if not rows:
         return None
     figure, axis = _figure()
@@ -200,8 +237,12 @@ def _pareto(result: Result, label: str) -> Plot | None:
             told += f", the base {amount(metric, at / scale)}"
             told += "" if base.tokens is None else f" with {base.tokens:.1f}"
         told += "."
-    note = "Up and to the left is better." + ("" if base.tokens is None else " Dashed lines: the base model.")
-    return Plot("pareto", f"{metric.capitalize()} against length", note, told, tried_table(tried), figure)
+    note = "Up and to the left is better." + (
+        "" if base.tokens is None else " Dashed lines: the base model."
+    )
+    return Plot(
+        "pareto", f"{metric.capitalize()} against length", note, told, tried_table(tried), figure
+    )
 
 
 def _reward_kl(result: Result, label: str) -> Plot | None:

@@ -33,13 +33,21 @@ def own_biases(run: Run) -> list[str]:
     of_prompt = PromptBias.of(run.bias)
     if of_prompt is None or of_prompt.depends.probe:
         return []
-    return [_own_bias(run.bias, of_prompt.of_text(PromptText(example.prompt))) for example in run.examples[:EXPLAINED]]
+    return [
+        _own_bias(run.bias, of_prompt.of_text(PromptText(example.prompt)))
+        for example in run.examples[:EXPLAINED]
+    ]
 
 
 def _own_bias(bias: Bias, values: Mapping[int, float]) -> str:
     common = bias.logit_bias
-    moved = sorted(bias.entries, key=lambda entry: -abs(values.get(entry.id, 0.0) - common[entry.id]))[:4]
-    told = ", ".join(f"'{each.readable}' {values.get(each.id, 0.0):+.2f} (of all prompts {each.bias:+.2f})" for each in moved)
+    moved = sorted(
+        bias.entries, key=lambda entry: -abs(values.get(entry.id, 0.0) - common[entry.id])
+    )[:4]
+    told = ", ".join(
+        f"'{each.readable}' {values.get(each.id, 0.0):+.2f} (of all prompts {each.bias:+.2f})"
+        for each in moved
+    )
     return f"its own bias: {told}".replace("-", "−")
 
 
@@ -49,7 +57,10 @@ def costs(run: Run) -> Facts:
     if result is not None and result.usage is not None:
         used = result.usage
         yield "drawn for this fit", f"{used.completions:,} completions"
-        yield "tokens paid", f"{used.prompt_tokens:,} of prompts, {used.completion_tokens:,} of completions"
+        yield (
+            "tokens paid",
+            f"{used.prompt_tokens:,} of prompts, {used.completion_tokens:,} of completions",
+        )
         if used.requests is not None:
             yield "requests", f"{used.requests:,}"
     yield "learned from", f"{run.bias.rollouts:,} completions with {run.bias.tokens:,} tokens"
@@ -80,11 +91,23 @@ def counts(run: Run) -> Facts:
     bias, result = run.bias, run.result
     if result is not None and result.training is not None:
         found = result.training
-        yield "incomplete", f"{found.incomplete:,} completions left out of the fit, whose tokens were not all listed"
-        yield "filtered", f"{found.filtered:,} completions left out of the fit, stopped by a content filter"
-        yield "encoded", f"{found.encoded:,} completions whose tokens are not the provider’s own list"
+        yield (
+            "incomplete",
+            f"{found.incomplete:,} completions left out of the fit, whose tokens were not all listed",
+        )
+        yield (
+            "filtered",
+            f"{found.filtered:,} completions left out of the fit, stopped by a content filter",
+        )
+        yield (
+            "encoded",
+            f"{found.encoded:,} completions whose tokens are not the provider’s own list",
+        )
     listed = bias.sampling.top_logprobs if bias.sampling else None
-    yield "kept back by the provider", bias.censoring.sentence(listed) if bias.censoring else "not recorded"
+    yield (
+        "kept back by the provider",
+        bias.censoring.sentence(listed) if bias.censoring else "not recorded",
+    )
     yield from _compiled(run)
     if run.evaluation is not None:
         left_out = sum(each.left_out for each in run.evaluation.policies)
@@ -99,7 +122,10 @@ def _compiled(run: Run) -> Facts:
         yield "biased tokens", f"{entries:,}; what a compile kept and lost is not recorded"
         return
     limit = "no limit" if found.entries_limit is None else f"at most {found.entries_limit:,}"
-    yield "biased tokens", f"{entries:,} ({limit}{', whole numbers only' if found.integers else ''})"
+    yield (
+        "biased tokens",
+        f"{entries:,} ({limit}{', whole numbers only' if found.integers else ''})",
+    )
     yield "clipped", f"{found.clipped:,} values on the limit of the range"
     yield "rounded", f"{found.rounded:,} values that became 0 as whole numbers"
     yield "dropped", f"{found.dropped:,} learned values that are not listed"
@@ -110,16 +136,30 @@ def _compiled(run: Run) -> Facts:
     if found.exact is not None:
         kept = f"{found.exact.kept_share:.1%}".replace("%", " %")
         lost, positions = found.exact.kl_lost_nats_per_token, found.exact.positions
-        yield ("checked exactly", f"{kept} kept and {lost:.5f} nats a token lost, from all logprobs at {positions:,} positions")
+        yield (
+            "checked exactly",
+            f"{kept} kept and {lost:.5f} nats a token lost, from all logprobs at {positions:,} positions",
+        )
 
 
 def _analysed(found: Analysis) -> Facts:
-    yield "analysed", f"{found.positions:,} positions of {found.completions:,} completions ({found.rollouts})"
+    yield (
+        "analysed",
+        f"{found.positions:,} positions of {found.completions:,} completions ({found.rollouts})",
+    )
     yield "scores come from", found.source
-    yield "not analysed", f"{found.left_out:,} completions left out, {found.unscored:,} positions without a score"
+    yield (
+        "not analysed",
+        f"{found.left_out:,} completions left out, {found.unscored:,} positions without a score",
+    )
     if found.outside:
-        yield "outside the lists", f"{found.outside:,} positions whose score rests on the model of the tail"
-    unvisited = "not known" if found.unvisited is None else f"{found.unvisited:,} tokens of the vocabulary"
+        yield (
+            "outside the lists",
+            f"{found.outside:,} positions whose score rests on the model of the tail",
+        )
+    unvisited = (
+        "not known" if found.unvisited is None else f"{found.unvisited:,} tokens of the vocabulary"
+    )
     yield "never generated", unvisited
 
 
@@ -140,7 +180,10 @@ def chosen_by(run: Run) -> str:
 
 def learned(run: Run) -> str:
     bias = run.bias
-    up, down = sum(entry.bias > 0 for entry in bias.entries), sum(entry.bias < 0 for entry in bias.entries)
+    up, down = (
+        sum(entry.bias > 0 for entry in bias.entries),
+        sum(entry.bias < 0 for entry in bias.entries),
+    )
     told = f"The bias promotes {up:,} tokens and suppresses {down:,}, in every context alike."
     if bias.learned is not None:
         found = bias.learned
@@ -163,14 +206,26 @@ def missing(run: Run) -> Iterator[tuple[str, str, str]]:
         yield "a verdict", f"Fresh completions of unseen prompts, {same}:", f"{judge} --save"
     if run.evaluation is None:
         what = f"Instructions, lower temperatures and token limits beside the bias, {same}:"
-        yield "what you could do instead", what, f"{judge} --baseline-prompt 'Answer in one short sentence.'"
+        yield (
+            "what you could do instead",
+            what,
+            f"{judge} --baseline-prompt 'Answer in one short sentence.'",
+        )
     if run.analysis is None:
         what = f"How far each token moves, score bands, families and minimal pairs, {same}:"
         yield "scores of tokens", what, _blb("analyze", run)
     if not run.examples:
-        yield "examples before and after", f"{run.examples_from[0].upper()}{run.examples_from[1:]}.", judge
+        yield (
+            "examples before and after",
+            f"{run.examples_from[0].upper()}{run.examples_from[1:]}.",
+            judge,
+        )
     if run.learned is None:
-        yield "the whole learned vector", "learned.json is not in the folder: blb fit writes it.", ""
+        yield (
+            "the whole learned vector",
+            "learned.json is not in the folder: blb fit writes it.",
+            "",
+        )
     if run.result is None:
         yield "how the bias was chosen", "result.json is not in the folder: blb fit writes it.", ""
 
@@ -184,7 +239,10 @@ def origin(run: Run) -> Facts:
     yield "task", bias.task or "not recorded"
     yield "reward", bias.reward
     yield "data (SHA-256)", bias.data_hash or "not recorded"
-    yield "estimator", f"{bias.estimator}: {settings_text(bias.settings)}" if bias.settings else bias.estimator
+    yield (
+        "estimator",
+        f"{bias.estimator}: {settings_text(bias.settings)}" if bias.settings else bias.estimator,
+    )
     if bias.vocab_size is not None:
         yield "vocabulary", f"{bias.vocab_size:,} tokens"
     if drawn := bias.sampling:
@@ -196,9 +254,22 @@ def origin(run: Run) -> Facts:
 def written(found: Mapping[str, Any]) -> str:
     """Date, machine and versions of a document, where it records them."""
     versions = found.get("versions")
-    named = ", ".join(f"{key} {value}" for key, value in versions.items()) if isinstance(versions, dict) else ""
-    parts = (found.get("date"), f"Python {found['python']}" if "python" in found else None, found.get("machine"), named)
+    named = (
+        ", ".join(f"{key} {value}" for key, value in versions.items())
+        if isinstance(versions, dict)
+        else ""
+    )
+    parts = (
+        found.get("date"),
+        f"Python {found['python']}" if "python" in found else None,
+        found.get("machine"),
+        named,
+    )
     settings = found.get("settings")
-    given = ", ".join(f"{key} = {value}" for key, value in settings.items()) if isinstance(settings, dict) else ""
+    given = (
+        ", ".join(f"{key} = {value}" for key, value in settings.items())
+        if isinstance(settings, dict)
+        else ""
+    )
     rest = (*parts, f"from blb.toml or the environment: {given}" if given else None)
     return " · ".join(str(part) for part in rest if part)

@@ -43,7 +43,9 @@ def _named(character: str) -> str:
     return f"⟨U+{ord(character):04X}⟩" if unsafe else character
 
 
-def write_report(folder: Path, out: Path | None = None, plots_folder: Path | None = None) -> list[Path]:
+def write_report(
+    folder: Path, out: Path | None = None, plots_folder: Path | None = None
+) -> list[Path]:
     """Write the report of the run ``folder`` to ``out`` (``report.html`` in it), and its plots as files; returns what was written.
 
     Raises InputError: the folder holds no run, a document is damaged, a package is missing, or a file cannot be written.
@@ -54,7 +56,11 @@ def write_report(folder: Path, out: Path | None = None, plots_folder: Path | Non
     text = render(run, drawn)
     with explained(f"write the report {path}", "give another --out"):
         write_whole(path, text.encode())
-    saved = [] if plots_folder is None else [each for plot in drawn.values() for each in save(plot, plots_folder)]
+    saved = (
+        []
+        if plots_folder is None
+        else [each for plot in drawn.values() for each in save(plot, plots_folder)]
+    )
     return [path, *saved]
 
 
@@ -91,7 +97,10 @@ def _jinja() -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         raise InputError("blb report needs jinja2: pip install 'blackbox-lb[report]'") from error
     environment = jinja.Environment(
-        autoescape=True, undefined=jinja.StrictUndefined, finalize=partial(tame, masking=redaction()), trim_blocks=False
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        finalize=partial(tame, masking=redaction()),
+        trim_blocks=False,
     )
     environment.filters["svg"] = lambda plot: markup(inline(plot))
     environment.filters["short"] = lambda value: short(value).replace("-", "−")

@@ -10,7 +10,13 @@ from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.analysis.document import Analysis
 from blackbox_lb.jobs.evaluation.compare import as_verdicts
-from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, LabelScores, Mean, PolicyResult
+from blackbox_lb.jobs.evaluation.document import (
+    Decisions,
+    Evaluation,
+    LabelScores,
+    Mean,
+    PolicyResult,
+)
 from blackbox_lb.jobs.report.data import CandidateRow, DecisionsPair
 from blackbox_lb.jobs.report.verdict_text import amount, change, interval
 from blackbox_lb.rollouts.progress import short
@@ -33,8 +39,12 @@ class Bar:
     def of(cls, row: Verdict, widest: float | None = None) -> Bar:
         """The bar of a row; ``widest``: the largest end of an interval of the same metric, by default the row's own."""
         widest = farthest(row) if widest is None else widest
-        low, point, high = (value / widest if widest else 0.0 for value in (row.low, row.difference, row.high))
-        return cls(low, point, high, f"{change(row.metric, row.difference)}, interval {interval(row)}")
+        low, point, high = (
+            value / widest if widest else 0.0 for value in (row.low, row.difference, row.high)
+        )
+        return cls(
+            low, point, high, f"{change(row.metric, row.difference)}, interval {interval(row)}"
+        )
 
 
 def farthest(row: Verdict) -> float:
@@ -71,7 +81,9 @@ def number(value: float | None, text: str | None = None, note: str = "") -> Cell
     """A cell with a number, empty where it is not known."""
     if value is None:
         return Cell("", kind="number")
-    return Cell((text if text is not None else short(value)).replace("-", "−"), value, "number", note)
+    return Cell(
+        (text if text is not None else short(value)).replace("-", "−"), value, "number", note
+    )
 
 
 def count(value: int | None) -> Cell:
@@ -104,11 +116,17 @@ def table(
     """A table whose number columns are those that hold a number anywhere; rows beyond MOST_ROWS are counted."""
     cells = tuple(tuple(row) for row in rows)
     kept = cells[:MOST_ROWS]
-    numbers = frozenset(place for row in kept for place, cell in enumerate(row) if cell.kind == "number")
-    return PageTable(name, caption, tuple(columns), kept, numbers, searchable, len(cells) - len(kept), where)
+    numbers = frozenset(
+        place for row in kept for place, cell in enumerate(row) if cell.kind == "number"
+    )
+    return PageTable(
+        name, caption, tuple(columns), kept, numbers, searchable, len(cells) - len(kept), where
+    )
 
 
-def numbers_table(name: str, caption: str, columns: Sequence[str], rows: Iterable[Sequence[str | float]]) -> PageTable:
+def numbers_table(
+    name: str, caption: str, columns: Sequence[str], rows: Iterable[Sequence[str | float]]
+) -> PageTable:
     """The numbers behind a picture."""
     return table(name, caption, columns, [[_plain(value) for value in row] for row in rows])
 
@@ -123,7 +141,10 @@ def _bars(rows: Sequence[Verdict]) -> list[Cell]:
     widest: dict[str, float] = {}
     for row in rows:
         widest[row.metric] = max(widest.get(row.metric, 0.0), farthest(row))
-    return [Cell(interval(row), row.low, "bar", row.verdict, Bar.of(row, widest[row.metric])) for row in rows]
+    return [
+        Cell(interval(row), row.low, "bar", row.verdict, Bar.of(row, widest[row.metric]))
+        for row in rows
+    ]
 
 
 def _p(value: float | None) -> Cell:
@@ -131,7 +152,9 @@ def _p(value: float | None) -> Cell:
 
 
 def _metric(row: Verdict) -> Cell:
-    return Cell(row.metric, note="higher is better" if row.better == "higher" else "fewer is better")
+    return Cell(
+        row.metric, note="higher is better" if row.better == "higher" else "fewer is better"
+    )
 
 
 def _means(row: Verdict) -> list[Cell]:
@@ -144,12 +167,35 @@ def _means(row: Verdict) -> list[Cell]:
 
 def verdict_table(rows: Sequence[Verdict]) -> PageTable:
     """The bias against the base, a row for each metric and setting."""
-    columns = ("setting", "metric", "verdict", "without", "with bias", "difference", "95 % interval", "p", "prompts")
+    columns = (
+        "setting",
+        "metric",
+        "verdict",
+        "without",
+        "with bias",
+        "difference",
+        "95 % interval",
+        "p",
+        "prompts",
+    )
     cells = [
-        [Cell(row.setting), _metric(row), word(row.verdict), *_means(row), bar, _p(row.p), count(row.n_prompts)]
+        [
+            Cell(row.setting),
+            _metric(row),
+            word(row.verdict),
+            *_means(row),
+            bar,
+            _p(row.p),
+            count(row.n_prompts),
+        ]
         for row, bar in zip(rows, _bars(rows), strict=True)
     ]
-    return table("verdict-rows", "Completions of unseen prompts with the bias, compared with those without", columns, cells)
+    return table(
+        "verdict-rows",
+        "Completions of unseen prompts with the bias, compared with those without",
+        columns,
+        cells,
+    )
 
 
 def comparisons_table(evaluation: Evaluation) -> PageTable:
@@ -191,7 +237,12 @@ def policies_table(evaluation: Evaluation) -> PageTable:
         ]
         for policy in evaluation.policies
     ]
-    return table("policies", "Every way to answer that was tried, on the same prompts; means of one answer", columns, rows)
+    return table(
+        "policies",
+        "Every way to answer that was tried, on the same prompts; means of one answer",
+        columns,
+        rows,
+    )
 
 
 def _what(policy: PolicyResult) -> str:
@@ -230,9 +281,17 @@ def entries_table(bias: Bias) -> PageTable:
 
 def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
     """The bias itself, and its tokens in an analysis."""
-    of = () if analysis is None else (scores_table, bands_table, families_table, pairs_table, delta_table)
+    of = (
+        ()
+        if analysis is None
+        else (scores_table, bands_table, families_table, pairs_table, delta_table)
+    )
     features = [features_table(bias)] if bias.version > 1 else []
-    return [*features, entries_table(bias), *(found for each in of if analysis and (found := each(analysis)).rows)]
+    return [
+        *features,
+        entries_table(bias),
+        *(found for each in of if analysis and (found := each(analysis)).rows),
+    ]
 
 
 def features_table(bias: Bias) -> PageTable:
@@ -240,20 +299,42 @@ def features_table(bias: Bias) -> PageTable:
     rows = [[Cell(name), Cell(told.replace("-", "−"))] for name, told in strongest(bias)]
     kind, caption = "phase", "What each phase moves; the bias below is that of the rest"
     if bias.depends is not None:
-        kind, caption = "feature", f"What each feature of the prompt moves (depends on {bias.depends.on})"
-    return table("features", caption, (kind, "tokens moved most (nats)"), rows, searchable=True, where="bias.json")
+        kind, caption = (
+            "feature",
+            f"What each feature of the prompt moves (depends on {bias.depends.on})",
+        )
+    return table(
+        "features",
+        caption,
+        (kind, "tokens moved most (nats)"),
+        rows,
+        searchable=True,
+        where="bias.json",
+    )
 
 
 def _odds(nats: float) -> Cell:
     bounded = min(max(nats, -700.0), 700.0)
     factor = 2.718281828459045 ** abs(bounded)
-    text = f"{factor:,.2f}" if factor < 100 else f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
+    text = (
+        f"{factor:,.2f}" if factor < 100 else f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
+    )
     return number(bounded, f"{'× ' if nats >= 0 else '÷ '}{text}")
 
 
 def scores_table(analysis: Analysis) -> PageTable:
     """The tokens generated under the bias, the most moved first."""
-    columns = ("token", "id", "S (nats)", "std. error", "bias (nats)", "positions", "class", "family", "contexts")
+    columns = (
+        "token",
+        "id",
+        "S (nats)",
+        "std. error",
+        "bias (nats)",
+        "positions",
+        "class",
+        "family",
+        "contexts",
+    )
     rows = [
         [
             token(each.text) if each.text else Cell(f"<token {each.id}>", kind="token"), number(each.id, str(each.id)),
@@ -262,13 +343,17 @@ def scores_table(analysis: Analysis) -> PageTable:
         ]
         for each in sorted(analysis.tokens, key=lambda each: -abs(each.score))
     ]  # fmt: skip
-    caption = "Tokens generated under the bias: how much likelier (S above 0) or unlikelier it made them"
+    caption = (
+        "Tokens generated under the bias: how much likelier (S above 0) or unlikelier it made them"
+    )
     return table("scores", caption, columns, rows, searchable=True, where="analysis.json")
 
 
 def bands_table(analysis: Analysis) -> PageTable:
     rows = [[Cell(band.label), count(band.count), Cell(band.meaning)] for band in analysis.bands]
-    return table("bands", "Tokens by score band, as in the paper", ("score", "tokens", "meaning"), rows)
+    return table(
+        "bands", "Tokens by score band, as in the paper", ("score", "tokens", "meaning"), rows
+    )
 
 
 def families_table(analysis: Analysis) -> PageTable:
@@ -281,7 +366,14 @@ def families_table(analysis: Analysis) -> PageTable:
     ]  # fmt: skip
     kind = "surface class" if analysis.grouping == "surface" else "clusters of their embedding"
     columns = ("family", "side", "tokens", "positions", "mean S (nats)", "moved most")
-    return table("families", f"Families of tokens, by {kind}", columns, rows, searchable=len(rows) > 12, where="analysis.json")
+    return table(
+        "families",
+        f"Families of tokens, by {kind}",
+        columns,
+        rows,
+        searchable=len(rows) > 12,
+        where="analysis.json",
+    )
 
 
 def pairs_table(analysis: Analysis) -> PageTable:
@@ -292,8 +384,18 @@ def pairs_table(analysis: Analysis) -> PageTable:
         ]
         for each in analysis.pairs
     ]  # fmt: skip
-    columns = ("promoted", "S (nats)", "positions", "suppressed", "S (nats)", "positions", "they share all but")
-    caption = "Minimal pairs: two spellings of nearly the same thing, one promoted and one suppressed"
+    columns = (
+        "promoted",
+        "S (nats)",
+        "positions",
+        "suppressed",
+        "S (nats)",
+        "positions",
+        "they share all but",
+    )
+    caption = (
+        "Minimal pairs: two spellings of nearly the same thing, one promoted and one suppressed"
+    )
     return table("pairs", caption, columns, rows, searchable=len(rows) > 12, where="analysis.json")
 
 
@@ -306,7 +408,16 @@ def delta_table(analysis: Analysis) -> PageTable:
         ]
         for each in analysis.delta
     ]  # fmt: skip
-    columns = ("bias", "vocabulary", "entries", "sampled", "std. deviation", "least", "largest", "above 5 medians")
+    columns = (
+        "bias",
+        "vocabulary",
+        "entries",
+        "sampled",
+        "std. deviation",
+        "least",
+        "largest",
+        "above 5 medians",
+    )
     return table("delta", "The bias over the whole vocabulary, centred, in nats", columns, rows)
 
 
@@ -316,7 +427,16 @@ def _percent(share: float | None) -> Cell:
 
 def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
     """The candidates of the sweep on the validation prompts."""
-    columns = ("candidate", "entries", "reward", "accuracy", "tokens", "KL (nats)", "samples a prompt", "what became of it")
+    columns = (
+        "candidate",
+        "entries",
+        "reward",
+        "accuracy",
+        "tokens",
+        "KL (nats)",
+        "samples a prompt",
+        "what became of it",
+    )
     rows = [
         [
             Cell(each.name), count(each.entries), number(each.reward),
@@ -326,7 +446,9 @@ def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
         ]
         for each in tried
     ]  # fmt: skip
-    return table("tried", "Every candidate on the validation prompts, which chose among them", columns, rows)
+    return table(
+        "tried", "Every candidate on the validation prompts, which chose among them", columns, rows
+    )
 
 
 def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
@@ -334,13 +456,21 @@ def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
     columns = (
         "label",
         "completions",
-        *(f"{name}, {side}" for name in ("precision", "recall", "F1") for side in ("without", "with")),
+        *(
+            f"{name}, {side}"
+            for name in ("precision", "recall", "F1")
+            for side in ("without", "with")
+        ),
     )
     rows = [
         [
             Cell(base.label),
             count(base.count),
-            *(_score(each, name) for name in ("precision", "recall", "f1") for each in (base, biased)),
+            *(
+                _score(each, name)
+                for name in ("precision", "recall", "f1")
+                for each in (base, biased)
+            ),
         ]
         for base, biased in zip(pair.base.labels, pair.biased.labels, strict=True)
     ]
@@ -354,5 +484,9 @@ def _score(row: LabelScores, name: str) -> Cell:
 
 
 def _summary(told: Decisions) -> str:
-    error = "" if told.calibration_error is None else f", calibration error {told.calibration_error:.2f}"
+    error = (
+        ""
+        if told.calibration_error is None
+        else f", calibration error {told.calibration_error:.2f}"
+    )
     return f"macro-F1 {'unknown' if told.macro_f1 is None else f'{told.macro_f1:.2f}'}{error}"

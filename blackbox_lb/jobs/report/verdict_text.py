@@ -31,7 +31,11 @@ def rows_of(run: Run) -> tuple[Verdict, ...]:
     """The bias against the base: the verdict in the bias file, else the evaluation's comparison of the two; maybe nothing."""
     if run.bias.verdict or run.evaluation is None:
         return run.bias.verdict
-    biases = [each.bias for each in run.evaluation.policies if each.bias is not None and each.name == each.bias]
+    biases = [
+        each.bias
+        for each in run.evaluation.policies
+        if each.bias is not None and each.name == each.bias
+    ]
     return tuple(verdicts(run.evaluation, biases[0])) if biases else ()
 
 
@@ -86,7 +90,11 @@ def _share(row: Verdict) -> str:
     if row.metric == "accuracy" or row.base <= 0 or not math.isfinite(row.difference / row.base):
         return ""
     share = row.difference / row.base
-    return f", {'−' if share < 0 else '+'}{abs(share):.0%}".replace("%", " %") if abs(share) >= 0.005 else ""
+    return (
+        f", {'−' if share < 0 else '+'}{abs(share):.0%}".replace("%", " %")
+        if abs(share) >= 0.005
+        else ""
+    )
 
 
 def measured(row: Verdict) -> str:
@@ -132,20 +140,40 @@ def headline(parts: Sequence[Judged]) -> str:
     words = {
         "HELPS": "helps", "HURTS": "makes answers worse", "NO EVIDENCE": "shows no proven benefit", "NOTHING": "changes nothing",
     }  # fmt: skip
-    said = [(part[0].setting, "NOTHING" if all(map(unchanged, part)) else part[0].verdict) for part in parts]
+    said = [
+        (part[0].setting, "NOTHING" if all(map(unchanged, part)) else part[0].verdict)
+        for part in parts
+    ]
     groups = [(word, [setting for setting, told in said if told == word]) for word in words]
-    told = [f"{words[word]} {_and([setting_words(each) for each in found])}" for word, found in groups if found]
+    told = [
+        f"{words[word]} {_and([setting_words(each) for each in found])}"
+        for word, found in groups
+        if found
+    ]
     return f"The bias {', but '.join(told)}{_aside(parts)}."
 
 
 def _aside(parts: Sequence[Judged]) -> str:
     """The results of the other rows, where they differ from the one that counts."""
-    worse = sorted({_name(row.metric) for first, *more in parts for row in more if row.verdict == "HURTS" != first.verdict})
+    worse = sorted(
+        {
+            _name(row.metric)
+            for first, *more in parts
+            for row in more
+            if row.verdict == "HURTS" != first.verdict
+        }
+    )
     if worse:
         return f"; {_and(worse)} {'gets' if len(worse) == 1 else 'get'} worse"
-    better = sorted({_name(row.metric) for _, *more in parts for row in more if row.verdict == "HELPS"})
+    better = sorted(
+        {_name(row.metric) for _, *more in parts for row in more if row.verdict == "HELPS"}
+    )
     none = all(first.verdict == "NO EVIDENCE" for first, *_ in parts)
-    return f"; only {_and(better)} {'gets' if len(better) == 1 else 'get'} better" if better and none else ""
+    return (
+        f"; only {_and(better)} {'gets' if len(better) == 1 else 'get'} better"
+        if better and none
+        else ""
+    )
 
 
 def _name(metric: str) -> str:

@@ -37,7 +37,9 @@ def worth_it(prompt: Prompt, tokens: int, listed: int) -> bool:
     return (len(prompt.text) / CHARACTERS + tokens) * listed * ENTRY <= SAVED * (tokens - 1)
 
 
-async def lists_along(trials: Trials, title: str, answers: Sequence[Begun]) -> list[list[Completion]] | None:
+async def lists_along(
+    trials: Trials, title: str, answers: Sequence[Begun]
+) -> list[list[Completion]] | None:
     """For each prompt with its answer, the list after its first token, its second ... its last, as a completion of one token each:
     the answer's next, or another where that is not whole or the answer ends. None where the profile allows no way.
 
@@ -57,7 +59,9 @@ async def lists_along(trials: Trials, title: str, answers: Sequence[Begun]) -> l
     if any(at_once):
         whole = [each for each, one in zip(answers, at_once, strict=True) if one]
         try:
-            scored = await _stored(trials, title, whole, replace(draw, fields={str(field): listed}), scored_along)
+            scored = await _stored(
+                trials, title, whole, replace(draw, fields={str(field): listed}), scored_along
+            )
         except (CorruptResponse, RequestRejected) as error:
             trials.report.remark(f"prompt logprobs cannot be had: {error}")
             at_once = [False] * len(answers)
@@ -67,7 +71,13 @@ async def lists_along(trials: Trials, title: str, answers: Sequence[Begun]) -> l
         for size in range(0 if one else len(ids))
     ]
     ask = _after_ids if by_ids else partial(_after_text, {})
-    single = await _stored(trials, title, parts, replace(draw, fields={} if by_ids else dict(rules.continues or {})), ask)
+    single = await _stored(
+        trials,
+        title,
+        parts,
+        replace(draw, fields={} if by_ids else dict(rules.continues or {})),
+        ask,
+    )
     trials.report.remark(_sentence(profile, by_ids, len(scored), single))
     together, one_by_one = iter(scored), iter(single)
     return [
@@ -83,42 +93,66 @@ def _sentence(profile: Profile, by_ids: bool, scored: int, single: Sequence[Comp
         way = "prompts of token ids" if by_ids else "a trailing assistant message that is continued"
         parts.append(f"{way}, {len(single)} requests")
         if not by_ids and profile.answers.prompt_ids is False:
-            parts.append(f"unproven, because {profile.name} does not tell how it read that message's tokens")
+            parts.append(
+                f"unproven, because {profile.name} does not tell how it read that message's tokens"
+            )
     lost = sum(not each.whole for each in single)
-    left = f"; {lost} are left out: not whole, or read after other tokens than the answer's" if lost else ""
+    left = (
+        f"; {lost} are left out: not whole, or read after other tokens than the answer's"
+        if lost
+        else ""
+    )
     return f"lists along the answers come from {', and '.join(parts)}{left}"
 
 
 def _apart(completion: Completion, size: int) -> list[Completion]:
     """Each of the first ``size`` positions as a completion of its own; one that has fewer leaves the others empty."""
     names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
-    bounded = np.zeros(len(completion.token_ids), np.bool_) if completion.bounded is None else completion.bounded
+    bounded = (
+        np.zeros(len(completion.token_ids), np.bool_)
+        if completion.bounded is None
+        else completion.bounded
+    )
     return [
-        replace(completion, bounded=bounded[t : t + 1], **{name: getattr(completion, name)[t : t + 1] for name in names})
+        replace(
+            completion,
+            bounded=bounded[t : t + 1],
+            **{name: getattr(completion, name)[t : t + 1] for name in names},
+        )
         for t in range(size)
     ]
 
 
-async def _after_ids(session: Session, draw: Draw, prompt: Prompt, prefix: tuple[int, ...]) -> Completion:
+async def _after_ids(
+    session: Session, draw: Draw, prompt: Prompt, prefix: tuple[int, ...]
+) -> Completion:
     """The prompt and the prefix as token ids."""
     return (await session.complete_many([*await session.prompt_ids(prompt), *prefix], draw))[0]
 
 
-async def scored_along(session: Session, draw: Draw, prompt: Prompt, prefix: tuple[int, ...]) -> Completion:
+async def scored_along(
+    session: Session, draw: Draw, prompt: Prompt, prefix: tuple[int, ...]
+) -> Completion:
     """The same with the lists of the prompt: a completion of as many tokens as the prefix, the first of which is its second."""
     ids = [*await session.prompt_ids(prompt), *prefix]
     where = draw.endpoint or session.endpoint
 
     def read(answer: Any) -> Completion:
         after = session.completions_in(answer, draw)[0]
-        return with_prompt(session.profile, where, answer, draw.sampling, after, ids, len(prefix) - 1)
+        return with_prompt(
+            session.profile, where, answer, draw.sampling, after, ids, len(prefix) - 1
+        )
 
     found: Completion = await session.answer(ids, draw, read=read)
     return found
 
 
 async def _after_text(
-    texts: dict[tuple[int, ...], str], session: Session, draw: Draw, prompt: Prompt, prefix: tuple[int, ...]
+    texts: dict[tuple[int, ...], str],
+    session: Session,
+    draw: Draw,
+    prompt: Prompt,
+    prefix: tuple[int, ...],
 ) -> Completion:
     """The prefix as the text of a trailing assistant message; not whole where the server says that it read it as other tokens.
 
@@ -130,7 +164,11 @@ async def _after_text(
 
     def read(answer: Any) -> Completion:
         after, name = session.completions_in(answer, draw)[0], session.profile.answers.prompt_ids
-        told = [each.get(name) for each in (answer, answer["choices"][0])] if name is not False else [list(prefix)]
+        told = (
+            [each.get(name) for each in (answer, answer["choices"][0])]
+            if name is not False
+            else [list(prefix)]
+        )
         right = any(isinstance(ids, list) and tuple(ids[-len(prefix) :]) == prefix for ids in told)
         return after if right else replace(after, whole=False)
 
@@ -138,7 +176,9 @@ async def _after_text(
     return found
 
 
-async def _stored(trials: Trials, title: str, wanted: Sequence[Begun], draw: Draw, ask: Ask) -> list[Completion]:
+async def _stored(
+    trials: Trials, title: str, wanted: Sequence[Begun], draw: Draw, ask: Ask
+) -> list[Completion]:
     """What ``ask`` receives after each beginning; asked unless it is stored."""
     if not wanted:
         return []
@@ -146,7 +186,10 @@ async def _stored(trials: Trials, title: str, wanted: Sequence[Begun], draw: Dra
     shared = {**settings_of(session, trials.tokenizer, draw), "prompt": session.endpoint}
     settings = [{**shared, "prefix": list(prefix)} for _, prefix in wanted]
     hashes = [request_hash(each) for each in settings]
-    keys = [rollout_key(name, prompt_hash(prompt), 0) for name, (prompt, _) in zip(hashes, wanted, strict=True)]
+    keys = [
+        rollout_key(name, prompt_hash(prompt), 0)
+        for name, (prompt, _) in zip(hashes, wanted, strict=True)
+    ]
     stored = set[str]().union(*(store.keys(name) for name in set(hashes)))
     missing = [place for place, key in enumerate(keys) if key not in stored]
     with trials.report.stage(title, len(wanted)) as watch, Writer(store) as writer:

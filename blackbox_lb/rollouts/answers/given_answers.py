@@ -74,7 +74,9 @@ class FirstTokens:
     def holding(self, tokens: Iterable[int]) -> FirstTokens:
         """The same with ``tokens`` in every list, at their probability or its bound: what may get a bias must not be overlooked."""
         common = np.union1d(_commonest(self.accepted), np.array(sorted(tokens), np.int64))
-        rows = [_kept(each, own, common) for each, own in zip(self.whole, self.accepted, strict=True)]
+        rows = [
+            _kept(each, own, common) for each, own in zip(self.whole, self.accepted, strict=True)
+        ]
         ids, logprobs, known = _stacked(rows)
         return replace(self, ids=ids, logprobs=logprobs, known=known)
 
@@ -82,22 +84,30 @@ class FirstTokens:
     def outside(self) -> int:
         """Prompts none of whose answers begins with a listed token."""
         return sum(
-            not np.isin(row[seen], wanted).any() for row, seen, wanted in zip(self.ids, self.known, self.accepted, strict=True)
+            not np.isin(row[seen], wanted).any()
+            for row, seen, wanted in zip(self.ids, self.known, self.accepted, strict=True)
         )
 
     @property
     def sentence(self) -> str:
         """What was found, and what of it is not exact."""
         size = len(self.examples)
-        parts = [f"{size} prompts with the first token of their answers, from lists of up to {self.width:,} tokens"]
+        parts = [
+            f"{size} prompts with the first token of their answers, from lists of up to {self.width:,} tokens"
+        ]
         if self.outside:
-            parts.append(f"{self.outside} answers begin outside the list and are taken at its least probability")
+            parts.append(
+                f"{self.outside} answers begin outside the list and are taken at its least probability"
+            )
         if self.longer:
             parts.append(f"{self.longer} answers are longer than one token")
         if self.unanswered:
             parts.append(f"{self.unanswered} prompts came without a list")
         if self.spellings:
-            told = (f"{answer} as {', '.join(map(repr, texts))}" for answer, texts in self.spellings.items())
+            told = (
+                f"{answer} as {', '.join(map(repr, texts))}"
+                for answer, texts in self.spellings.items()
+            )
             parts.append(f"spellings: {'; '.join(told)}")
         if self.ambiguous:
             parts.append(f"{self.ambiguous} tokens begin different answers and are left out")
@@ -105,7 +115,9 @@ class FirstTokens:
 
     def rollouts(self, weights: Vector | None = None) -> Rollouts:
         """A rollout of one token for each token that begins an accepted answer; ``weights`` (p,): of the prompts, 1 if None."""
-        prompts = np.repeat(np.arange(len(self.accepted)), [len(wanted) for wanted in self.accepted])
+        prompts = np.repeat(
+            np.arange(len(self.accepted)), [len(wanted) for wanted in self.accepted]
+        )
         tokens = np.concatenate([np.zeros(0, np.int64), *self.accepted])
         at = self.ids[prompts] == tokens[:, None]
         number = np.bincount(prompts, minlength=len(self.accepted))
@@ -113,7 +125,10 @@ class FirstTokens:
         where = at.argmax(axis=1)
         rows = np.arange(len(tokens))
         return Rollouts(
-            keys=tuple(f"{self.examples[p].id}\0{token}" for p, token in zip(prompts, tokens.tolist(), strict=True)),
+            keys=tuple(
+                f"{self.examples[p].id}\0{token}"
+                for p, token in zip(prompts, tokens.tolist(), strict=True)
+            ),
             prompts=self.places[prompts],
             rewards=np.zeros(len(tokens)),
             lengths=np.ones(len(tokens), np.int64),
@@ -137,7 +152,9 @@ class AnswerTokens:
         wanted = set(found)
         return tuple(text for text, ids in self._ids.items() if ids in wanted)
 
-    async def of(self, answers: Iterable[str], listed: Mapping[int, float] | None = None) -> dict[int, tuple[int, ...]]:
+    async def of(
+        self, answers: Iterable[str], listed: Mapping[int, float] | None = None
+    ) -> dict[int, tuple[int, ...]]:
         """Token -> the spelling that it begins, for all that begin one of ``answers``.
 
         Of the spellings of an answer those with the fewest tokens count: a model hardly writes the others, and what they begin with
@@ -152,12 +169,17 @@ class AnswerTokens:
                 if text not in self._ids:
                     self._ids[text] = await self._encoded(text)
                 known.append(self._ids[text])
-            sizes = [[ids for ids in known if len(ids) == size] for size in sorted({len(ids) for ids in known if ids})]
+            sizes = [
+                [ids for ids in known if len(ids) == size]
+                for size in sorted({len(ids) for ids in known if ids})
+            ]
             if listed is not None:
                 shares = [max(listed.get(ids[0], 0.0) for ids in each) for each in sizes]
                 at = next((number for number, share in enumerate(shares) if share >= HARDLY), None)
                 if at is not None:
-                    sizes = [[ids for ids in sizes[at] if listed.get(ids[0], 0.0) >= shares[at] / 2]]
+                    sizes = [
+                        [ids for ids in sizes[at] if listed.get(ids[0], 0.0) >= shares[at] / 2]
+                    ]
             found |= {ids[0]: ids for ids in (sizes[0] if sizes else [])}
         return found
 
@@ -168,7 +190,9 @@ class AnswerTokens:
         return tuple(ids) if (await session.decode(ids)).strip() == text.strip() else ()
 
 
-async def first_lists(trials: Trials, examples: Sequence[Example], title: str, listed: int | None) -> tuple[list[Completion], int]:
+async def first_lists(
+    trials: Trials, examples: Sequence[Example], title: str, listed: int | None
+) -> tuple[list[Completion], int]:
     """A completion of one token for every example, with its list, drawn unless it is in the store; and the width of the lists.
 
     listed: alternatives of each list; None for as many as help and the provider lists. ProviderError: the API failed.
@@ -193,7 +217,9 @@ async def _longest(trials: Trials, examples: Sequence[Example], title: str) -> i
     return MOST_LISTED
 
 
-async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, listed: int | None) -> FirstTokens:
+async def first_tokens(
+    trials: Trials, examples: Sequence[Example], title: str, listed: int | None
+) -> FirstTokens:
     """The first position of every example, drawn unless it is in the store.
 
     title: of the split, for messages. listed: alternatives of each list; None for as many as help and the provider lists.
@@ -209,7 +235,13 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
         )
     completions, width = await first_lists(trials, examples, title, listed)
     tokens = AnswerTokens(trials)
-    counts = Counter(int(token) for each in completions if len(each.top_ids) for token in each.top_ids[0] if token >= 0)
+    counts = Counter(
+        int(token)
+        for each in completions
+        if len(each.top_ids)
+        for token in each.top_ids[0]
+        if token >= 0
+    )
     shares = {token: count / len(completions) for token, count in counts.items()}
     begins = [await tokens.of(example.answers, shares) for example in examples]
     for example, found in zip(examples, begins, strict=True):
@@ -220,14 +252,20 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
             )
     ambiguous = _ambiguous(examples, begins)
     wanted = [np.array(sorted(set(found) - ambiguous or set(found)), np.int64) for found in begins]
-    there = [place for place, each in enumerate(completions) if len(each.top_ids) and (each.top_ids[0] >= 0).any()]
+    there = [
+        place
+        for place, each in enumerate(completions)
+        if len(each.top_ids) and (each.top_ids[0] >= 0).any()
+    ]
     if not there:
         raise NoLogprobs(
             f"none of {len(examples)} first tokens came with a list of alternatives; use a provider that returns logprobs"
         )
     accepted = tuple(wanted[place] for place in there)
     common = _commonest(accepted)
-    rows = [_kept(completions[place], own, common) for place, own in zip(there, accepted, strict=True)]
+    rows = [
+        _kept(completions[place], own, common) for place, own in zip(there, accepted, strict=True)
+    ]
     kept = tuple(examples[place] for place in there)
     likeliest = _likeliest(rows, accepted)
     spelled = tuple(begins[place][token] for place, token in zip(there, likeliest, strict=True))
@@ -246,7 +284,9 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
     )
 
 
-async def followed(trials: Trials, found: FirstTokens, title: str = "training") -> tuple[Rollouts, frozenset[int]] | None:
+async def followed(
+    trials: Trials, found: FirstTokens, title: str = "training"
+) -> tuple[Rollouts, frozenset[int]] | None:
     """What comes after the first token of each answer: the rest of a longer one, then the token that ends it.
 
     Both count as completions of reward 0, which weigh 1: so the rest is learned too, and that nothing follows the answer. Where no
@@ -254,10 +294,17 @@ async def followed(trials: Trials, found: FirstTokens, title: str = "training") 
     tokens come beside the rollouts. None on a server that is not known to continue an answer, which is remarked.
     """
     room = trials.reward.max_tokens - 1
-    answers = [(example.prompt, ids[:room]) for example, ids in zip(found.examples, found.spelled, strict=True)]
-    lists = await lists_along(replace(trials, top_logprobs=found.width), f"{title}, along the answers", answers)
+    answers = [
+        (example.prompt, ids[:room])
+        for example, ids in zip(found.examples, found.spelled, strict=True)
+    ]
+    lists = await lists_along(
+        replace(trials, top_logprobs=found.width), f"{title}, along the answers", answers
+    )
     if lists is None:
-        longer = f"; of {found.longer} longer answers the first token is learned" if found.longer else ""
+        longer = (
+            f"; of {found.longer} longer answers the first token is learned" if found.longer else ""
+        )
         trials.report.remark(
             f"{trials.session.profile.name} is not known to continue a given answer: nothing is learned of what follows it{longer}"
         )
@@ -277,7 +324,11 @@ async def followed(trials: Trials, found: FirstTokens, title: str = "training") 
 def _ends(said: Sequence[Completion], known: EndTokens) -> frozenset[int]:
     """The tokens that end an answer: the last of those that ended of themselves, where it is listed; else all special ones."""
     if known.listed:
-        seen = {int(each.token_ids[-1]) for each in said if each.finish_reason == "stop" and len(each.token_ids)}
+        seen = {
+            int(each.token_ids[-1])
+            for each in said
+            if each.finish_reason == "stop" and len(each.token_ids)
+        }
         if seen:
             return frozenset(seen)
     return known.ids
@@ -317,7 +368,10 @@ def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:
     The bounds together take at most half of what the list leaves out.
     """
     listed = completion.top_ids[0] != NO_TOKEN
-    ids, logprobs = completion.top_ids[0][listed], completion.top_logprobs[0][listed].astype(np.float64)
+    ids, logprobs = (
+        completion.top_ids[0][listed],
+        completion.top_logprobs[0][listed].astype(np.float64),
+    )
     wanted = np.union1d(common, own)
     missing = np.setdiff1d(wanted, ids)
     kept = (np.arange(len(ids)) < MOST_KEPT) | np.isin(ids, wanted)
@@ -333,7 +387,9 @@ def _with_token(completion: Completion, token: int, common: Ids) -> Completion:
     """The first position of a completion with ``token`` in the place of the one that was drawn."""
     ids, logprobs, known = _kept(completion, np.array([token], np.int64), common)
     at = int(np.flatnonzero(ids == token)[0])
-    if completion.token_ids[0] == token and not (completion.bounded is not None and completion.bounded[0]):
+    if completion.token_ids[0] == token and not (
+        completion.bounded is not None and completion.bounded[0]
+    ):
         logprobs[at], known[at] = completion.logprobs[0], True
     return replace(
         completion,
@@ -350,7 +406,10 @@ def _stacked(rows: Sequence[Listed]) -> Listed:
     """(p, k) the lists one below the other, the shorter ones padded."""
     width = max(len(ids) for ids, _, _ in rows)
     ids = np.full((len(rows), width), NO_TOKEN, np.int32)
-    logprobs, known = np.full((len(rows), width), -np.inf, np.float32), np.zeros((len(rows), width), np.bool_)
+    logprobs, known = (
+        np.full((len(rows), width), -np.inf, np.float32),
+        np.zeros((len(rows), width), np.bool_),
+    )
     for at, row in enumerate(rows):
         size = len(row[0])
         ids[at, :size], logprobs[at, :size], known[at, :size] = row
@@ -373,10 +432,18 @@ def _likeliest(rows: Sequence[Listed], accepted: Sequence[Ids]) -> list[int]:
     return [best[tuple(own.tolist())] for own in accepted]
 
 
-def _ambiguous(examples: Sequence[Example], begins: Sequence[dict[int, tuple[int, ...]]]) -> set[int]:
+def _ambiguous(
+    examples: Sequence[Example], begins: Sequence[dict[int, tuple[int, ...]]]
+) -> set[int]:
     """Tokens that begin answers of examples that share no answer: they do not tell one from the other."""
     owners: dict[int, set[frozenset[str]]] = {}
     for example, found in zip(examples, begins, strict=True):
         for token in found:
-            owners.setdefault(token, set()).add(frozenset(answer.casefold() for answer in example.answers))
-    return {token for token, sets in owners.items() if len(sets) > 1 and not frozenset.intersection(*sets)}
+            owners.setdefault(token, set()).add(
+                frozenset(answer.casefold() for answer in example.answers)
+            )
+    return {
+        token
+        for token, sets in owners.items()
+        if len(sets) > 1 and not frozenset.intersection(*sets)
+    }

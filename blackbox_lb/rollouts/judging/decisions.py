@@ -22,18 +22,28 @@ OFTEN = 0.05
 
 def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:
     """A sentence where ``matcher`` accepts one label as another, or finds it inside of a longer number."""
-    if not matcher.needs_answer or (matcher.spec != "contains" and not matcher.spec.startswith("regex:")):
+    if not matcher.needs_answer or (
+        matcher.spec != "contains" and not matcher.spec.startswith("regex:")
+    ):
         return
     longer = [(name, f"{name}0") for name in labels.names if name.isdecimal()]
-    pairs = [(one, other) for one in labels.names for other in labels.names if one != other] + longer
+    pairs = [
+        (one, other) for one in labels.names for other in labels.names if one != other
+    ] + longer
     wrong = [(one, other) for one, other in pairs if matcher.test((one,), other)]
     for one, other in wrong[:1]:
         words = parse_matcher("contains").test((one,), other)
-        remedy = "labels that share no word" if words else r"whole words, as contains and \b{answer}\b in a pattern take them"
+        remedy = (
+            "labels that share no word"
+            if words
+            else r"whole words, as contains and \b{answer}\b in a pattern take them"
+        )
         yield f"{matcher.spec} counts the answer {other!r} as right where {one!r} is: use exact-match, or {remedy}"
 
 
-def remark_on_others(trials: Trials, title: str, labels: Labels, said: Sequence[tuple[Example, str]]) -> None:
+def remark_on_others(
+    trials: Trials, title: str, labels: Labels, said: Sequence[tuple[Example, str]]
+) -> None:
     """Remark on answers that count as right although the label that they name first is another."""
     matcher = trials.reward.matcher
     if not matcher.needs_answer:
@@ -41,7 +51,9 @@ def remark_on_others(trials: Trials, title: str, labels: Labels, said: Sequence[
     others = [
         text
         for example, text in said
-        if (own := labels.of(example)) is not None and labels.said(text) not in (None, own) and matcher(example, text)
+        if (own := labels.of(example)) is not None
+        and labels.said(text) not in (None, own)
+        and matcher(example, text)
     ]
     if len(others) > OFTEN * len(said):
         trials.report.remark(
@@ -53,16 +65,26 @@ def remark_on_others(trials: Trials, title: str, labels: Labels, said: Sequence[
 async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
     """(l,) the tokens that begin the spellings of each label."""
     tokens = AnswerTokens(trials)
-    found = [await tokens.of((name, *sorted(texts))) for name, texts in zip(labels.names, labels.accepted, strict=True)]
+    found = [
+        await tokens.of((name, *sorted(texts)))
+        for name, texts in zip(labels.names, labels.accepted, strict=True)
+    ]
     return [np.array(sorted(each), np.int64) for each in found]
 
 
 async def decision_scores(
-    trials: Trials, examples: Sequence[Example], setting: Setting, samples: int, bias: AnyBias | None, labels: Labels
+    trials: Trials,
+    examples: Sequence[Example],
+    setting: Setting,
+    samples: int,
+    bias: AnyBias | None,
+    labels: Labels,
 ) -> DecisionScores:
     """The decisions of such completions, drawn unless they are in the store; examples without one of the labels are left out."""
     draw = trials.draw(setting, bias, trials.session.biased_endpoint)
-    keys = await trials.collect(f"test at {setting.name}, decisions", examples, draw, samples, scored=False)
+    keys = await trials.collect(
+        f"test at {setting.name}, decisions", examples, draw, samples, scored=False
+    )
     begins = await label_tokens(trials, labels)
     right, said, sure, texts = [], [], [], list[tuple[Example, str]]()
     for example, row in zip(examples, keys, strict=True):
@@ -73,14 +95,22 @@ async def decision_scores(
             right.append(number)
             said.append(-1 if told is None else told)
             texts.append((example, completion.text))
-            sure.append(_confidence(completion, told, own if trials.session.tells_base_logprobs else None, begins))
+            sure.append(
+                _confidence(
+                    completion, told, own if trials.session.tells_base_logprobs else None, begins
+                )
+            )
     remark_on_others(trials, f"test at {setting.name}{', biased' if bias else ''}", labels, texts)
     return DecisionScores.of(labels.names, right, said, sure)  # type: ignore[arg-type]
 
 
 def scores_of(labels: Labels, said: Iterable[tuple[Example, str]]) -> DecisionScores:
     """The scores of these answers as decisions; those of examples without one of the labels are left out."""
-    rows = [(number, labels.said(text)) for each, text in said if (number := labels.of(each)) is not None]
+    rows = [
+        (number, labels.said(text))
+        for each, text in said
+        if (number := labels.of(each)) is not None
+    ]
     told = [-1 if number is None else number for _, number in rows]
     return DecisionScores.of(labels.names, [right for right, _ in rows], told)
 
@@ -90,9 +120,16 @@ def completion_of(text: str, tokens: int) -> Completion:
     return replace(Completion.empty("stop"), text=text, whole=True, generated=tokens)
 
 
-def _confidence(completion: Completion, told: int | None, bias: Mapping[int, float] | None, begins: Sequence[Ids]) -> float:
+def _confidence(
+    completion: Completion,
+    told: int | None,
+    bias: Mapping[int, float] | None,
+    begins: Sequence[Ids],
+) -> float:
     """The probability of the decided label among all labels, at the first position; NaN where no list shows it."""
     if told is None or not len(completion.top_ids):
         return float("nan")
-    shares: Vector = FirstLists(completion.top_ids[:1], completion.top_logprobs[:1]).share(bias or {}, begins)
+    shares: Vector = FirstLists(completion.top_ids[:1], completion.top_logprobs[:1]).share(
+        bias or {}, begins
+    )
     return float(shares[0, told])

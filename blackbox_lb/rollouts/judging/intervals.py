@@ -58,7 +58,9 @@ def bootstrap(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> 
     wider = np.sqrt(n / (n - 1))
     tail = float(special.ndtr(special.stdtrit(n - 1, 0.025) * wider))
     low, high = np.quantile(means, [tail, 1 - tail])
-    beyond = max(min(float((means <= 0).mean()), float((means >= 0).mean())), 0.5 / (replicates + 1))
+    beyond = max(
+        min(float((means <= 0).mean()), float((means >= 0).mean())), 0.5 / (replicates + 1)
+    )
     p = min(2 * float(special.stdtr(n - 1, special.ndtri(beyond) / wider)), 1.0)
     return Interval(float(low), float(high), max(p, 2.0 ** (1 - n)), plain_low, plain_high)
 
@@ -69,7 +71,9 @@ def _resampled_means(values: Array, replicates: int, seed: int) -> Array:
     step = max(1, BLOCK // n)
     for start in range(0, replicates, step):
         count = min(step, replicates - start)
-        means[start : start + count] = values[generator.integers(0, n, size=(count, n))].mean(axis=1)
+        means[start : start + count] = values[generator.integers(0, n, size=(count, n))].mean(
+            axis=1
+        )
     return means
 
 
@@ -98,7 +102,9 @@ def holm(p: Sequence[float]) -> list[float]:
     return list(adjusted.values())
 
 
-def sample_size(effect: float, sd: float, *, level: float = LEVEL, power: float = POWER) -> int | None:
+def sample_size(
+    effect: float, sd: float, *, level: float = LEVEL, power: float = POWER
+) -> int | None:
     """The fewest prompts at which a paired two-sided test at ``level`` shows a mean difference ``effect`` with this ``power``.
 
     ``sd``: standard deviation of the differences between prompts, in the unit of ``effect``. The power is that of the t-test with
@@ -127,4 +133,6 @@ def _power(standardised: float, n: int, level: float) -> float:
         return 1.0
     from scipy import special
 
-    return 1.0 - float(special.nctdtr(n - 1, standardised * math.sqrt(n), -special.stdtrit(n - 1, level / 2)))
+    return 1.0 - float(
+        special.nctdtr(n - 1, standardised * math.sqrt(n), -special.stdtrit(n - 1, level / 2))
+    )

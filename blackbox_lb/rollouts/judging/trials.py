@@ -19,7 +19,15 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.columns import columns, openers
-from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting, check_values, compare, score, together
+from blackbox_lb.rollouts.judging.verdict import (
+    SAMPLED,
+    PolicyScores,
+    Setting,
+    check_values,
+    compare,
+    score,
+    together,
+)
 from blackbox_lb.rollouts.phased import ThinkingBudget, check_continues, phases_of
 from blackbox_lb.rollouts.progress import Reporter, Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
@@ -72,10 +80,16 @@ class Trials:
         ends = self.session.end_tokens
         if not self.may_cut_stops:
             return ends
-        return replace(ends, openers=openers(self.store.token_bytes(self.tokenizer.fingerprint), self.stop))
+        return replace(
+            ends, openers=openers(self.store.token_bytes(self.tokenizer.fingerprint), self.stop)
+        )
 
     def draw(
-        self, setting: Setting, bias: AnyBias | None = None, endpoint: Endpoint | None = None, max_tokens: int | None = None
+        self,
+        setting: Setting,
+        bias: AnyBias | None = None,
+        endpoint: Endpoint | None = None,
+        max_tokens: int | None = None,
     ) -> Draw:
         """Completions at ``setting``, of at most ``max_tokens`` tokens (default: the reward's own limit)."""
         longest = max_tokens or self.reward.max_tokens
@@ -102,7 +116,9 @@ class Trials:
         A remote reward is fetched for them on ``scored_as`` (default: ``examples``), unless they are not to be ``scored``.
         """
         unreadable = self.session.unreadable
-        with (Silent() if only_stored else self.report).stage(title, len(examples) * samples) as watch:
+        with (Silent() if only_stored else self.report).stage(
+            title, len(examples) * samples
+        ) as watch:
             done = await collect(
                 self.session,
                 self.store,
@@ -119,7 +135,9 @@ class Trials:
             )
         self.used.update(*done.keys)
         if again := self.session.unreadable - unreadable:
-            self.report.remark(f"{title}: {again} answers could not be read and were asked for again; each was paid for")
+            self.report.remark(
+                f"{title}: {again} answers could not be read and were asked for again; each was paid for"
+            )
         for note, number in done.notes.items():
             self.report.remark(f"{title}: {number} completions {note}")
         if done.throughput.seconds >= LONG and not self.session.profile.connection.embedded:
@@ -127,7 +145,9 @@ class Trials:
         await self._look_for_drift(done.received)
         if scored and self.reward.remote is not None:
             rows = zip(scored_as or examples, done.keys, strict=True)
-            pairs = ((example, each) for example, keys in rows for each in self.store.completions(keys))
+            pairs = (
+                (example, each) for example, keys in rows for each in self.store.completions(keys)
+            )
             await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
         return done.keys
 
@@ -151,7 +171,12 @@ class Trials:
             )
 
     async def scores(
-        self, title: str, examples: Sequence[Example], setting: Setting, samples: int, bias: AnyBias | None = None
+        self,
+        title: str,
+        examples: Sequence[Example],
+        setting: Setting,
+        samples: int,
+        bias: AnyBias | None = None,
     ) -> PolicyScores:
         """Scores of such completions, from an endpoint that takes a bias, so that base and biased differ in nothing else.
 
@@ -161,7 +186,9 @@ class Trials:
         keys = await self.collect(title, examples, draw, samples)
         return self.scored(title, examples, (list(self.store.completions(row)) for row in keys))
 
-    def scored(self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> PolicyScores:
+    def scored(
+        self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]
+    ) -> PolicyScores:
         """Scores of the completions of each example; a remark counts those without a score.
 
         Raises InputError: a score is not finite, so no policy has a mean.
@@ -174,7 +201,9 @@ class Trials:
             )
         return scores
 
-    async def judge(self, examples: Sequence[Example], settings: Sequence[Setting], samples: int, bias: AnyBias) -> list[Verdict]:
+    async def judge(
+        self, examples: Sequence[Example], settings: Sequence[Setting], samples: int, bias: AnyBias
+    ) -> list[Verdict]:
         """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric, adjusted for being several.
 
         Greedy takes one sample a prompt.
@@ -183,11 +212,15 @@ class Trials:
         for setting in settings:
             count = 1 if setting.deterministic else samples
             base = await self.scores(f"test at {setting.name}, base", examples, setting, count)
-            biased = await self.scores(f"test at {setting.name}, biased", examples, setting, count, bias)
+            biased = await self.scores(
+                f"test at {setting.name}, biased", examples, setting, count, bias
+            )
             rows += compare(setting, base, biased, self.reward)
         return together(rows)
 
-    async def kl(self, examples: Sequence[Example], samples: int, bias: AnyBias, tail: NextToken) -> float:
+    async def kl(
+        self, examples: Sequence[Example], samples: int, bias: AnyBias, tail: NextToken
+    ) -> float:
         """Mean KL of the biased policy to the base over whole completions at temperature 1, in nats.
 
         ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list of tokens, and where the provider
@@ -195,11 +228,15 @@ class Trials:
         """
         if not self.session.tells_base_logprobs:
             return float("nan")
-        keys = await self.collect("KL to the base", examples, self.draw(SAMPLED, bias), samples, scored=False)
+        keys = await self.collect(
+            "KL to the base", examples, self.draw(SAMPLED, bias), samples, scored=False
+        )
         owner = {key: p for p, row in enumerate(keys) for key in row}
         drawn = dict(zip(owner, self.store.completions(owner), strict=True))
         complete = {key: completion for key, completion in drawn.items() if completion.whole}
-        whole = {key: completion for key, completion in complete.items() if len(completion.token_ids)}
+        whole = {
+            key: completion for key, completion in complete.items() if len(completion.token_ids)
+        }
         if not whole:
             return float("nan")
         prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
@@ -211,9 +248,13 @@ class Trials:
                 f"{ratios.mean():+.2f} nats, where a bias that acts has more than 0): {self.session.profile.name} or a gateway "
                 "before it drops logit_bias; blb doctor shows it"
             )
-        return max(float(ratios.sum()), 0.0) / len(complete)  # a completion that ended at once shows no token, and no distance
+        return max(float(ratios.sum()), 0.0) / len(
+            complete
+        )  # a completion that ended at once shows no token, and no distance
 
-    async def _log_ratios(self, rollouts: Rollouts, bias: AnyBias, examples: Sequence[Example], tail: NextToken) -> Vector:
+    async def _log_ratios(
+        self, rollouts: Rollouts, bias: AnyBias, examples: Sequence[Example], tail: NextToken
+    ) -> Vector:
         """(n,) the log ratio of both policies of each completion of ``examples``, in any order."""
 
         def ratios(own: Rollouts, sent: Mapping[int, float]) -> Vector:
@@ -224,8 +265,17 @@ class Trials:
         if isinstance(bias, PhasedBias):
             known = self.store.token_bytes(self.tokenizer.fingerprint)
             phases = await phases_of(self.session, bias.phases, rollouts, known)
-            parts = [(rollouts.at(phases == number), sent) for number, sent in enumerate(bias.vectors)]
-            total: Vector = np.sum([ratios(own, sent) for own, sent in parts if len(own.token_ids)], axis=0)
+            parts = [
+                (rollouts.at(phases == number), sent) for number, sent in enumerate(bias.vectors)
+            ]
+            total: Vector = np.sum(
+                [ratios(own, sent) for own, sent in parts if len(own.token_ids)], axis=0
+            )
             return total
         prompts = np.unique(rollouts.prompts)
-        return np.concatenate([ratios(rollouts.take(rollouts.prompts == p), bias.at(examples[p].prompt)) for p in prompts])
+        return np.concatenate(
+            [
+                ratios(rollouts.take(rollouts.prompts == p), bias.at(examples[p].prompt))
+                for p in prompts
+            ]
+        )

@@ -50,7 +50,9 @@ def parse_setting(spec: str) -> Setting:
     except ValueError:
         temperature = -1.0
     if name != "temperature" or not 0 <= temperature <= 2:
-        raise InputError(f"cannot deploy with {spec!r}; write greedy, or temperature=T with T from 0 to 2, as in temperature=0.5")
+        raise InputError(
+            f"cannot deploy with {spec!r}; write greedy, or temperature=T with T from 0 to 2, as in temperature=0.5"
+        )
     return GREEDY if temperature == 0 else Setting(f"temperature {temperature:g}", temperature)
 
 
@@ -82,28 +84,40 @@ class PolicyScores:
         return float(np.mean(means)) if means else float("nan")
 
 
-def score(reward: Reward, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> PolicyScores:
+def score(
+    reward: Reward, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]
+) -> PolicyScores:
     """Score the completions of each example, row by row; those without anything to score are only counted."""
     values, correct, tokens, stopped = [], [], [], 0
     thinking: dict[str, list[Array]] = {}
     for example, row in zip(examples, completions, strict=True):
         read = [each for each in row if each.readable]
         stopped += len(row) - len(read)
-        values.append(np.array([reward.value(reward.score(example, each)) for each in read], dtype=float))
+        values.append(
+            np.array([reward.value(reward.score(example, each)) for each in read], dtype=float)
+        )
         correct.append([reward.correct(example, each) for each in read])
         tokens.append(np.array([each.n_tokens for each in read], dtype=float))
         for name, column in _thinking(reward, read).items():
             thinking.setdefault(name, []).append(column)
     known = all(flag is not None for row in correct for flag in row)
     right = tuple(np.array(row, dtype=float) for row in correct) if known else None
-    return PolicyScores(tuple(values), right, tuple(tokens), stopped, {name: tuple(rows) for name, rows in thinking.items()})
+    return PolicyScores(
+        tuple(values),
+        right,
+        tuple(tokens),
+        stopped,
+        {name: tuple(rows) for name, rows in thinking.items()},
+    )
 
 
 def _thinking(reward: Reward, completions: Sequence[Completion]) -> dict[str, Array]:
     """See ``PolicyScores.thinking``; one value a completion."""
     if reward.thinking is None:
         return {}
-    lengths = np.array([reward.thinking.lengths(each)[:2] for each in completions], dtype=float).reshape(-1, 2)
+    lengths = np.array(
+        [reward.thinking.lengths(each)[:2] for each in completions], dtype=float
+    ).reshape(-1, 2)
     return {
         "thinking tokens": lengths[:, 0],
         "answer tokens": lengths[:, 1],
@@ -122,15 +136,32 @@ def check_values(label: str, values: Array) -> None:
         )
 
 
-def compare(setting: Setting, base: PolicyScores, biased: PolicyScores, reward: Reward, *, seed: int = 0) -> list[Verdict]:
+def compare(
+    setting: Setting, base: PolicyScores, biased: PolicyScores, reward: Reward, *, seed: int = 0
+) -> list[Verdict]:
     """A row for each metric of both; rows displayed side by side go ``together``."""
     of_base, of_biased = base.metrics(reward.label), biased.metrics(reward.label)
     both = [name for name in of_base if name in of_biased]
-    return [_verdict(setting, name, "lower" if name in LOWER else "higher", of_base[name], of_biased[name], seed) for name in both]
+    return [
+        _verdict(
+            setting,
+            name,
+            "lower" if name in LOWER else "higher",
+            of_base[name],
+            of_biased[name],
+            seed,
+        )
+        for name in both
+    ]
 
 
 def _verdict(
-    setting: Setting, metric: str, better: Literal["higher", "lower"], base: Sequence[Array], biased: Sequence[Array], seed: int
+    setting: Setting,
+    metric: str,
+    better: Literal["higher", "lower"],
+    base: Sequence[Array],
+    biased: Sequence[Array],
+    seed: int,
 ) -> Verdict:
     base_means, biased_means = paired(base, biased)
     differences = biased_means - base_means
@@ -154,13 +185,19 @@ def _verdict(
 
 def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]:
     """(n,) both means of every prompt with completions of both. Raises InputError: no prompt has."""
-    both = [(one.mean(), two.mean()) for one, two in zip(base, other, strict=True) if one.size and two.size]
+    both = [
+        (one.mean(), two.mean())
+        for one, two in zip(base, other, strict=True)
+        if one.size and two.size
+    ]
     if not both:
         raise InputError("nothing to compare: no test prompt has a completion of both policies")
     return np.array([one for one, _ in both]), np.array([two for _, two in both])
 
 
-def decide(difference: float, better: Literal["higher", "lower"], p: float) -> Literal["HELPS", "NO EVIDENCE", "HURTS"]:
+def decide(
+    difference: float, better: Literal["higher", "lower"], p: float
+) -> Literal["HELPS", "NO EVIDENCE", "HURTS"]:
     """The verdict on a difference, by its p-value."""
     if p > LEVEL:
         return "NO EVIDENCE"
@@ -170,4 +207,7 @@ def decide(difference: float, better: Literal["higher", "lower"], p: float) -> L
 def together(rows: Sequence[Verdict]) -> list[Verdict]:
     """The rows with p-values adjusted for their number (``holm``), and the verdicts that follow."""
     adjusted = holm([row.p for row in rows])
-    return [row.replacing(p=p, verdict=decide(row.difference, row.better, p)) for row, p in zip(rows, adjusted, strict=True)]
+    return [
+        row.replacing(p=p, verdict=decide(row.difference, row.better, p))
+        for row, p in zip(rows, adjusted, strict=True)
+    ]

@@ -35,7 +35,9 @@ class Found(NamedTuple):
 class _Pages:
     """Pages by number: of the file, those of the write-ahead log before them where ``log`` holds their places."""
 
-    def __init__(self, file: BinaryIO, size: int, log: BinaryIO | None, places: dict[int, int]) -> None:
+    def __init__(
+        self, file: BinaryIO, size: int, log: BinaryIO | None, places: dict[int, int]
+    ) -> None:
         self.size, self._file, self._log, self._places = size, file, log, places
         self.length = file.seek(0, 2) + (log.seek(0, 2) if log else 0)
         self.numbers = sorted({*range(1, -(-file.seek(0, 2) // size) + 1), *places})
@@ -62,9 +64,15 @@ def found_in(path: Path) -> Iterator[Found]:
             log_path = path.with_name(path.name + "-wal")
             log = log_path.open("rb") if log_path.is_file() else None
             try:
-                for size in {PAGE_SIZE, told if told in [1 << n for n in range(9, 17)] else PAGE_SIZE}:
+                for size in {
+                    PAGE_SIZE,
+                    told if told in [1 << n for n in range(9, 17)] else PAGE_SIZE,
+                }:
                     places = _places(log, size) if log else {}
-                    for pages in (_Pages(file, size, log, places), *([_Pages(file, size, None, {})] if places else [])):
+                    for pages in (
+                        _Pages(file, size, log, places),
+                        *([_Pages(file, size, None, {})] if places else []),
+                    ):
                         for number in pages.numbers:
                             yield from _rows_of(pages, number)
             finally:
@@ -118,7 +126,10 @@ def _payload(pages: _Pages, page: bytes, kind: int, at: int) -> bytes:
     least = (usable - 12) * 32 // 255 - 23
     local = least + (size - least) % (usable - 4)
     local = local if local <= most else least
-    parts, following = [page[at : at + local]], int.from_bytes(page[at + local : at + local + 4], "big")
+    parts, following = (
+        [page[at : at + local]],
+        int.from_bytes(page[at + local : at + local + 4], "big"),
+    )
     left = size - local
     while left > 0 and following:
         more = pages[following]
@@ -166,7 +177,9 @@ def _value(kind: int, raw: bytes) -> Any:
 
 def _recognised(kind: int, values: Sequence[Any]) -> Found | None:
     """The kind of row in these values, by their number and types; entries of an index name a row."""
-    kinds = "".join({str: "s", int: "i", float: "f", bytes: "b"}.get(type(value), "0") for value in values)
+    kinds = "".join(
+        {str: "s", int: "i", float: "f", bytes: "b"}.get(type(value), "0") for value in values
+    )
     if kind == TABLE_LEAF:
         if len(values) == 17 and kinds.startswith("sssi"):
             return _checked("completions", values)

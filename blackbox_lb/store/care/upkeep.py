@@ -15,7 +15,15 @@ from blackbox_lb.store.database import Database
 from blackbox_lb.store.integrity import check_row, name_of
 from blackbox_lb.store.keys import rollout_key
 from blackbox_lb.store.packing import unpack
-from blackbox_lb.store.schema import KEY_COLUMNS, SCHEMA, TABLES, named, right_shape, selection, shape_of
+from blackbox_lb.store.schema import (
+    KEY_COLUMNS,
+    SCHEMA,
+    TABLES,
+    named,
+    right_shape,
+    selection,
+    shape_of,
+)
 
 T = TypeVar("T")
 BATCH = 500
@@ -81,7 +89,9 @@ def _schema(db: Database, found: Checkup) -> Iterator[str]:
 
 def _references(db: Database, found: Checkup) -> Iterator[str]:
     for name, table in (("request_hash", "requests"), ("prompt_hash", "prompts")):
-        ((missing,),) = db.read(f"SELECT count(*) FROM completions WHERE {name} NOT IN (SELECT hash FROM {table})")  # noqa: S608
+        ((missing,),) = db.read(
+            f"SELECT count(*) FROM completions WHERE {name} NOT IN (SELECT hash FROM {table})"  # noqa: S608
+        )
         if missing:
             yield f"{missing:,} completions refer to {table} that are not there"
 
@@ -123,7 +133,9 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
     """
     for source in sources:
         if source.resolve() == target.resolve():
-            raise InputError(f"{source} is the target and a source; give another file with --out, or leave it out")
+            raise InputError(
+                f"{source} is the target and a source; give another file with --out, or leave it out"
+            )
         RolloutStore(source, read_only=True).close()
     merged = Merged()
     with RolloutStore(target) as into:
@@ -158,7 +170,9 @@ def _alike(table: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool
     if "tokens" not in one or one["tokens"] == other["tokens"]:
         return True
     pairs = zip(unpack(one["tokens"]), unpack(other["tokens"]), strict=True)
-    return all(a.tobytes() == b.tobytes() if a is not None and b is not None else a is b for a, b in pairs)
+    return all(
+        a.tobytes() == b.tobytes() if a is not None and b is not None else a is b for a, b in pairs
+    )
 
 
 def batches(rows: Iterable[T]) -> Iterator[list[T]]:
@@ -229,5 +243,8 @@ class _Names:
     def lost(self) -> Counter[str]:
         """The number of names of each table without an intact row."""
         prompts_or_requests = self._intact["prompts"] | self._intact["requests"]
-        lost = {table: self._named[table] - self._intact[table] - prompts_or_requests for table in TABLES}
+        lost = {
+            table: self._named[table] - self._intact[table] - prompts_or_requests
+            for table in TABLES
+        }
         return +Counter({table: len(names) for table, names in lost.items()})

@@ -25,7 +25,11 @@ def open_sources(names: Sequence[str]) -> list[RolloutStore]:
     Raises InputError: nothing is there, or no store. StoreError: a store cannot be read.
     """
     with ExitStack() as opened:
-        found = [opened.enter_context(RolloutStore(path, read_only=True)) for name in names for path in _paths(name)]
+        found = [
+            opened.enter_context(RolloutStore(path, read_only=True))
+            for name in names
+            for path in _paths(name)
+        ]
         opened.pop_all()
         return found
 
@@ -51,7 +55,12 @@ class Gathered(RolloutStore):
     """
 
     def __init__(
-        self, path: Path | str, names: Sequence[str], *, read_only: bool = False, home: Mapping[str, int] | None = None
+        self,
+        path: Path | str,
+        names: Sequence[str],
+        *,
+        read_only: bool = False,
+        home: Mapping[str, int] | None = None,
     ) -> None:
         self.names = tuple(str(Path(name).expanduser().absolute()) for name in names)
         self._home = dict(home or {})
@@ -94,7 +103,11 @@ class Gathered(RolloutStore):
         """The completions with these keys, in this order. Raises StoreError for a missing one."""
         for key in keys:
             number = self._home.get(key)
-            yield from super().completions([key]) if number is None else self.sources[number].completions([key])
+            yield from (
+                super().completions([key])
+                if number is None
+                else self.sources[number].completions([key])
+            )
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
         """The number of completions with these keys, and their tokens: of their prompts, one for each, and generated."""
@@ -102,7 +115,9 @@ class Gathered(RolloutStore):
         for key in keys:
             homes.setdefault(self._home.get(key), []).append(key)
         counts = [super().spent(homes.pop(None, []))]
-        counts += [self.sources[number].spent(here) for number, here in homes.items() if number is not None]
+        counts += [
+            self.sources[number].spent(here) for number, here in homes.items() if number is not None
+        ]
         completions, prompts, generated = (sum(each) for each in zip(*counts, strict=True))
         return completions, prompts, generated
 

@@ -19,7 +19,13 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.safety.atomic_file import replacing
 from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
-from blackbox_lb.store.integrity import check_row, distribution_of, name_of, prompt_of, settings_of_row
+from blackbox_lb.store.integrity import (
+    check_row,
+    distribution_of,
+    name_of,
+    prompt_of,
+    settings_of_row,
+)
 from blackbox_lb.store.keys import canonical, tagged_hash
 from blackbox_lb.store.packing import unpack
 from blackbox_lb.types import Completion
@@ -49,7 +55,9 @@ def arrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise InputError("Parquet needs pyarrow; install it with: pip install 'blackbox-lb[parquet]'") from error
+        raise InputError(
+            "Parquet needs pyarrow; install it with: pip install 'blackbox-lb[parquet]'"
+        ) from error
     return pyarrow
 
 
@@ -60,16 +68,39 @@ def schemas() -> dict[str, pa.Schema]:
     messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
     received = ("received", pa.float64())
     completions = [
-        *(("key", pa.string()), ("request_hash", pa.string()), ("prompt_hash", pa.string()), ("sample", pa.int64())),
-        *(("messages", messages), ("settings", pa.string()), ("text", pa.string()), ("finish_reason", pa.string())),
-        *(("model", pa.string()), ("prompt_tokens", pa.int64()), ("whole", pa.bool_()), ("generated", pa.int64())),
-        *(("fingerprint", pa.string()), received, ("token_ids", ids), ("logprobs", numbers), ("propensities", numbers)),
+        *(
+            ("key", pa.string()),
+            ("request_hash", pa.string()),
+            ("prompt_hash", pa.string()),
+            ("sample", pa.int64()),
+        ),
+        *(
+            ("messages", messages),
+            ("settings", pa.string()),
+            ("text", pa.string()),
+            ("finish_reason", pa.string()),
+        ),
+        *(
+            ("model", pa.string()),
+            ("prompt_tokens", pa.int64()),
+            ("whole", pa.bool_()),
+            ("generated", pa.int64()),
+        ),
+        *(
+            ("fingerprint", pa.string()),
+            received,
+            ("token_ids", ids),
+            ("logprobs", numbers),
+            ("propensities", numbers),
+        ),
         *(("bounded", pa.list_(pa.bool_())), ("alternatives", pa.int32())),
         *(("top_ids", pa.list_(ids)), ("top_logprobs", pa.list_(numbers))),
     ]
     return {
         "completions": pa.schema(completions),
-        "token_bytes": pa.schema([("tokenizer", pa.string()), ("id", pa.int64()), ("bytes", pa.binary())]),
+        "token_bytes": pa.schema(
+            [("tokenizer", pa.string()), ("id", pa.int64()), ("bytes", pa.binary())]
+        ),
         "next_tokens": pa.schema([("key", pa.string()), ("logprobs", numbers), received]),
         "rewards": pa.schema([("key", pa.string()), ("answer", pa.string()), received]),
     }
@@ -84,14 +115,20 @@ def export_store(path: Path, folder: Path) -> Transferred:
     done = Transferred()
     with RolloutStore(path, read_only=True) as store:
         if folder.is_dir() and any(folder.glob("*.parquet")):
-            raise StoreError(f"{folder} holds Parquet files already; give another folder, or delete them")
+            raise StoreError(
+                f"{folder} holds Parquet files already; give another folder, or delete them"
+            )
         for table, schema in schemas().items():
             batches = _completions(store) if table == "completions" else _others(store, table)
-            done.rows[table] = _write(folder / f"{table}.parquet", schema, batches, always=table == "completions")
+            done.rows[table] = _write(
+                folder / f"{table}.parquet", schema, batches, always=table == "completions"
+            )
     return done
 
 
-def _write(path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, always: bool) -> int:
+def _write(
+    path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, always: bool
+) -> int:
     """Write under another name until the file is complete. Without any row and unless ``always``, write nothing."""
     pa, rows = arrow(), 0
     try:
@@ -99,12 +136,17 @@ def _write(path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, 
         first = list(islice(batches, 1))
         if not first and not always:
             return 0
-        with replacing(path) as draft, pa.parquet.ParquetWriter(draft, schema, compression="zstd") as writer:
+        with (
+            replacing(path) as draft,
+            pa.parquet.ParquetWriter(draft, schema, compression="zstd") as writer,
+        ):
             for batch in chain(first, batches):
                 writer.write_table(pa.table(batch, schema=schema))
                 rows += len(next(iter(batch.values())))
     except (OSError, pa.ArrowException) as error:
-        raise StoreError(f"cannot write {path}: {error}; free some space on its disk, or give another folder") from error
+        raise StoreError(
+            f"cannot write {path}: {error}; free some space on its disk, or give another folder"
+        ) from error
     return rows
 
 
@@ -120,7 +162,9 @@ def _checked_rows(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _grouped(rows: Iterator[dict[str, Any]], weight: Callable[[dict[str, Any]], int]) -> Iterator[list[dict[str, Any]]]:
+def _grouped(
+    rows: Iterator[dict[str, Any]], weight: Callable[[dict[str, Any]], int]
+) -> Iterator[list[dict[str, Any]]]:
     """Rows by the row group: at most so many, and with at most so many numbers."""
     group, values = list[dict[str, Any]](), 0
     for row in rows:
@@ -145,7 +189,9 @@ def _completions(store: RolloutStore) -> Iterator[dict[str, Any]]:
                     f"{store.path}: {name_of('completions', row)} cannot be exported: its prompt or its settings are lost; blb "
                     "store check lists such completions, delete them to export the others"
                 )
-            messages = [{"role": each.role, "content": each.content} for each in prompt_of(prompt).messages]
+            messages = [
+                {"role": each.role, "content": each.content} for each in prompt_of(prompt).messages
+            ]
             arrays = unpack(row["tokens"])._asdict()
             yield {**row, **arrays, "messages": messages, "settings": settings[row["request_hash"]]}
 
@@ -154,7 +200,16 @@ def _completions(store: RolloutStore) -> Iterator[dict[str, Any]]:
 
 
 def _columns(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    plain = ("key", "request_hash", "prompt_hash", "sample", "messages", "settings", *PLAIN, "received")
+    plain = (
+        "key",
+        "request_hash",
+        "prompt_hash",
+        "sample",
+        "messages",
+        "settings",
+        *PLAIN,
+        "received",
+    )
     columns: dict[str, Any] = {name: [row[name] for row in group] for name in plain}
     columns["whole"] = [bool(each) for each in columns["whole"]]
     columns["alternatives"] = [row["top_ids"].shape[1] for row in group]
@@ -180,7 +235,11 @@ def import_store(source: Path, path: Path) -> Transferred:
     Rows may have been left out and columns added by other tools. Raises InputError: no such file, a column is missing or of
     another type, or a row's key does not follow from its contents; everything before it is stored.
     """
-    files = [each for each in sorted(source.glob("*.parquet")) if each.stem in schemas()] if source.is_dir() else [source]
+    files = (
+        [each for each in sorted(source.glob("*.parquet")) if each.stem in schemas()]
+        if source.is_dir()
+        else [source]
+    )
     if not files or not source.exists():
         raise InputError(
             f"there is no {' or '.join(f'{name}.parquet' for name in schemas())} in {source}; give what blb store export wrote"
@@ -199,7 +258,9 @@ def _table_of(path: Path) -> str:
     for table, schema in schemas().items():
         if table == path.stem or (names >= set(schema.names) and path.stem not in schemas()):
             return table
-    raise InputError(f"{path} has not the columns of any table of an export; docs/store.md lists them")
+    raise InputError(
+        f"{path} has not the columns of any table of an export; docs/store.md lists them"
+    )
 
 
 def _opened(path: Path) -> Any:
@@ -207,38 +268,56 @@ def _opened(path: Path) -> Any:
     try:
         return pa.parquet.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"cannot read {path} as Parquet: {error}; give what blb store export wrote") from error
+        raise InputError(
+            f"cannot read {path} as Parquet: {error}; give what blb store export wrote"
+        ) from error
 
 
 def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> None:
     pa, schema, file = arrow(), schemas()[table], _opened(path)
     missing = [name for name in schema.names if name not in file.schema_arrow.names]
     if missing:
-        raise InputError(f"{path} lacks the columns {', '.join(missing)}; docs/store.md lists what an export has")
+        raise InputError(
+            f"{path} lacks the columns {', '.join(missing)}; docs/store.md lists what an export has"
+        )
     done.ignored += tuple(name for name in file.schema_arrow.names if name not in schema.names)
     number = 0
     try:
         for batch in file.iter_batches(batch_size=500, columns=schema.names):
             columns = pa.table(batch).select(schema.names).cast(schema)
-            rows = [_row(table, columns, place, path, number + place) for place in range(len(columns))]
+            rows = [
+                _row(table, columns, place, path, number + place) for place in range(len(columns))
+            ]
             tables = ("prompts", "requests", *schemas())
-            added = store.add_rows({name: [row[name] for row in rows if name in row] for name in tables})
+            added = store.add_rows(
+                {name: [row[name] for row in rows if name in row] for name in tables}
+            )
             done.rows.update(added)
             number += len(rows)
             done.there[table] += len(rows) - added.get(table, 0)
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"cannot read {path} after {number:,} rows: {error}; export it again") from error
+        raise InputError(
+            f"cannot read {path} after {number:,} rows: {error}; export it again"
+        ) from error
 
 
-def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> dict[str, dict[str, Any]]:
+def _row(
+    table: str, columns: pa.Table, place: int, path: Path, number: int
+) -> dict[str, dict[str, Any]]:
     """The store's rows for one row of a file, by table."""
-    values = {name: columns[name][place].as_py() for name in columns.column_names if name not in ARRAYS}
+    values = {
+        name: columns[name][place].as_py() for name in columns.column_names if name not in ARRAYS
+    }
     arrays = {name: columns[name][place] for name in columns.column_names if name in ARRAYS}
     try:
         if table == "completions":
             return _completion(values, arrays)
         if table == "next_tokens":
-            return {table: next_token_row(values["key"], _array(arrays["logprobs"], np.float32), values["received"])}
+            return {
+                table: next_token_row(
+                    values["key"], _array(arrays["logprobs"], np.float32), values["received"]
+                )
+            }
         row = summed(values)
         check_row(table, row)
         return {table: row}
@@ -251,7 +330,9 @@ def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> 
 
 def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Rows of prompts, requests and completions. Raises ValueError: a key does not follow from its contents."""
-    messages = canonical([{"role": each["role"], "content": each["content"]} for each in values["messages"]])
+    messages = canonical(
+        [{"role": each["role"], "content": each["content"]} for each in values["messages"]]
+    )
     prompt = {"hash": tagged_hash("prompt", messages), "messages": messages}
     request = {"hash": tagged_hash("request", values["settings"]), "settings": values["settings"]}
     k = values["alternatives"]
@@ -261,14 +342,20 @@ def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, 
         logprobs=logprobs,
         top_ids=_table(arrays["top_ids"], np.int32, len(ids), k),
         top_logprobs=_table(arrays["top_logprobs"], np.float32, len(ids), k),
-        propensities=None if arrays["propensities"].as_py() is None else _array(arrays["propensities"], np.float32),
+        propensities=None
+        if arrays["propensities"].as_py() is None
+        else _array(arrays["propensities"], np.float32),
         bounded=None if arrays["bounded"].as_py() is None else _array(arrays["bounded"], np.bool_),
         **{name: values[name] for name in PLAIN},
     )
-    row = completion_row(request["hash"], prompt["hash"], values["sample"], completion, values["received"])
+    row = completion_row(
+        request["hash"], prompt["hash"], values["sample"], completion, values["received"]
+    )
     for name in ("key", "request_hash", "prompt_hash"):
         if row[name] != values[name]:
-            raise ValueError(f"its {name} is {str(values[name])[:12]}..., its contents give {row[name][:12]}...")
+            raise ValueError(
+                f"its {name} is {str(values[name])[:12]}..., its contents give {row[name][:12]}..."
+            )
     settings_of_row(request)
     check_row("prompts", prompt)
     check_row("completions", row)
@@ -287,6 +374,10 @@ def _table(scalar: Any, kind: type[np.generic], t: int, k: int) -> npt.NDArray[A
     if not scalar.is_valid or len(scalar.values) != t or scalar.values.null_count:
         raise ValueError(f"a list of alternatives has not {t} tokens")
     flat = scalar.values.flatten()
-    if flat.null_count or len(flat) != t * k or any(length != k for length in scalar.values.value_lengths().to_pylist()):
+    if (
+        flat.null_count
+        or len(flat) != t * k
+        or any(length != k for length in scalar.values.value_lengths().to_pylist())
+    ):
         raise ValueError(f"a list of alternatives has not {t} x {k} entries")
     return np.asarray(flat.to_numpy(zero_copy_only=False), dtype=kind).reshape(t, k)

@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.tasks.harness.documents import Document, HarnessPrompts, Splits, draw_prompts, split_documents
+from blackbox_lb.tasks.harness.documents import (
+    Document,
+    HarnessPrompts,
+    Splits,
+    draw_prompts,
+    split_documents,
+)
 from blackbox_lb.tasks.harness.load import load_leaves, working
 from blackbox_lb.tasks.records.files import SourcedExample
 from blackbox_lb.tasks.records.hub_data import library
@@ -63,8 +69,13 @@ def load_harness(name: str, options: HarnessOptions | None = None) -> Task:
     options = options or HarnessOptions()
     with working():
         tasks = load_leaves(name, options.data_dir, options.num_fewshot)
-        chosen = _same({leaf: _chosen(task, leaf, options) for leaf, task in tasks.items()}, "filter and metric")
-        stop, max_tokens = _same({leaf: _generation(task) for leaf, task in tasks.items()}, "stop texts and token limit")
+        chosen = _same(
+            {leaf: _chosen(task, leaf, options) for leaf, task in tasks.items()},
+            "filter and metric",
+        )
+        stop, max_tokens = _same(
+            {leaf: _generation(task) for leaf, task in tasks.items()}, "stop texts and token limit"
+        )
         splits = split_documents(name, tasks, options.validation_size)
         test = draw_prompts(splits.parts["test"], splits.judged(), as_harness=True)
         if not splits.parts["validation"] or options.validation_size is not None:
@@ -88,7 +99,9 @@ def _chosen(task: Any, leaf: str, options: HarnessOptions) -> tuple[str, str]:
     name = _one_of(options.filter, [ensemble.name for ensemble in task._filters], "--filter", leaf)
     metric = _one_of(options.metric, list(better), "--metric", leaf)
     if not better[metric]:
-        raise InputError(f"metric {metric} of lm-eval task {leaf} is better where lower; choose another with --metric")
+        raise InputError(
+            f"metric {metric} of lm-eval task {leaf} is better where lower; choose another with --metric"
+        )
     return name, metric
 
 
@@ -104,22 +117,32 @@ def _generation(task: Any) -> tuple[tuple[str, ...], int]:
     settings = task.config.generation_kwargs
     until = settings.get("until") or []
     limits = [settings[name] for name in _LIMITS if settings.get(name)]
-    return tuple(until if isinstance(until, list) else [until]), int(limits[0]) if limits else MAX_TOKENS
+    return tuple(until if isinstance(until, list) else [until]), int(
+        limits[0]
+    ) if limits else MAX_TOKENS
 
 
 def _same(values: dict[str, Any], what: str) -> Any:
     (first, value), *rest = values.items()
     for leaf, other in rest:
         if other != value:
-            raise InputError(f"the {what} of {first} are {value}, of {leaf} {other}; name one of the tasks, not the group")
+            raise InputError(
+                f"the {what} of {first} are {value}, of {leaf} {other}; name one of the tasks, not the group"
+            )
     return value
 
 
 def _row(document: Document, drawn: HarnessPrompts) -> SourcedExample:
     target = document.task.doc_to_target(document.doc)
-    answers = tuple(text for item in (target if isinstance(target, list) else [target]) if (text := str(item)).strip())
+    answers = tuple(
+        text
+        for item in (target if isinstance(target, list) else [target])
+        if (text := str(item)).strip()
+    )
     example = Example(document.id, Prompt.user(drawn.prompts[document.id]), answers)
-    return SourcedExample(example, f"lm-eval task {document.leaf}, document {document.index} of {document.split}")
+    return SourcedExample(
+        example, f"lm-eval task {document.leaf}, document {document.index} of {document.split}"
+    )
 
 
 class HarnessMetric:
@@ -130,7 +153,9 @@ class HarnessMetric:
 
     def __call__(self, example: Example, text: str) -> bool:
         document = self._document(example)
-        score = document.task.process_results(document.doc, [self.extracted(example, text)])[self.metric]
+        score = document.task.process_results(document.doc, [self.extracted(example, text)])[
+            self.metric
+        ]
         if score not in (0, 1):
             raise InputError(
                 f"metric {self.metric} of lm-eval task {document.leaf} is {score!r} for example {example.id!r}, and correct or not "
@@ -144,32 +169,45 @@ class HarnessMetric:
         instance = library("lm_eval.api.instance", "an lm-eval task").Instance(
             "generate_until", document.doc, ("", {}), 0, (document.leaf, document.index, 1), [text]
         )
-        (ensemble,) = (ensemble for ensemble in document.task._filters if ensemble.name == self.filter)
+        (ensemble,) = (
+            ensemble for ensemble in document.task._filters if ensemble.name == self.filter
+        )
         ensemble.apply([instance])
         return instance.filtered_resps[self.filter]
 
     def _document(self, example: Example) -> Document:
         if example.id not in self.documents:
-            raise DataError(f"example {example.id!r} is none of this lm-eval task's; load the task that it belongs to")
+            raise DataError(
+                f"example {example.id!r} is none of this lm-eval task's; load the task that it belongs to"
+            )
         return self.documents[example.id]
 
 
-def _note(name: str, tasks: dict[str, Any], chosen: tuple[str, str], splits: Splits, drawn: HarnessPrompts) -> str:
+def _note(
+    name: str, tasks: dict[str, Any], chosen: tuple[str, str], splits: Splits, drawn: HarnessPrompts
+) -> str:
     """One paragraph: versions, filter and metric, few-shot examples, source of the splits, unused parts."""
     first = next(iter(tasks.values()))
     others = [ensemble.name for ensemble in first._filters if ensemble.name != chosen[0]]
     parts = splits.parts
     shots = first.config.num_fewshot or 0
     serving = sum(document.key in drawn.fewshot for document in parts["train"])
-    judged = sum(document.key in drawn.fewshot for document in [*parts["validation"], *parts["test"]])
+    judged = sum(
+        document.key in drawn.fewshot for document in [*parts["validation"], *parts["test"]]
+    )
     ignored = sorted(set(first.config.generation_kwargs) - _USED)
     sentences = [
         f"lm-evaluation-harness {version('lm-eval')}, task {name} (version {first.VERSION})"
         + (f", {len(tasks)} of its tasks joined" if len(tasks) > 1 else ""),
-        f"correct by filter {chosen[0]} and metric {chosen[1]}" + (f" (not by {' or '.join(others)})" if others else ""),
+        f"correct by filter {chosen[0]} and metric {chosen[1]}"
+        + (f" (not by {' or '.join(others)})" if others else ""),
         f"validation: {splits.origin}",
         f"{shots} few-shot examples a prompt; {serving} of {len(parts['train'])} train documents serve as such"
-        + (f", and {judged} validation or test documents in test prompts, as the harness draws them" if judged else ""),
+        + (
+            f", and {judged} validation or test documents in test prompts, as the harness draws them"
+            if judged
+            else ""
+        ),
     ]
     if splits.dropped:
         sentences.append(f"{splits.dropped} documents dropped that ask what a later split asks")

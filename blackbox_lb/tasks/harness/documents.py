@@ -74,7 +74,9 @@ class Splits:
 
     def judged(self) -> frozenset[str]:
         """The content of validation and test."""
-        return frozenset(document.key for split in ("validation", "test") for document in self.parts[split])
+        return frozenset(
+            document.key for split in ("validation", "test") for document in self.parts[split]
+        )
 
     def sample_validation(self, name: str, size: int | None, avoid: set[str]) -> None:
         """Move a sample by hash out of train, or cut the task's own validation to one; documents in ``avoid`` come last."""
@@ -92,7 +94,9 @@ class Splits:
         self.parts["validation"] = [d for d in pool if d.id in chosen]
         if not own:
             self.parts["train"] = [d for d in pool if d.id not in chosen]
-        self.origin = f"{size} of {len(pool)} documents of {'its own split' if own else 'train'}, by hash"
+        self.origin = (
+            f"{size} of {len(pool)} documents of {'its own split' if own else 'train'}, by hash"
+        )
         _drop_repeated(self)
 
 
@@ -108,10 +112,17 @@ def split_documents(name: str, tasks: dict[str, Any], validation_size: int | Non
     splits = Splits(parts, "the task's own")
     if not parts["test"]:
         if validation_size is not None:
-            raise InputError(f"lm-eval task {name} has one split, which is divided 80/10/10; leave --validation-size out")
-        splits = Splits(_divided(name, parts["train"]), "the task's one split divided 80/10/10 by hash")
+            raise InputError(
+                f"lm-eval task {name} has one split, which is divided 80/10/10; leave --validation-size out"
+            )
+        splits = Splits(
+            _divided(name, parts["train"]), "the task's one split divided 80/10/10 by hash"
+        )
     if len(tasks) > 1:
-        splits.parts = {split: sorted(documents, key=lambda d: d.rank) for split, documents in splits.parts.items()}
+        splits.parts = {
+            split: sorted(documents, key=lambda d: d.rank)
+            for split, documents in splits.parts.items()
+        }
     _drop_repeated(splits)
     return splits
 
@@ -123,7 +134,10 @@ def _own_splits(task: Any, leaf: str) -> dict[Split, list[Document]]:
     learned = config.training_split or unnamed or config.validation_split
     if learned in (None, judged):
         return {"train": _documents(task, leaf, judged)}
-    own: dict[Split, list[Document]] = {"train": _documents(task, leaf, learned), "test": _documents(task, leaf, judged)}
+    own: dict[Split, list[Document]] = {
+        "train": _documents(task, leaf, learned),
+        "test": _documents(task, leaf, judged),
+    }
     if config.validation_split not in (None, judged, learned):
         own["validation"] = _documents(task, leaf, config.validation_split)
     return own
@@ -139,7 +153,10 @@ def _documents(task: Any, leaf: str, split: str) -> list[Document]:
 def _divided(name: str, documents: list[Document]) -> dict[Split, list[Document]]:
     by_id = {document.id: document for document in documents}
     rows = [SourcedExample(Example(key, Prompt.user("")), key) for key in by_id]
-    return {split: [by_id[row.example.id] for row in part] for split, part in divide(name, rows, 0, SHARES).items()}
+    return {
+        split: [by_id[row.example.id] for row in part]
+        for split, part in divide(name, rows, 0, SHARES).items()
+    }
 
 
 def _drop_repeated(splits: Splits) -> None:
@@ -162,7 +179,9 @@ class _Sampler:
 
     def sample(self, n: int, eval_doc: Any = None, **more: Any) -> Any:
         """Draw with the harness's sampler."""
-        docs = self.inner.sample(n=n, eval_doc=eval_doc if self.apart is None else self.apart, **more)
+        docs = self.inner.sample(
+            n=n, eval_doc=eval_doc if self.apart is None else self.apart, **more
+        )
         self.drawn.update(map(_key, docs))
         return docs
 
@@ -170,7 +189,9 @@ class _Sampler:
         self.inner.set_rnd(seed)
 
 
-def draw_prompts(documents: Iterable[Document], judged: frozenset[str], *, as_harness: bool = False) -> HarnessPrompts:
+def draw_prompts(
+    documents: Iterable[Document], judged: frozenset[str], *, as_harness: bool = False
+) -> HarnessPrompts:
     """The prompts of ``documents``, with few-shot examples drawn from the harness's seed on, in the order of each task's split.
 
     No document in ``judged`` is a few-shot example, nor the document itself. ``as_harness``: the harness's own pool and order,
@@ -187,7 +208,9 @@ def draw_prompts(documents: Iterable[Document], judged: frozenset[str], *, as_ha
             for d in part:
                 sampler.apart = None if own else d.doc
                 found.prompts[d.id] = task.fewshot_context(
-                    d.doc, num_fewshot=task.config.num_fewshot or 0, gen_prefix=task.doc_to_prefix(d.doc)
+                    d.doc,
+                    num_fewshot=task.config.num_fewshot or 0,
+                    gen_prefix=task.doc_to_prefix(d.doc),
                 )
     return found
 

@@ -18,7 +18,9 @@ from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, qui
 
 SEED = 0
 """lm-evaluation-harness's own --seed for Python's random numbers, which shuffle the choices of GPQA."""
-_DECLARED = re.compile(rb"^(?:task|group):[ \t]*['\"]?([^\s'\"\[\]]+)['\"]?[ \t]*\r?$", re.MULTILINE)
+_DECLARED = re.compile(
+    rb"^(?:task|group):[ \t]*['\"]?([^\s'\"\[\]]+)['\"]?[ \t]*\r?$", re.MULTILINE
+)
 
 
 def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> dict[str, Any]:
@@ -31,8 +33,14 @@ def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> di
     index = manager.task_index
     leaves = _expand(index, name, {})
     _refuse_likelihoods(index, [leaf for leaf, _ in leaves])
-    members = [{"task": leaf, **more, **_overrides(index, leaf, more, data_dir, num_fewshot, len(leaves))} for leaf, more in leaves]
-    return {leaf: _checked(task, leaf) for leaf, task in _loaded(manager, name, members, data_dir).items()}
+    members = [
+        {"task": leaf, **more, **_overrides(index, leaf, more, data_dir, num_fewshot, len(leaves))}
+        for leaf, more in leaves
+    ]
+    return {
+        leaf: _checked(task, leaf)
+        for leaf, task in _loaded(manager, name, members, data_dir).items()
+    }
 
 
 def _manager(name: str) -> Any:
@@ -76,7 +84,9 @@ def _declared() -> dict[str, Path]:
 
 
 def _is_tag(name: str) -> bool:
-    listed = re.compile(rb"^(?:tag:|[ \t]*-)[ \t]*['\"]?%s['\"]?[ \t]*\r?$" % re.escape(name).encode(), re.MULTILINE)
+    listed = re.compile(
+        rb"^(?:tag:|[ \t]*-)[ \t]*['\"]?%s['\"]?[ \t]*\r?$" % re.escape(name).encode(), re.MULTILINE
+    )
     return any(listed.search(path.read_bytes()) for path in _files())
 
 
@@ -87,14 +97,19 @@ def _complete(index: dict[str, Any], name: str) -> bool:
         return False
 
 
-def _expand(index: dict[str, Any], name: str, overrides: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _expand(
+    index: dict[str, Any], name: str, overrides: dict[str, Any]
+) -> list[tuple[str, dict[str, Any]]]:
     """The tasks under ``name`` with what its groups set for them."""
     entry = index[name]
     if entry.kind.name == "TAG":
         return [(leaf, overrides) for leaf in sorted(entry.tags)]
     if entry.kind.name != "GROUP":
         return [(name, overrides)]
-    own = set(library("lm_eval.config.group", "a group").GroupConfig.__dataclass_fields__) | {"tag", "include"}
+    own = set(library("lm_eval.config.group", "a group").GroupConfig.__dataclass_fields__) | {
+        "tag",
+        "include",
+    }
     config = entry.cfg
     overrides = {**{key: value for key, value in config.items() if key not in own}, **overrides}
     leaves: list[tuple[str, dict[str, Any]]] = []
@@ -109,7 +124,11 @@ def _expand(index: dict[str, Any], name: str, overrides: dict[str, Any]) -> list
 
 
 def _config(index: dict[str, Any], leaf: str) -> dict[str, Any]:
-    return dict(_lm_eval("tasks._yaml_loader").load_yaml(index[leaf].yaml_path, resolve_func=False, recursive=True))
+    return dict(
+        _lm_eval("tasks._yaml_loader").load_yaml(
+            index[leaf].yaml_path, resolve_func=False, recursive=True
+        )
+    )
 
 
 def _refuse_likelihoods(index: dict[str, Any], leaves: list[str]) -> None:
@@ -118,7 +137,11 @@ def _refuse_likelihoods(index: dict[str, Any], leaves: list[str]) -> None:
     if wrong:
         leaf, kind = next(iter(wrong.items()))
         other = _generative(leaf)
-        remedy = f"take a generative one: {', '.join(other)}" if other else "take a task of the type generate_until"
+        remedy = (
+            f"take a generative one: {', '.join(other)}"
+            if other
+            else "take a task of the type generate_until"
+        )
         raise InputError(
             f"lm-eval task {leaf} is of the type {kind}: it compares likelihoods of given texts and samples no completion, which a "
             f"bias is learned from; {remedy}"
@@ -131,14 +154,23 @@ def _generative(leaf: str) -> list[str]:
     if path is None:
         return []
     family = root / path.relative_to(root).parts[0]
-    index = _lm_eval("tasks").TaskManager(include_defaults=False, include_path=str(family)).task_index
+    index = (
+        _lm_eval("tasks").TaskManager(include_defaults=False, include_path=str(family)).task_index
+    )
     tasks = [name for name, entry in index.items() if entry.kind.name == "TASK"]
     close = difflib.get_close_matches(leaf, tasks, len(tasks), 0.3)
-    return [name for name in close if _config(index, name).get("output_type") == "generate_until"][:4]
+    return [name for name in close if _config(index, name).get("output_type") == "generate_until"][
+        :4
+    ]
 
 
 def _overrides(
-    index: dict[str, Any], leaf: str, given: dict[str, Any], data_dir: Path | None, num_fewshot: int | None, count: int
+    index: dict[str, Any],
+    leaf: str,
+    given: dict[str, Any],
+    data_dir: Path | None,
+    num_fewshot: int | None,
+    count: int,
 ) -> dict[str, Any]:
     more: dict[str, Any] = {}
     config = {**_config(index, leaf), **given}
@@ -167,7 +199,9 @@ def _folder(data_dir: Path, leaf: str, subset: str | None, *, alone: bool) -> Pa
     )
 
 
-def _loaded(manager: Any, name: str, members: list[dict[str, Any]], data_dir: Path | None) -> dict[str, Any]:
+def _loaded(
+    manager: Any, name: str, members: list[dict[str, Any]], data_dir: Path | None
+) -> dict[str, Any]:
     spec = {"group": f"blackbox-lb {name}", "task": members}
     try:
         with offline_without_hub() as online, seeded():
@@ -224,9 +258,15 @@ def seeded() -> Iterator[None]:
 
 def _checked(task: Any, leaf: str) -> Any:
     if getattr(task, "OUTPUT_TYPE", None) != "generate_until" or not hasattr(task, "sampler"):
-        raise InputError(f"lm-eval task {leaf} is a Python class of its own kind, which is not supported; take another task")
+        raise InputError(
+            f"lm-eval task {leaf} is a Python class of its own kind, which is not supported; take another task"
+        )
     if getattr(task, "UNSAFE_CODE", False):
-        raise InputError(f"lm-eval task {leaf} runs the code that a model writes on this machine; take another task")
+        raise InputError(
+            f"lm-eval task {leaf} runs the code that a model writes on this machine; take another task"
+        )
     if getattr(task, "MULTIMODAL", False):
-        raise InputError(f"lm-eval task {leaf} asks about images or sound, and only text can be sent; take another task")
+        raise InputError(
+            f"lm-eval task {leaf} asks about images or sound, and only text can be sent; take another task"
+        )
     return task

@@ -73,14 +73,18 @@ class ColumnNames:
     template: str | None = None
 
 
-def read_rows(path: str | Path, columns: ColumnNames | None = None, *, require_answers: bool = True) -> list[SourcedExample]:
+def read_rows(
+    path: str | Path, columns: ColumnNames | None = None, *, require_answers: bool = True
+) -> list[SourcedExample]:
     """Like :func:`load_examples`, with the source and the split of every row."""
     columns = columns or ColumnNames()
     path = Path(path)
     records = table_records(path) if path.suffix.lower() == ".parquet" else read_records(path)
     rows = [row_of(record, columns, require_answers) for record in records]
     if not rows:
-        raise DataError(f"{path} has no rows; give it one {columns.prompt!r} and {columns.answer!r} a row")
+        raise DataError(
+            f"{path} has no rows; give it one {columns.prompt!r} and {columns.answer!r} a row"
+        )
     _refuse_repeated_ids(rows)
     return rows
 
@@ -96,14 +100,24 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     prompt = _prompt(record, columns)
     answers = _answers(record, columns.answer)
     if require_answers and not answers:
-        raise record.error(f"{_absent(record, columns.answer)}; add one, or choose a reward that needs none")
+        raise record.error(
+            f"{_absent(record, columns.answer)}; add one, or choose a reward that needs none"
+        )
     identity = record.values.get("id")
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, str | int)):
         raise record.error(f"id is {shorten(identity)}; it must be a string or an integer")
     name = content_hash(prompt, answers) if identity is None else str(identity)
-    others = {key: str(value) for key, value in record.values.items() if isinstance(value, str | int)}
-    kept = {key: value for key, value in others.items() if key != columns.prompt and len(value) <= LONGEST_COLUMN}
-    return SourcedExample(Example(name, replace(prompt, columns=kept), answers), record.source, _split(record))
+    others = {
+        key: str(value) for key, value in record.values.items() if isinstance(value, str | int)
+    }
+    kept = {
+        key: value
+        for key, value in others.items()
+        if key != columns.prompt and len(value) <= LONGEST_COLUMN
+    }
+    return SourcedExample(
+        Example(name, replace(prompt, columns=kept), answers), record.source, _split(record)
+    )
 
 
 def _absent(record: Record, *columns: str) -> str:
@@ -118,13 +132,17 @@ def _filled(record: Record, template: str) -> Prompt:
     try:
         text = template.format_map(record.values)
     except KeyError as error:
-        raise record.error(f"{_absent(record, str(error.args[0]))}; correct --prompt-template") from error
+        raise record.error(
+            f"{_absent(record, str(error.args[0]))}; correct --prompt-template"
+        ) from error
     except (ValueError, IndexError, AttributeError, TypeError) as error:
         raise InputError(
             f"the prompt template {shorten(template)} cannot be filled: {error}; write {{column}}, and {{{{ for a brace"
         ) from error
     if not text.strip():
-        raise record.error("the prompt template gives an empty prompt; name a column that has a text")
+        raise record.error(
+            "the prompt template gives an empty prompt; name a column that has a text"
+        )
     return Prompt.user(text)
 
 
@@ -133,9 +151,13 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
         return _filled(record, columns.template)
     text, messages = record.values.get(columns.prompt), record.values.get(columns.messages)
     if text is not None and messages is not None:
-        raise record.error(f"has both {columns.prompt!r} and {columns.messages!r}; keep one of them")
+        raise record.error(
+            f"has both {columns.prompt!r} and {columns.messages!r}; keep one of them"
+        )
     if text is None and messages is None:
-        raise record.error(f"{_absent(record, columns.prompt, columns.messages)}; write a prompt or delete the row")
+        raise record.error(
+            f"{_absent(record, columns.prompt, columns.messages)}; write a prompt or delete the row"
+        )
     if messages is not None:
         return _chat(record, columns.messages, messages)
     if not isinstance(text, str):
@@ -148,7 +170,9 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
 def _chat(record: Record, column: str, value: object) -> Prompt:
     messages = record.parsed_json(column) if isinstance(value, str) else value
     if not isinstance(messages, list) or not messages:
-        raise record.error(f'{column} is {shorten(value)}; it must be a list such as [{{"role": "user", "content": "Hi"}}]')
+        raise record.error(
+            f'{column} is {shorten(value)}; it must be a list such as [{{"role": "user", "content": "Hi"}}]'
+        )
     prompt = Prompt(tuple(_message(record, column, message) for message in messages))
     if not any(message.content.strip() for message in prompt.messages):
         raise record.error(f"{column} has only empty contents; write a prompt or delete the row")
@@ -157,10 +181,14 @@ def _chat(record: Record, column: str, value: object) -> Prompt:
 
 def _message(record: Record, column: str, message: object) -> Message:
     if not isinstance(message, dict) or set(message) != {"role", "content"}:
-        raise record.error(f"{column} holds {shorten(message)}; each message has exactly a role and a content")
+        raise record.error(
+            f"{column} holds {shorten(message)}; each message has exactly a role and a content"
+        )
     role, content = message["role"], message["content"]
     if role not in ROLES:
-        raise record.error(f"{column} has the unknown role {shorten(role)}; the roles are {', '.join(ROLES)}")
+        raise record.error(
+            f"{column} has the unknown role {shorten(role)}; the roles are {', '.join(ROLES)}"
+        )
     if not isinstance(content, str):
         raise record.error(f"{column} has the content {shorten(content)}; it must be a string")
     return Message(role, content)
@@ -172,12 +200,21 @@ def _answers(record: Record, column: str) -> tuple[str, ...]:
         value = record.parsed_json(column, otherwise=value)
     if value is None or value == []:
         return ()
-    return tuple(_answer(record, column, item) for item in (value if isinstance(value, list) else [value]))
+    return tuple(
+        _answer(record, column, item) for item in (value if isinstance(value, list) else [value])
+    )
 
 
 def _answer(record: Record, column: str, value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
-        raise record.error(f"{column} is {shorten(value)}; it must be a string, a number or a list of accepted strings")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, str | int | float)
+        or value in (math.inf, -math.inf)
+        or value != value
+    ):
+        raise record.error(
+            f"{column} is {shorten(value)}; it must be a string, a number or a list of accepted strings"
+        )
     text = str(value)
     if not text.strip():
         raise record.error(f"{column} is empty; write one or leave the column out of the row")
@@ -200,4 +237,6 @@ def _refuse_repeated_ids(rows: list[SourcedExample]) -> None:
         if first is not row:
             same = first.example == row.example
             what = "is the same row as" if same else f"has the id {shorten(row.example.id)} of"
-            raise DataError(f"{row.source} {what} {first.source}; {'delete one' if same else 'ids must be unique'}")
+            raise DataError(
+                f"{row.source} {what} {first.source}; {'delete one' if same else 'ids must be unique'}"
+            )

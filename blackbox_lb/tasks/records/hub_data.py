@@ -34,7 +34,9 @@ def library(name: str, purpose: str) -> Any:
             warnings.simplefilter("ignore")
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise InputError(f"{purpose} needs {name.partition('.')[0]} ({error}): pip install 'blackbox-lb[tasks]'") from error
+        raise InputError(
+            f"{purpose} needs {name.partition('.')[0]} ({error}): pip install 'blackbox-lb[tasks]'"
+        ) from error
 
 
 @contextmanager
@@ -76,7 +78,9 @@ def offline_without_hub() -> Iterator[bool]:
 
 
 def _answers(endpoint: str) -> bool:
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+    if any(
+        os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    ):
         return True
     address = urlsplit(endpoint)
     try:
@@ -93,23 +97,33 @@ def read_folder(folder: Path) -> Any:
     JSON lines, CSV, TSV and Parquet. DataError: no such folder, no such file in it, two files of one split, or a broken row.
     """
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}; name one with a file for each split, as train.jsonl and test.jsonl")
+        raise DataError(
+            f"there is no folder {folder}; name one with a file for each split, as train.jsonl and test.jsonl"
+        )
     files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix.lower() in (*SUFFIXES, *TABLES):
             if path.stem in files:
-                raise DataError(f"{folder} has both {files[path.stem].name} and {path.name} for one split; remove one")
+                raise DataError(
+                    f"{folder} has both {files[path.stem].name} and {path.name} for one split; remove one"
+                )
             files[path.stem] = path
     if not files:
         known = ", ".join(dict.fromkeys((*SUFFIXES, *TABLES)))
-        raise DataError(f"{folder} has no data file ({known}); give it one for each split, as train.jsonl and test.jsonl")
-    return library("datasets", "a data folder").DatasetDict({name: _table(path) for name, path in files.items()})
+        raise DataError(
+            f"{folder} has no data file ({known}); give it one for each split, as train.jsonl and test.jsonl"
+        )
+    return library("datasets", "a data folder").DatasetDict(
+        {name: _table(path) for name, path in files.items()}
+    )
 
 
 def table_records(path: Path) -> Iterator[Record]:
     """The rows of one Parquet file in order. DataError: it cannot be read."""
     if not path.is_file():
-        raise DataError(f"there is no file {path}; check the path (the working directory is {Path.cwd()})")
+        raise DataError(
+            f"there is no file {path}; check the path (the working directory is {Path.cwd()})"
+        )
     return _records(path, _table(path))
 
 
@@ -118,16 +132,22 @@ def dataset_records(spec: str) -> dict[str, Iterator[Record]]:
 
     NAME is as the hub has it, OWNER/NAME. InputError: it cannot be had, with the library's reason.
     """
-    name, _, split = spec.removeprefix(HUB).partition("@") if spec.startswith(HUB) else (spec, "", "")
+    name, _, split = (
+        spec.removeprefix(HUB).partition("@") if spec.startswith(HUB) else (spec, "", "")
+    )
     owner, *rest = name.split("/", 2)
     folder = Path(name).is_dir()
     path, config = (name, None) if folder or len(rest) < 2 else (f"{owner}/{rest[0]}", rest[1])
     found = _from_disk(Path(name)) if folder else None
     found = _loaded(spec, path, config) if found is None else found
     if split and split not in found:
-        raise InputError(f"{spec.partition('@')[0]} has the splits {', '.join(found)}, not {split!r}; name one of them after @")
+        raise InputError(
+            f"{spec.partition('@')[0]} has the splits {', '.join(found)}, not {split!r}; name one of them after @"
+        )
     chosen = [split] if split else list(found)
-    return {part: _records(Path(f"{spec.partition('@')[0]}@{part}"), found[part]) for part in chosen}
+    return {
+        part: _records(Path(f"{spec.partition('@')[0]}@{part}"), found[part]) for part in chosen
+    }
 
 
 def _from_disk(folder: Path) -> Any:
@@ -145,9 +165,15 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
     try:
         with quiet(), offline_without_hub() as online:
             return datasets.load_dataset(path, config)
-    except Exception as error:  # missing, gated, without a config, unreadable: each has its own type
+    except (
+        Exception
+    ) as error:  # missing, gated, without a config, unreadable: each has its own type
         reason = first_line(error)
-        where = "" if Path(path).is_dir() or online else " (the hub does not answer and the cache does not have it)"
+        where = (
+            ""
+            if Path(path).is_dir() or online
+            else " (the hub does not answer and the cache does not have it)"
+        )
         raise InputError(
             f"the data set {spec} cannot be loaded{where}: {reason}; check name and config (hf:OWNER/NAME/CONFIG), log in where "
             "it is gated (hf auth login), or give its files with --data"
@@ -167,9 +193,13 @@ def _check_size(path: Path) -> None:
         size = _unpacked(path) if packed else path.stat().st_size
     except Exception as error:  # pyarrow has its own errors, and not one root of them
         reason = first_line(error)
-        raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {reason}; check that the file is whole") from error
+        raise DataError(
+            f"{path} cannot be read as {path.suffix[1:]}: {reason}; check that the file is whole"
+        ) from error
     if size > MAX_BYTES:
-        raise DataError(f"{path} holds more than {MAX_BYTES:,} bytes, the limit; take a sample of its rows")
+        raise DataError(
+            f"{path} holds more than {MAX_BYTES:,} bytes, the limit; take a sample of its rows"
+        )
 
 
 def _unpacked(path: Path) -> int:
@@ -199,4 +229,6 @@ def _table(path: Path) -> Any:
             return read(str(path), cache_dir=cache, keep_in_memory=True, **more)
     except Exception as error:  # each reader has its own errors: pyarrow's, pandas', datasets'
         reason = first_line(error.__cause__ or error)
-        raise DataError(f"{path} cannot be read as {suffix[1:]}: {reason}; check that the file is whole") from error
+        raise DataError(
+            f"{path} cannot be read as {suffix[1:]}: {reason}; check that the file is whole"
+        ) from error

@@ -53,7 +53,9 @@ class Record:
             if otherwise is not None:
                 return otherwise
             found = shorten(self.values[column])
-            raise self.error(f"{column} is not JSON: {error}; found {found}; write it as JSON") from error
+            raise self.error(
+                f"{column} is not JSON: {error}; found {found}; write it as JSON"
+            ) from error
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -61,11 +63,17 @@ def read_records(path: Path) -> Iterator[Record]:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         known = ", ".join(SUFFIXES)
-        raise DataError(f"{path} has the suffix {suffix!r}, which tells no format; name the file with one of {known}")
+        raise DataError(
+            f"{path} has the suffix {suffix!r}, which tells no format; name the file with one of {known}"
+        )
     text = _text(path)
     if not text.strip():
         raise DataError(f"{path} is empty; give it one row a prompt")
-    return _json_lines(path, text) if suffix in _JSON_LINES else _table(path, text, _DELIMITERS[suffix])
+    return (
+        _json_lines(path, text)
+        if suffix in _JSON_LINES
+        else _table(path, text, _DELIMITERS[suffix])
+    )
 
 
 def _text(path: Path) -> str:
@@ -85,11 +93,17 @@ def _bytes(path: Path) -> bytes:
     try:
         return read_bounded(path, MAX_BYTES)
     except ValueError as error:
-        raise DataError(f"{path} cannot be read: {error} (256 MiB); take a sample of its rows") from error
+        raise DataError(
+            f"{path} cannot be read: {error} (256 MiB); take a sample of its rows"
+        ) from error
     except FileNotFoundError as error:
-        raise DataError(f"there is no file {path}; check the path (the working directory is {Path.cwd()})") from error
+        raise DataError(
+            f"there is no file {path}; check the path (the working directory is {Path.cwd()})"
+        ) from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}; check its permissions") from error
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}; check its permissions"
+        ) from error
 
 
 def _json_lines(path: Path, text: str) -> Iterator[Record]:
@@ -104,9 +118,15 @@ def _json_record(path: Path, number: int, line: str) -> Record:
     try:
         value = _loads(line)
     except (ValueError, RecursionError) as error:
-        raise record.error(f"not JSON: {error}; found {shorten(line)}; write one JSON object a line") from error
+        raise record.error(
+            f"not JSON: {error}; found {shorten(line)}; write one JSON object a line"
+        ) from error
     if not isinstance(value, dict):
-        hint = "; a list becomes one object a line with: jq -c '.[]' FILE" if isinstance(value, list) else ""
+        hint = (
+            "; a list becomes one object a line with: jq -c '.[]' FILE"
+            if isinstance(value, list)
+            else ""
+        )
         raise record.error(f"{shorten(value)} is not an object; write one JSON object a line{hint}")
     present = {key: item for key, item in value.items() if item is not None}
     return Record(path, number, tuple(value), present, textual=False)
@@ -122,7 +142,9 @@ def _refuse_lone_surrogates(value: object) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"a lone surrogate {error.object[error.start]!a} is no character") from error
+        raise ValueError(
+            f"a lone surrogate {error.object[error.start]!a} is no character"
+        ) from error
 
 
 def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
@@ -134,7 +156,9 @@ def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
     names = [name.strip() for name in header]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise DataError(f"{path}, line {start}: the header names {shorten(', '.join(repeated))} twice; rename one column")
+        raise DataError(
+            f"{path}, line {start}: the header names {shorten(', '.join(repeated))} twice; rename one column"
+        )
     for line, cells in rows:
         present = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
         record = Record(path, line, tuple(names), present, textual=True)
@@ -154,6 +178,8 @@ def _csv_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise DataError(f"{path}, line {line}: {error}; check the quotes, or use JSONL for cells over 128 KiB") from error
+            raise DataError(
+                f"{path}, line {line}: {error}; check the quotes, or use JSONL for cells over 128 KiB"
+            ) from error
         if any(cell.strip() for cell in cells):
             yield line, cells

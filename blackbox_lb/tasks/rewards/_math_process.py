@@ -34,7 +34,9 @@ def _correct(answers: list[str], text: str) -> bool | str:
         if not _accepted(answer):
             return answer
     found = library.parse(text, parsing_timeout=0)
-    return any(library.verify(list(_accepted(answer)), found, timeout_seconds=0) for answer in answers)
+    return any(
+        library.verify(list(_accepted(answer)), found, timeout_seconds=0) for answer in answers
+    )
 
 
 def main() -> None:

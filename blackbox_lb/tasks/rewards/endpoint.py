@@ -131,7 +131,10 @@ class EndpointReward(Remote):
     def item(self, example: Example, completion: Completion) -> dict[str, Any]:
         return {
             "id": example.id,
-            "prompt": [{"role": message.role, "content": message.content} for message in example.prompt.messages],
+            "prompt": [
+                {"role": message.role, "content": message.content}
+                for message in example.prompt.messages
+            ],
             "answers": list(example.answers),
             "completion": completion.text,
             "finish_reason": completion.finish_reason,
@@ -148,7 +151,9 @@ class EndpointReward(Remote):
                 f'{self.name} answered {shorten(reply)}; expected is {{"rewards": [...]}}, a number of nats for each item'
             )
         if len(came) != len(items):
-            raise CorruptResponse(f"{self.name} answered {len(came)} rewards for {len(items)} items; one each is needed")
+            raise CorruptResponse(
+                f"{self.name} answered {len(came)} rewards for {len(items)} items; one each is needed"
+            )
         return [self._checked(value, item) for value, item in zip(came, items, strict=True)]
 
     def _checked(self, value: Any, item: dict[str, Any]) -> str | CorruptResponse:
@@ -176,7 +181,11 @@ class EndpointReward(Remote):
 
     def secrets(self) -> list[str]:
         sent = self.headers().get("Authorization", "")
-        clear = base64.b64decode(sent[6:]).decode().partition(":")[2] if sent.startswith("Basic ") else ""
+        clear = (
+            base64.b64decode(sent[6:]).decode().partition(":")[2]
+            if sent.startswith("Basic ")
+            else ""
+        )
         return [each for each in (sent.partition(" ")[2], clear) if each]
 
 
@@ -188,12 +197,18 @@ def check_address(address: str, what: str, remedy: str) -> str:
     """The http(s) address without user, password and trailing slash. Raises InputError, without repeating those: it is none."""
     try:
         parts = urlsplit(address)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 0) >= 0
+        usable = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 0) >= 0
+        )
     except ValueError:
         usable = False
     if not usable:
         shown = shorten(address.rpartition("@")[2])
-        raise InputError(f"the address {shown} of {what} is not a http(s) URL; give one as https://HOST/PATH")
+        raise InputError(
+            f"the address {shown} of {what} is not a http(s) URL; give one as https://HOST/PATH"
+        )
     if parts.query or parts.fragment:
-        raise InputError(f"the address of {what} holds a query, which could be a key and would be stored; {remedy}")
+        raise InputError(
+            f"the address of {what} holds a query, which could be a key and would be stored; {remedy}"
+        )
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")

@@ -11,7 +11,9 @@ from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.untrusted import parse_json, read_settings
 from blackbox_lb.types import Completion, Example
 
-FENCE = re.compile(r"^[ \t]*```(?:json|JSON)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(
+    r"^[ \t]*```(?:json|JSON)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE
+)
 """A block that Markdown marks as JSON."""
 NOTHING = object()
 """The result for a text without JSON; null is a value."""
@@ -69,11 +71,15 @@ def _validator(path: Path) -> Any:
         ) from error
     schema = read_settings(path, "the schema", "give json-schema:FILE", parse=parse_json)
     if not isinstance(schema, dict | bool):
-        raise InputError(f"the schema {path} is {shorten(schema)}; a schema is an object, true or false")
+        raise InputError(
+            f"the schema {path} is {shorten(schema)}; a schema is an object, true or false"
+        )
     kind = validator_for(schema, default=Draft202012Validator)
     try:
         kind.check_schema(schema)
     except SchemaError as error:
         where = "/".join(map(str, error.absolute_path)) or "the top"
-        raise InputError(f"the schema {path} is not valid at {where}: {shorten(error.message)}; correct it") from error
+        raise InputError(
+            f"the schema {path} is not valid at {where}: {shorten(error.message)}; correct it"
+        ) from error
     return kind(schema, registry=Registry())  # an empty registry fetches nothing from the network

@@ -68,9 +68,13 @@ class Judge(Remote):
     def load(cls, path: str) -> Judge:
         """Load the judge of a file. InputError: unreadable, a missing or unknown row, an unusable pattern or prompt."""
         file = _read(path)
-        url = check_address(file.base_url, f"the judge {path}", "keys belong in the variable that api_key_env names")
+        url = check_address(
+            file.base_url, f"the judge {path}", "keys belong in the variable that api_key_env names"
+        )
         if "@" in file.base_url.partition("//")[2].partition("/")[0]:
-            raise InputError(f"base_url of the judge {path} holds a password; name its variable in api_key_env instead")
+            raise InputError(
+                f"base_url of the judge {path} holds a password; name its variable in api_key_env instead"
+            )
         return cls(
             name=f"judge:{path}",
             url=f"{url}/chat/completions",
@@ -87,20 +91,32 @@ class Judge(Remote):
         return {"judge": self.url, **self.body([{"content": file.prompt}])}
 
     def item(self, example: Example, completion: Completion) -> dict[str, Any]:
-        filled = {"prompt": _conversation(example.prompt), "completion": completion.text, "answer": "\n".join(example.answers)}
+        filled = {
+            "prompt": _conversation(example.prompt),
+            "completion": completion.text,
+            "answer": "\n".join(example.answers),
+        }
         return {"content": PLACES.sub(lambda place: filled[place[1]], self.file.prompt)}
 
     def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
         (item,) = items
         file = self.file
         messages = [{"role": "user", "content": item["content"]}]
-        return {"model": file.model, "messages": messages, "temperature": 0, "max_tokens": file.max_tokens, **file.fields}
+        return {
+            "model": file.model,
+            "messages": messages,
+            "temperature": 0,
+            "max_tokens": file.max_tokens,
+            **file.fields,
+        }
 
     def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
         try:
             words = reply["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError) as error:
-            raise CorruptResponse(f"{self.name} answered {shorten(reply)}, which is no chat completion") from error
+            raise CorruptResponse(
+                f"{self.name} answered {shorten(reply)}, which is no chat completion"
+            ) from error
         if not isinstance(words, str | None):
             raise CorruptResponse(f"{self.name} answered {shorten(words)}, which is no text")
         return [(words or "").encode("utf-8", "replace").decode()]
@@ -119,7 +135,9 @@ class Judge(Remote):
         name = self.file.api_key_env
         key = (os.environ.get(name) or "").strip() if name else ""
         if name and not (key and key.isascii() and key.isprintable()):
-            raise AuthenticationFailed(f"{self.name} needs an API key: set the environment variable {name}")
+            raise AuthenticationFailed(
+                f"{self.name} needs an API key: set the environment variable {name}"
+            )
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def secrets(self) -> list[str]:
@@ -128,18 +146,26 @@ class Judge(Remote):
 
 def _read(path: str) -> JudgeFile:
     try:
-        found = JudgeFile.model_validate(read_settings(Path(path), "the judge", "give judge:FILE.toml"))
+        found = JudgeFile.model_validate(
+            read_settings(Path(path), "the judge", "give judge:FILE.toml")
+        )
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top"
-        raise InputError(f"the judge {path}: {where}: {first['msg']}; it knows {', '.join(JudgeFile.model_fields)}") from error
+        raise InputError(
+            f"the judge {path}: {where}: {first['msg']}; it knows {', '.join(JudgeFile.model_fields)}"
+        ) from error
     watch([found.api_key_env])
     try:
         re.compile(found.pattern)
     except re.error as error:
-        raise InputError(f"the judge {path}: pattern is not a valid regular expression: {error}; correct it") from error
+        raise InputError(
+            f"the judge {path}: pattern is not a valid regular expression: {error}; correct it"
+        ) from error
     if "{completion}" not in found.prompt:
-        raise InputError(f"the judge {path}: prompt has no {{completion}}, so every completion would be judged alike; write it in")
+        raise InputError(
+            f"the judge {path}: prompt has no {{completion}}, so every completion would be judged alike; write it in"
+        )
     return found
 
 

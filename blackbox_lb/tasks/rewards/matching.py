@@ -22,7 +22,16 @@ from blackbox_lb.types import Example
 _APOSTROPHES = "'`´‘’‛′ʹʻʼʽʾʿˈ"
 _REWRITTEN = str.maketrans(
     dict.fromkeys(_APOSTROPHES, "")
-    | {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "−": "-"}  # NFKD leaves these whole
+    | {
+        "ø": "o",
+        "ł": "l",
+        "đ": "d",
+        "ħ": "h",
+        "ı": "i",
+        "æ": "ae",
+        "œ": "oe",
+        "−": "-",
+    }  # NFKD leaves these whole
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _INITIALS = re.compile(r"(?<=\b[^\W\d_])\.(?=[^\W\d_]\b)")
@@ -73,7 +82,9 @@ def _equals(answers: tuple[str, ...], text: str) -> bool:
 
 def _contains(answers: tuple[str, ...], text: str) -> bool:
     words = f" {normalise(text)} "
-    return any(f" {key} " in words if (key := normalise(answer)) else answer in text for answer in answers)
+    return any(
+        f" {key} " in words if (key := normalise(answer)) else answer in text for answer in answers
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +121,17 @@ def parse_matcher(spec: str) -> Matcher:
         return Matcher(spec, needs_answer=True, test=mathematically_equal)
     if spec.startswith("regex:"):
         return _regex_matcher(spec)
-    raise InputError(f"unknown correctness matcher {shorten(spec)}; use exact-match, contains, math or regex:PATTERN")
+    raise InputError(
+        f"unknown correctness matcher {shorten(spec)}; use exact-match, contains, math or regex:PATTERN"
+    )
 
 
 def _regex_matcher(spec: str) -> Matcher:
     pattern = spec.removeprefix("regex:")
     if not pattern:
-        raise InputError("'regex:' has no pattern, so everything would match; write regex:PATTERN, for example regex:^{answer}$")
+        raise InputError(
+            "'regex:' has no pattern, so everything would match; write regex:PATTERN, for example regex:^{answer}$"
+        )
     try:
         _compiled(pattern, ("answer",))
     except (re.error, RecursionError, OverflowError) as error:
@@ -128,7 +143,9 @@ def _regex_matcher(spec: str) -> Matcher:
     return Matcher(
         spec,
         needs_answer=needs_answer,
-        test=lambda answers, text: _compiled(pattern, answers if needs_answer else ()).search(text) is not None,
+        test=lambda answers, text: (
+            _compiled(pattern, answers if needs_answer else ()).search(text) is not None
+        ),
     )
 
 

@@ -22,7 +22,9 @@ _WORKER = Path(__file__).with_name("_math_process.py")
 def check_installed() -> None:
     """Raise InputError where math-verify is missing."""
     if importlib.util.find_spec("math_verify") is None:
-        raise InputError("the matcher 'math' needs math-verify: pip install 'blackbox-lb[tasks]', or choose another")
+        raise InputError(
+            "the matcher 'math' needs math-verify: pip install 'blackbox-lb[tasks]', or choose another"
+        )
 
 
 @lru_cache(maxsize=65_536)
@@ -38,7 +40,10 @@ def mathematically_equal(answers: tuple[str, ...], text: str) -> bool:
             f"the accepted answer {shorten(found)} is no mathematical expression; correct it, or choose another matcher"
         )
     if found is None:
-        warnings.warn(f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts as incorrect", stacklevel=2)
+        warnings.warn(
+            f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts as incorrect",
+            stacklevel=2,
+        )
     return bool(found)
 
 
@@ -86,7 +91,11 @@ class _Process:
 
 
 def _start() -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", str(_WORKER)]  # -P: no module beside the script is taken for one of Python's own
+    command = [
+        sys.executable,
+        "-P",
+        str(_WORKER),
+    ]  # -P: no module beside the script is taken for one of Python's own
     pipe, none = subprocess.PIPE, subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603  # our own interpreter and script
         command, stdin=pipe, stdout=pipe, stderr=none, text=True, encoding="utf-8"

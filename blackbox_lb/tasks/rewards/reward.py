@@ -52,22 +52,37 @@ class Formula:
 
 FORMULAS = {
     # 1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for accuracy).
-    "accuracy": Formula("accuracy", "linear", True, lambda correct, length, horizon: float(correct)),
+    "accuracy": Formula(
+        "accuracy", "linear", True, lambda correct, length, horizon: float(correct)
+    ),
     # ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The strength tau then has no effect.
-    "log-accuracy": Formula("accuracy", "log", True, lambda correct, length, horizon: 0.0 if correct else -math.inf),
+    "log-accuracy": Formula(
+        "accuracy", "log", True, lambda correct, length, horizon: 0.0 if correct else -math.inf
+    ),
     # ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression).
-    "length": Formula("T/len", "log", False, lambda correct, length, horizon: math.log(horizon / length)),
+    "length": Formula(
+        "T/len", "log", False, lambda correct, length, horizon: math.log(horizon / length)
+    ),
     # 1{correct} - len/L_max, from -1 to 1 (the paper, "Reward normalization and the role of R": a range of 2 keeps the bound).
     "accuracy-minus-length": Formula(
-        "accuracy - len/T", "linear", True, lambda correct, length, horizon: float(correct) - length / horizon
+        "accuracy - len/T",
+        "linear",
+        True,
+        lambda correct, length, horizon: float(correct) - length / horizon,
     ),
     # ln(1{correct} T/len): the logarithm of the next, whose exponential at tau 1 is that reward.
     "correct-and-short": Formula(
-        "correct x T/len", "log", True, lambda correct, length, horizon: math.log(horizon / length) if correct else -math.inf
+        "correct x T/len",
+        "log",
+        True,
+        lambda correct, length, horizon: math.log(horizon / length) if correct else -math.inf,
     ),
     # 1{correct} T/len (the paper, section "Experimental setup", r_length of its GRPO baseline): from 0 to T.
     "accuracy-gated-length": Formula(
-        "correct x T/len", "linear", True, lambda correct, length, horizon: horizon / length if correct else 0.0
+        "correct x T/len",
+        "linear",
+        True,
+        lambda correct, length, horizon: horizon / length if correct else 0.0,
     ),
 }
 """Name -> formula, of the paper or its baseline, in nats. ``correct`` is 1{m_x(y) = m*}, whether the completion's answer is the
@@ -113,11 +128,18 @@ class Reward:
         try:
             return math.exp(reward)
         except OverflowError as error:
-            raise InputError(f"reward {reward} nats of {self.name} has no finite exponential; it must be below 709") from error
+            raise InputError(
+                f"reward {reward} nats of {self.name} has no finite exponential; it must be below 709"
+            ) from error
 
 
 def parse_reward(
-    spec: str, *, max_tokens: int, correct: str | Matcher = "contains", thinking: str | None = None, count: str = "all"
+    spec: str,
+    *,
+    max_tokens: int,
+    correct: str | Matcher = "contains",
+    thinking: str | None = None,
+    count: str = "all",
 ) -> Reward:
     """Make the reward ``spec`` (see REWARDS); ``max_tokens`` is T, in tokens.
 
@@ -131,7 +153,9 @@ def parse_reward(
     arguments.
     """
     if max_tokens < 1:
-        raise InputError(f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1 token")
+        raise InputError(
+            f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1 token"
+        )
     matcher = correct if isinstance(correct, Matcher) else parse_matcher(correct)
     measured = None if thinking is None else Thinking.parse(thinking)
     if count != "all" and (measured is None or spec not in FORMULAS):
@@ -154,10 +178,16 @@ def _other(spec: str, max_tokens: int, matcher: Matcher) -> Reward:
     if kind == "judge" and colon:
         return _remote(kind, Judge.load(rest), max_tokens, matcher)
     if kind == "json-schema" and colon:
-        return Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, json_schema(rest))
+        return Reward(
+            kind, spec, "valid JSON", "linear", False, max_tokens, matcher, json_schema(rest)
+        )
     if colon and _is_dotted(kind) and _is_dotted(rest):
-        return Reward(spec, spec, spec, "linear", False, max_tokens, matcher, load_function(kind, rest))
-    shown = f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec  # a mistyped address may hold a password
+        return Reward(
+            spec, spec, spec, "linear", False, max_tokens, matcher, load_function(kind, rest)
+        )
+    shown = (
+        f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
+    )  # a mistyped address may hold a password
     width = max(map(len, REWARDS))
     listing = "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
     raise InputError(f"unknown reward {shorten(shown)}; the rewards are\n{listing}")
@@ -185,12 +215,18 @@ def _match_reward(spec: str, max_tokens: int) -> Reward:
     return Reward(name, spec, label, "linear", matcher.needs_answer, max_tokens, matcher, matches)
 
 
-def _formula(name: str, max_tokens: int, matcher: Matcher, thinking: Thinking | None, count: str) -> Reward:
+def _formula(
+    name: str, max_tokens: int, matcher: Matcher, thinking: Thinking | None, count: str
+) -> Reward:
     formula = FORMULAS[name]
 
     def scored(example: Example, completion: Completion) -> float:
         correct = formula.gated and matcher(example, completion.text)
-        length = completion.n_tokens if thinking is None or count == "all" else thinking.counted(completion, count)
+        length = (
+            completion.n_tokens
+            if thinking is None or count == "all"
+            else thinking.counted(completion, count)
+        )
         return formula.value(correct, max(length, 1), max_tokens)
 
     needs_answer = formula.gated and matcher.needs_answer
@@ -200,4 +236,6 @@ def _formula(name: str, max_tokens: int, matcher: Matcher, thinking: Thinking | 
 
 def _remote(kind: str, remote: Remote, max_tokens: int, matcher: Matcher) -> Reward:
     label, needs_answer = f"reward of {remote.name}", remote.needs_answer
-    return Reward(kind, remote.name, label, "linear", needs_answer, max_tokens, matcher, remote.score, remote)
+    return Reward(
+        kind, remote.name, label, "linear", needs_answer, max_tokens, matcher, remote.score, remote
+    )

@@ -29,7 +29,10 @@ class Thinking:
     @classmethod
     def parse(cls, spec: str) -> Thinking:
         """Raises InputError: it names no stretch of text, or several."""
-        if not spec.startswith(("inside:", "until:")) or len((phases := Phases.parse([spec])).names) != 2:
+        if (
+            not spec.startswith(("inside:", "until:"))
+            or len((phases := Phases.parse([spec])).names) != 2
+        ):
             raise InputError(
                 f"--thinking {spec!r} is no stretch of text; give inside:OPEN..CLOSE, or until:TEXT where it begins at once"
             )
@@ -45,7 +48,12 @@ class Thinking:
             units = [bytes([byte]) for byte in completion.text.encode()]
         else:
             if any(token not in self._bytes for token in ids):
-                self._bytes = {**dict.fromkeys(ids, b""), **self._bytes, **self.known(), **completion.token_bytes}
+                self._bytes = {
+                    **dict.fromkeys(ids, b""),
+                    **self._bytes,
+                    **self.known(),
+                    **completion.token_bytes,
+                }
             units = [self._bytes[token] for token in ids]
         where = [number == 0 for number in self.phases.along(units)]
         inside, ended = sum(where[:-1]), not where[-1]

@@ -56,8 +56,14 @@ def _module(module: str, name: str) -> object:
         with _working_directory_first():
             return importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-            hint = "write the module without .py" if module.endswith(".py") else "check the spelling"
+        if (
+            isinstance(error, ModuleNotFoundError)
+            and error.name
+            and f"{module}.".startswith(f"{error.name}.")
+        ):
+            hint = (
+                "write the module without .py" if module.endswith(".py") else "check the spelling"
+            )
             problem = f"there is no module {error.name!r} in {Path.cwd()} or among the installed packages; {hint}"
             raise InputError(f"reward {name}: {problem}") from error
         raise InputError(
@@ -71,16 +77,22 @@ def _attribute(found: object, attribute: str, name: str) -> Callable[..., object
             where = getattr(found, "__file__", None) or getattr(found, "__name__", name)
             names = getattr(found, "__dict__", {})
             public = [key for key in names if key.isidentifier() and not key.startswith("_")]
-            raise InputError(f"reward {name}: {where} has no {part!r}; it has {shorten(', '.join(sorted(public)) or 'nothing')}")
+            raise InputError(
+                f"reward {name}: {where} has no {part!r}; it has {shorten(', '.join(sorted(public)) or 'nothing')}"
+            )
         found = getattr(found, part)
     if not callable(found):
-        raise InputError(f"reward {name} is {shorten(found)}, not a function; it must take (example, completion)")
+        raise InputError(
+            f"reward {name} is {shorten(found)}, not a function; it must take (example, completion)"
+        )
     return found
 
 
 def _check_callable(function: Callable[..., object], name: str) -> None:
     if inspect.iscoroutinefunction(function):
-        raise InputError(f"reward {name} is asynchronous; it must be a plain function that returns a number")
+        raise InputError(
+            f"reward {name} is asynchronous; it must be a plain function that returns a number"
+        )
     try:
         signature = inspect.signature(function)
     except ValueError:  # some built-in callables have no readable signature
@@ -96,11 +108,15 @@ def _check_callable(function: Callable[..., object], name: str) -> None:
 def _checked(result: Any, name: str, example: Example) -> float:
     rule = "it must return a number of nats, finite or -inf"
     if not isinstance(result, numbers.Real | np.bool_):
-        raise InputError(f"reward {name} returned {shorten(result)} for example {example.id!r}; {rule}")
+        raise InputError(
+            f"reward {name} returned {shorten(result)} for example {example.id!r}; {rule}"
+        )
     try:
         value = float(result)
     except OverflowError as error:
-        raise InputError(f"reward {name} returned a number beyond 1e308 for example {example.id!r}; {rule}") from error
+        raise InputError(
+            f"reward {name} returned a number beyond 1e308 for example {example.id!r}; {rule}"
+        ) from error
     if math.isnan(value) or value == math.inf:
         raise InputError(f"reward {name} returned {value} for example {example.id!r}; {rule}")
     return value

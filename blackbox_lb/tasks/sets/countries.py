@@ -18,9 +18,13 @@ def country_task(name: str, column: str, question: str, *, correct: str, max_tok
     splits: dict[Split, list[SourcedExample]] = {split: [] for split in SPLIT_NAMES.values()}
     text = files("blackbox_lb.tasks.sets").joinpath(f"{name}.csv").read_text("utf-8")
     for record in csv.DictReader(text.splitlines()):
-        prompt = Prompt.user(question.format(country=f"{record['article']} {record['country']}".lstrip()))
+        prompt = Prompt.user(
+            question.format(country=f"{record['article']} {record['country']}".lstrip())
+        )
         example = Example(f"{name}:{record['country']}", prompt, tuple(record[column].split("|")))
-        splits[SPLIT_NAMES[record["split"]]].append(SourcedExample(example, f"{name}.csv, {record['country']}"))
+        splits[SPLIT_NAMES[record["split"]]].append(
+            SourcedExample(example, f"{name}.csv, {record['country']}")
+        )
     return Task.from_splits(name, splits, correct=correct, max_tokens=max_tokens)
 
 
@@ -39,7 +43,13 @@ def capitals() -> Task:
     Coast, South Africa, Sri Lanka; and Equatorial Guinea, which declared Ciudad de la Paz (Djibloho, Oyala) its capital in January
     2026 and gave its institutions a year to move from Malabo. Small chat models answer the question in 10 to 40 tokens.
     """
-    return country_task("capitals", "capitals", "What is the capital of {country}?", correct="contains", max_tokens=48)
+    return country_task(
+        "capitals",
+        "capitals",
+        "What is the capital of {country}?",
+        correct="contains",
+        max_tokens=48,
+    )
 
 
 def continents() -> Task:
@@ -58,4 +68,6 @@ def continents() -> Task:
     America is one label, north and south: sources disagree on the border between them, and every label is now one word.
     """
     question = "Africa, America, Asia, Europe or Oceania: which continent is {country} in? Answer with one word."
-    return country_task("continents", "continent", question, correct=r"regex:(?i)^\W*{answer}\b", max_tokens=4)
+    return country_task(
+        "continents", "continent", question, correct=r"regex:(?i)^\W*{answer}\b", max_tokens=4
+    )

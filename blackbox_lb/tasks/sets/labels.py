@@ -78,7 +78,9 @@ class Labels:
     def of(self, example: Example) -> int | None:
         """The number of the example's label; None where it has none of them."""
         keys = {normalise(answer) for answer in example.answers}
-        return next((number for number, accepted in enumerate(self.accepted) if keys & accepted), None)
+        return next(
+            (number for number, accepted in enumerate(self.accepted) if keys & accepted), None
+        )
 
     def said(self, text: str) -> int | None:
         """The number of the first label in ``text``, at word boundaries; None where it holds none of them."""
@@ -94,11 +96,17 @@ class Labels:
         """The number of the label that ``text`` begins with, at word boundaries, the longest of several; None where it is none."""
         words = f"{normalise(text)} "
         found = [
-            (len(key), number) for number, accepted in enumerate(self.accepted) for key in accepted if words.startswith(f"{key} ")
+            (len(key), number)
+            for number, accepted in enumerate(self.accepted)
+            for key in accepted
+            if words.startswith(f"{key} ")
         ]
         return max(found)[1] if found else None
 
     def counts(self, examples: Iterable[Example]) -> dict[str, int]:
         """The number of ``examples`` with each label, the commonest first."""
         found = Counter(number for each in examples if (number := self.of(each)) is not None)
-        return {self.names[number]: found[number] for number in sorted(range(len(self.names)), key=lambda n: -found[n])}
+        return {
+            self.names[number]: found[number]
+            for number in sorted(range(len(self.names)), key=lambda n: -found[n])
+        }

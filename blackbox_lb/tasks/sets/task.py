@@ -66,13 +66,20 @@ class Task:
     @property
     def longest_prompt(self) -> int:
         """Characters of the longest prompt of all splits."""
-        return max((len(each.prompt.text) for split in SPLITS for each in self.split(split)), default=0)
+        return max(
+            (len(each.prompt.text) for split in SPLITS for each in self.split(split)), default=0
+        )
 
     @property
     def data_hash(self) -> str:
         """64 hex digits over ids, prompts and answers of all splits: the same examples in the same splits, the same hash."""
         content = [
-            [split, example.id, [[m.role, m.content] for m in example.prompt.messages], list(example.answers)]
+            [
+                split,
+                example.id,
+                [[m.role, m.content] for m in example.prompt.messages],
+                list(example.answers),
+            ]
             for split in SPLITS
             for example in self.split(split)
         ]
@@ -80,11 +87,21 @@ class Task:
 
 
 def divide(
-    name: str, rows: Sequence[SourcedExample], seed: int, fractions: Sequence[float], splits: Sequence[Split] = SPLITS
+    name: str,
+    rows: Sequence[SourcedExample],
+    seed: int,
+    fractions: Sequence[float],
+    splits: Sequence[Split] = SPLITS,
 ) -> dict[Split, list[SourcedExample]]:
     """Rows by split: their own where they carry one, else by hash in the shares ``fractions`` of ``splits``."""
-    if len(fractions) != len(splits) or not all(share > 0 for share in fractions) or not math.isclose(sum(fractions), 1):
-        raise InputError(f"fractions are {tuple(fractions)}; give {len(splits)} positive shares that sum to 1")
+    if (
+        len(fractions) != len(splits)
+        or not all(share > 0 for share in fractions)
+        or not math.isclose(sum(fractions), 1)
+    ):
+        raise InputError(
+            f"fractions are {tuple(fractions)}; give {len(splits)} positive shares that sum to 1"
+        )
     _refuse_partial_splits(rows)
     divided: dict[Split, list[SourcedExample]] = {split: [] for split in SPLITS}
     for row in rows:
@@ -99,16 +116,22 @@ def rest(
     """``rows`` divided over the splits that have no file of their own, their shares scaled to sum to 1."""
     for row in rows:
         if row.split in given:
-            raise DataError(f"{row.source} says split {row.split}, which has a file of its own; remove the row or that file")
+            raise DataError(
+                f"{row.source} says split {row.split}, which has a file of its own; remove the row or that file"
+            )
     left = [split for split in SPLITS if split not in given]
     if not given or len(fractions) != len(SPLITS):
         return divide(name, rows, seed, fractions)
     shares = [share for split, share in zip(SPLITS, fractions, strict=True) if split in left]
     total = sum(shares)
-    return divide(name, rows, seed, [share / total for share in shares] if total > 0 else shares, left)
+    return divide(
+        name, rows, seed, [share / total for share in shares] if total > 0 else shares, left
+    )
 
 
-def _hashed_split(identity: str, seed: int, fractions: Sequence[float], splits: Sequence[Split]) -> Split:
+def _hashed_split(
+    identity: str, seed: int, fractions: Sequence[float], splits: Sequence[Split]
+) -> Split:
     digest = hashlib.sha256(f"{seed}:{identity}".encode("utf-8", "surrogatepass")).digest()
     left = int.from_bytes(digest[:8]) / 2**64
     for split, share in zip(splits, fractions, strict=True):
@@ -121,11 +144,17 @@ def _hashed_split(identity: str, seed: int, fractions: Sequence[float], splits: 
 def _refuse_partial_splits(rows: Sequence[SourcedExample]) -> None:
     without = [row for row in rows if row.split is None]
     if without and len(without) < len(rows):
-        raise DataError(f"{without[0].source} names no split although other rows do; give every row a split, or none")
+        raise DataError(
+            f"{without[0].source} names no split although other rows do; give every row a split, or none"
+        )
 
 
 def _refuse_empty(
-    name: str, divided: dict[Split, list[SourcedExample]], count: int, fractions: Sequence[float], splits: Sequence[Split]
+    name: str,
+    divided: dict[Split, list[SourcedExample]],
+    count: int,
+    fractions: Sequence[float],
+    splits: Sequence[Split],
 ) -> None:
     empty = [split for split in splits if not divided[split]]
     if empty:
@@ -146,7 +175,9 @@ def _rows_needed(fractions: Sequence[float]) -> int:
 
 def words_of(row: SourcedExample) -> Words:
     """The prompt's words without regard to white space, for comparing prompts."""
-    return tuple((message.role, " ".join(message.content.split())) for message in row.example.prompt.messages)
+    return tuple(
+        (message.role, " ".join(message.content.split())) for message in row.example.prompt.messages
+    )
 
 
 def _refuse_leaks(splits: dict[Split, list[SourcedExample]]) -> None:
@@ -163,4 +194,6 @@ def _refuse_leaks(splits: dict[Split, list[SourcedExample]]) -> None:
                 )
             other, first = ids.setdefault(example.id, (split, row))
             if first is not row:
-                raise DataError(f"{row.source} ({split}) has the id {example.id!r} of {first.source} ({other}); ids must be unique")
+                raise DataError(
+                    f"{row.source} ({split}) has the id {example.id!r} of {first.source} ({other}); ids must be unique"
+                )

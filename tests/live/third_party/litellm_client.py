@@ -23,13 +23,17 @@ OPTIONS: dict[str, Any] = {
 async def pieces(model: str) -> list[str]:
     """The text of each streamed chunk."""
     stream = await litellm.acompletion(f"openai/{model}", MESSAGES, stream=True, **OPTIONS)
-    return [chunk.choices[0].delta.content async for chunk in stream if chunk.choices[0].delta.content]
+    return [
+        chunk.choices[0].delta.content async for chunk in stream if chunk.choices[0].delta.content
+    ]
 
 
 def ask(model: str) -> dict[str, Any]:
     """Every way to ask this model."""
     choice = litellm.completion(f"openai/{model}", MESSAGES, **OPTIONS).choices[0]
-    legacy = litellm.text_completion(model=f"text-completion-openai/{model}", prompt=REQUEST["prompt"], **OPTIONS)
+    legacy = litellm.text_completion(
+        model=f"text-completion-openai/{model}", prompt=REQUEST["prompt"], **OPTIONS
+    )
     return {
         "chat": choice.message.content,
         "finish_reason": choice.finish_reason,

@@ -42,7 +42,9 @@ def rows(answer: Any) -> Iterator[tuple[Any, Any]]:
         entries = lists if isinstance(lists, list) else list_of((lists or {}).get("content"))
         yield from ((entry, "top_logprobs") for entry in entries if entry.get("top_logprobs"))
         for name in ("top_logprobs",) if isinstance(lists, dict) else ():
-            yield from ((lists[name], t) for t in range(len(list_of(lists.get(name)))) if lists[name][t])
+            yield from (
+                (lists[name], t) for t in range(len(list_of(lists.get(name)))) if lists[name][t]
+            )
         tops = list_of((choice.get("meta_info") or {}).get("output_top_logprobs"))
         yield from ((tops, t) for t in range(len(tops)) if tops[t])
 
@@ -71,7 +73,11 @@ def sampled(answer: Any) -> list[Slot]:
         own = [(entry, "logprob") for entry in entries]
         legacy = (lists or {}).get("token_logprobs") if isinstance(lists, dict) else None
         triples = list_of((choice.get("meta_info") or {}).get("output_token_logprobs"))
-        found += [(triple, 0) for triple in triples] or own or [(legacy, t) for t in range(len(list_of(legacy)))]
+        found += (
+            [(triple, 0) for triple in triples]
+            or own
+            or [(legacy, t) for t in range(len(list_of(legacy)))]
+        )
     return found
 
 
@@ -101,7 +107,11 @@ def unsorted(answer: Any, rng: random.Random) -> Any:
     """The alternatives of every position in any order."""
     for owner, key in rows(answer):
         row = owner[key]
-        owner[key] = dict(rng.sample(list(row.items()), len(row))) if isinstance(row, dict) else rng.sample(row, len(row))
+        owner[key] = (
+            dict(rng.sample(list(row.items()), len(row)))
+            if isinstance(row, dict)
+            else rng.sample(row, len(row))
+        )
     return answer
 
 
@@ -134,9 +144,17 @@ def short_lists(answer: Any, rng: random.Random) -> Any:
     for choice in choices(answer):
         lists, meta = choice.get("logprobs"), choice.get("meta_info") or {}
         holders = [(choice, "logprobs")] if list_of(lists) else []
-        names = ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset") if isinstance(lists, dict) else ()
+        names = (
+            ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset")
+            if isinstance(lists, dict)
+            else ()
+        )
         holders += [(lists, name) for name in names if list_of(lists.get(name))]
-        holders += [(meta, name) for name in ("output_token_logprobs", "output_top_logprobs") if list_of(meta.get(name))]
+        holders += [
+            (meta, name)
+            for name in ("output_token_logprobs", "output_top_logprobs")
+            if list_of(meta.get(name))
+        ]
         holders += [(choice, "token_ids")] if list_of(choice.get("token_ids")) else []
         lost = rng.random()
         for owner, name in holders:
@@ -161,16 +179,26 @@ def out_of_step(answer: Any, rng: random.Random) -> Any:
 def choices_twice(answer: Any, rng: random.Random) -> Any:
     """Every choice, or part of a response, stands there twice."""
     if "choices" in answer:
-        return {**answer, "choices": [each for choice in answer["choices"] for each in (choice, copy.deepcopy(choice))]}
+        return {
+            **answer,
+            "choices": [
+                each for choice in answer["choices"] for each in (choice, copy.deepcopy(choice))
+            ],
+        }
     for item in answer.get("output", []):
-        item["content"] = [each for part in item.get("content") or [] for each in (part, copy.deepcopy(part))]
+        item["content"] = [
+            each for part in item.get("content") or [] for each in (part, copy.deepcopy(part))
+        ]
     return answer
 
 
 def first_choice_twice(answer: Any, rng: random.Random) -> Any:
     """The first choice stands in the place of every other one; an answer of one choice has lost it."""
     if len(list_of(answer.get("choices"))) > 1:
-        return {**answer, "choices": [copy.deepcopy(answer["choices"][0]) for _ in answer["choices"]]}
+        return {
+            **answer,
+            "choices": [copy.deepcopy(answer["choices"][0]) for _ in answer["choices"]],
+        }
     return missing_choices(answer, rng)
 
 

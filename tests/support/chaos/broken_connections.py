@@ -71,7 +71,9 @@ def _reset(exchange: Exchange) -> None:
     raise Hangup
 
 
-def _reset_before_headers(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _reset_before_headers(
+    exchange: Exchange, given: Given, pause: float, rng: random.Random
+) -> None:
     """The connection is reset without an answer, after the inner server has made one."""
     _reset(exchange)
 
@@ -104,27 +106,37 @@ def _half(given: Given) -> bytes:
     return given.body[: len(given.body) // 2]
 
 
-def _half_without_length(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _half_without_length(
+    exchange: Exchange, given: Given, pause: float, rng: random.Random
+) -> None:
     """Half of the body and an orderly end, with nothing that says how long it was to be."""
-    exchange.connection.sendall(head(given.status, {**given.headers, "connection": "close"}, None) + _half(given))
+    exchange.connection.sendall(
+        head(given.status, {**given.headers, "connection": "close"}, None) + _half(given)
+    )
     raise Hangup
 
 
 def _length_too_long(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """A content-length of 100 bytes more than there are; after ``pause`` seconds the connection ends."""
-    exchange.connection.sendall(head(given.status, given.headers, len(given.body) + 100) + given.body)
+    exchange.connection.sendall(
+        head(given.status, given.headers, len(given.body) + 100) + given.body
+    )
     time.sleep(pause)
     raise Hangup
 
 
 def _length_too_short(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """A content-length of half the bytes that there are; the connection stays open, with the rest on it."""
-    exchange.connection.sendall(head(given.status, given.headers, len(given.body) // 2) + given.body)
+    exchange.connection.sendall(
+        head(given.status, given.headers, len(given.body) // 2) + given.body
+    )
 
 
 def _gzip_garbage(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """Said to be gzip, and random bytes."""
-    _send(exchange, 200, {**given.headers, "content-encoding": "gzip"}, rng.randbytes(len(given.body)))
+    _send(
+        exchange, 200, {**given.headers, "content-encoding": "gzip"}, rng.randbytes(len(given.body))
+    )
 
 
 def _gzip_cut(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
@@ -157,7 +169,9 @@ def _huge_length(exchange: Exchange, given: Given, pause: float, rng: random.Ran
 
 def _endless_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """The answer in chunks, and then chunks of blanks for as long as anybody reads."""
-    exchange.connection.sendall(head(given.status, {**given.headers, "transfer-encoding": "chunked"}, None))
+    exchange.connection.sendall(
+        head(given.status, {**given.headers, "transfer-encoding": "chunked"}, None)
+    )
     for part in chain((given.body,), repeat(b" " * CHUNK, HUGE // CHUNK)):
         exchange.connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
 
@@ -176,14 +190,20 @@ def _storm(exchange: Exchange, given: Given, pause: float, rng: random.Random) -
     _refuse(exchange, 429, error, {"retry-after-ms": f"{1000 * pause:.0f}"})
 
 
-def _storm_without_headers(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _storm_without_headers(
+    exchange: Exchange, given: Given, pause: float, rng: random.Random
+) -> None:
     """429 that says neither why nor for how long."""
     _send(exchange, 429, {"content-type": "text/plain"}, b"")
 
 
 def _server_errors(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """500, 502, 503, 504 or 529."""
-    _refuse(exchange, rng.choice(OVERLOADED), {"message": "The server had an error", "type": "server_error"})
+    _refuse(
+        exchange,
+        rng.choice(OVERLOADED),
+        {"message": "The server had an error", "type": "server_error"},
+    )
 
 
 def _error_page(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
@@ -199,7 +219,9 @@ def _page_with_200(exchange: Exchange, given: Given, pause: float, rng: random.R
 
 def _error_with_200(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """Status 200 and an error in the body."""
-    _refuse(exchange, 200, {"message": "The server had an error", "type": "server_error", "code": None})
+    _refuse(
+        exchange, 200, {"message": "The server had an error", "type": "server_error", "code": None}
+    )
 
 
 def _no_json(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
@@ -216,8 +238,15 @@ def _send(exchange: Exchange, status: int, fields: Mapping[str, str], body: byte
     exchange.connection.sendall(head(status, fields, len(body)) + body)
 
 
-def _refuse(exchange: Exchange, status: int, error: Any, fields: Mapping[str, str] | None = None) -> None:
-    _send(exchange, status, {"content-type": "application/json", **(fields or {})}, json.dumps({"error": error}).encode())
+def _refuse(
+    exchange: Exchange, status: int, error: Any, fields: Mapping[str, str] | None = None
+) -> None:
+    _send(
+        exchange,
+        status,
+        {"content-type": "application/json", **(fields or {})},
+        json.dumps({"error": error}).encode(),
+    )
 
 
 MANNERS: dict[str, Manner] = {

@@ -40,7 +40,9 @@ class Connections:
 
     def start(self) -> None:
         """Serve from now on."""
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
 
     def stop(self) -> None:
         """Close the port, and reset whatever is open on it."""

@@ -57,14 +57,24 @@ class ChaosServer:
     """
 
     def __init__(
-        self, inner: Addressed | str, mode: str | Sequence[str], *, rate: float = 1.0, seed: int = 0, pause: float = 0.2
+        self,
+        inner: Addressed | str,
+        mode: str | Sequence[str],
+        *,
+        rate: float = 1.0,
+        seed: int = 0,
+        pause: float = 0.2,
     ) -> None:
         self.modes = (mode,) if isinstance(mode, str) else tuple(mode)
         unknown = sorted(set(self.modes) - set(MODES))
         if unknown or not self.modes:
-            raise InputError(f"no mode called {', '.join(unknown) or 'nothing'}; known: {', '.join(MODES)}")
+            raise InputError(
+                f"no mode called {', '.join(unknown) or 'nothing'}; known: {', '.join(MODES)}"
+            )
         if not 0 <= rate <= 1:
-            raise InputError(f"rate is {rate}; it is the share of requests that are disturbed, from 0 to 1")
+            raise InputError(
+                f"rate is {rate}; it is the share of requests that are disturbed, from 0 to 1"
+            )
         self.rate, self.seed, self.pause = rate, seed, pause
         self.hits: Counter[str] = Counter()
         self.answers = 0
@@ -80,7 +90,12 @@ class ChaosServer:
         self._open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         with self._lock:
             timer, self._reviving = self._reviving, None
         if timer is not None:
@@ -137,9 +152,9 @@ class ChaosServer:
             self.answers += generates
             number, self._seen[known] = self._seen[known], self._seen[known] + 1
             rng = random.Random(f"{self.seed}/{known}/{number}")
-            fitting = [mode for mode in self.modes if path.endswith("/tokenize") if mode == TOKENIZER] or [
-                mode for mode in self.modes if generates and mode != TOKENIZER
-            ]
+            fitting = [
+                mode for mode in self.modes if path.endswith("/tokenize") if mode == TOKENIZER
+            ] or [mode for mode in self.modes if generates and mode != TOKENIZER]
             if not fitting or rng.random() >= self.rate:
                 return "", rng
             mode = rng.choice(fitting)
@@ -148,14 +163,18 @@ class ChaosServer:
 
     def _forward(self, exchange: Exchange) -> Given:
         """What the inner server answers."""
-        connection = http.client.HTTPConnection(self._inner.hostname or "", self._inner.port, timeout=600)
+        connection = http.client.HTTPConnection(
+            self._inner.hostname or "", self._inner.port, timeout=600
+        )
         headers = {name: value for name, value in exchange.headers.items() if name in KEPT}
         try:
             connection.request(exchange.method, exchange.path, exchange.body or None, headers)
             answer = connection.getresponse()
             return Given(answer.status, _passed_on(dict(answer.headers)), answer.read())
         except OSError as error:
-            return Given(502, {"content-type": "text/plain"}, f"the inner server is gone: {error}".encode())
+            return Given(
+                502, {"content-type": "text/plain"}, f"the inner server is gone: {error}".encode()
+            )
         finally:
             connection.close()
 

@@ -42,7 +42,9 @@ class Listener:
 
     def start(self) -> None:
         """Begin to answer requests."""
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
 
     def stop(self) -> None:
         """Stop answering."""
@@ -108,7 +110,9 @@ class _Handler(BaseHTTPRequestHandler):
         raw = isinstance(reply.body, bytes)
         payload = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
         self.send_response(reply.status)
-        self.send_header("Content-Type", "application/octet-stream" if raw else "application/json; charset=utf-8")
+        self.send_header(
+            "Content-Type", "application/octet-stream" if raw else "application/json; charset=utf-8"
+        )
         self.send_header("Content-Length", str(len(payload)))
         for name, value in reply.headers.items():
             self.send_header(name, value)

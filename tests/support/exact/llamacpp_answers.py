@@ -39,7 +39,9 @@ class Dialect:
     caller, and the number and ``seed`` fix their draw.
     """
 
-    def __init__(self, model: ExactModel, name: str, prompt_of: Callable[[str], int] | None, seed: int) -> None:
+    def __init__(
+        self, model: ExactModel, name: str, prompt_of: Callable[[str], int] | None, seed: int
+    ) -> None:
         self.model, self.name = model, name
         self.texts = [_text(token) for token in range(model.vocab_size)]
         if model.end is not None:
@@ -56,7 +58,12 @@ class Dialect:
             return {"status": "ok"}
         if path == "/v1/models":
             meta = {"n_vocab": self.model.vocab_size, "n_ctx_train": 4096}
-            return {"object": "list", "data": [{"id": self.name, "object": "model", "owned_by": "llamacpp", "meta": meta}]}
+            return {
+                "object": "list",
+                "data": [
+                    {"id": self.name, "object": "model", "owned_by": "llamacpp", "meta": meta}
+                ],
+            }
         if path == "/props":
             params = {"n_predict": -1, "seed": 4294967295, **DEFAULTS}
             return {
@@ -73,9 +80,15 @@ class Dialect:
         if path == "/apply-template":
             return {"prompt": _prompt_text(body, chat=True)}
         if path == "/tokenize":
-            return {"tokens": self._tokens(str(body.get("content", "")), bool(body.get("with_pieces")))}
+            return {
+                "tokens": self._tokens(str(body.get("content", "")), bool(body.get("with_pieces")))
+            }
         if path == "/detokenize":
-            return {"content": "".join(self.texts[self._known(token)] for token in body.get("tokens", []))}
+            return {
+                "content": "".join(
+                    self.texts[self._known(token)] for token in body.get("tokens", [])
+                )
+            }
         if path not in COMPLETIONS:
             raise RefusedRequest(404, "File Not Found")
         return self._complete(body, number, chat=path == COMPLETIONS[0])
@@ -86,7 +99,9 @@ class Dialect:
         longest, fallback = max(map(len, known)), len(known)
         ids: list[int] = []
         while text:
-            size = next((size for size in range(min(longest, len(text)), 0, -1) if text[:size] in known), 0)
+            size = next(
+                (size for size in range(min(longest, len(text)), 0, -1) if text[:size] in known), 0
+            )
             ids += [known[text[:size]]] if size else [byte % fallback for byte in text[0].encode()]
             text = text[max(size, 1) :]
         return ids
@@ -98,7 +113,9 @@ class Dialect:
 
     def _known(self, token: object) -> int:
         if not isinstance(token, int) or not 0 <= token < self.model.vocab_size:
-            raise RefusedRequest(400, f"token {token!r} is not in the vocabulary of {self.model.vocab_size}")
+            raise RefusedRequest(
+                400, f"token {token!r} is not in the vocabulary of {self.model.vocab_size}"
+            )
         return token
 
     def _complete(self, body: JSON, number: int, *, chat: bool) -> JSON:
@@ -111,7 +128,9 @@ class Dialect:
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         told = ids[: max(len(ids) - cut, 0)]
         if listed > 0 and told:
-            choice["logprobs"] = {"content": self._logprobs(told, before, self._prompt_of(prompt), listed)}
+            choice["logprobs"] = {
+                "content": self._logprobs(told, before, self._prompt_of(prompt), listed)
+            }
         if prompt not in self._sizes:
             self._sizes[prompt] = len(self.tokenize(prompt))
         used = self._sizes[prompt] + len(before)
@@ -121,7 +140,11 @@ class Dialect:
             "model": self.name,
             "system_fingerprint": "b0-unknown",
             "object": "chat.completion" if chat else "text_completion",
-            "usage": {"completion_tokens": len(ids), "prompt_tokens": used, "total_tokens": used + len(ids)},
+            "usage": {
+                "completion_tokens": len(ids),
+                "prompt_tokens": used,
+                "total_tokens": used + len(ids),
+            },
             "id": f"chatcmpl-{number:08d}" if chat else f"cmpl-{number:08d}",
         }
 
@@ -140,12 +163,19 @@ class Dialect:
             before = self.tokenize(str(messages[-1].get("content")))
             return _prompt_text({**body, "messages": messages[:-1]}, chat), before
         ids = [self._known(token) for token in given]
-        size = next((size for size in range(len(ids), 0, -1) if tuple(ids[:size]) in self._tokenized), 0)
+        size = next(
+            (size for size in range(len(ids), 0, -1) if tuple(ids[:size]) in self._tokenized), 0
+        )
         if not size or len(ids) - size >= self.model.horizon:
-            raise RefusedRequest(400, f"a prompt of {len(ids)} token ids is none that was tokenized here, or is complete")
+            raise RefusedRequest(
+                400,
+                f"a prompt of {len(ids)} token ids is none that was tokenized here, or is complete",
+            )
         return self._tokenized[tuple(ids[:size])], ids[size:]
 
-    def _generate(self, body: JSON, prompt: str, before: list[int], number: int) -> tuple[list[int], str]:
+    def _generate(
+        self, body: JSON, prompt: str, before: list[int], number: int
+    ) -> tuple[list[int], str]:
         model, rng = self.model, self._rng(body, prompt, number)
         delta, stops = self._bias(body.get("logit_bias")), _stops(body)
         limit = body.get("max_tokens", body.get("max_completion_tokens"))
@@ -155,7 +185,9 @@ class Dialect:
         while len(ids) < most:
             scores = model.logprobs([*before, *ids], self._prompt_of(prompt)) + delta
             ids.append(_draw(scores, body, rng))
-            if ids[-1] == model.end or (stops and any(stop in "".join(self.texts[token] for token in ids) for stop in stops)):
+            if ids[-1] == model.end or (
+                stops and any(stop in "".join(self.texts[token] for token in ids) for stop in stops)
+            ):
                 return ids, "stop"
         return ids, "length"
 
@@ -170,7 +202,9 @@ class Dialect:
         delta = np.zeros(self.model.vocab_size)
         pairs = list(given.items()) if isinstance(given, Mapping) else given or []
         if not isinstance(pairs, list):
-            raise RefusedRequest(400, f"logit_bias {given!r} is neither an object nor a list of pairs")
+            raise RefusedRequest(
+                400, f"logit_bias {given!r} is neither an object nor a list of pairs"
+            )
         for key, value in pairs:
             amount = -np.inf if value is False else float(value)
             for token in [int(key)] if str(key).lstrip("-").isdigit() else self.tokenize(str(key)):
@@ -183,8 +217,12 @@ class Dialect:
         for t, token in enumerate(ids):
             logprobs = self.model.logprobs([*before, *ids[:t]], prompt)
             top = np.argsort(-logprobs, kind="stable")[:k]
-            listed = [self._entry(*each) for each in zip(top.tolist(), _told(logprobs[top]), strict=True)]
-            entries.append({**self._entry(token, *_told(logprobs[[token]])), "top_logprobs": listed})
+            listed = [
+                self._entry(*each) for each in zip(top.tolist(), _told(logprobs[top]), strict=True)
+            ]
+            entries.append(
+                {**self._entry(token, *_told(logprobs[[token]])), "top_logprobs": listed}
+            )
         return entries
 
     def _entry(self, token: int, logprob: float) -> JSON:
@@ -209,12 +247,21 @@ def _text(token: int) -> str:
 
 def _prompt_text(body: JSON, chat: bool) -> str:
     if body.get("stream") or body.get("n", 1) != 1:
-        raise RefusedRequest(400, f"stream {body.get('stream')} and n {body.get('n')}: one whole answer a request is served")
+        raise RefusedRequest(
+            400,
+            f"stream {body.get('stream')} and n {body.get('n')}: one whole answer a request is served",
+        )
     if not chat and isinstance(body.get("prompt"), str):
         return str(body["prompt"])
     messages = body.get("messages")
-    if not chat or not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise RefusedRequest(400, "'messages' must be a list of messages" if chat else "'prompt' must be a string")
+    if (
+        not chat
+        or not isinstance(messages, list)
+        or not all(isinstance(message, dict) for message in messages)
+    ):
+        raise RefusedRequest(
+            400, "'messages' must be a list of messages" if chat else "'prompt' must be a string"
+        )
     return "\n\n".join(str(message.get("content")) for message in messages)
 
 
@@ -235,7 +282,10 @@ def _stops(body: JSON) -> list[str]:
 
 
 def _draw(scores: npt.NDArray[np.float64], body: JSON, rng: np.random.Generator) -> int:
-    options = {name: float(value if (value := body.get(name)) is not None else d) for name, d in DEFAULTS.items()}
+    options = {
+        name: float(value if (value := body.get(name)) is not None else d)
+        for name, d in DEFAULTS.items()
+    }
     if options["temperature"] <= 0:
         return int(scores.argmax())
     order = np.argsort(-scores, kind="stable")

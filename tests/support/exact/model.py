@@ -55,13 +55,17 @@ class ExactModel:
         self._prompt = sharpness * rng.standard_normal((prompts, vocab_size))
         self._position = sharpness * rng.standard_normal((horizon, vocab_size))
         self._last = sharpness * rng.standard_normal((2, vocab_size, vocab_size))
-        self._unigram = np.zeros(vocab_size) if unigram is None else np.asarray(unigram, dtype=np.float64)
+        self._unigram = (
+            np.zeros(vocab_size) if unigram is None else np.asarray(unigram, dtype=np.float64)
+        )
         if end_sharpness is not None:
             self._steady(end_sharpness / sharpness)
 
     def _steady(self, share: float) -> None:
         if self.end is None:
-            raise InputError("end_sharpness is for the end token, and this model has none; give end=True")
+            raise InputError(
+                "end_sharpness is for the end token, and this model has none; give end=True"
+            )
         for part in (self._prompt, self._position, self._last):
             part[..., self.end] *= share
 
@@ -82,7 +86,9 @@ class ExactModel:
 
     def logprobs(self, prefix: Sequence[int] = (), prompt: int = 0) -> Vector:
         """(v,) log pi_0 of the next token after one prefix, in nats."""
-        row: Vector = self.next_logprobs(np.array([prefix], dtype=np.int64).reshape(1, -1), np.array([prompt]))[0]
+        row: Vector = self.next_logprobs(
+            np.array([prefix], dtype=np.int64).reshape(1, -1), np.array([prompt])
+        )[0]
         return row
 
     def sample(
@@ -104,7 +110,9 @@ class ExactModel:
         running = np.arange(n)
         for t in range(self.horizon):
             scores = self.next_logprobs(tokens[running, :t], of[running]) + bias
-            if temperature > 0:  # the largest of scores plus Gumbel noise is a draw from their softmax
+            if (
+                temperature > 0
+            ):  # the largest of scores plus Gumbel noise is a draw from their softmax
                 scores = scores / temperature + rng.gumbel(size=scores.shape)
             tokens[running, t] = scores.argmax(axis=1)
             if self.end is not None:
@@ -134,23 +142,32 @@ class ExactModel:
         softmax that is reported (repeats of one call differ; the draw itself is not touched, which is the worst case), and
         ``quantum`` nats the step to which the gaps below the likeliest token are rounded.
         """
-        of = np.resize(np.arange(self.prompts) if prompts is None else np.array(prompts, dtype=np.int64), n)
+        of = np.resize(
+            np.arange(self.prompts) if prompts is None else np.array(prompts, dtype=np.int64), n
+        )
         tokens = self.sample(n, np.random.default_rng(seed), delta, prompts=of)
         k = self.vocab_size if top is None else min(top, self.vocab_size)
         disturbed = np.random.default_rng([seed, 1])
         parts = []
         for t in range(self.horizon):
             rows = np.flatnonzero(tokens[:, t] != NOTHING)
-            table = _reported(self.next_logprobs(tokens[rows, :t], of[rows]), noise, quantum, disturbed)
+            table = _reported(
+                self.next_logprobs(tokens[rows, :t], of[rows]), noise, quantum, disturbed
+            )
             parts.append((rows, *_listed(table, tokens[rows, t], k)))
-        where, ids, logprobs, top_ids, top_logprobs = (np.concatenate(column) for column in zip(*parts, strict=True))
+        where, ids, logprobs, top_ids, top_logprobs = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
         order = np.argsort(where, kind="stable")
         bounded = censored & ~(top_ids == ids[:, None]).any(axis=1)
         bounds = top_logprobs[:, -1] if k else np.zeros(len(ids))
         return Rollouts(
             keys=tuple(f"{seed}/{i:07d}" for i in range(n)),
             prompts=of.astype(np.int64),
-            rewards=np.array([reward(trim(row), int(p)) for row, p in zip(tokens, of, strict=True)], dtype=np.float64),
+            rewards=np.array(
+                [reward(trim(row), int(p)) for row, p in zip(tokens, of, strict=True)],
+                dtype=np.float64,
+            ),
             lengths=(tokens != NOTHING).sum(axis=1).astype(np.int64),
             token_ids=ids[order].astype(np.int32),
             logprobs=np.where(bounded, bounds, logprobs)[order].astype(np.float32),
@@ -179,7 +196,11 @@ def _reported(logprobs: Vector, noise: float, quantum: float, rng: np.random.Gen
 
 def _listed(table: Vector, sampled: Ids, k: int) -> tuple[Ids, Vector, Ids, Vector]:
     """The sampled tokens (h,), their logprobs, and ids and logprobs (h, k) of the k likeliest tokens, sorted."""
-    some = np.argpartition(-table, k, axis=1)[:, :k] if k < table.shape[1] // 4 else np.arange(table.shape[1])[None, :]
+    some = (
+        np.argpartition(-table, k, axis=1)[:, :k]
+        if k < table.shape[1] // 4
+        else np.arange(table.shape[1])[None, :]
+    )
     some = np.sort(np.broadcast_to(some, (len(table), some.shape[1])), axis=1)
     order = np.argsort(-np.take_along_axis(table, some, axis=1), axis=1, kind="stable")[:, :k]
     listed = np.take_along_axis(some, order, axis=1)

@@ -92,14 +92,22 @@ class ExactServer:
 
     def _reply(self, request: Request) -> Reply | Literal["drop"]:
         try:
-            answer = self.get(request.path) if request.method == "GET" else self.post(request.path, _parsed(request.body))
+            answer = (
+                self.get(request.path)
+                if request.method == "GET"
+                else self.post(request.path, _parsed(request.body))
+            )
         except RefusedRequest as error:
             return Reply(error.status, _error(error.status, str(error)))
         except (TypeError, ValueError) as error:
             return Reply(400, _error(400, f"bad value in the request: {error}"))
         if answer == "drop":
             return "drop"
-        return Reply(answer, _error(answer, "planted fault")) if isinstance(answer, int) else Reply(200, answer)
+        return (
+            Reply(answer, _error(answer, "planted fault"))
+            if isinstance(answer, int)
+            else Reply(200, answer)
+        )
 
 
 def _parsed(raw: bytes) -> JSON:
@@ -110,5 +118,7 @@ def _parsed(raw: bytes) -> JSON:
 
 
 def _error(status: int, message: str) -> JSON:
-    kind = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_exceeded"}.get(status, "server_error")
+    kind = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_exceeded"}.get(
+        status, "server_error"
+    )
     return {"error": {"code": status, "message": message, "type": kind}}

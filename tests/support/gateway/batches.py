@@ -24,8 +24,15 @@ __all__ = ["Answerer", "BatchDesk", "BatchJob"]
 
 Answerer: TypeAlias = Callable[[Endpoint, JSON], tuple[int, JSON]]
 """Endpoint and body of one line -> status and answer, as a live request gets them."""
-ENDPOINTS: Mapping[str, Endpoint] = {"/v1/chat/completions": "chat", "/chat/completions": "chat", "/v1/completions": "completions"}
-EXPIRED = {"code": "batch_expired", "message": "This request could not be executed before the completion window expired."}
+ENDPOINTS: Mapping[str, Endpoint] = {
+    "/v1/chat/completions": "chat",
+    "/chat/completions": "chat",
+    "/v1/completions": "completions",
+}
+EXPIRED = {
+    "code": "batch_expired",
+    "message": "This request could not be executed before the completion window expired.",
+}
 DAY = 86_400
 
 
@@ -57,7 +64,9 @@ class BatchDesk:
     file is processed; ``twice``: answers that stand in the output file twice.
     """
 
-    def __init__(self, words: BatchWords, answer: Answerer, cost: Callable[[Endpoint, JSON], int]) -> None:
+    def __init__(
+        self, words: BatchWords, answer: Answerer, cost: Callable[[Endpoint, JSON], int]
+    ) -> None:
         self.words, self._answer, self._cost = words, answer, cost
         self.requests, self.size = words.requests, words.size
         self.enqueued: int | None = None
@@ -71,7 +80,12 @@ class BatchDesk:
         self._lock = threading.Lock()
 
     def reply(
-        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes,
     ) -> Reply | Literal["drop"]:
         """The answer to a request below ``/files`` or ``/batches``; raises Refusal."""
         with self._lock:
@@ -175,7 +189,12 @@ class BatchDesk:
         limit = int(query.get("limit", 20))
         data = [self._document(job) for job in newest[after : after + limit]]
         more = len(newest) > after + limit
-        return {"object": "list", "data": data, "has_more": more, "last_id": data[-1]["id"] if data else None}
+        return {
+            "object": "list",
+            "data": data,
+            "has_more": more,
+            "last_id": data[-1]["id"] if data else None,
+        }
 
     def _cancel(self, job: BatchJob) -> JSON:
         if job.status not in ("validating", "in_progress", "finalizing", "cancelling"):
@@ -205,7 +224,12 @@ class BatchDesk:
         for line in job.lines[job.done : most]:
             status, answer = self._answer(ENDPOINTS[job.endpoint], line["body"])
             response = {"status_code": status, "request_id": f"req_{job.done}", "body": answer}
-            row = {"id": f"batch_req_{job.done}", "custom_id": line["custom_id"], "response": response, "error": None}
+            row = {
+                "id": f"batch_req_{job.done}",
+                "custom_id": line["custom_id"],
+                "response": response,
+                "error": None,
+            }
             (job.output if status == 200 else job.errors).append(row)
             job.done += 1
 
@@ -215,7 +239,12 @@ class BatchDesk:
         if status == "expired":
             for line in job.lines[job.done :]:
                 job.errors.append(
-                    {"id": f"batch_req_{line['custom_id']}", "custom_id": line["custom_id"], "response": None, "error": EXPIRED}
+                    {
+                        "id": f"batch_req_{line['custom_id']}",
+                        "custom_id": line["custom_id"],
+                        "response": None,
+                        "error": EXPIRED,
+                    }
                 )
         random.Random(len(job.output)).shuffle(job.output)  # an order, no secret
         job.output += job.output[: self.twice]
@@ -255,9 +284,15 @@ class BatchDesk:
         if self.enqueued is None:
             return
         alive = [other for other in self.jobs if other.status in ("in_progress", "finalizing")]
-        waiting = sum(self._cost(ENDPOINTS[each.endpoint], line["body"]) for each in [*alive, job] for line in each.lines)
+        waiting = sum(
+            self._cost(ENDPOINTS[each.endpoint], line["body"])
+            for each in [*alive, job]
+            for line in each.lines
+        )
         if waiting > self.enqueued:
-            job.complaints.append(self.words.queue_full(str(job.lines[0]["body"].get("model")), self.enqueued))
+            job.complaints.append(
+                self.words.queue_full(str(job.lines[0]["body"].get("model")), self.enqueued)
+            )
 
     def _document(self, job: BatchJob) -> JSON:
         return {
@@ -272,7 +307,11 @@ class BatchDesk:
             "error_file_id": job.files.get("error"),
             "created_at": job.created,
             "expires_at": job.created + DAY,
-            "request_counts": {"total": len(job.lines), "completed": len(job.output), "failed": len(job.errors)},
+            "request_counts": {
+                "total": len(job.lines),
+                "completed": len(job.output),
+                "failed": len(job.errors),
+            },
             "metadata": job.metadata,
         }
 

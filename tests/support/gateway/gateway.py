@@ -115,17 +115,30 @@ class RulesGateway:
         self._accepted, self._lock = 0, threading.Lock()
         self._running: _Running | None = None
         words = self._provider.batches
-        self.batches = None if words is None else BatchDesk(words, self._answer_line, self._cost_of_line)
+        self.batches = (
+            None if words is None else BatchDesk(words, self._answer_line, self._cost_of_line)
+        )
 
     def __enter__(self) -> RulesGateway:
         """InputError if no llama.cpp server answers upstream."""
         at = self._upstream if isinstance(self._upstream, str) else self._upstream.base_url
-        upstream = UpstreamEngine(at, self._concurrency, self._upstream if isinstance(self._upstream, ExactServer) else None)
-        self._running = _Running(Listener(self._reply), upstream, self._provider(self._settings, upstream))
+        upstream = UpstreamEngine(
+            at,
+            self._concurrency,
+            self._upstream if isinstance(self._upstream, ExactServer) else None,
+        )
+        self._running = _Running(
+            Listener(self._reply), upstream, self._provider(self._settings, upstream)
+        )
         self._running.listener.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         running, self._running = self._running, None
         if running is not None:
             running.listener.stop()
@@ -177,7 +190,15 @@ class RulesGateway:
             call.rule = refusal.rule
             reply = Reply(refusal.status, refusal.body, refusal.headers)
         except Exception as error:  # noqa: BLE001  # a closed connection would hide a fault of the gateway itself
-            reply = Reply(500, {"error": {"message": f"the rules gateway itself failed: {error!r}", "type": "gateway_failed"}})
+            reply = Reply(
+                500,
+                {
+                    "error": {
+                        "message": f"the rules gateway itself failed: {error!r}",
+                        "type": "gateway_failed",
+                    }
+                },
+            )
         call.status = reply.status if isinstance(reply, Reply) else reply
         return reply
 
@@ -204,7 +225,9 @@ class RulesGateway:
         if call.body is None:
             raise rules.words.not_json()
         model = rules.model(route, call.body)
-        over = self._budget.admit(rules.cost(route.to, call.body))  # what is refused below stays charged, as recorded
+        over = self._budget.admit(
+            rules.cost(route.to, call.body)
+        )  # what is refused below stays charged, as recorded
         headers = rules.headers(self._budget.levels())
         try:
             if over is not None:
@@ -215,7 +238,9 @@ class RulesGateway:
             raise
         return Reply(200, served, headers) if isinstance(served, dict) else served
 
-    def _serve(self, rules: OpenAIRules, endpoint: Endpoint, model: str, call: Call) -> JSON | Literal["drop"]:
+    def _serve(
+        self, rules: OpenAIRules, endpoint: Endpoint, model: str, call: Call
+    ) -> JSON | Literal["drop"]:
         self._check(rules, endpoint, model, call)
         body = rules.routed(call.body or {})
         number = self._number(rules)
@@ -231,10 +256,16 @@ class RulesGateway:
         rules = self._now().rules
         try:
             model = rules.model(Route(endpoint), body)
-            served = self._serve(rules, endpoint, model, Call("POST", f"{rules.prefix}/batches", {}, body))
+            served = self._serve(
+                rules, endpoint, model, Call("POST", f"{rules.prefix}/batches", {}, body)
+            )
         except Refusal as refusal:
             return refusal.status, refusal.body
-        return (200, served) if isinstance(served, dict) else (500, rules.words.server("planted fault", 500).body)
+        return (
+            (200, served)
+            if isinstance(served, dict)
+            else (500, rules.words.server("planted fault", 500).body)
+        )
 
     def _cost_of_line(self, endpoint: Endpoint, body: JSON) -> int:
         return self._now().rules.cost(endpoint, body)
@@ -259,34 +290,51 @@ class RulesGateway:
             raise rules.words.quota()
         return number
 
-    def _complete(self, rules: OpenAIRules, endpoint: Endpoint, model: str, body: JSON, number: int) -> JSON:
+    def _complete(
+        self, rules: OpenAIRules, endpoint: Endpoint, model: str, body: JSON, number: int
+    ) -> JSON:
         time.sleep(self.delay)
-        want = want_of(self._settings, endpoint, body, whole=rules.whole(body), post=rules.post(body))
+        want = want_of(
+            self._settings, endpoint, body, whole=rules.whole(body), post=rules.post(body)
+        )
         try:
             draws = self._now().upstream.draw(want)
             rng = np.random.default_rng([self._settings.seed, number, 3])
-            readings: list[CompletionView] = [read(self._settings, rules.shown, draw, want, stops_of(body), rng) for draw in draws]
+            readings: list[CompletionView] = [
+                read(self._settings, rules.shown, draw, want, stops_of(body), rng) for draw in draws
+            ]
             self._budget.charge(sum(reading.tokens for reading in readings))
             return rules.answer(endpoint, model, body, want, readings, number)
         except UpstreamFailed as error:
-            raise rules.words.server(f"the engine behind the gateway failed ({error.status}): {error}", 500) from error
+            raise rules.words.server(
+                f"the engine behind the gateway failed ({error.status}): {error}", 500
+            ) from error
 
 
 def _check(
-    rules: str, provider: type[OpenAIRules], settings: RequestSettings, quota: int | None, requests: int, tokens: int
+    rules: str,
+    provider: type[OpenAIRules],
+    settings: RequestSettings,
+    quota: int | None,
+    requests: int,
+    tokens: int,
 ) -> None:
     if (settings.filter_prompts or settings.filter_completions) and not provider.has_filter:
         raise InputError(f"{rules} has no recorded content filter; use the rules azure")
     if quota is not None and not provider.has_quota:
         raise InputError(f"{rules} has no recorded insufficient_quota; use the rules openai")
     if requests < 1 or tokens < 1:
-        raise InputError(f"a budget of {requests} requests and {tokens} tokens a minute; both must be at least 1")
+        raise InputError(
+            f"a budget of {requests} requests and {tokens} tokens a minute; both must be at least 1"
+        )
 
 
 def _over(rules: OpenAIRules, over: Over, model: str, version: str) -> Refusal:
     if over.wait == float("inf"):
         return rules.words.too_large(model, over.limit, over.asked, version)
-    return rules.words.rate(over.kind, model, over.limit, over.used, over.asked, over.wait, version, duration(over.wait))
+    return rules.words.rate(
+        over.kind, model, over.limit, over.used, over.asked, over.wait, version, duration(over.wait)
+    )
 
 
 def _parsed(body: bytes) -> JSON | None:

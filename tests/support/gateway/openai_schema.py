@@ -37,11 +37,17 @@ class InvalidRequest:
 
 def invalid(endpoint: Endpoint, path: str, body: JSON) -> list[InvalidRequest]:
     """Every place where ``body`` departs from the schema of ``endpoint``; empty if it is valid."""
-    found = [(name, "not a field of the schema") for name in sorted(set(body) - set(PARAMS[endpoint].__annotations__))]
+    found = [
+        (name, "not a field of the schema")
+        for name in sorted(set(body) - set(PARAMS[endpoint].__annotations__))
+    ]
     try:
         _drain(_adapter(endpoint).validate_python(body, strict=True))
     except ValidationError as error:
-        found += [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors(include_url=False)]
+        found += [
+            (".".join(map(str, each["loc"])), each["msg"])
+            for each in error.errors(include_url=False)
+        ]
     return [InvalidRequest(path, where, why, body) for where, why in found]
 
 

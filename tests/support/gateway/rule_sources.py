@@ -132,5 +132,9 @@ ROUTED: Mapping[str, str] = {
 }
 """OpenRouter's rules beside those of OpenAI's form of requests."""
 
-SOURCES: Mapping[str, Mapping[str, str]] = {"openai": OPENAI, "azure": AZURE, "fireworks": FIREWORKS}
+SOURCES: Mapping[str, Mapping[str, str]] = {
+    "openai": OPENAI,
+    "azure": AZURE,
+    "fireworks": FIREWORKS,
+}
 """Provider -> rule -> source. Rules that begin with ``answer:`` shape answers; the others refuse requests."""

@@ -32,7 +32,9 @@ class LogprobColumns:
     token_bytes: ListedBytes
 
 
-def arrays_of(reader: PositionReader, choice: dict[str, Any], columns: LogprobColumns) -> dict[str, Any]:
+def arrays_of(
+    reader: PositionReader, choice: dict[str, Any], columns: LogprobColumns
+) -> dict[str, Any]:
     """The fields of a ``Completion`` from the list ``columns`` of ``choice``, equal to those of ``position.Reader``.
 
     Raises Aside: the equality is not certain.
@@ -107,7 +109,9 @@ def _sure(reader: PositionReader, widths: Any) -> Any:
     return np.maximum(np.minimum(widths, reader.asked) - int(replaced), 0)
 
 
-def _own(reader: PositionReader, ids: Any, columns: LogprobColumns, listed: Table, sure: Any) -> tuple[Any, Any]:
+def _own(
+    reader: PositionReader, ids: Any, columns: LogprobColumns, listed: Table, sure: Any
+) -> tuple[Any, Any]:
     """The sampled tokens' logprobs (t,), and where they are only bounds; see ``position.Reader.position``."""
     logprobs, censored = columns.logprobs, reader.profile.logprobs.censored
     hidden = np.zeros(len(ids), np.bool_) if censored is None else logprobs == censored

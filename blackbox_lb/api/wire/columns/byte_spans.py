@@ -32,19 +32,28 @@ BETWEEN = {
     (False, True): b'}]},{"token":"',
 }
 """The text between two entries, without blanks, by whether each is a position's own."""
-LAST = {True: (b",", b'"top_logprobs"', b":", b"[", b"]", b"}", b"]"), False: (b"}", b"]", b"}", b"]")}
+LAST = {
+    True: (b",", b'"top_logprobs"', b":", b"[", b"]", b"}", b"]"),
+    False: (b"}", b"]", b"}", b"]"),
+}
 """The text behind the last entry."""
 
 COLON = ord(":")
 _BYTE = np.uint64(8)
 _TOKEN, _BYTES = (np.uint64(int.from_bytes(name, "little")) for name in (b'"token"', b'"bytes"'))
-_LOGPROB, _LOGPROBS, _TOP = (np.uint64(int.from_bytes(name, "little")) for name in (b'logprob"', b'ogprobs"', b'"top_log'))
+_LOGPROB, _LOGPROBS, _TOP = (
+    np.uint64(int.from_bytes(name, "little")) for name in (b'logprob"', b'ogprobs"', b'"top_log')
+)
 _END = np.array([_TOKEN])
 _FLOATS = msgspec.json.Decoder(list[float])
 _BLANK = b"[ \t\r\n]*"
 _FIELD = {"bytes": rb"null|\[[^\]]*\]", "logprob": rb"[^,}\] \t\r\n]+"}
-_KEEP = np.frombuffer(b"".join(b"\0" * (WIDEST - n) + b"\xff" * n + b"\0" for n in range(WIDEST + 1)), "<u8").reshape(-1, 3)
-_PAD = np.frombuffer(b"".join(b" " * (WIDEST - n) + b"\0" * n + b"," for n in range(WIDEST + 1)), "<u8").reshape(-1, 3)
+_KEEP = np.frombuffer(
+    b"".join(b"\0" * (WIDEST - n) + b"\xff" * n + b"\0" for n in range(WIDEST + 1)), "<u8"
+).reshape(-1, 3)
+_PAD = np.frombuffer(
+    b"".join(b" " * (WIDEST - n) + b"\0" * n + b"," for n in range(WIDEST + 1)), "<u8"
+).reshape(-1, 3)
 """By the length of a number: the mask for the 24 bytes that end behind it, and the filling for the rest."""
 
 
@@ -94,7 +103,9 @@ def spans_of(content: bytes) -> Spans:
         if lengths.min() < 0 or lengths.max() > LONGEST:
             raise Aside("fields out of order, or a long one")
     lists = list(zip(begins, ends, firsts.tolist(), strict=True))
-    return Spans(lists, own, (starts, token_end), spans["bytes"], _numbers(content, *spans["logprob"]))
+    return Spans(
+        lists, own, (starts, token_end), spans["bytes"], _numbers(content, *spans["logprob"])
+    )
 
 
 def _keys(content: bytes) -> tuple[Any, Any, list[int]]:
@@ -123,15 +134,26 @@ def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
     own = np.concatenate([names, _END])[first + 3] == _LOGPROBS
     if not own[0] or (first[1:] - first[:-1] != 3 + own[:-1]).any():
         raise Aside("entries with other keys")
-    return [colons[first], colons[first + 1], colons[first + 2]], own, ORDERS[int(names[1] != _LOGPROB)]
+    return (
+        [colons[first], colons[first + 1], colons[first + 2]],
+        own,
+        ORDERS[int(names[1] != _LOGPROB)],
+    )
 
 
 class _Layout:
     """The text between the fields of the lists that begin with the entries ``firsts``. Its methods raise Aside where that differs
     between entries."""
 
-    def __init__(self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str], firsts: Any) -> None:
-        self._content, self._colons, self._own, self._pattern = content, colons, own, _pattern(order)
+    def __init__(
+        self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str], firsts: Any
+    ) -> None:
+        self._content, self._colons, self._own, self._pattern = (
+            content,
+            colons,
+            own,
+            _pattern(order),
+        )
         self._firsts, self._lasts = firsts, np.concatenate([firsts[1:], [len(own)]]) - 1
         if (self._lasts < firsts).any() or not own[firsts].all():
             raise Aside("a list without entries")
@@ -164,7 +186,11 @@ class _Layout:
 
     def field(self, number: int) -> tuple[Any, Any]:
         """Begin and end of the text before a field behind the token."""
-        colons, begins, ends = self._colons[number + 1], np.empty_like(self._colons[0]), np.empty_like(self._colons[0])
+        colons, begins, ends = (
+            self._colons[number + 1],
+            np.empty_like(self._colons[0]),
+            np.empty_like(self._colons[0]),
+        )
         for rows, sample in self._kinds:
             glue = sample[2 * number + 2]
             begins[rows] = colons[rows] - glue.index(b":")
@@ -201,7 +227,9 @@ def _pattern(order: tuple[str, str]) -> re.Pattern[bytes]:
     keys = [rb'%b,%b"%b"%b:%b' % (_BLANK, _BLANK, name.encode(), _BLANK, _BLANK) for name in order]
     first, second = (_FIELD[name] for name in order)
     string = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
-    return re.compile(rb':%b"(%b)("%b)(%b)(%b)(%b)' % (_BLANK, string, keys[0], first, keys[1], second))
+    return re.compile(
+        rb':%b"(%b)("%b)(%b)(%b)(%b)' % (_BLANK, string, keys[0], first, keys[1], second)
+    )
 
 
 @cache

@@ -51,7 +51,10 @@ def _columns(names: TokenSpellings, content: bytes, spans: Spans) -> list[Logpro
     for first, begin, end in zip(firsts, rows, rows[1:], strict=False):
         some = slice(begin, end)
         told = names.bytes_of(listed[first - begin :][: int(widths[some].sum())])
-        table = top_ids[some, : int(widths[some].max())], top_logprobs[some, : int(widths[some].max())]
+        table = (
+            top_ids[some, : int(widths[some].max())],
+            top_logprobs[some, : int(widths[some].max())],
+        )
         found.append(LogprobColumns(ids[some], logprobs[some], widths[some], table, told))
     return found
 
@@ -65,11 +68,17 @@ class Answer(dict[str, Any]):
 class AnswerReader:
     """Reads the answers of one endpoint; remembers the tokens that they show. For one thread at a time."""
 
-    def __init__(self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None) -> None:
+    def __init__(
+        self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None
+    ) -> None:
         self.vocabulary = vocabulary
         self._about = (profile, rules, vocabulary)
         kind = (rules.id or profile.tokens.id).partition(" ")[0]
-        self._plain = not DIALECTS[rules.dialect].columns or kind == "field" or profile.logprobs.propensity != "logprob"
+        self._plain = (
+            not DIALECTS[rules.dialect].columns
+            or kind == "field"
+            or profile.logprobs.propensity != "logprob"
+        )
         self._names = TokenSpellings(*self._about)
         self._arrived: list[tuple[bytes, asyncio.Future[Any]]] = []
 
@@ -108,7 +117,16 @@ class AnswerReader:
         """The answers; None for each where one is not of the plain kind."""
         try:
             return self._cut(contents)
-        except (Aside, BlbError, msgspec.MsgspecError, TypeError, ValueError, LookupError, OverflowError, RecursionError):
+        except (
+            Aside,
+            BlbError,
+            msgspec.MsgspecError,
+            TypeError,
+            ValueError,
+            LookupError,
+            OverflowError,
+            RecursionError,
+        ):
             return [None] * len(contents)
 
     def _cut(self, contents: Sequence[bytes]) -> list[Answer]:
@@ -128,14 +146,20 @@ class AnswerReader:
             before += len(each) + 1
             if not own:
                 raise Aside("no list")
-            answers.append(self._joined(loads(b"".join([*rest, content[end : before - 1]])), own, each))
+            answers.append(
+                self._joined(loads(b"".join([*rest, content[end : before - 1]])), own, each)
+            )
         return answers
 
     def _joined(self, found: Any, lists: list[LogprobColumns], content: bytes) -> Answer:
         """The rest of an answer with its lists in their places."""
         choices = found.get("choices") if isinstance(found, dict) else None
         holders = [each.get("logprobs") for each in choices or () if isinstance(each, dict)]
-        at = {each["content"]: each for each in holders if isinstance(each, dict) and isinstance(each.get("content"), str)}
+        at = {
+            each["content"]: each
+            for each in holders
+            if isinstance(each, dict) and isinstance(each.get("content"), str)
+        }
         for number, columns in enumerate(lists):
             if f"{_PLACE}{number}" not in at:
                 raise Aside("a list that is none of a choice")

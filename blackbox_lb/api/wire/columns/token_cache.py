@@ -25,7 +25,10 @@ SLOTS = 20
 """Bits of a hash. The second of two spellings that share a slot is looked up in a dictionary, which takes a microsecond."""
 STEP = 32
 """Bytes that are compared at once."""
-FACTORS = [np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)]
+FACTORS = [
+    np.uint64(each)
+    for each in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+]
 _NEEDED = np.array([0, 1 << 24, 0x0101 << 16, 0x010101 << 8, 0x01010101], "<u4")
 """Which of four words must be equal, by the number of the field's bytes in the last."""
 
@@ -33,7 +36,9 @@ _NEEDED = np.array([0, 1 << 24, 0x0101 << 16, 0x010101 << 8, 0x01010101], "<u4")
 class TokenSpellings:
     """Numbers the spellings, (token string, list of bytes) as in JSON; ``ids`` by number."""
 
-    def __init__(self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None) -> None:
+    def __init__(
+        self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None
+    ) -> None:
         self._identity, self._provider = Identity(profile, rules, vocabulary), profile.name
         self._exact = profile.tokens.bytes_exact
         self._numbers: dict[bytes, int] = {}
@@ -44,13 +49,18 @@ class TokenSpellings:
         self._told = np.zeros(1024, np.bool_)
         # By number, in rows, so that one is in one or two lines of the processor's cache: the last words of the token and of its
         # bytes; their lengths, and the ends of what is kept of them.
-        self._tails, self._places = np.zeros((1024, 2, STEP // 8), np.uint64), np.zeros((1024, 4), np.int32)
+        self._tails, self._places = (
+            np.zeros((1024, 2, STEP // 8), np.uint64),
+            np.zeros((1024, 4), np.int32),
+        )
         self._keep = np.zeros(1 << 16, np.uint8)
         self._kept = STEP
 
     def numbers(self, content: bytes, spans: Spans) -> Any:
         """The number of each entry's spelling (n,). Raises Aside, ValueError, and the errors of ``Identity``."""
-        windows = [words_at(content, ends - STEP, STEP // 8) for _, ends in (spans.token, spans.raw)]
+        windows = [
+            words_at(content, ends - STEP, STEP // 8) for _, ends in (spans.token, spans.raw)
+        ]
         slots = self._hashed(windows)
         found = self._slots[slots]
         same = self._same(content, windows, spans, found)
@@ -62,7 +72,9 @@ class TokenSpellings:
         """Id -> bytes of these tokens, where the profile's are exact. Raises Aside where one id has two."""
         used = numbers if self._all_told else numbers[self._told[numbers]]
         found = ListedBytes(self.ids[used], used, self._bytes)
-        if self._clash and any(found[self.ids[number]] != self._bytes[number] for number in used.tolist()):
+        if self._clash and any(
+            found[self.ids[number]] != self._bytes[number] for number in used.tolist()
+        ):
             raise Aside("a token with two lists of bytes")
         return found
 
@@ -84,14 +96,24 @@ class TokenSpellings:
 
     def _same(self, content: bytes, windows: list[Any], spans: Spans, found: Any) -> Any:
         """Whether each entry equals the spelling with the number ``found``, to the last byte."""
-        same, tails, places = found > 0, self._tails.take(found, axis=0), self._places.take(found, axis=0)
-        for field, (words, (begins, ends)) in enumerate(zip(windows, (spans.token, spans.raw), strict=True)):
+        same, tails, places = (
+            found > 0,
+            self._tails.take(found, axis=0),
+            self._places.take(found, axis=0),
+        )
+        for field, (words, (begins, ends)) in enumerate(
+            zip(windows, (spans.token, spans.raw), strict=True)
+        ):
             lengths = ends - begins
             same &= lengths == places[:, field]
-            self._compare(content, words == tails[:, field], same, ends, places[:, 2 + field], lengths)
+            self._compare(
+                content, words == tails[:, field], same, ends, places[:, 2 + field], lengths
+            )
         return same
 
-    def _compare(self, content: bytes, equal: Any, same: Any, ends: Any, kept: Any, lengths: Any) -> None:
+    def _compare(
+        self, content: bytes, equal: Any, same: Any, ends: Any, kept: Any, lengths: Any
+    ) -> None:
         """Make False in ``same`` (n,) whatever differs before ``ends``, backwards to the first byte; ``equal``: the last words.
 
         A word may hold bytes before the field: those of its key, the same everywhere. Bytes behind the field differ.
@@ -101,7 +123,9 @@ class TokenSpellings:
         if (longer := lengths > STEP).any() and len(rows := (same & longer).nonzero()[0]):
             rest = np.ones(len(rows), np.bool_)
             before, earlier = ends[rows] - STEP, kept[rows] - STEP
-            equal = words_at(content, before - STEP, STEP // 8) == words_at(self._keep, earlier - STEP, STEP // 8)
+            equal = words_at(content, before - STEP, STEP // 8) == words_at(
+                self._keep, earlier - STEP, STEP // 8
+            )
             self._compare(content, equal, rest, before, earlier, lengths[rows] - STEP)
             same[rows] = rest
 
@@ -110,7 +134,9 @@ class TokenSpellings:
         columns = [each[rows].tolist() for each in (*spans.token, *spans.raw)]
         numbers = []
         for begin, end, start, stop in zip(*columns, strict=True):
-            key = content[begin:end] + b"\0" + content[start:stop]  # no JSON string holds a zero byte
+            key = (
+                content[begin:end] + b"\0" + content[start:stop]
+            )  # no JSON string holds a zero byte
             number = self._numbers.get(key)
             if number is None:
                 number = self._add(key, content[begin:end], content[start:stop])
@@ -122,17 +148,27 @@ class TokenSpellings:
 
     def _add(self, key: bytes, token: bytes, raw: bytes) -> int:
         text, given = json.loads(f'"{token.decode()}"'), json.loads(raw)
-        if not (given is None or (type(given) is list and all(type(each) is int for each in given))):
+        if not (
+            given is None or (type(given) is list and all(type(each) is int for each in given))
+        ):
             raise Aside("bytes that are none")
         found = self._identity.of_entry({"token": text, "bytes": given})
-        spelled = checked_bytes(self._provider, given) if self._exact and given and found != UNNAMED else b""
+        spelled = (
+            checked_bytes(self._provider, given)
+            if self._exact and given and found != UNNAMED
+            else b""
+        )
         number = len(self._bytes)
         if number == len(self.ids):
             for name in ("ids", "_told", "_tails", "_places"):
-                setattr(self, name, np.concatenate([(had := getattr(self, name)), np.zeros_like(had)]))
+                setattr(
+                    self, name, np.concatenate([(had := getattr(self, name)), np.zeros_like(had)])
+                )
         self.ids[number], self._told[number] = found, bool(spelled)
         self._all_told = self._all_told and bool(spelled)
-        self._clash = self._clash or (bool(spelled) and self._spelled.setdefault(found, spelled) != spelled)
+        self._clash = self._clash or (
+            bool(spelled) and self._spelled.setdefault(found, spelled) != spelled
+        )
         self._bytes.append(spelled)
         self._numbers[key] = number
         return number

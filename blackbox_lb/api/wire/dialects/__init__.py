@@ -13,4 +13,9 @@ from blackbox_lb.api.wire.dialects.sglang import META
 
 __all__ = ["DIALECTS", "AnswerDialect"]
 
-DIALECTS: Mapping[str, AnswerDialect] = {"content": CONTENT, "legacy": LEGACY, "meta": META, "responses": RESPONSES}
+DIALECTS: Mapping[str, AnswerDialect] = {
+    "content": CONTENT,
+    "legacy": LEGACY,
+    "meta": META,
+    "responses": RESPONSES,
+}

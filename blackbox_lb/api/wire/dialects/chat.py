@@ -22,7 +22,9 @@ def positions(reader: PositionReader, choice: Choice) -> list[Position]:
         )
     entries = [entry for each in lists for entry in each or []]
     ids = reader.sampled_ids(choice, len(entries))
-    return [_position(reader, entry, None if ids is None else ids[t]) for t, entry in enumerate(entries)]
+    return [
+        _position(reader, entry, None if ids is None else ids[t]) for t, entry in enumerate(entries)
+    ]
 
 
 def _position(reader: PositionReader, entry: dict[str, Any], sampled: int | None) -> Position:

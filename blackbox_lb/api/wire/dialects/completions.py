@@ -23,14 +23,21 @@ def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
             f"{provider} returned the logprob null for token {logprobs.index(None)} of {len(tokens)}, as for the first token of "
             "an echoed prompt; only completions without their prompt are read, so leave out echo"
         )
-    ids = reader.sampled_ids(choice, len(tokens)) or [reader.identity.of_text(token) for token in tokens]
+    ids = reader.sampled_ids(choice, len(tokens)) or [
+        reader.identity.of_text(token) for token in tokens
+    ]
     propensities = reader.propensity_of(lists) or [None] * len(tokens)
     rows = zip(tokens, ids, logprobs, tops, propensities, strict=True)
     return [_position(reader, *row) for row in rows]
 
 
 def _position(
-    reader: PositionReader, text: str, sampled: int, logprob: Any, top: dict[str, Any] | None, propensity: Any
+    reader: PositionReader,
+    text: str,
+    sampled: int,
+    logprob: Any,
+    top: dict[str, Any] | None,
+    propensity: Any,
 ) -> Position:
     identity, top = reader.identity, top or {}
     if reader.rules.sampled_ids is not None:
@@ -43,7 +50,9 @@ def _position(
     if named.get(text) == UNNAMED and top[text] == logprob:
         # Its text alone names no token, but this is the sampled one: the same text with the same logprob to the last digit.
         named[text] = sampled
-    return reader.position(sampled, logprob, [(token, top[other]) for other, token in named.items()], propensity)
+    return reader.position(
+        sampled, logprob, [(token, top[other]) for other, token in named.items()], propensity
+    )
 
 
 def _spelled(profile: Profile, choice: Choice) -> bytes | None:
@@ -52,7 +61,10 @@ def _spelled(profile: Profile, choice: Choice) -> bytes | None:
     texts = lists.get("tokens") if isinstance(lists, dict) else None
     if not isinstance(texts, list):
         return chat.spelled(profile, choice)
-    plain = all(isinstance(text, str) and not text.startswith(("bytes:", "<|")) and "\ufffd" not in text for text in texts)
+    plain = all(
+        isinstance(text, str) and not text.startswith(("bytes:", "<|")) and "\ufffd" not in text
+        for text in texts
+    )
     return "".join(texts).encode("utf-8", "surrogatepass") if plain else None
 
 

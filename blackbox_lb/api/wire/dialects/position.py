@@ -78,7 +78,9 @@ class PositionReader:
     identity: Identity
     asked: int
 
-    def position(self, token: int, logprob: Any, listed: Iterable[tuple[int, Any]], propensity: Any = None) -> Position:
+    def position(
+        self, token: int, logprob: Any, listed: Iterable[tuple[int, Any]], propensity: Any = None
+    ) -> Position:
         """Return the position of a sampled token (``UNNAMED`` for one without a name) with its alternatives (id, logprob).
 
         Where the provider put the number for "not given" (the row ``logprobs.censored``), the token is not among the
@@ -86,7 +88,9 @@ class PositionReader:
         listed at all, nor are any that might be less likely.
         """
         censored = self.profile.logprobs.censored
-        known = [(each, checked_logprob(self.profile, value)) for each, value in self._told(list(listed))]
+        known = [
+            (each, checked_logprob(self.profile, value)) for each, value in self._told(list(listed))
+        ]
         self._check_mass(known, token, logprob)
         top = likeliest(self.rules, known, self.asked)
         bounded = False
@@ -94,14 +98,23 @@ class PositionReader:
             here = [value for each, value in known if each == token and token != UNNAMED]
             bounded, logprob = not here, here[0] if here else (top[-1][1] if top else 0.0)
         value = checked_logprob(self.profile, logprob, sampled=True)
-        drawn = None if propensity is None else checked_logprob(self.profile, propensity, sampled=True)
+        drawn = (
+            None if propensity is None else checked_logprob(self.profile, propensity, sampled=True)
+        )
         return Position(token, value, top, bounded, drawn)
 
     def _told(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """The alternatives before the first without a logprob: it may be likelier than those behind it, and than those before it
         where they are not in order."""
         censored = self.profile.logprobs.censored
-        first = next((i for i, (_, value) in enumerate(listed) if value == censored and censored is not None), None)
+        first = next(
+            (
+                i
+                for i, (_, value) in enumerate(listed)
+                if value == censored and censored is not None
+            ),
+            None,
+        )
         if first is None:
             return listed
         values = [checked_logprob(self.profile, value) for _, value in listed if value != censored]
@@ -113,7 +126,11 @@ class PositionReader:
         if not known or min(value for _, value in known) > LEAST:
             return
         listed = dict(known)
-        own = [] if token in listed or not isinstance(logprob, int | float) else [min(float(logprob), 0.0)]
+        own = (
+            []
+            if token in listed or not isinstance(logprob, int | float)
+            else [min(float(logprob), 0.0)]
+        )
         mass = sum(math.exp(value) for value in (*(value for _, value in known), *own))
         if mass < 1 - UNLISTED:
             raise CorruptResponse(
@@ -153,8 +170,15 @@ class PositionReader:
 
 def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> float:
     """``value`` in nats, at most 0. Raises CorruptResponse on NaN, a positive number or one that cannot be a logprob."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value > ROUNDING:
-        raise CorruptResponse(f"{profile.name} returned the logprob {value!r:.40}; a logprob is a number at most 0")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or value != value
+        or value > ROUNDING
+    ):
+        raise CorruptResponse(
+            f"{profile.name} returned the logprob {value!r:.40}; a logprob is a number at most 0"
+        )
     if sampled and value < LEAST:
         raise CorruptResponse(
             f"{profile.name} returned the logprob {value!r} for a token that it sampled; that is a placeholder, not a logprob, "
@@ -163,14 +187,18 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
     return min(float(value), 0.0) if value > LOWEST else -math.inf
 
 
-def likeliest(rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: int) -> list[tuple[int, float]]:
+def likeliest(
+    rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: int
+) -> list[tuple[int, float]]:
     """The alternatives, most likely first, that are surely more likely than every unlisted token.
 
     Where the sampled token replaces the last of the ``asked`` alternatives, only those before the last are sure; the same where
     fewer are listed, because a server's own limit cuts a list there just as well. ``asked`` of -1 means the whole vocabulary, and
     then all are sure. Tokens without an id may be several.
     """
-    top = sorted(listed, key=lambda pair: (-pair[1], pair[0]))  # equal ones by id, in whatever order a mapping has them
+    top = sorted(
+        listed, key=lambda pair: (-pair[1], pair[0])
+    )  # equal ones by id, in whatever order a mapping has them
     named = [token for token, _ in top if token != UNNAMED]
     if len(set(named)) != len(named):
         raise CorruptResponse("one token is listed twice among the alternatives of a position")

@@ -24,7 +24,9 @@ def _choices(profile: Profile, answer: Any) -> list[Choice]:
     status = answer.get("status", "completed")
     if status not in ("completed", "incomplete"):
         said = quoted(answer.get("error"))
-        raise CorruptResponse(f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete: {said}")
+        raise CorruptResponse(
+            f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete: {said}"
+        )
     reason = (answer.get("incomplete_details") or {}).get("reason")
     parts = [part for item in output if item.get("type") == "message" for part in item["content"]]
     total = count(answer, "output_tokens")
@@ -40,7 +42,11 @@ def _choices(profile: Profile, answer: Any) -> list[Choice]:
         )
     choice = {
         "finish_reason": "stop" if status == "completed" else ENDED.get(reason, reason),
-        "message": {"content": "".join(part["text"] if part in texts else part.get("refusal", "") for part in parts)},
+        "message": {
+            "content": "".join(
+                part["text"] if part in texts else part.get("refusal", "") for part in parts
+            )
+        },
         "logprobs": None if silent else {"content": entries},
     }
     return [choice]

@@ -25,7 +25,9 @@ def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
     provider = reader.profile.name
     tops = (_flat if "output_top_logprobs_shape" in meta else _nested)(provider, meta, len(sampled))
     if len(tops) != len(sampled):
-        raise CorruptResponse(f"{provider} returned {len(sampled)} tokens and {len(tops)} lists of alternatives")
+        raise CorruptResponse(
+            f"{provider} returned {len(sampled)} tokens and {len(tops)} lists of alternatives"
+        )
     return [
         reader.position(checked_id(provider, token), logprob, top, reader.propensity_of(meta))
         for (logprob, token, *_), top in zip(sampled, tops, strict=True)
@@ -34,19 +36,30 @@ def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
 
 def _nested(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
     rows = meta.get("output_top_logprobs") or [[]] * n
-    return [[(checked_id(provider, token), value) for value, token, *_ in row or []] for row in rows]
+    return [
+        [(checked_id(provider, token), value) for value, token, *_ in row or []] for row in rows
+    ]
 
 
 def _flat(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
     """Rows of ``shape[1]`` alternatives; the first ``null_prefix`` positions have none."""
     ids, values = meta["output_top_logprobs_idx_flat"], meta["output_top_logprobs_val_flat"]
-    (rows, width), without = meta["output_top_logprobs_shape"], meta.get("output_top_logprobs_null_prefix") or 0
+    (rows, width), without = (
+        meta["output_top_logprobs_shape"],
+        meta.get("output_top_logprobs_null_prefix") or 0,
+    )
     if not len(ids) == len(values) == rows * width:
-        raise CorruptResponse(f"{provider} returned {len(ids)} ids and {len(values)} logprobs of alternatives for {rows} x {width}")
+        raise CorruptResponse(
+            f"{provider} returned {len(ids)} ids and {len(values)} logprobs of alternatives for {rows} x {width}"
+        )
     if without + rows != n:
-        raise CorruptResponse(f"{provider} returned {n} tokens and {rows + without} lists of alternatives")
+        raise CorruptResponse(
+            f"{provider} returned {n} tokens and {rows + without} lists of alternatives"
+        )
     pairs = [(checked_id(provider, token), value) for token, value in zip(ids, values, strict=True)]
-    return [[] for _ in range(without)] + [pairs[row * width : (row + 1) * width] for row in range(rows)]
+    return [[] for _ in range(without)] + [
+        pairs[row * width : (row + 1) * width] for row in range(rows)
+    ]
 
 
 META = AnswerDialect(_positions, spelled)

@@ -26,9 +26,16 @@ class Identity:
     identity is ``UNNAMED``.
     """
 
-    def __init__(self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None) -> None:
+    def __init__(
+        self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None
+    ) -> None:
         kind, _, name = (rules.id or profile.tokens.id).partition(" ")
-        self._provider, self._kind, self._name, self._vocabulary = profile.name, kind, name, vocabulary
+        self._provider, self._kind, self._name, self._vocabulary = (
+            profile.name,
+            kind,
+            name,
+            vocabulary,
+        )
         self._exact = profile.tokens.bytes_exact
 
     def of_entry(self, entry: Mapping[str, Any]) -> int:
@@ -60,7 +67,9 @@ class Identity:
         if self._kind == "latin-1":
             fragment = self._of_fragment(vocabulary, text)
             if fragment is not None:
-                found = fragment if found is None and text.encode() not in vocabulary.shared else None
+                found = (
+                    fragment if found is None and text.encode() not in vocabulary.shared else None
+                )
         return UNNAMED if found is None else found
 
     def check(self, named: int, sampled: int) -> None:
@@ -105,7 +114,9 @@ class Identity:
         """The number behind the profile's prefix, as in ``token_id:271``."""
         digits = text.removeprefix(self._name)
         if digits == text or not digits.isdecimal():
-            raise CorruptResponse(f"{self._provider} returned the token {text[:40]!r} where {self._name}N was asked for")
+            raise CorruptResponse(
+                f"{self._provider} returned the token {text[:40]!r} where {self._name}N was asked for"
+            )
         return int(digits)
 
 
@@ -113,12 +124,16 @@ def checked_bytes(provider: str, value: Any) -> bytes:
     """``value``, a list of numbers from 0 to 255, as bytes. Raises CorruptResponse where it is no list: from a number Python would
     make that many zero bytes."""
     if not isinstance(value, list):
-        raise CorruptResponse(f"{provider} returned the token bytes {str(value)[:40]!r}; they are a list of numbers")
+        raise CorruptResponse(
+            f"{provider} returned the token bytes {str(value)[:40]!r}; they are a list of numbers"
+        )
     return bytes(value)
 
 
 def checked_id(provider: str, value: Any) -> int:
     """``value`` as a token id. Raises CorruptResponse where it is none."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CorruptResponse(f"{provider} returned the token id {value!r:.40}; an id is a whole number from 0")
+        raise CorruptResponse(
+            f"{provider} returned the token id {value!r:.40}; an id is a whole number from 0"
+        )
     return value

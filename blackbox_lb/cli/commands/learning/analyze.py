@@ -8,7 +8,15 @@ import click
 
 from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import COUNT, PATH, HelpGroup, argument, command, option, options
-from blackbox_lb.cli.options import POSITIONS, LimitOptions, OutputOptions, PromptOptions, SamplingOptions, ServerOptions, provider
+from blackbox_lb.cli.options import (
+    POSITIONS,
+    LimitOptions,
+    OutputOptions,
+    PromptOptions,
+    SamplingOptions,
+    ServerOptions,
+    provider,
+)
 
 ANALYSIS = "analysis.json"
 """The file that the command writes into the run's folder."""
@@ -21,8 +29,12 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
 
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     provider: str | None = provider(HelpGroup.FIRST, "the bias's own")
-    store: Path | None = option(HelpGroup.OUTPUT, "Rollout store. [default: rollouts.db beside BIAS]")
-    out: Path | None = option(HelpGroup.FIRST, f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]")
+    store: Path | None = option(
+        HelpGroup.OUTPUT, "Rollout store. [default: rollouts.db beside BIAS]"
+    )
+    out: Path | None = option(
+        HelpGroup.FIRST, f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]"
+    )
     full_vocab: int | None = option(
         HelpGroup.ANALYSIS,
         f"Exact scores, from all logprobs at so many biased positions, {POSITIONS} by default. vllm, llamacpp and local only.",
@@ -33,7 +45,10 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
     )
     top: int = option(HelpGroup.ANALYSIS, "Rows of each table of tokens.", type=COUNT, default=15)
     samples: int = option(
-        HelpGroup.SAMPLING, "Completions a test prompt to draw with --task or --data.", type=COUNT, default=SAMPLES
+        HelpGroup.SAMPLING,
+        "Completions a test prompt to draw with --task or --data.",
+        type=COUNT,
+        default=SAMPLES,
     )
     reward: str | None = option(None, "", hidden=True)
     correct: str | None = option(None, "", hidden=True)

@@ -14,13 +14,29 @@ def _samples() -> int:
 
 @options
 class CollectOptions(TaskOptions, TrialOptions):
-    samples_per_prompt: int = option(HelpGroup.FIRST, "Completions a prompt.", type=COUNT, default=_samples)
-    limit: int | None = option(HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT)
-    shard: str | None = option(HelpGroup.SAMPLING, "Part I of N of the prompts, from 1/N to N/N: a machine each.", metavar="I/N")
-    batch: bool = option(HelpGroup.BATCHES, "Ask in files, by the provider's batch API or vllm run-batch.")
-    batch_requests: int | None = option(HelpGroup.BATCHES, "Most requests in one file. [default: the provider's]", type=COUNT)
-    no_wait: bool = option(HelpGroup.BATCHES, "With --batch: one look at each job, and no waiting for its end.")
-    cancel: bool = option(HelpGroup.BATCHES, "With --batch: end the open jobs, and keep what they answered.")
+    samples_per_prompt: int = option(
+        HelpGroup.FIRST, "Completions a prompt.", type=COUNT, default=_samples
+    )
+    limit: int | None = option(
+        HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT
+    )
+    shard: str | None = option(
+        HelpGroup.SAMPLING,
+        "Part I of N of the prompts, from 1/N to N/N: a machine each.",
+        metavar="I/N",
+    )
+    batch: bool = option(
+        HelpGroup.BATCHES, "Ask in files, by the provider's batch API or vllm run-batch."
+    )
+    batch_requests: int | None = option(
+        HelpGroup.BATCHES, "Most requests in one file. [default: the provider's]", type=COUNT
+    )
+    no_wait: bool = option(
+        HelpGroup.BATCHES, "With --batch: one look at each job, and no waiting for its end."
+    )
+    cancel: bool = option(
+        HelpGroup.BATCHES, "With --batch: end the open jobs, and keep what they answered."
+    )
 
 
 @command("collect", CollectOptions)

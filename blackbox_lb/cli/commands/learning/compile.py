@@ -13,10 +13,14 @@ from blackbox_lb.cli.options import provider
 class CompileOptions:
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     provider: str | None = provider(None, "the bias's own")
-    entries: int | None = option(None, "Most tokens in the bias. [default: the provider's limit]", type=COUNT)
+    entries: int | None = option(
+        None, "Most tokens in the bias. [default: the provider's limit]", type=COUNT
+    )
     integers: bool = option(None, "Whole numbers only, where the provider takes fractions too.")
     store: Path | None = option(None, "Rollout store. [default: rollouts.db beside BIAS]")
-    tokenizer: str | None = option(None, "The model's vocabulary, where its name is not enough: as in blb fit.")
+    tokenizer: str | None = option(
+        None, "The model's vocabulary, where its name is not enough: as in blb fit."
+    )
     out: Path | None = option(None, "Where to write. [default: as in learned-openai-300.json]")
     as_json: bool = option(None, "Print the result as JSON on stdout.", "--json")
     quiet: bool = option(None, "No remarks.")

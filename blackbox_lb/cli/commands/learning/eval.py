@@ -5,7 +5,16 @@ from __future__ import annotations
 import click
 
 from blackbox_lb.cli.completers import bias_files
-from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, LateChoice, argument, command, option, options
+from blackbox_lb.cli.grouped import (
+    AMOUNT,
+    COUNT,
+    HelpGroup,
+    LateChoice,
+    argument,
+    command,
+    option,
+    options,
+)
 from blackbox_lb.cli.options import TaskOptions, TrialOptions
 
 
@@ -17,17 +26,32 @@ def _samples() -> int:
 
 @options
 class EvalOptions(TaskOptions, TrialOptions):
-    biases: tuple[str, ...] = argument(metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files)
-    save: bool = option(HelpGroup.FIRST, "Write each bias's verdict into its file.")
-    test_samples: int = option(HelpGroup.JUDGING, "Completions a test prompt, setting and policy.", type=COUNT, default=_samples)
-    deploy: tuple[str, ...] = option(
-        HelpGroup.JUDGING, "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: temperature=1 and greedy]"
+    biases: tuple[str, ...] = argument(
+        metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files
     )
-    baseline_prompt: tuple[str, ...] = option(HelpGroup.JUDGING, "Try this instruction, added to the prompt, instead. Repeatable.")
-    baseline_temperature: tuple[float, ...] = option(HelpGroup.JUDGING, "Try this lower temperature instead. Repeatable.")
-    baseline_max_tokens: tuple[int, ...] = option(HelpGroup.JUDGING, "Try completions this short instead. Repeatable.")
+    save: bool = option(HelpGroup.FIRST, "Write each bias's verdict into its file.")
+    test_samples: int = option(
+        HelpGroup.JUDGING,
+        "Completions a test prompt, setting and policy.",
+        type=COUNT,
+        default=_samples,
+    )
+    deploy: tuple[str, ...] = option(
+        HelpGroup.JUDGING,
+        "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: temperature=1 and greedy]",
+    )
+    baseline_prompt: tuple[str, ...] = option(
+        HelpGroup.JUDGING, "Try this instruction, added to the prompt, instead. Repeatable."
+    )
+    baseline_temperature: tuple[float, ...] = option(
+        HelpGroup.JUDGING, "Try this lower temperature instead. Repeatable."
+    )
+    baseline_max_tokens: tuple[int, ...] = option(
+        HelpGroup.JUDGING, "Try completions this short instead. Repeatable."
+    )
     best_of: tuple[int, ...] = option(
-        HelpGroup.JUDGING, "Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable."
+        HelpGroup.JUDGING,
+        "Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable.",
     )
     baseline_words: tuple[str, ...] = option(
         HelpGroup.JUDGING,
@@ -35,7 +59,8 @@ class EvalOptions(TaskOptions, TrialOptions):
         metavar="FILE:NATS",
     )
     baseline_close: tuple[float, ...] = option(
-        HelpGroup.JUDGING, "Try so many nats on the first token of the text that ends --thinking instead. Repeatable."
+        HelpGroup.JUDGING,
+        "Try so many nats on the first token of the text that ends --thinking instead. Repeatable.",
     )
     baseline_thinking_tokens: tuple[int, ...] = option(
         HelpGroup.JUDGING,
@@ -63,7 +88,10 @@ class EvalOptions(TaskOptions, TrialOptions):
         type=LateChoice(lambda: ("contextual", "batch")),
     )
     few_shot: tuple[int, ...] = option(
-        HelpGroup.JUDGING, "Of a decision: put K training examples before the prompt instead. Repeatable.", type=COUNT, metavar="K"
+        HelpGroup.JUDGING,
+        "Of a decision: put K training examples before the prompt instead. Repeatable.",
+        type=COUNT,
+        metavar="K",
     )
     classifier: tuple[str, ...] = option(
         HelpGroup.JUDGING,
@@ -71,7 +99,9 @@ class EvalOptions(TaskOptions, TrialOptions):
         "learned on the training rows. Needs the extra clusters. Repeatable.",
     )
     effect: float | None = option(
-        HelpGroup.JUDGING, "Say how many prompts would show such a difference of the reward.", type=AMOUNT
+        HelpGroup.JUDGING,
+        "Say how many prompts would show such a difference of the reward.",
+        type=AMOUNT,
     )
 
 

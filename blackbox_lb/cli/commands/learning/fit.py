@@ -57,7 +57,9 @@ class _Strength(click.ParamType["float | str"]):
 
     name = "number or cv"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
         """A number, or "cv"."""
         return "cv" if value == "cv" else float(AMOUNT.convert(value, param, ctx))
 
@@ -66,15 +68,23 @@ class _Strength(click.ParamType["float | str"]):
 class FitOptions(TaskOptions, TrialOptions):
     """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and those of the run."""
 
-    samples_per_prompt: int = option(HelpGroup.FIRST, "Training completions a prompt.", type=COUNT, default=lambda: _plan().samples)
+    samples_per_prompt: int = option(
+        HelpGroup.FIRST,
+        "Training completions a prompt.",
+        type=COUNT,
+        default=lambda: _plan().samples,
+    )
     rollouts: tuple[str, ...] = option(
         HelpGroup.TASK,
         "Rollouts collected elsewhere, read and not asked for again: a store or a run's folder; * stands for several. Repeatable.",
         metavar="SOURCE",
     )
-    limit: int | None = option(HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT)
+    limit: int | None = option(
+        HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT
+    )
     only_stored: bool = option(
-        HelpGroup.SAMPLING, "Learn from the training completions that are stored, of --rollouts too, and ask for no more of them."
+        HelpGroup.SAMPLING,
+        "Learn from the training completions that are stored, of --rollouts too, and ask for no more of them.",
     )
     labels: str | None = option(
         HelpGroup.TASK,
@@ -107,7 +117,10 @@ class FitOptions(TaskOptions, TrialOptions):
         default=lambda: _plan().sweep.estimators,
     )
     tau: tuple[float, ...] = option(
-        HelpGroup.LEARNING, "A completion weighs exp(reward / tau). Repeatable.", type=AMOUNT, default=lambda: _plan().sweep.tau
+        HelpGroup.LEARNING,
+        "A completion weighs exp(reward / tau). Repeatable.",
+        type=AMOUNT,
+        default=lambda: _plan().sweep.tau,
     )
     l2: tuple[L2, ...] = option(
         HelpGroup.LEARNING,
@@ -122,7 +135,10 @@ class FitOptions(TaskOptions, TrialOptions):
         default=lambda: _plan().sweep.weights,
     )
     alpha: tuple[float, ...] = option(
-        HelpGroup.LEARNING, "Smoothing of ips. Repeatable.", type=AMOUNT, default=lambda: _plan().sweep.alpha
+        HelpGroup.LEARNING,
+        "Smoothing of ips. Repeatable.",
+        type=AMOUNT,
+        default=lambda: _plan().sweep.alpha,
     )
     alpha_scale: AlphaScale = option(
         HelpGroup.LEARNING,
@@ -136,9 +152,15 @@ class FitOptions(TaskOptions, TrialOptions):
         type=AMOUNT,
         default=lambda: _plan().sweep.kappa,
     )
-    positions: int | None = option(HelpGroup.LEARNING, "Positions that are drawn of each completion. [default: all]", type=COUNT)
+    positions: int | None = option(
+        HelpGroup.LEARNING,
+        "Positions that are drawn of each completion. [default: all]",
+        type=COUNT,
+    )
     clip: float | None = option(
-        HelpGroup.LEARNING, "Largest inverse propensity that counts. [default: any; 100 in snips]", type=click.FloatRange(1)
+        HelpGroup.LEARNING,
+        "Largest inverse propensity that counts. [default: any; 100 in snips]",
+        type=click.FloatRange(1),
     )
     unobserved: Unobserved = option(
         HelpGroup.LEARNING,
@@ -153,9 +175,17 @@ class FitOptions(TaskOptions, TrialOptions):
         type=click.Choice(("here", "ray")),
         default="here",
     )
-    workers: int | None = option(HelpGroup.LEARNING, "Workers of --engine ray. [default: one a core]", type=COUNT)
-    go_on: bool = option(HelpGroup.LEARNING, "Collect on although the first prompts show nothing to learn.")
-    entries: str = option(HelpGroup.CHOOSING, "Most tokens in the bias, a number; or all that the provider takes.", default="300")
+    workers: int | None = option(
+        HelpGroup.LEARNING, "Workers of --engine ray. [default: one a core]", type=COUNT
+    )
+    go_on: bool = option(
+        HelpGroup.LEARNING, "Collect on although the first prompts show nothing to learn."
+    )
+    entries: str = option(
+        HelpGroup.CHOOSING,
+        "Most tokens in the bias, a number; or all that the provider takes.",
+        default="300",
+    )
     integers: bool = option(HelpGroup.CHOOSING, "Whole numbers only.")
     objective: Objective = option(
         HelpGroup.CHOOSING,
@@ -171,7 +201,10 @@ class FitOptions(TaskOptions, TrialOptions):
         default=lambda: _plan().goal.tau,
     )
     validation_samples: int = option(
-        HelpGroup.CHOOSING, "Completions a validation prompt and candidate.", type=COUNT, default=lambda: _plan().validation_samples
+        HelpGroup.CHOOSING,
+        "Completions a validation prompt and candidate.",
+        type=COUNT,
+        default=lambda: _plan().validation_samples,
     )
     deploy: tuple[str, ...] = option(
         HelpGroup.CHOOSING,
@@ -179,7 +212,10 @@ class FitOptions(TaskOptions, TrialOptions):
         "[default: temperature=1 and greedy; greedy alone with --learn-from answers]",
     )
     test_samples: int = option(
-        HelpGroup.JUDGING, "Completions a test prompt and setting.", type=COUNT, default=lambda: _plan().test_samples
+        HelpGroup.JUDGING,
+        "Completions a test prompt and setting.",
+        type=COUNT,
+        default=lambda: _plan().test_samples,
     )
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from blackbox_lb.cli.grouped import COUNT, PATH, HelpGroup, LateChoice, argument, command, option, options
+from blackbox_lb.cli.grouped import (
+    COUNT,
+    PATH,
+    HelpGroup,
+    LateChoice,
+    argument,
+    command,
+    option,
+    options,
+)
 from blackbox_lb.cli.options import PrintOptions, SpendingOptions, TaskOptions
 
 if TYPE_CHECKING:
@@ -23,13 +32,23 @@ def _splits() -> tuple[str, ...]:
 @options
 class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
     where: Path = argument(metavar="STORE_OR_RUN", type=PATH)
-    max_tokens: int | None = option(HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT)
-    split: tuple[Split, ...] = option(HelpGroup.STORED, "Only this split; repeatable.", type=LateChoice(_splits))
-    setting: tuple[str, ...] = option(HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable.")
-    policy: str | None = option(
-        HelpGroup.STORED, "Only completions without, or with, a bias.", type=click.Choice(["base", "biased"])
+    max_tokens: int | None = option(
+        HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT
     )
-    per_completion: Path | None = option(HelpGroup.OUTPUT, "Write every completion with its reward, a JSON line each.")
+    split: tuple[Split, ...] = option(
+        HelpGroup.STORED, "Only this split; repeatable.", type=LateChoice(_splits)
+    )
+    setting: tuple[str, ...] = option(
+        HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable."
+    )
+    policy: str | None = option(
+        HelpGroup.STORED,
+        "Only completions without, or with, a bias.",
+        type=click.Choice(["base", "biased"]),
+    )
+    per_completion: Path | None = option(
+        HelpGroup.OUTPUT, "Write every completion with its reward, a JSON line each."
+    )
 
 
 @command("score", ScoreOptions)

@@ -19,5 +19,7 @@ def completion_command(shell: str) -> None:
     root = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"this click knows no completion for {shell}; it knows {', '.join(SHELLS)}")
+        raise click.UsageError(
+            f"this click knows no completion for {shell}; it knows {', '.join(SHELLS)}"
+        )
     click.echo(kind(root, {}, "blb", "_BLB_COMPLETE").source())

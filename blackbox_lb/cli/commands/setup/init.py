@@ -18,10 +18,14 @@ class InitOptions:
     model: str | None = option(None, "Model name. [default: asked for]")
     base_url: str | None = option(None, "Address of the API, with its /v1. [default: asked for]")
     task: str | None = option(
-        None, "A built-in task, or what else --task takes. [default: asked for]", shell_complete=known(task_names)
+        None,
+        "A built-in task, or what else --task takes. [default: asked for]",
+        shell_complete=known(task_names),
     )
     data: Path | None = option(None, "Data file. [default: asked for]")
-    reward: str | None = option(None, "What a completion is worth. [default: asked for]", shell_complete=known(reward_names))
+    reward: str | None = option(
+        None, "What a completion is worth. [default: asked for]", shell_complete=known(reward_names)
+    )
     out: Path = option(None, "Where to write.", default=FILE)
     yes: bool = option(None, "Ask nothing: defaults for what no option says.")
     force: bool = option(None, "Overwrite the file.")

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 IDENTITY = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 CHOICES = frozenset(
     {
-        *("connection.api_key_env", "connection.base_url_env", "connection.concurrency", "connection.embedded"),
+        *(
+            "connection.api_key_env",
+            "connection.base_url_env",
+            "connection.concurrency",
+            "connection.embedded",
+        ),
         *("logprobs.limit_remedy", "logprobs.limit_is_setting"),
     }
 )
@@ -62,7 +67,11 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted row -> value. Lists, empty tables and plain values are rows; other tables are taken apart."""
     rows: dict[str, Any] = {}
     for key, value in table.items():
-        rows |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
+        rows |= (
+            flattened(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping) and value
+            else {f"{prefix}{key}": value}
+        )
     return rows
 
 
@@ -78,7 +87,9 @@ def evidence_of(profile: Profile, row: str) -> tuple[str, Evidence] | None:
 def shown_rows(profile: Profile) -> dict[str, Any]:
     """Dotted row -> value: rows that the profile sets, and defaults with evidence of their own or known to be guesses."""
     rows = flattened(profile.model_dump(exclude=set(IDENTITY)))
-    named = set(flattened(profile.model_dump(exclude=set(IDENTITY), exclude_unset=True))) | set(profile.evidence)
+    named = set(flattened(profile.model_dump(exclude=set(IDENTITY), exclude_unset=True))) | set(
+        profile.evidence
+    )
     return {row: value for row, value in rows.items() if row in named or row in profile.unknown}
 
 
@@ -88,7 +99,16 @@ def _overview(profiles: list[Profile]) -> None:
     print_table(
         "Providers",
         ("name", "key", "learns from", "takes a bias", "proven by"),
-        ((each.name, each.connection.api_key_env or "none", _learns_from(each), _takes(each), _proven(each)) for each in profiles),
+        (
+            (
+                each.name,
+                each.connection.api_key_env or "none",
+                _learns_from(each),
+                _takes(each),
+                _proven(each),
+            )
+            for each in profiles
+        ),
         left=5,
     )
     click.echo(
@@ -113,7 +133,10 @@ def _proven(profile: Profile) -> str:
     if not all(map(profile.is_known, NEEDED)):
         return "unknown"
     found = [evidence_of(profile, row) for row in NEEDED]
-    best = [min(map(list(GRADES).index, each[1].grade.split(", "))) if each else len(GRADES) for each in found]
+    best = [
+        min(map(list(GRADES).index, each[1].grade.split(", "))) if each else len(GRADES)
+        for each in found
+    ]
     return [*GRADES.values(), "no evidence"][max(best)]
 
 
@@ -138,7 +161,9 @@ def _details(profile: Profile) -> None:
     click.echo(f"\n{LEGEND}")
 
 
-def _section(profile: Profile, table: str, rows: Mapping[str, Any], told: set[str]) -> Iterator[str]:
+def _section(
+    profile: Profile, table: str, rows: Mapping[str, Any], told: set[str]
+) -> Iterator[str]:
     """The lines of one table. ``told``: evidence with a printed remark; each is printed once."""
     lefts = {key: f"{key} = {_value(value)}" for key, value in rows.items()}
     width = max((len(left) for left in lefts.values() if len(left) <= WIDEST), default=0)

@@ -25,7 +25,9 @@ def store_command() -> None:
 
 
 def _json(function: Any) -> Any:
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")(function)
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
+    )(function)
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -58,12 +60,16 @@ def check_command(store: Path, as_json: bool) -> None:
             f"{store} is not sound ({len(found.problems):,} problems{damaged}); blb store recover {store} NEW copies what is intact"
         )
     if not as_json:
-        click.echo("sound: SQLite finds nothing wrong, every key, hash, checksum and array is right")
+        click.echo(
+            "sound: SQLite finds nothing wrong, every key, hash, checksum and array is right"
+        )
 
 
 @store_command.command("merge")
 @click.argument("stores", nargs=-1, required=True, type=PATH)
-@click.option("--out", required=True, type=PATH, help="The store that gets everything; may be there already.")
+@click.option(
+    "--out", required=True, type=PATH, help="The store that gets everything; may be there already."
+)
 @_json
 def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Merge STORES into one store, each response once: completions, prompts, token bytes, distributions, rewards.
@@ -75,14 +81,23 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
 
     done = merge(stores, out)
     if as_json:
-        seen = {"added": done.added, "same": done.same, "differing": done.differing, "damaged": done.damaged}
+        seen = {
+            "added": done.added,
+            "same": done.same,
+            "differing": done.differing,
+            "damaged": done.damaged,
+        }
         print_json({"store": str(out), **seen})
         return
     click.echo(f"{out}: added {_counted(done.added)}; there already: {_counted(done.same)}")
     if done.differing:
-        click.echo(f"another answer under the same key, left out because the first one stays: {_counted(done.differing)}")
+        click.echo(
+            f"another answer under the same key, left out because the first one stays: {_counted(done.differing)}"
+        )
     if done.damaged:
-        click.echo(f"left out because damaged: {_counted(done.damaged)}; blb store check says which")
+        click.echo(
+            f"left out because damaged: {_counted(done.damaged)}; blb store check says which"
+        )
 
 
 @store_command.command("recover")
@@ -135,7 +150,14 @@ def import_command(source: Path, store: Path, as_json: bool) -> None:
 
     done = import_store(source, store)
     if as_json:
-        print_json({"store": str(store), "added": +done.rows, "there": +done.there, "ignored_columns": list(done.ignored)})
+        print_json(
+            {
+                "store": str(store),
+                "added": +done.rows,
+                "there": +done.there,
+                "ignored_columns": list(done.ignored),
+            }
+        )
         return
     click.echo(f"{store}: added {_counted(done.rows)}; there already: {_counted(done.there)}")
     if done.ignored:

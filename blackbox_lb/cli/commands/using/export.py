@@ -19,8 +19,15 @@ def _formats() -> Iterable[str]:
 
 
 @click.command("export")
-@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files)
-@click.option("--format", type=LateChoice(_formats), required=True, help="What to print; json is the numbers alone.")
+@click.argument(
+    "bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files
+)
+@click.option(
+    "--format",
+    type=LateChoice(_formats),
+    required=True,
+    help="What to print; json is the numbers alone.",
+)
 @click.option(
     "--provider",
     shell_complete=known(profile_names),
@@ -28,9 +35,16 @@ def _formats() -> Iterable[str]:
 )
 @click.option("--model", help="The model's name there. [default: the bias's own]")
 @click.option("--base-url", help="Address of the API, with its /v1. [default: the provider's]")
-@click.option("--tokenizer", help="The model's vocabulary, where its name is not enough: as in blb fit.")
+@click.option(
+    "--tokenizer", help="The model's vocabulary, where its name is not enough: as in blb fit."
+)
 def export_command(
-    bias_file: Path, format: str, provider: str | None, model: str | None, base_url: str | None, tokenizer: str | None
+    bias_file: Path,
+    format: str,
+    provider: str | None,
+    model: str | None,
+    base_url: str | None,
+    tokenizer: str | None,
 ) -> None:
     """Print the bias file BIAS as code or a command that is ready to run, with the bias in it.
 
@@ -39,5 +53,7 @@ def export_command(
     """
     from blackbox_lb.bias.export import export
 
-    code = export(bias_file, format, provider=provider, model=model, base_url=base_url, tokenizer=tokenizer)
+    code = export(
+        bias_file, format, provider=provider, model=model, base_url=base_url, tokenizer=tokenizer
+    )
     click.echo(code, nl=False)

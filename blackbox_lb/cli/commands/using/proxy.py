@@ -38,10 +38,14 @@ class ProxyOptions:
     )
     port: int = option(None, "0 takes a free one.", type=click.IntRange(0, 65535), default=8080)
     models: tuple[str, ...] = option(
-        None, "The server's name of the model, where it is not the bias file's. Can be given several times.", "--model"
+        None,
+        "The server's name of the model, where it is not the bias file's. Can be given several times.",
+        "--model",
     )
     provider: str | None = provider(
-        None, "no check", "Check the biases against this provider's limits, and send them in its format: "
+        None,
+        "no check",
+        "Check the biases against this provider's limits, and send them in its format: ",
     )
     on_conflict: OnConflict = option(
         None,
@@ -56,9 +60,15 @@ class ProxyOptions:
         default="pass",
     )
     max_body: int = option(None, "Largest request body, in MiB.", type=COUNT, default=16)
-    timeout: float = option(None, "Seconds of the upstream's silence.", type=click.FloatRange(0.001), default=600.0)
-    grace: float = option(None, "Seconds to finish answers when stopped.", type=click.FloatRange(0), default=30.0)
-    as_json: bool = option(None, "Print the address and what is applied as JSON on stdout.", "--json")
+    timeout: float = option(
+        None, "Seconds of the upstream's silence.", type=click.FloatRange(0.001), default=600.0
+    )
+    grace: float = option(
+        None, "Seconds to finish answers when stopped.", type=click.FloatRange(0), default=30.0
+    )
+    as_json: bool = option(
+        None, "Print the address and what is applied as JSON on stdout.", "--json"
+    )
     quiet: bool = option(None, "Say nothing at the end.")
 
 
@@ -75,10 +85,21 @@ def proxy_command(options: ProxyOptions) -> None:
     from blackbox_lb.deploy.proxy.server import serve
 
     proxy, host = _proxy(options), options.host
-    asyncio.run(serve(proxy, host, options.port, lambda address: _started(proxy, host, address, options.as_json)))
+    asyncio.run(
+        serve(
+            proxy,
+            host,
+            options.port,
+            lambda address: _started(proxy, host, address, options.as_json),
+        )
+    )
     if not options.quiet:
         counts = proxy.health["requests"]
-        click.echo("stopped; requests: " + ", ".join(f"{number} {name}" for name, number in counts.items()), err=True)
+        click.echo(
+            "stopped; requests: "
+            + ", ".join(f"{number} {name}" for name, number in counts.items()),
+            err=True,
+        )
 
 
 def _proxy(options: ProxyOptions) -> Proxy:
@@ -86,7 +107,12 @@ def _proxy(options: ProxyOptions) -> Proxy:
     from blackbox_lb.deploy.proxy.requests import Rule, Upstream
     from blackbox_lb.deploy.proxy.server import Proxy
 
-    served = load_served(options.biases, models=options.models, provider=options.provider, on_conflict=options.on_conflict)
+    served = load_served(
+        options.biases,
+        models=options.models,
+        provider=options.provider,
+        on_conflict=options.on_conflict,
+    )
     return Proxy(
         Rule(ServedNames(served), options.others),
         Upstream.parse(options.upstream),
@@ -99,7 +125,8 @@ def _proxy(options: ProxyOptions) -> Proxy:
 
 def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> None:
     biases = "; ".join(
-        f"{printable(row.name)} ({len(row.bias.entries)} entries, {printable(row.bias.status)})" for row in proxy.rule.names
+        f"{printable(row.name)} ({len(row.bias.entries)} entries, {printable(row.bias.status)})"
+        for row in proxy.rule.names
     )
     if not is_loopback(host):
         click.echo(
@@ -108,7 +135,10 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
             err=True,
         )
     if as_json:
-        applied = [{"name": row.name, "entries": len(row.bias.entries), "status": row.bias.status} for row in proxy.rule.names]
+        applied = [
+            {"name": row.name, "entries": len(row.bias.entries), "status": row.bias.status}
+            for row in proxy.rule.names
+        ]
         print_json({"address": address, "upstream": str(proxy.upstream.base), "biases": applied})
         return
     click.echo(f"blb proxy at {address} -> {proxy.upstream.base} adds: {biases}")

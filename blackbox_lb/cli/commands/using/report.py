@@ -9,8 +9,16 @@ import click
 
 @click.command("report")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Where the page goes. [default: report.html in RUN]")
-@click.option("--plots", type=click.Path(path_type=Path), help="Write every plot into this folder, too, as PNG and SVG.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Where the page goes. [default: report.html in RUN]",
+)
+@click.option(
+    "--plots",
+    type=click.Path(path_type=Path),
+    help="Write every plot into this folder, too, as PNG and SVG.",
+)
 def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
     """Make one self-contained page of the run folder RUN: the verdict in words, alternatives, examples, plots, tokens, costs.
 

@@ -10,8 +10,12 @@ from blackbox_lb.cli.completers import bias_files
 
 
 @click.command("show")
-@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files)
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Tokens of each kind.")
+@click.argument(
+    "bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files
+)
+@click.option(
+    "--top", type=click.IntRange(1), default=20, show_default=True, help="Tokens of each kind."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
 def show_command(bias_file: Path, top: int, as_json: bool) -> None:
     """Show the bias file BIAS: where it comes from, whether it helps, which tokens it promotes and suppresses."""

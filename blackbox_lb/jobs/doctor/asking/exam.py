@@ -12,7 +12,9 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import NO_TOKEN, Completion, Prompt
 
-WORDS = Prompt.user("Write thirty random English words that have nothing to do with each other, separated by commas.")
+WORDS = Prompt.user(
+    "Write thirty random English words that have nothing to do with each other, separated by commas."
+)
 """Many likely continuations at every word: what sampling is tested on."""
 STORY = Prompt.user("Write the beginning of a story about something unusual. Start right away.")
 """Less even than words: where a short list of alternatives holds most of the mass at most tokens."""
@@ -74,7 +76,9 @@ class Exam:
 
     def openings(self) -> list[dict[int, float]]:
         """The list at the first position of every neutral completion of ``WORDS``: id -> logprob in nats."""
-        return opening_lists([completion for prompt, completion in self.probe.draws if prompt is WORDS])
+        return opening_lists(
+            [completion for prompt, completion in self.probe.draws if prompt is WORDS]
+        )
 
     def biasable(self) -> dict[int, float]:
         """Ids that are in all openings and that a bias may name, most likely first, with their mean logprob."""
@@ -83,12 +87,20 @@ class Exam:
 
     def outside(self) -> list[int]:
         """Ids that a bias may name and that no opening lists, as far as they are known from later positions."""
-        seen = {token for completion in self.completions() for token in completion.top_ids.ravel().tolist()}
+        seen = {
+            token
+            for completion in self.completions()
+            for token in completion.top_ids.ravel().tolist()
+        }
         return sorted(filter(self.may_name, seen.difference(*self.openings())))
 
     def may_name(self, token: int) -> bool:
         """Whether a bias may name a token and would leave something to see: it has text."""
-        return token >= 0 and (self.highest_id is None or token <= self.highest_id) and self.has_text(token)
+        return (
+            token >= 0
+            and (self.highest_id is None or token <= self.highest_id)
+            and self.has_text(token)
+        )
 
     def has_text(self, token: int) -> bool:
         """Whether a token is known to stand for text, or nothing is known of it; end tokens stand for none."""
@@ -111,7 +123,9 @@ class Exam:
             return None
         session = self.probe.session
         if token not in self.texts:
-            self.probe.count(session.vocabulary is None and session.profile.tokenizer.source == "server")
+            self.probe.count(
+                session.vocabulary is None and session.profile.tokenizer.source == "server"
+            )
             self.texts[token] = (await session.texts_of([token]))[0]
         return self.texts[token]
 

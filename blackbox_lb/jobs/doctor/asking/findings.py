@@ -39,15 +39,23 @@ class Findings:
         self._profile = profile
         self._rows: dict[str, RowFinding] = {}
 
-    def add(self, row: str, status: Status, evidence: str, found: Json | dict[str, Json] | None = None) -> None:
+    def add(
+        self, row: str, status: Status, evidence: str, found: Json | dict[str, Json] | None = None
+    ) -> None:
         """What was seen of ``row``. A reason why it was not checked gives way to any finding, and to a later reason."""
         known = self._rows.get(row)
-        if known is None or known.status == "NOT CHECKED" or (known.status, status) == ("CONFIRMED", "CONTRADICTED"):
+        if (
+            known is None
+            or known.status == "NOT CHECKED"
+            or (known.status, status) == ("CONFIRMED", "CONTRADICTED")
+        ):
             self._rows[row] = RowFinding(row, claim_of(self._profile, row), status, evidence, found)
 
     def agree(self, row: str, agrees: bool, evidence: str, found: Json | None = None) -> None:
         """CONFIRMED or CONTRADICTED; ``found`` is what a contradicted row should say."""
-        self.add(row, "CONFIRMED" if agrees else "CONTRADICTED", evidence, None if agrees else found)
+        self.add(
+            row, "CONFIRMED" if agrees else "CONTRADICTED", evidence, None if agrees else found
+        )
 
     def skip(self, rows: Iterable[str], reason: str) -> None:
         """NOT CHECKED, for each of ``rows`` that nothing has been found of."""
@@ -115,7 +123,11 @@ def claim_of(profile: Profile, row: str) -> str:
             value = value_of(profile.model_dump(), row)
         except (KeyError, TypeError):
             return ""
-        said = "none known" if value is None else str(value.get("path", ", ".join(value)) if isinstance(value, dict) else value)
+        said = (
+            "none known"
+            if value is None
+            else str(value.get("path", ", ".join(value)) if isinstance(value, dict) else value)
+        )
     return said if profile.is_known(row) else f"{said} (a guess)"
 
 

@@ -95,7 +95,12 @@ class Probe:
         reasons = [answer for answer in answers if isinstance(answer, Withheld)]
         if reasons and len(reasons) == times:
             raise reasons[0]
-        return [completion for answer in answers if not isinstance(answer, Withheld) for completion in answer]
+        return [
+            completion
+            for answer in answers
+            if not isinstance(answer, Withheld)
+            for completion in answer
+        ]
 
     async def uncut(self, prompt: Prompt, *, top: int, bias: Mapping[int, float]) -> Completion:
         """One token, with its list of alternatives exactly as the server sent it; the usual reading drops what is not sure."""
@@ -103,7 +108,9 @@ class Probe:
         reading = Sampling(1.0, 1, EVERYTHING)
         return (await self._read(prompt, Draw(Sampling(1.0, 1, top), bias), reading=reading))[0]
 
-    async def _read(self, prompt: Prompt, draw: Draw, n: int = 1, reading: Sampling | None = None) -> list[Completion]:
+    async def _read(
+        self, prompt: Prompt, draw: Draw, n: int = 1, reading: Sampling | None = None
+    ) -> list[Completion]:
         """The answer to one request, read as one to ``reading``. A spoilt one is asked for twice more (llama.cpp lists nothing
         where the only token is a part of a character), and one without a list too, if others had one."""
         session, where, bias = self.session, draw.endpoint or self.session.endpoint, draw.bias or {}
@@ -111,9 +118,13 @@ class Probe:
         while completions is None:
             try:
                 answer = await session.answer(prompt, draw, n)
-                completions = parse_response(session.profile, where, answer, reading or draw.sampling, session.vocabulary)
+                completions = parse_response(
+                    session.profile, where, answer, reading or draw.sampling, session.vocabulary
+                )
             except ContentFiltered as refusal:
-                raise Withheld(f"a test prompt was refused by the content filter: {refusal}") from refusal
+                raise Withheld(
+                    f"a test prompt was refused by the content filter: {refusal}"
+                ) from refusal
             except (NoLogprobs, CorruptResponse) as slip:
                 if not left or (isinstance(slip, NoLogprobs) and not self.completion_tokens):
                     raise

@@ -9,7 +9,13 @@ from itertools import pairwise
 import numpy as np
 
 from blackbox_lb.api.wire.dialects import DIALECTS
-from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError, RequestRejected, ServerFailed
+from blackbox_lb.errors import (
+    ConnectionFailed,
+    CorruptResponse,
+    InputError,
+    RequestRejected,
+    ServerFailed,
+)
 from blackbox_lb.jobs.doctor.asking.exam import STORY, WORDS, Exam, listed
 from blackbox_lb.rollouts.answers.continued import scored_along
 from blackbox_lb.rollouts.reference import FARTHEST
@@ -31,7 +37,9 @@ async def check_n(exam: Exam) -> None:
         return exam.findings.skip(rows[:1], "one completion a request is all that is claimed")
     n, before = min(claimed, MOST_AT_ONCE), len(exam.probe.draws)
     completions = await exam.probe.ask(WORDS, n=n)
-    distinct = len({(int(each.token_ids[0]) if len(each.token_ids) else None) for each in completions})
+    distinct = len(
+        {(int(each.token_ids[0]) if len(each.token_ids) else None) for each in completions}
+    )
     said = f"{n} asked for, {len(completions)} came, with {distinct} different first tokens"
     if len(completions) != n or (distinct == 1 and _varies(exam)):
         del exam.probe.draws[before:]
@@ -48,7 +56,9 @@ def _varies(exam: Exam) -> bool:
 
 
 def _shared(exam: Exam, row: str, prompt_tokens: int, n: int) -> None:
-    singles = [completion.prompt_tokens for prompt, completion in exam.probe.draws if prompt is WORDS][:1]
+    singles = [
+        completion.prompt_tokens for prompt, completion in exam.probe.draws if prompt is WORDS
+    ][:1]
     if not prompt_tokens or not singles:
         return exam.findings.skip([row], "the answer does not count the tokens of the prompt")
     said = f"{prompt_tokens} prompt tokens counted for {n} completions, {singles[0]} for one"
@@ -65,9 +75,15 @@ async def check_seed(exam: Exam) -> None:
     try:
         drawn = await exam.probe.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
     except (ConnectionFailed, ServerFailed) as error:
-        return exam.findings.agree(row, False, f"the server failed at a request with a seed: {error}", False)
+        return exam.findings.agree(
+            row, False, f"the server failed at a request with a seed: {error}", False
+        )
     same = "equal" if len({completion.text for completion in drawn}) == 1 else "different"
-    said = f"two completions with seed {SEED} are {same}" if len(drawn) > 1 else "the content filter kept one back"
+    said = (
+        f"two completions with seed {SEED} are {same}"
+        if len(drawn) > 1
+        else "the content filter kept one back"
+    )
     return exam.findings.agree(row, True, f"accepted; {said}")
 
 
@@ -79,7 +95,11 @@ def check_usage(exam: Exam) -> None:
     said = f"in {len(counted)} of {len(all_)} completions; {off} of these list another number of tokens"
     exam.findings.add(f"{endpoint} usage", "MEASURED", f"counted {said}")
     reasons = Counter(each.finish_reason for each in all_)
-    exam.findings.add(f"{endpoint} finish_reason", "MEASURED", ", ".join(f"{reason} {n}" for reason, n in reasons.most_common()))
+    exam.findings.add(
+        f"{endpoint} finish_reason",
+        "MEASURED",
+        ", ".join(f"{reason} {n}" for reason, n in reasons.most_common()),
+    )
 
 
 async def check_continues(exam: Exam) -> None:
@@ -88,7 +108,10 @@ async def check_continues(exam: Exam) -> None:
     row, fields, session = "answers.continues", exam.profile.answers.continues, exam.probe.session
     drawn = _telling(exam, 0, PREFIX) if session.endpoint == "chat" else None
     if drawn is None:
-        return exam.findings.skip([row], "no chat completion of known ids has lists that tell its third token from its first")
+        return exam.findings.skip(
+            [row],
+            "no chat completion of known ids has lists that tell its third token from its first",
+        )
     prompt, own = drawn
     exam.probe.count(session.vocabulary is None)
     try:
@@ -112,7 +135,9 @@ async def check_continues(exam: Exam) -> None:
         if fields is False:
             exam.findings.add("answers.repeats", "MEASURED", seen, repeats)
         else:
-            exam.findings.agree("answers.repeats", repeats == exam.profile.answers.repeats, seen, repeats)
+            exam.findings.agree(
+                "answers.repeats", repeats == exam.profile.answers.repeats, seen, repeats
+            )
     return None
 
 
@@ -122,9 +147,13 @@ async def check_prompt_logprobs(exam: Exam) -> None:
     field, top = exam.profile.answers.prompt_logprobs, exam.probe.top
     if field is False or rules is None:
         return None
-    drawn = _telling(exam, *range(1, GIVEN)) if exam.profile.follows_ids(session.vocabulary) else None
+    drawn = (
+        _telling(exam, *range(1, GIVEN)) if exam.profile.follows_ids(session.vocabulary) else None
+    )
     if drawn is None:
-        return exam.findings.skip([row], "no completion of known ids has lists that tell its tokens apart")
+        return exam.findings.skip(
+            [row], "no completion of known ids has lists that tell its tokens apart"
+        )
     prompt, own = drawn
     exam.probe.count(3)
     draw = Draw(Sampling(1.0, 1, top), endpoint=rules.endpoint, fields={field: top})
@@ -133,7 +162,13 @@ async def check_prompt_logprobs(exam: Exam) -> None:
     except (CorruptResponse, RequestRejected) as error:
         return _conclude(exam, row, True, np.inf, str(error))
     here = float(np.mean([_apart(listed(said, t - 1), listed(own, t)) for t in range(1, GIVEN)]))
-    return _conclude(exam, row, True, here, f"along {GIVEN} tokens total variation {here:.2g} from the lists that were seen there")
+    return _conclude(
+        exam,
+        row,
+        True,
+        here,
+        f"along {GIVEN} tokens total variation {here:.2g} from the lists that were seen there",
+    )
 
 
 def _conclude(exam: Exam, row: str, claimed: bool, apart: float, said: str) -> None:
@@ -153,9 +188,18 @@ def _telling(exam: Exam, *places: int) -> tuple[Prompt, Completion] | None:
     """The completion whose lists at ``places`` differ most from one to the next; None where none differs by twice the limit."""
 
     def least(pair: tuple[Prompt, Completion]) -> float:
-        usable = exam.trusted and pair[0] in (WORDS, STORY) and pair[1].whole and len(pair[1].token_ids) > GIVEN
+        usable = (
+            exam.trusted
+            and pair[0] in (WORDS, STORY)
+            and pair[1].whole
+            and len(pair[1].token_ids) > GIVEN
+        )
         usable = usable and all(map(exam.has_text, pair[1].token_ids[:GIVEN].tolist()))
-        return min(_apart(listed(pair[1], a), listed(pair[1], b)) for a, b in pairwise(places)) if usable else 0.0
+        return (
+            min(_apart(listed(pair[1], a), listed(pair[1], b)) for a, b in pairwise(places))
+            if usable
+            else 0.0
+        )
 
     best = max(exam.probe.draws, key=least, default=None)
     return best if best is not None and least(best) > 2 * _limit(exam) else None
@@ -164,7 +208,15 @@ def _telling(exam: Exam, *places: int) -> tuple[Prompt, Completion] | None:
 def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
     """The least total variation that two lists, id -> logprob, leave possible: what one does not list has at most its least."""
     size = min(len(one), len(other))
-    left, right = ({token: float(np.exp(value)) for token, value in list(each.items())[:size]} for each in (one, other))
+    left, right = (
+        {token: float(np.exp(value)) for token, value in list(each.items())[:size]}
+        for each in (one, other)
+    )
     both = sum(abs(left[token] - right[token]) for token in left.keys() & right.keys())
     pairs = ((left, right), (right, left)) if size else ()
-    return (both + sum(max(a[token] - min(b.values()), 0.0) for a, b in pairs for token in a.keys() - b.keys())) / 2
+    return (
+        both
+        + sum(
+            max(a[token] - min(b.values()), 0.0) for a, b in pairs for token in a.keys() - b.keys()
+        )
+    ) / 2

@@ -51,27 +51,42 @@ async def check_effect(exam: Exam) -> None:
     """The largest bias on unlikely tokens, which must come first, and the smallest on the likeliest, which must not."""
     rows, high = ("bias", "bias.high", "bias.low"), exam.profile.bias.high
     tokens = exam.biasable()
-    raised = [token for token, value in tokens.items() if UNLIKELY > value > SURE - high] or exam.outside()
+    raised = [
+        token for token, value in tokens.items() if UNLIKELY > value > SURE - high
+    ] or exam.outside()
     if not exam.trusted or not raised or len(tokens) < 2:
-        why = "too few tokens are listed" if exam.trusted else "the ids are not those of the tokenizer"
+        why = (
+            "too few tokens are listed"
+            if exam.trusted
+            else "the ids are not those of the tokenizer"
+        )
         return exam.findings.skip(rows, why)
     forced = [await _force(exam, token, high) for token in (raised[-1], raised[-1], raised[-2:][0])]
     obeyed = [each for each in forced if each.obeyed]
     if not obeyed or not all(each.obeyed or each.came is None for each in forced):
         return await _disobeyed(exam, forced, high)
     exam.works = True
-    nats = {each.token: f"{tokens[each.token]:.1f} nat" if each.token in tokens else "not listed" for each in obeyed}
+    nats = {
+        each.token: f"{tokens[each.token]:.1f} nat" if each.token in tokens else "not listed"
+        for each in obeyed
+    }
     names = ", ".join(f"{token} ({told})" for token, told in sorted(nats.items()))
     said = f"token {names} with {high:+g} came first in {len(obeyed)} of {len(forced)} answers"
     exam.findings.agree("bias", True, said)
     exam.findings.agree("bias.high", True, said)
-    exam.findings.add("tokens.id", "CONFIRMED", f"the id that a bias names is the id that comes back: {said}")
-    return await _suppress(exam, list(tokens)[: min(LIKELIEST, len(tokens) - 1)], exam.profile.bias.low)
+    exam.findings.add(
+        "tokens.id", "CONFIRMED", f"the id that a bias names is the id that comes back: {said}"
+    )
+    return await _suppress(
+        exam, list(tokens)[: min(LIKELIEST, len(tokens) - 1)], exam.profile.bias.low
+    )
 
 
 async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) -> _Forced:
     where, bias = exam.probe.session.biased_endpoint, {token: high}
-    completion = (await exam.probe.ask(WORDS, top=1, bias=bias, endpoint=where, temperature=temperature))[0]
+    completion = (
+        await exam.probe.ask(WORDS, top=1, bias=bias, endpoint=where, temperature=temperature)
+    )[0]
     if len(completion.token_ids):
         came = int(completion.token_ids[0])
         return _Forced(token, came, came == token)
@@ -87,8 +102,15 @@ async def _disobeyed(exam: Exam, forced: list[_Forced], high: float) -> None:
     rows = ("bias", "bias.high", "bias.low")
     forced = [*forced, await _force(exam, forced[0].token, high, temperature=0.0)]
     said = f"token {', '.join(str(each.token) for each in forced)} with {high:+g}: "
-    said += ", ".join("nothing" if each.came is None else repr(each.came) for each in forced) + " came first"
-    same = {each.came if isinstance(each.came, int) else None for each in forced if each.token == forced[0].token}
+    said += (
+        ", ".join("nothing" if each.came is None else repr(each.came) for each in forced)
+        + " came first"
+    )
+    same = {
+        each.came if isinstance(each.came, int) else None
+        for each in forced
+        if each.token == forced[0].token
+    }
     likeliest = {token for row in exam.openings() for token in list(row)[:LIKELIEST]}
     if all(each.came is None for each in forced):
         return exam.findings.skip(rows, "the answers name no token")
@@ -106,7 +128,9 @@ async def _suppress(exam: Exam, tokens: list[int], low: float) -> None:
     drawn = await exam.probe.repeat(2, WORDS, top=1, temperature=0.0, bias=bias, endpoint=where)
     came = [int(completion.token_ids[0]) for completion in drawn if len(completion.token_ids)]
     if not came:
-        return await _unsaid(exam, tokens, low, [said for each in drawn if (said := each.text.strip())])
+        return await _unsaid(
+            exam, tokens, low, [said for each in drawn if (said := each.text.strip())]
+        )
     back = sum(token in bias for token in came)
     said = f"the {len(tokens)} likeliest with {low:+g}: one of them came first in {back} of {len(came)} greedy answers"
     return exam.findings.agree("bias.low", back == 0, said)
@@ -118,7 +142,9 @@ async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) ->
     row, texts = "bias.low", [(await exam.text_of(token) or "").strip() for token in tokens]
     if not came or not all(texts):
         return exam.findings.skip([row], "the answer names no token")
-    said = f"the {len(tokens)} likeliest, {texts}, with {low:+g}: {came} came first in greedy answers"
+    said = (
+        f"the {len(tokens)} likeliest, {texts}, with {low:+g}: {came} came first in greedy answers"
+    )
     if any(word.startswith(text) for word in came for text in texts):
         return exam.findings.skip([row], f"{said}, which other tokens may print as")
     return exam.findings.agree(row, True, said)
@@ -153,12 +179,21 @@ async def check_fractions(exam: Exam) -> None:
         return exam.findings.skip([row], "no bias can be seen to act here")
     duel = _duel(exam.biasable(), exam.profile.bias.high)
     if duel is None:
-        return exam.findings.skip([row], "no two tokens that a bias may name are listed close enough to each other")
+        return exam.findings.skip(
+            [row], "no two tokens that a bias may name are listed close enough to each other"
+        )
     wins = []
     try:
         for side in (-1, 1):
-            drawn = await exam.probe.repeat(DUELS, WORDS, top=1, temperature=0.0, bias=duel.bias(side))
-            wins.append(sum(len(each.token_ids) > 0 and int(each.token_ids[0]) == duel.behind for each in drawn))
+            drawn = await exam.probe.repeat(
+                DUELS, WORDS, top=1, temperature=0.0, bias=duel.bias(side)
+            )
+            wins.append(
+                sum(
+                    len(each.token_ids) > 0 and int(each.token_ids[0]) == duel.behind
+                    for each in drawn
+                )
+            )
     except RequestRejected as refusal:
         return exam.findings.agree(row, not claimed, f"refused ({refusal})", False)
     said = (
@@ -173,25 +208,38 @@ def _fractions(exam: Exam, row: str, wins: list[int], said: str, *, sure: bool) 
     if wins == [0, DUELS]:
         if exam.profile.bias.fractions:
             return exam.findings.agree(row, True, said)
-        return exam.findings.add(row, "MEASURED", f"fractions count, the profile need not forbid them: {said}", True)
+        return exam.findings.add(
+            row, "MEASURED", f"fractions count, the profile need not forbid them: {said}", True
+        )
     if wins[0] == wins[1] and sure:
-        return exam.findings.agree(row, not exam.profile.bias.fractions, f"fractions do not count: {said}", False)
+        return exam.findings.agree(
+            row, not exam.profile.bias.fractions, f"fractions do not count: {said}", False
+        )
     return exam.findings.skip([row], f"the noise decides, or the rounding of logprobs: {said}")
 
 
 def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:
     """The pair with the widest margin."""
-    pairs = [_Duel(ahead, behind, tokens[ahead] - tokens[behind]) for ahead, behind in combinations(tokens, 2)]
+    pairs = [
+        _Duel(ahead, behind, tokens[ahead] - tokens[behind])
+        for ahead, behind in combinations(tokens, 2)
+    ]
     inside = [duel for duel in pairs if BASE + duel.gap + 1 < high]
     return max(inside, key=lambda duel: duel.margin, default=None)
 
 
 async def check_highest_id(exam: Exam) -> None:
     """The highest id that a bias may name is accepted; those above it are never tried."""
-    row, told, untold = "bias.highest_id", exam.highest_id, "neither the profile nor the server tells the highest id"
+    row, told, untold = (
+        "bias.highest_id",
+        exam.highest_id,
+        "neither the profile nor the server tells the highest id",
+    )
     where = exam.probe.session.biased_endpoint
     listed = (token for each in exam.completions() for token in each.top_ids.ravel().tolist())
-    highest = max(listed, default=-1) if told is None else told  # a bias must be able to name what is listed
+    highest = (
+        max(listed, default=-1) if told is None else told
+    )  # a bias must be able to name what is listed
     if highest < 0:
         return exam.findings.skip([row], untold)
     try:
@@ -203,7 +251,9 @@ async def check_highest_id(exam: Exam) -> None:
             found = lower
         return exam.findings.agree(row, False, f"{highest:,} refused ({refusal})", found)
     if told is None:
-        return exam.findings.skip([row], f"{untold}; the highest that was listed, {highest:,}, is accepted")
+        return exam.findings.skip(
+            [row], f"{untold}; the highest that was listed, {highest:,}, is accepted"
+        )
     return exam.findings.agree(row, True, f"id {highest:,} accepted")
 
 
@@ -223,7 +273,9 @@ async def check_entries(exam: Exam) -> None:
         accepted = size
     if refusal is not None:
         most = await _bisect(exam, accepted, size, refusal)
-        return exam.findings.agree(row, False, f"{size:,} refused ({refusal}); {most:,} accepted", most)
+        return exam.findings.agree(
+            row, False, f"{size:,} refused ({refusal}); {most:,} accepted", most
+        )
     return await _acting(exam, row, sizes[-1], claimed)
 
 
@@ -239,7 +291,12 @@ def _sizes(exam: Exam, claimed: int | None) -> list[int]:
 async def _refusal(exam: Exam, size: int) -> Exception | None:
     """Why a bias of ``size`` entries is refused; None where it is accepted."""
     try:
-        await exam.probe.ask(WORDS, top=1, bias=dict.fromkeys(range(size), FILLER), endpoint=exam.probe.session.biased_endpoint)
+        await exam.probe.ask(
+            WORDS,
+            top=1,
+            bias=dict.fromkeys(range(size), FILLER),
+            endpoint=exam.probe.session.biased_endpoint,
+        )
     except REFUSALS as error:
         return error
     return None
@@ -252,7 +309,9 @@ async def _bisect(exam: Exam, accepted: int, refused: int, refusal: Exception) -
     hints = [size for number in hinted(refusal) for size in (number, number + 1)]
     try:
         while refused - accepted > 1:
-            size = next((hint for hint in hints if accepted < hint < refused), (accepted + refused) // 2)
+            size = next(
+                (hint for hint in hints if accepted < hint < refused), (accepted + refused) // 2
+            )
             error = await _refusal(exam, size)
             if error is None:
                 accepted = size
@@ -265,7 +324,11 @@ async def _bisect(exam: Exam, accepted: int, refused: int, refusal: Exception) -
 
 async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
     """All of ``size`` entries act, the first and the last: two tokens lead by turns."""
-    words = f"{size:,} of {claimed:,} that are claimed" if claimed is not None and size < claimed else f"{size:,}"
+    words = (
+        f"{size:,} of {claimed:,} that are claimed"
+        if claimed is not None and size < claimed
+        else f"{size:,}"
+    )
     tokens, high = sorted(exam.biasable()), exam.profile.bias.high
     if not exam.works or not exam.rules.bias or len(tokens) < 2 or size < 2:
         return exam.findings.agree(row, True, f"{words} entries accepted")

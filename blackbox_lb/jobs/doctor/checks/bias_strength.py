@@ -28,13 +28,17 @@ async def check_strength(exam: Exam) -> None:
     expectation, over the sum of the variances, tells how far the strength is from 1. Where tokens are not drawn from their lists
     without a bias either, it would tell of that.
     """
-    known = exam.profile.logprobs.meaning == "before bias" and exam.findings.confirmed("logprobs.meaning")
+    known = exam.profile.logprobs.meaning == "before bias" and exam.findings.confirmed(
+        "logprobs.meaning"
+    )
     known = known and (exam.findings.confirmed("neutral") or not exam.findings.settled("neutral"))
     bias = dict.fromkeys(_rare(exam), STRENGTH)
     if not (known and exam.works and exam.trusted and exam.rules.bias and bias):
         return
     drawn = await exam.probe.repeat(REQUESTS, STORY, max_tokens=TOKENS, bias=bias)
-    score, variance, draws = np.sum([_score(exam, completion, bias) for completion in drawn], axis=0)
+    score, variance, draws = np.sum(
+        [_score(exam, completion, bias) for completion in drawn], axis=0
+    )
     if variance <= 0:
         return
     p, strength = 2 * float(ndtr(-abs(score) / np.sqrt(variance))), 1 + score / variance
@@ -51,7 +55,11 @@ def _rare(exam: Exam) -> list[int]:
     """The tokens to bias."""
     mass: dict[int, float] = defaultdict(float)
     for completion in exam.completions():
-        for token, logprob in zip(completion.top_ids.ravel().tolist(), completion.top_logprobs.ravel().tolist(), strict=True):
+        for token, logprob in zip(
+            completion.top_ids.ravel().tolist(),
+            completion.top_logprobs.ravel().tolist(),
+            strict=True,
+        ):
             if token != NO_TOKEN:
                 mass[token] += float(np.exp(logprob))
     order = sorted(filter(exam.may_name, mass), key=lambda token: mass[token])
@@ -59,11 +67,17 @@ def _rare(exam: Exam) -> list[int]:
     return order[: int((below <= RARE * sum(mass.values())).sum())][-ENTRIES:]
 
 
-def _score(exam: Exam, completion: Completion, bias: Mapping[int, float]) -> tuple[float, float, int]:
+def _score(
+    exam: Exam, completion: Completion, bias: Mapping[int, float]
+) -> tuple[float, float, int]:
     """The sum of the drawn tokens' bias less its expectation, its variance, and the number of draws with their token listed."""
     score, variance, draws = 0.0, 0.0, 0
-    for token, ids, logprobs in zip(completion.token_ids.tolist(), completion.top_ids, completion.top_logprobs, strict=True):
-        seen = (ids != NO_TOKEN) & np.array([bool(exam.end_listed) or exam.has_text(each) for each in ids.tolist()])
+    for token, ids, logprobs in zip(
+        completion.token_ids.tolist(), completion.top_ids, completion.top_logprobs, strict=True
+    ):
+        seen = (ids != NO_TOKEN) & np.array(
+            [bool(exam.end_listed) or exam.has_text(each) for each in ids.tolist()]
+        )
         if token not in ids[seen]:
             continue
         values = np.array([bias.get(each, 0.0) for each in ids[seen].tolist()])

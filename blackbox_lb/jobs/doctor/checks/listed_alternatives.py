@@ -32,7 +32,10 @@ async def check_lists(exam: Exam) -> None:
     endpoint, own = exam.probe.session.endpoint, exam.rules.top_logprobs is not None
     row = f"endpoints.{endpoint}.top_logprobs" if own else "logprobs.limit"
     claimed = exam.profile.most_logprobs(endpoint)
-    wanted = min(USUAL if claimed is None else claimed, exam.vocabulary_size or USUAL if claimed is None else claimed)
+    wanted = min(
+        USUAL if claimed is None else claimed,
+        exam.vocabulary_size or USUAL if claimed is None else claimed,
+    )
     refused = await _first(exam, wanted)
     exam.probe.top = min(exam.alternatives, USUAL)
     with suppress(Withheld):  # one list is enough to go on with
@@ -40,7 +43,12 @@ async def check_lists(exam: Exam) -> None:
     seen = max(count_listed(completion) for completion in exam.completions())
     sure = _sure(exam.rules, exam.alternatives, exam.vocabulary_size)
     if refused is not None:
-        exam.findings.agree(row, False, f"{wanted} refused ({refused}); {exam.alternatives} accepted", exam.alternatives)
+        exam.findings.agree(
+            row,
+            False,
+            f"{wanted} refused ({refused}); {exam.alternatives} accepted",
+            exam.alternatives,
+        )
     elif seen < FEWER * sure:
         exam.findings.agree(row, False, f"{exam.alternatives} asked for, {seen} listed", seen)
     elif claimed is None:
@@ -97,7 +105,9 @@ async def _no_limit(exam: Exam, row: str) -> None:
             completion = (await exam.probe.ask(WORDS, top=wide))[0]
     except (RequestRejected, ServerFailed) as refusal:
         hint = [each for each in hinted(refusal) if exam.alternatives <= each < wide]
-        return exam.findings.agree(row, False, f"{wide} refused ({refusal})", hint[0] if hint else exam.alternatives)
+        return exam.findings.agree(
+            row, False, f"{wide} refused ({refusal})", hint[0] if hint else exam.alternatives
+        )
     seen = count_listed(completion)
     if not seen:
         return exam.findings.skip([row], "the answers end at once")
@@ -116,12 +126,22 @@ def _steadiness(exam: Exam) -> None:
     values = np.array([[row[token] for token in common] for row in rows])
     exam.noise = float(np.ptp(values, axis=0).max()) if values.size else 0.0
     exam.findings.add(
-        "logprobs.noise", "MEASURED", f"{len(rows)} equal requests: at most {exam.noise:.2g} nat apart over {len(common)} tokens"
+        "logprobs.noise",
+        "MEASURED",
+        f"{len(rows)} equal requests: at most {exam.noise:.2g} nat apart over {len(common)} tokens",
     )
     below = gaps(rows)
-    fit = (step for step in STEPS if below.any() and np.all(np.abs(below / step - np.rint(below / step)) * step < EXACT))
+    fit = (
+        step
+        for step in STEPS
+        if below.any() and np.all(np.abs(below / step - np.rint(below / step)) * step < EXACT)
+    )
     exam.step = next(fit, 0.0)
-    said = f"a multiple of 1/{1 / exam.step:g} nat" if exam.step else f"no common step down to 1/{1 / STEPS[-1]:g} nat"
+    said = (
+        f"a multiple of 1/{1 / exam.step:g} nat"
+        if exam.step
+        else f"no common step down to 1/{1 / STEPS[-1]:g} nat"
+    )
     exam.findings.add("logprobs.step", "MEASURED", f"{len(below)} gaps to the likeliest: {said}")
 
 
@@ -132,7 +152,9 @@ async def check_outside(exam: Exam) -> None:
     high = exam.profile.bias.high
     tokens = list(exam.biasable())
     if not exam.works or not exam.rules.bias:
-        return exam.findings.skip([row, "logprobs.censored"], "no token can be forced there by a bias")
+        return exam.findings.skip(
+            [row, "logprobs.censored"], "no token can be forced there by a bias"
+        )
     if len(tokens) < 4 or exam.alternatives < 2:
         return exam.findings.skip([row, "logprobs.censored"], "fewer than 4 tokens are listed")
     await _where(exam, row, tokens[-1], high)
@@ -141,9 +163,13 @@ async def check_outside(exam: Exam) -> None:
 
 async def _where(exam: Exam, row: str, token: int, high: float) -> None:
     completion = await exam.probe.uncut(WORDS, top=2, bias={token: high})
-    here = dict(zip(completion.top_ids[0].tolist(), completion.top_logprobs[0].tolist(), strict=True))
+    here = dict(
+        zip(completion.top_ids[0].tolist(), completion.top_logprobs[0].tolist(), strict=True)
+    )
     if completion.token_ids[0] != token or here.get(token, -np.inf) > SETTLED:
-        return exam.findings.skip([row], "a bias makes the forced token the likeliest, so that it is always listed")
+        return exam.findings.skip(
+            [row], "a bias makes the forced token the likeliest, so that it is always listed"
+        )
     kind = "no" if token not in here else "added" if len(here) > 2 else "replaces the last"
     said = f"2 alternatives asked for, {len(here)} listed, the sampled token {'' if token in here else 'not '}among them"
     claimed = exam.rules.sampled_in_list
@@ -163,11 +189,17 @@ async def _censored(exam: Exam, high: float) -> None:
         completion = (await exam.probe.ask(WORDS, bias={outside[0]: high}))[0]
     except CorruptResponse as error:
         return exam.findings.agree(row, False, str(error))
-    if not len(completion.token_ids) or completion.token_ids[0] != outside[0] or completion.logprobs[0] > SETTLED:
+    if (
+        not len(completion.token_ids)
+        or completion.token_ids[0] != outside[0]
+        or completion.logprobs[0] > SETTLED
+    ):
         return exam.findings.skip([row], "no token outside the list could be forced")
     place = f"a sampled token outside the {len(openings[0])} listed"
     if completion.bounded is not None and completion.bounded[0]:
-        return exam.findings.agree(row, True, f"{place} came with {exam.profile.logprobs.censored:g}")
+        return exam.findings.agree(
+            row, True, f"{place} came with {exam.profile.logprobs.censored:g}"
+        )
     said = f"{place} came with its logprob, {completion.logprobs[0]:.2f}"
     if exam.profile.logprobs.censored is None:
         return exam.findings.agree(row, True, said)

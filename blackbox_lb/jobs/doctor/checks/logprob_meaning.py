@@ -74,9 +74,13 @@ def _cold(exam: Exam, completions: list[Completion]) -> _Shift:
     if len(common) < 2:
         return _Shift(0.0, 0.0, 0)
     top = max(before, key=lambda token: before[token])
-    pairs = np.array([(before[token] - before[top], now[token] - now[top]) for token in common if token != top])
+    pairs = np.array(
+        [(before[token] - before[top], now[token] - now[top]) for token in common if token != top]
+    )
     plain, found = pairs.T
-    return _Shift(float(np.abs(found - plain).mean()), float(np.abs(found - plain / COLD).mean()), len(pairs))
+    return _Shift(
+        float(np.abs(found - plain).mean()), float(np.abs(found - plain / COLD).mean()), len(pairs)
+    )
 
 
 async def _biased(exam: Exam, plain: Mapping[int, float]) -> _Shift:
@@ -85,14 +89,18 @@ async def _biased(exam: Exam, plain: Mapping[int, float]) -> _Shift:
     raised = dict.fromkeys(list(plain)[1::2], tilt)
     mass = sum(np.exp(plain[token]) for token in raised)
     normaliser = float(np.log1p(np.expm1(tilt) * mass))
-    expected = {token: value + raised.get(token, 0.0) - normaliser for token, value in plain.items()}
+    expected = {
+        token: value + raised.get(token, 0.0) - normaliser for token, value in plain.items()
+    }
     completions = await exam.probe.repeat(BIASED_DRAWS, WORDS, bias=raised)
     now = mean_logprobs(opening_lists(completions))
     common = sorted(set(now) & set(plain))
     _propensity(exam, completions, expected)
     if not common:
         return _Shift(0.0, 0.0, 0)
-    off = np.array([(abs(now[token] - plain[token]), abs(now[token] - expected[token])) for token in common])
+    off = np.array(
+        [(abs(now[token] - plain[token]), abs(now[token] - expected[token])) for token in common]
+    )
     return _Shift(float(off[:, 0].mean()), float(off[:, 1].mean()), len(common))
 
 
@@ -126,9 +134,13 @@ async def settle_end(exam: Exam) -> None:
     if exam.findings.settled(row):
         return None
     stopped = [each for each in exam.completions() if each.finish_reason == "stop"]
-    seen = [verdict for verdict in [await _ends(exam, each) for each in stopped] if verdict is not None]
+    seen = [
+        verdict for verdict in [await _ends(exam, each) for each in stopped] if verdict is not None
+    ]
     if not seen:
-        return exam.findings.skip([row], f"of {len(stopped)} completions that ended by themselves, none shows it")
+        return exam.findings.skip(
+            [row], f"of {len(stopped)} completions that ended by themselves, none shows it"
+        )
     yes = sum(seen)
     said = f"listed at the end of {yes} of {len(seen)} completions that ended by themselves"
     if 0 < yes < len(seen):

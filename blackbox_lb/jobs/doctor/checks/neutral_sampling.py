@@ -69,12 +69,21 @@ def _all(exam: Exam) -> list[CellDraw]:
 def _alternatives(exam: Exam) -> int:
     """As many as are known to be listed, up to ``WIDE``."""
     claimed = exam.profile.most_logprobs(exam.probe.session.endpoint)
-    if claimed is None and exam.vocabulary_size is not None and exam.findings.confirmed("logprobs.limit"):
+    if (
+        claimed is None
+        and exam.vocabulary_size is not None
+        and exam.findings.confirmed("logprobs.limit")
+    ):
         return min(WIDE, exam.vocabulary_size)
     return min(WIDE, exam.alternatives)
 
 
-def _conclude(exam: Exam, completions: list[Completion], draws: list[CellDraw], verdict: UniformityVerdict | None) -> None:
+def _conclude(
+    exam: Exam,
+    completions: list[Completion],
+    draws: list[CellDraw],
+    verdict: UniformityVerdict | None,
+) -> None:
     if verdict is None:
         return exam.findings.skip(["neutral"], "no token was listed")
     said = (
@@ -82,11 +91,15 @@ def _conclude(exam: Exam, completions: list[Completion], draws: list[CellDraw], 
         f"({verdict.expected:.1f} expected){_first(exam)}"
     )
     if verdict.p < CONTRADICTS:
-        different = len({completion.text for completion in completions if len(completion.token_ids) > 1})
+        different = len(
+            {completion.text for completion in completions if len(completion.token_ids) > 1}
+        )
         why = f"p = {verdict.p:.1g}, {verdict.reason}; likeliest temperature {temperature_of(draws):.2f}"
         return exam.findings.agree("neutral", False, f"{why}; {different} different texts; {said}")
     if exam.step >= COARSE:
-        return exam.findings.skip(["neutral"], f"not tested: logprobs are rounded to steps of {exam.step:g} nat; {said}")
+        return exam.findings.skip(
+            ["neutral"], f"not tested: logprobs are rounded to steps of {exam.step:g} nat; {said}"
+        )
     if verdict.expected < EXPECTED:
         return exam.findings.skip(["neutral"], f"too little variety to see a truncation; {said}")
     return exam.findings.agree("neutral", True, f"{said}; smallest p of all tests {verdict.p:.2g}")
@@ -99,7 +112,9 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
     out of the list, because they could not have been seen.
     """
     found = []
-    for t, (token, logprob) in enumerate(zip(completion.token_ids.tolist(), completion.logprobs.tolist(), strict=True)):
+    for t, (token, logprob) in enumerate(
+        zip(completion.token_ids.tolist(), completion.logprobs.tolist(), strict=True)
+    ):
         ids, values = completion.top_ids[t], completion.top_logprobs[t].astype(np.float64)
         seen = ids != NO_TOKEN
         if not exam.end_listed:
@@ -128,8 +143,18 @@ def _may_end(exam: Exam, completion: Completion, token: int) -> bool:
 
 def _first(exam: Exam) -> str:
     """The classic test, of first tokens at one prompt: less sharp, and on its own misled by noise between requests."""
-    firsts = [int(each.token_ids[0]) for prompt, each in exam.probe.draws if prompt is WORDS and len(each.token_ids)]
+    firsts = [
+        int(each.token_ids[0])
+        for prompt, each in exam.probe.draws
+        if prompt is WORDS and len(each.token_ids)
+    ]
     means = dict(sorted(mean_logprobs(exam.openings()).items()))
-    shares, counts = np.exp(list(means.values())), np.array([firsts.count(token) for token in means])
-    p = alike(np.append(shares, max(1 - shares.sum(), 0.0)), np.append(counts, len(firsts) - counts.sum()).astype(np.int64))
+    shares, counts = (
+        np.exp(list(means.values())),
+        np.array([firsts.count(token) for token in means]),
+    )
+    p = alike(
+        np.append(shares, max(1 - shares.sum(), 0.0)),
+        np.append(counts, len(firsts) - counts.sum()).astype(np.int64),
+    )
     return "" if p is None else f"; {len(firsts)} first tokens: p = {p:.2g}"

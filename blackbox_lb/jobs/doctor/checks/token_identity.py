@@ -31,14 +31,19 @@ async def check_tokenizer(exam: Exam) -> None:
         return
     exam.probe.count(2)
     tokenizer = await session.tokenizer()
-    exam.vocabulary_size = tokenizer.vocabulary_size or (session.vocabulary.size if session.vocabulary else None)
+    exam.vocabulary_size = tokenizer.vocabulary_size or (
+        session.vocabulary.size if session.vocabulary else None
+    )
     size = f", {exam.vocabulary_size:,} tokens" if exam.vocabulary_size else ""
     exam.findings.agree("tokenizer.tokenize", True, f"{tokenizer.fingerprint}{size}")
 
 
 async def check_ids(exam: Exam) -> None:
     """Two short completions: listed ids print as the bytes beside them, and together as the text."""
-    vocabulary, kind = exam.probe.session.vocabulary, (exam.rules.id or exam.profile.tokens.id).partition(" ")[0]
+    vocabulary, kind = (
+        exam.probe.session.vocabulary,
+        (exam.rules.id or exam.profile.tokens.id).partition(" ")[0],
+    )
     named = vocabulary if kind not in ("field", "string") else None
     completions = await _samples(exam, scripts=named is not None)
     _bytes(exam, completions)
@@ -53,7 +58,10 @@ async def check_ids(exam: Exam) -> None:
 async def _samples(exam: Exam, scripts: bool) -> list[Completion]:
     """A completion of each prompt, but for those that a content filter keeps back. Raises Withheld where that is the first."""
     samples = [(await exam.probe.ask(WORDS, max_tokens=TOKENS))[0]]
-    more: list[tuple[Prompt, int]] = [(EMOJI, TOKENS), *([(SCRIPTS, SCRIPT_TOKENS)] if scripts else [])]
+    more: list[tuple[Prompt, int]] = [
+        (EMOJI, TOKENS),
+        *([(SCRIPTS, SCRIPT_TOKENS)] if scripts else []),
+    ]
     for prompt, tokens in more:
         with suppress(Withheld):
             samples += await exam.probe.ask(prompt, max_tokens=tokens)
@@ -64,14 +72,21 @@ def _named(exam: Exam, vocabulary: Vocabulary, exact: bool) -> None:
     """Ids come from a vocabulary here: it must have a token for what is listed and, where the bytes of every token are told
     (``exact``), for all that is sampled, and must split the text as the model did."""
     completions = list(exam.completions())
-    ids = [token for each in completions for token in each.top_ids.ravel().tolist() if token != NO_TOKEN]
+    ids = [
+        token
+        for each in completions
+        for token in each.top_ids.ravel().tolist()
+        if token != NO_TOKEN
+    ]
     unnamed = sum(token == UNNAMED for token in ids)
     said = f"{unnamed} of {len(ids)} listed tokens have no id under {vocabulary.name}"
     exam.trusted = unnamed <= STRANGE * len(ids)
     if exact:
         sampled = [_words(each) for each in completions]
         lost, total = sum(each.count(UNNAMED) for each in sampled), sum(map(len, sampled))
-        listed = [each for each in completions if 1 < len(each.token_ids) >= each.n_tokens - 1]  # an end token may be missing
+        listed = [
+            each for each in completions if 1 < len(each.token_ids) >= each.n_tokens - 1
+        ]  # an end token may be missing
         found, split = _shared(listed, vocabulary)
         said += f", {lost} of {total} sampled ones; {found} of {split} tokens in its own splitting of the texts were sampled"
         exam.trusted = exam.trusted and lost <= LOST and found >= ALIKE * split
@@ -92,7 +107,9 @@ def _shared(completions: Sequence[Completion], vocabulary: Vocabulary) -> tuple[
             own = vocabulary.encode(completion.text.rstrip("\N{REPLACEMENT CHARACTER}"))
         except InputError:  # it has no token for a byte of the text
             own = [NO_TOKEN] * len(completion.token_ids)
-        same = SequenceMatcher(a=own, b=completion.token_ids.tolist(), autojunk=False).get_matching_blocks()
+        same = SequenceMatcher(
+            a=own, b=completion.token_ids.tolist(), autojunk=False
+        ).get_matching_blocks()
         found, split = found + sum(block.size for block in same), split + len(own)
     return found, split
 
@@ -104,12 +121,16 @@ async def _printed(exam: Exam, completion: Completion) -> None:
         texts = [await exam.text_of(token) for token in ids]
     except RequestRejected as refusal:
         exam.trusted = False
-        return exam.findings.agree("tokens.id", False, f"the tokenizer refuses an id that was listed: {refusal}")
+        return exam.findings.agree(
+            "tokens.id", False, f"the tokenizer refuses an id that was listed: {refusal}"
+        )
     known = [(token, text) for token, text in zip(ids, texts, strict=True) if text is not None]
     wrong = [token for token, text in known if _differs(completion, token, text)]
     begun = set(completion.token_ids.tolist()[:SAMPLED])
     told = "".join(text for token, text in known if token in begun)
-    follows = "\N{REPLACEMENT CHARACTER}" in told or _dense(completion.text).startswith(_dense(told))
+    follows = "\N{REPLACEMENT CHARACTER}" in told or _dense(completion.text).startswith(
+        _dense(told)
+    )
     said = f"{len(known)} ids looked up, {len(wrong)} print other bytes than listed; {told!r} begins {completion.text[:40]!r}"
     if len(known) < FEWEST:
         return exam.findings.skip(["tokens.id"], f"only {said}")
@@ -148,7 +169,9 @@ def _bytes(exam: Exam, completions: list[Completion]) -> None:
         checked += len(pieces)
         parts += sum(_is_part(piece) for piece in pieces)
         # A character cut off by the end of the completion is printed as a replacement, or not at all.
-        wrong += joined != text and not joined.startswith(text.rstrip("\N{REPLACEMENT CHARACTER}".encode()))
+        wrong += joined != text and not joined.startswith(
+            text.rstrip("\N{REPLACEMENT CHARACTER}".encode())
+        )
     if not checked:
         return exam.findings.skip([row], "no completion tells the bytes of all its tokens")
     said = f"the bytes of {checked} tokens, {parts} of them parts of a character, "
@@ -165,7 +188,8 @@ def _pieces(exam: Exam, completion: Completion) -> list[bytes] | None:
     ids = completion.token_ids.tolist()
     ended = completion.finish_reason == "stop" and ids and ids[-1] not in completion.token_bytes
     pieces = [
-        completion.token_bytes.get(token) or (vocabulary.ordinary.get(token) if vocabulary else None)
+        completion.token_bytes.get(token)
+        or (vocabulary.ordinary.get(token) if vocabulary else None)
         for token in (ids[:-1] if ended else ids)
     ]
     whole = completion.generated is None or completion.generated <= len(ids)

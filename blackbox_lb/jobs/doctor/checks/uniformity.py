@@ -54,7 +54,11 @@ class CellDraw:
         """From the probabilities of the listed tokens, most likely first; ``cell`` is their number where none was drawn, ``again``
         says which of them stand before in the completion."""
         whole = np.append(listed, max(1.0 - float(listed.sum()), LEAST_UNLISTED))
-        return cls(whole / whole.sum(), cell, np.append(np.zeros(len(listed), bool) if again is None else again, False))
+        return cls(
+            whole / whole.sum(),
+            cell,
+            np.append(np.zeros(len(listed), bool) if again is None else again, False),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +89,19 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
     events = {
         "tail never drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.9), step),
         "tail hardly drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.95), step),
-        "unlikely tokens never drawn, as min_p truncates": _events(draws, [_below(draw, 0.05) for draw in draws], step),
+        "unlikely tokens never drawn, as min_p truncates": _events(
+            draws, [_below(draw, 0.05) for draw in draws], step
+        ),
         NEVER: _events(draws, outside, step),
         AGAIN: _events(draws, [draw.again for draw in draws]),
     }
     (low, high), chi_square = _surprise(draws), _transform(draws, seed)
-    heat = "sharper than returned, as a temperature below 1" if low < high else "flatter than returned"
-    least = np.exp(-step) if step >= COARSE else 1.0  # of every probability, whichever way it was rounded
+    heat = (
+        "sharper than returned, as a temperature below 1" if low < high else "flatter than returned"
+    )
+    least = (
+        np.exp(-step) if step >= COARSE else 1.0
+    )  # of every probability, whichever way it was rounded
     tests = {name: _lower_tail(least * p, seen) for name, (p, seen) in events.items()}
     tests |= {heat: 2 * min(low, high), "not uniform over the listed mass": chi_square}
     mass, drawn = _events(draws, outside)
@@ -113,8 +123,14 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
 
 def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float], heat: str) -> str:
     """What it looks like: a truncation leaves almost none of an event's draws, a temperature some of all."""
-    gone = [name for name, (p, seen) in events.items() if p.sum() >= WORTH and seen <= GONE * p.sum()]
-    suspects = ((AGAIN, min(SUSPECT, tests[heat], tests[SCALED])), (SCALED, SUSPECT / 10), (heat, SUSPECT))
+    gone = [
+        name for name, (p, seen) in events.items() if p.sum() >= WORTH and seen <= GONE * p.sum()
+    ]
+    suspects = (
+        (AGAIN, min(SUSPECT, tests[heat], tests[SCALED])),
+        (SCALED, SUSPECT / 10),
+        (heat, SUSPECT),
+    )
     clear = [*gone, *(name for name, below in suspects if tests[name] < below)]
     return clear[0] if clear else min(tests, key=lambda name: tests[name])
 
@@ -151,7 +167,10 @@ def alike(listed: Vector, counts: npt.NDArray[np.int64]) -> float | None:
     if pooled[-1] < 5:
         if len(pooled) < 2:
             return None
-        pooled, seen = np.append(pooled[:-2], pooled[-2:].sum()), np.append(seen[:-2], seen[-2:].sum())
+        pooled, seen = (
+            np.append(pooled[:-2], pooled[-2:].sum()),
+            np.append(seen[:-2], seen[-2:].sum()),
+        )
     return float(chisquare(seen, pooled).pvalue) if len(pooled) > 1 else None
 
 
@@ -181,12 +200,21 @@ def _unlisted(draw: CellDraw) -> Cells:
     return last
 
 
-def _events(draws: Sequence[CellDraw], inside: Sequence[Cells], step: float = 0.0) -> tuple[Vector, int]:
+def _events(
+    draws: Sequence[CellDraw], inside: Sequence[Cells], step: float = 0.0
+) -> tuple[Vector, int]:
     """Probability of each draw's event (t,), and how many happened. Without the unlisted mass that may be the listed tokens', where
     their logprobs are rounded to a step: half of it each."""
-    whole = np.array([float(draw.probabilities[cells].sum()) for draw, cells in zip(draws, inside, strict=True)])
-    doubtful = [cells[-1] * min(np.expm1(step / 2), draw.probabilities[-1]) for draw, cells in zip(draws, inside, strict=True)]
-    return np.maximum(whole - doubtful, 0.0), sum(bool(cells[draw.cell]) for draw, cells in zip(draws, inside, strict=True))
+    whole = np.array(
+        [float(draw.probabilities[cells].sum()) for draw, cells in zip(draws, inside, strict=True)]
+    )
+    doubtful = [
+        cells[-1] * min(np.expm1(step / 2), draw.probabilities[-1])
+        for draw, cells in zip(draws, inside, strict=True)
+    ]
+    return np.maximum(whole - doubtful, 0.0), sum(
+        bool(cells[draw.cell]) for draw, cells in zip(draws, inside, strict=True)
+    )
 
 
 def _lower_tail(probabilities: Vector, seen: int) -> float:
@@ -203,7 +231,12 @@ def _surprise(draws: Sequence[CellDraw]) -> tuple[float, float]:
     """P(total surprisal at most the one seen), P(at least the one seen), from its exact distribution on the lattice."""
     levels = [_levels(draw) for draw in draws]
     total = sum(int(row[draw.cell]) for row, draw in zip(levels, draws, strict=True))
-    density = _sum([np.bincount(row, draw.probabilities).astype(np.float64) for row, draw in zip(levels, draws, strict=True)])
+    density = _sum(
+        [
+            np.bincount(row, draw.probabilities).astype(np.float64)
+            for row, draw in zip(levels, draws, strict=True)
+        ]
+    )
     return min(float(density[: total + 1].sum()), 1.0), min(float(density[total:].sum()), 1.0)
 
 
@@ -213,7 +246,11 @@ def _sum(densities: Sequence[Vector]) -> Vector:
         return densities[0]
     middle = len(densities) // 2
     left, right = _sum(densities[:middle]), _sum(densities[middle:])
-    both = np.convolve(left, right) if min(len(left), len(right)) < DIRECT else fftconvolve(left, right)
+    both = (
+        np.convolve(left, right)
+        if min(len(left), len(right)) < DIRECT
+        else fftconvolve(left, right)
+    )
     return np.maximum(both, 0.0)
 
 

@@ -29,10 +29,17 @@ def calibrated(case: Case, given: object) -> Alternative:
     if given == "contextual":
         free = len(content_free(case.task.test))
         cost = f"1 token a test prompt ({prompts:,}), and once 1 token for each of {free} inputs without content"
-        return Alternative("contextual calibration", decision=Calibrated(case, "contextual"), max_tokens=1, cost=cost)
+        return Alternative(
+            "contextual calibration",
+            decision=Calibrated(case, "contextual"),
+            max_tokens=1,
+            cost=cost,
+        )
     if given == "batch":
         cost = f"1 token a test prompt ({prompts:,}); it reads all test prompts, without their answers, before it decides on one"
-        return Alternative("batch calibration", decision=Calibrated(case, "batch"), max_tokens=1, cost=cost)
+        return Alternative(
+            "batch calibration", decision=Calibrated(case, "batch"), max_tokens=1, cost=cost
+        )
     raise InputError(f"--calibrate {given} is not known; give contextual or batch")
 
 
@@ -53,7 +60,9 @@ class Calibrated:
         test = await label_lists(trials, self.case.task.test, "test", self.case)
         seen = test
         if self.prior == "contextual":
-            seen = await label_lists(trials, content_free(self.case.task.test), "without content", self.case)
+            seen = await label_lists(
+                trials, content_free(self.case.task.test), "without content", self.case
+            )
         return test.decided(-np.log(np.nanmean(seen.shares, axis=0)))
 
 
@@ -74,7 +83,9 @@ def content_free(examples: Sequence[Example]) -> tuple[Example, ...]:
         replace(
             examples[0],
             id=f"content-free {number}",
-            prompt=Prompt((*messages[:place], Message(messages[place].role, text), *messages[place + 1 :])),
+            prompt=Prompt(
+                (*messages[:place], Message(messages[place].role, text), *messages[place + 1 :])
+            ),
             answers=(),
         )
         for number, text in enumerate(texts)
@@ -84,7 +95,9 @@ def content_free(examples: Sequence[Example]) -> tuple[Example, ...]:
 def _asked(example: Example) -> str:
     """The last user message, or the last one where there is none."""
     messages = example.prompt.messages
-    return next((each.content for each in reversed(messages) if each.role == "user"), messages[-1].content)
+    return next(
+        (each.content for each in reversed(messages) if each.role == "user"), messages[-1].content
+    )
 
 
 def _around(texts: Sequence[str]) -> tuple[str, str]:
@@ -98,7 +111,9 @@ def _around(texts: Sequence[str]) -> tuple[str, str]:
 
 def _common(texts: Sequence[str]) -> str:
     """The longest beginning of all of ``texts`` that does not end in a word."""
-    ends = zip(min(texts), max(texts), strict=False)  # all texts between these two share their beginning
+    ends = zip(
+        min(texts), max(texts), strict=False
+    )  # all texts between these two share their beginning
     found = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
     while found and found[-1].isalnum():
         found = found[:-1]

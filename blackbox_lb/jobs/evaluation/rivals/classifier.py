@@ -31,10 +31,14 @@ def classifier(case: Case, given: object) -> Alternative:
     """
     kind, _, name = str(given).partition(":")
     if kind not in ("tfidf", "embedding") or (kind == "tfidf") == bool(name):
-        raise InputError(f"--classifier {given} is not known; give tfidf, or embedding:NAME_OR_FOLDER")
+        raise InputError(
+            f"--classifier {given} is not known; give tfidf, or embedding:NAME_OR_FOLDER"
+        )
     for package in ("sklearn", *(["sentence_transformers"] if name else [])):
         if importlib.util.find_spec(package) is None:
-            raise InputError(f"--classifier {given} needs {package.replace('_', '-')}, which is not installed: {EXTRA}")
+            raise InputError(
+                f"--classifier {given} needs {package.replace('_', '-')}, which is not installed: {EXTRA}"
+            )
     if name:
         resolve_encoder(name)
     case.right()
@@ -65,20 +69,32 @@ class Classifier:
 
         right = self.case.right()
         known = right >= 0
-        rows = [each.prompt.text for each, has in zip(self.case.task.train, known.tolist(), strict=True) if has]
+        rows = [
+            each.prompt.text
+            for each, has in zip(self.case.task.train, known.tolist(), strict=True)
+            if has
+        ]
         prompts = [each.prompt.text for each in self.case.task.test]
         if self.encoder is None:
             from sklearn.feature_extraction.text import TfidfVectorizer
 
-            first = [TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, tokenizer=WORDS, token_pattern=None)]
+            first = [
+                TfidfVectorizer(
+                    ngram_range=(1, 2), sublinear_tf=True, tokenizer=WORDS, token_pattern=None
+                )
+            ]
             training: Any = rows
             test: Any = prompts
         else:
             encode, first = load_encoder(self.encoder), []
             training, test = np.asarray(encode(rows)), np.asarray(encode(prompts))
-        model = _chosen(first, int(np.bincount(right[known])[np.unique(right[known])].min()), self.case.seed)
+        model = _chosen(
+            first, int(np.bincount(right[known])[np.unique(right[known])].min()), self.case.seed
+        )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # at strengths that are hardly ever chosen
+            warnings.simplefilter(
+                "ignore", ConvergenceWarning
+            )  # at strengths that are hardly ever chosen
             try:
                 model.fit(training, right[known])
             except ValueError as error:
@@ -99,4 +115,10 @@ def _chosen(first: list[Any], rarest: int, seed: int) -> Any:
     if rarest < 2:
         return model
     folds = StratifiedKFold(min(FOLDS, rarest), shuffle=True, random_state=seed)
-    return GridSearchCV(model, {"logisticregression__C": STRENGTHS}, cv=folds, scoring="accuracy", error_score="raise")
+    return GridSearchCV(
+        model,
+        {"logisticregression__C": STRENGTHS},
+        cv=folds,
+        scoring="accuracy",
+        error_score="raise",
+    )

@@ -25,9 +25,17 @@ def written(
     found = [hand_list(spec) for spec in words]
     if thinking is not None:
         text = thinking.phases.closing
-        found += [Alternative(f"'{text}' at {value:+g}", own_bias=partial(_of_text, text=text, value=value)) for value in close]
         found += [
-            Alternative(f"thinking cut after {tokens}" if tokens else "no thinking", budget=ThinkingBudget(thinking.phases, tokens))
+            Alternative(
+                f"'{text}' at {value:+g}", own_bias=partial(_of_text, text=text, value=value)
+            )
+            for value in close
+        ]
+        found += [
+            Alternative(
+                f"thinking cut after {tokens}" if tokens else "no thinking",
+                budget=ThinkingBudget(thinking.phases, tokens),
+            )
             for tokens in budgets
         ]
     return tuple(dict.fromkeys(found))
@@ -39,23 +47,38 @@ def hand_list(spec: str) -> Alternative:
     try:
         value = float(number)
         words = tuple(
-            dict.fromkeys(line.strip() for line in read_bounded(Path(name), 1 << 20).decode().splitlines() if line.strip())
+            dict.fromkeys(
+                line.strip()
+                for line in read_bounded(Path(name), 1 << 20).decode().splitlines()
+                if line.strip()
+            )
         )
     except (OSError, ValueError) as error:
-        raise InputError(f"--baseline-words {spec!r}: {error}; give FILE:NATS, as in words.txt:-2, with one word a line") from None
+        raise InputError(
+            f"--baseline-words {spec!r}: {error}; give FILE:NATS, as in words.txt:-2, with one word a line"
+        ) from None
     if not words:
         raise InputError(f"--baseline-words {spec!r}: {name} holds no word; give one a line")
-    return Alternative(f"{Path(name).stem} at {value:+g}", own_bias=partial(_of_words, words=words, value=value))
+    return Alternative(
+        f"{Path(name).stem} at {value:+g}", own_bias=partial(_of_words, words=words, value=value)
+    )
 
 
-async def _of_words(trials: Trials, words: Sequence[str], value: float) -> tuple[Mapping[int, float], int]:
+async def _of_words(
+    trials: Trials, words: Sequence[str], value: float
+) -> tuple[Mapping[int, float], int]:
     """Token id -> nats of each spelling that is one token, and the longest completion."""
     spelled = AnswerTokens(trials)
-    found = {word: [token for token, ids in (await spelled.of([word])).items() if len(ids) == 1] for word in words}
+    found = {
+        word: [token for token, ids in (await spelled.of([word])).items() if len(ids) == 1]
+        for word in words
+    }
     bias = {token: value for tokens in found.values() for token in tokens}
     none = [word for word, tokens in found.items() if not tokens]
     if not bias:
-        raise InputError(f"no word of the list is one token of {trials.session.model} in any spelling; give other words")
+        raise InputError(
+            f"no word of the list is one token of {trials.session.model} in any spelling; give other words"
+        )
     missing = f"; none of {', '.join(none)}" if none else ""
     trials.report.remark(
         f"the list has {len(bias)} tokens, spellings of {len(words) - len(none)} of its {len(words)} words{missing}"
@@ -66,4 +89,6 @@ async def _of_words(trials: Trials, words: Sequence[str], value: float) -> tuple
 async def _of_text(trials: Trials, text: str, value: float) -> tuple[Mapping[int, float], int]:
     """The first token of the text, and of the text after a space where that is one of its own."""
     first = {ids[0] for each in (text, f" {text}") if (ids := await trials.session.encode(each))}
-    return {token: value for token in first if (await trials.session.decode([token])).strip()}, trials.reward.max_tokens
+    return {
+        token: value for token in first if (await trials.session.decode([token])).strip()
+    }, trials.reward.max_tokens

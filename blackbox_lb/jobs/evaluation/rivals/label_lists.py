@@ -33,11 +33,15 @@ class LabelLists:
     def decided(self, offsets: Vector) -> Decided:
         """The label with the highest logprob plus its offset (l,), in nats."""
         known = np.asarray(~np.isnan(self.logprobs).any(axis=1))
-        best = np.where(known, np.where(known[:, None], self.logprobs + offsets, 0.0).argmax(axis=1), -1)
+        best = np.where(
+            known, np.where(known[:, None], self.logprobs + offsets, 0.0).argmax(axis=1), -1
+        )
         return Decided(tuple(best.tolist()), self.prompt_tokens, 1.0)
 
 
-async def label_lists(trials: Trials, examples: Sequence[Example], title: str, case: Case) -> LabelLists:
+async def label_lists(
+    trials: Trials, examples: Sequence[Example], title: str, case: Case
+) -> LabelLists:
     """Read the first list of each of ``examples``, drawn unless it is in the store.
 
     A prompt without a list has no decision. A label that a list misses gets the list's least probability, or its part of the
@@ -50,7 +54,9 @@ async def label_lists(trials: Trials, examples: Sequence[Example], title: str, c
     found = [_row(each, tokens) for each in completions]
     rows = np.array([row for row, _ in found], np.float64).reshape(-1, len(tokens))
     if np.isnan(rows).all():
-        raise NoLogprobs(f"none of {len(rows)} first tokens came with a list of alternatives; use a provider that returns logprobs")
+        raise NoLogprobs(
+            f"none of {len(rows)} first tokens came with a list of alternatives; use a provider that returns logprobs"
+        )
     if silent := int(np.isnan(rows[:, 0]).sum()):
         trials.report.remark(
             f"{title}: {silent} of {len(rows)} prompts came without a list, and have no decision: a content filter stopped them, "
@@ -68,7 +74,9 @@ async def own_tokens(trials: Trials, labels: Labels) -> list[Ids]:
     """(l,) the tokens that begin a spelling of each label and of no other. Raises InputError: a label has none."""
     found = await label_tokens(trials, labels)
     counts = Counter(token for ids in found for token in ids.tolist())
-    own = [np.array([token for token in ids.tolist() if counts[token] == 1], np.int64) for ids in found]
+    own = [
+        np.array([token for token in ids.tolist() if counts[token] == 1], np.int64) for ids in found
+    ]
     for name, ids in zip(labels.names, own, strict=True):
         if not ids.size:
             raise InputError(
@@ -85,6 +93,8 @@ def _row(completion: Completion, tokens: Sequence[Ids]) -> tuple[Vector, int]:
         return np.full(len(tokens), np.nan), 0
     logprobs = completion.top_logprobs[0].astype(np.float64)
     listed = logprobs[ids != NO_TOKEN]
-    row = np.array([np.logaddexp.reduce(logprobs[np.isin(ids, each)], initial=-np.inf) for each in tokens])
+    row = np.array(
+        [np.logaddexp.reduce(logprobs[np.isin(ids, each)], initial=-np.inf) for each in tokens]
+    )
     missing = int(np.isneginf(row).sum())
     return np.where(np.isneginf(row), bound_of(listed, missing), row), missing

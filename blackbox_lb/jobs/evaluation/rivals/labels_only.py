@@ -14,7 +14,11 @@ from blackbox_lb.tasks.sets.labels import Labels
 
 def labels_only(case: Case, _given: object) -> Alternative:
     """The provider's highest bias on the tokens of the labels."""
-    return Alternative("labels only", own_bias=partial(lifted, labels=case.labels), cost="a completion a test prompt and sample")
+    return Alternative(
+        "labels only",
+        own_bias=partial(lifted, labels=case.labels),
+        cost="a completion a test prompt and sample",
+    )
 
 
 async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], int]:

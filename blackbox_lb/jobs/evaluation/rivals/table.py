@@ -15,19 +15,33 @@ from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 
 RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
-    {"labels_only": labels_only, "threshold": threshold, "calibrate": calibrated, "few_shot": few_shot, "classifier": classifier}
+    {
+        "labels_only": labels_only,
+        "threshold": threshold,
+        "calibrate": calibrated,
+        "few_shot": few_shot,
+        "classifier": classifier,
+    }
 )
 """Field of the options -> maker of an alternative, from one of its values or True."""
 
 
 def rivals(
-    wanted: Mapping[str, object], task: Task, labels: Labels | None, *, seed: int = 0, listed: int | None = None
+    wanted: Mapping[str, object],
+    task: Task,
+    labels: Labels | None,
+    *,
+    seed: int = 0,
+    listed: int | None = None,
 ) -> tuple[Alternative, ...]:
     """Make the ``wanted`` rivals: by field, the values given, or whether its flag was.
 
     Raises InputError: one is wanted and the task has no labels, or does not suit it.
     """
-    given = {name: value if isinstance(value, tuple) else (value,) * bool(value) for name, value in wanted.items()}
+    given = {
+        name: value if isinstance(value, tuple) else (value,) * bool(value)
+        for name, value in wanted.items()
+    }
     asked = [(name, value) for name in RIVALS for value in given.get(name, ())]
     if asked and labels is None:
         flag = f"--{asked[0][0].replace('_', '-')}"

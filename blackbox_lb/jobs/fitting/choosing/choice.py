@@ -22,7 +22,11 @@ class Measured:
 
     def as_json(self) -> dict[str, Any]:
         """The numbers for JSON: null where not known."""
-        told = {"reward": _known(self.reward), "tokens": _known(self.tokens), "accuracy": _known(self.accuracy)}
+        told = {
+            "reward": _known(self.reward),
+            "tokens": _known(self.tokens),
+            "accuracy": _known(self.accuracy),
+        }
         return told if self.setting is None else {"setting": self.setting, **told}
 
 

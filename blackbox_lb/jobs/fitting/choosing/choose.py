@@ -79,9 +79,18 @@ class _Race:
         goal: Goal,
         settings: tuple[Setting, ...],
     ) -> None:
-        self.trials, self.examples, self.field, self.next_token, self.goal = trials, examples, field, next_token, goal
+        self.trials, self.examples, self.field, self.next_token, self.goal = (
+            trials,
+            examples,
+            field,
+            next_token,
+            goal,
+        )
         self.settings = settings
-        self.rows = [TriedCandidate(each.estimator, each.settings, each.sparse.entries, math.nan) for each in field]
+        self.rows = [
+            TriedCandidate(each.estimator, each.settings, each.sparse.entries, math.nan)
+            for each in field
+        ]
         self.outcomes: dict[int, Outcome] = {}
 
     def drop_repeated(self) -> None:
@@ -106,13 +115,19 @@ class _Race:
         self.base = _outcome(drawn.values(), ByPrompt(np.zeros(len(self.examples))))
         self.base_mean, self.base_by_setting = _measured(self.base), self._by_setting(drawn)
         if math.isnan(self.base_mean.reward):
-            raise InputError("no completion of the validation prompts passed the content filter; use other validation prompts")
-        self.goal.keeps(self.base, self.base)  # raises where accuracy is wanted and not known, before more costs
+            raise InputError(
+                "no completion of the validation prompts passed the content filter; use other validation prompts"
+            )
+        self.goal.keeps(
+            self.base, self.base
+        )  # raises where accuracy is wanted and not known, before more costs
 
     async def run(self, samples: int) -> int:
         """Halve successively over fresh samples; return the winner's number. Nothing is halved where all is greedy."""
         racing = self.racing
-        plan = rungs(len(racing), 1 if all(setting.deterministic for setting in self.settings) else samples)
+        plan = rungs(
+            len(racing), 1 if all(setting.deterministic for setting in self.settings) else samples
+        )
         for number, rung in enumerate(plan):
             for index in racing:
                 await self._measure(index, rung.samples)
@@ -130,7 +145,9 @@ class _Race:
         """Mark the winner and report its numbers."""
         self.rows[best] = replace(self.rows[best], fate="chosen")
         sampled, outcome = len(self.outcomes), self.outcomes[best]
-        if math.isnan(self.goal.gain(self.base, outcome).value) and not math.isnan(outcome.reward.value):
+        if math.isnan(self.goal.gain(self.base, outcome).value) and not math.isnan(
+            outcome.reward.value
+        ):
             raise InputError(
                 "objective 'reward-kl' needs a KL, and no candidate has one: no biased completion lists all of its tokens; choose "
                 "'reward' or 'pareto'"
@@ -155,7 +172,9 @@ class _Race:
         bias = self.field[index].logit_bias
         scores = await self._scores(self.field[index].label, samples, bias)
         kl = await self._kl(index, samples) if self.goal.objective == "reward-kl" else None
-        outcome = _outcome(scores.values(), None if kl is None else ByPrompt(np.full(len(self.examples), kl)))
+        outcome = _outcome(
+            scores.values(), None if kl is None else ByPrompt(np.full(len(self.examples), kl))
+        )
         self.outcomes[index], mean = outcome, _measured(outcome)
         self.rows[index] = replace(
             self.rows[index],
@@ -173,24 +192,37 @@ class _Race:
             return
         for index in self.outcomes:
             if self.rows[index].kl is None:
-                self.rows[index] = replace(self.rows[index], kl=await self._kl(index, self.rows[index].samples))
+                self.rows[index] = replace(
+                    self.rows[index], kl=await self._kl(index, self.rows[index].samples)
+                )
 
     async def _kl(self, index: int, samples: int) -> float:
         """The KL of a candidate, from its completions at temperature 1."""
-        return await self.trials.kl(self.examples, samples, self.field[index].logit_bias, self.next_token)
+        return await self.trials.kl(
+            self.examples, samples, self.field[index].logit_bias, self.next_token
+        )
 
-    async def _scores(self, policy: str, samples: int, bias: dict[int, float] | None = None) -> dict[float, PolicyScores]:
+    async def _scores(
+        self, policy: str, samples: int, bias: dict[int, float] | None = None
+    ) -> dict[float, PolicyScores]:
         """Temperature -> scores, in the order of the settings."""
         found = {}
         for setting in self.settings:
-            title = f"validation{'' if len(self.settings) == 1 else f' at {setting.name}'}, {policy}"
+            title = (
+                f"validation{'' if len(self.settings) == 1 else f' at {setting.name}'}, {policy}"
+            )
             count = 1 if setting.deterministic else samples
-            found[setting.temperature] = await self.trials.scores(title, self.examples, setting, count, bias)
+            found[setting.temperature] = await self.trials.scores(
+                title, self.examples, setting, count, bias
+            )
         return found
 
     def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
         pairs = zip(self.settings, scores.values(), strict=True)
-        return tuple(replace(_measured(_outcome([each], None)), setting=setting.name) for setting, each in pairs)
+        return tuple(
+            replace(_measured(_outcome([each], None)), setting=setting.name)
+            for setting, each in pairs
+        )
 
     def _drop(self, index: int, why: str) -> None:
         self.rows[index] = replace(self.rows[index], fate=why)
@@ -211,7 +243,13 @@ class _Race:
     def _where(self) -> str:
         """The settings that a number is a mean over, in words, where they are several or not temperature 1."""
         names = [setting.name for setting in self.settings]
-        return "" if self.settings == (SAMPLED,) else f" at {names[0]}" if len(names) == 1 else f", mean of {', '.join(names)}"
+        return (
+            ""
+            if self.settings == (SAMPLED,)
+            else f" at {names[0]}"
+            if len(names) == 1
+            else f", mean of {', '.join(names)}"
+        )
 
     def _say(self, text: str) -> None:
         self.trials.report.remark(text)
@@ -230,10 +268,15 @@ def _outcome(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome
 
 def _means(settings: Sequence[Sequence[Any]]) -> ByPrompt:
     return ByPrompt(
-        np.array([[row.mean() if row.size else math.nan for row in rows] for rows in settings], dtype=np.float64).mean(axis=0)
+        np.array(
+            [[row.mean() if row.size else math.nan for row in rows] for rows in settings],
+            dtype=np.float64,
+        ).mean(axis=0)
     )
 
 
 def _measured(outcome: Outcome) -> Measured:
     accuracy = outcome.accuracy
-    return Measured(outcome.reward.value, outcome.tokens.value, None if accuracy is None else accuracy.value)
+    return Measured(
+        outcome.reward.value, outcome.tokens.value, None if accuracy is None else accuracy.value
+    )

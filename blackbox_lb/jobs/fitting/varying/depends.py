@@ -13,7 +13,14 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.special import log_softmax
 
-from blackbox_lb.bias.prompt_bias import DIGITS, MOST_NUMBERS, PROBED, Dependence, Feature, PromptBias
+from blackbox_lb.bias.prompt_bias import (
+    DIGITS,
+    MOST_NUMBERS,
+    PROBED,
+    Dependence,
+    Feature,
+    PromptBias,
+)
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
@@ -21,7 +28,13 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import reward_weights
-from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable, PromptFit, PromptPositions, fit_prompts, standard_errors
+from blackbox_lb.estimate.projection.prompt_dependent import (
+    FeatureTable,
+    PromptFit,
+    PromptPositions,
+    fit_prompts,
+    standard_errors,
+)
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
@@ -70,7 +83,11 @@ class DependentCandidate:
     @property
     def sentence(self) -> str:
         """What was chosen, and by what."""
-        weight = f", the model's logits weighing {self.bias.depends.model_weight:g}" if "model_weight" in self.settings else ""
+        weight = (
+            f", the model's logits weighing {self.bias.depends.model_weight:g}"
+            if "model_weight" in self.settings
+            else ""
+        )
         return (
             f"depends on {self.features.on.name}: {len(self.bias.depends.features):,} features, slope_l2 "
             f"{self.settings['slope_l2']:g}{weight}; on the validation prompts, {self.measure} {self.found:.3f} (fixed bias "
@@ -81,7 +98,11 @@ class DependentCandidate:
         """``fixed`` with what all prompts have in common in the place of its values."""
         ids = np.array(self.bias.ids, np.int64)
         values = np.array([self.bias.common[token] for token in self.bias.ids])
-        return replace(fixed, settings=self.settings, sparse=replace(fixed.sparse, token_ids=ids, values=values))
+        return replace(
+            fixed,
+            settings=self.settings,
+            sparse=replace(fixed.sparse, token_ids=ids, values=values),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +150,42 @@ def dependent_candidate(
         return f"{on.name}: on validation and left-out training prompts it decides no more right than the fixed bias"
     best, without = won
     bias, errors = search.learned(best, limits, draws)
-    (right, unsure), (before, others) = (surely_right(validation, each) for each in (bias, fixed.logit_bias))
-    guessed = f", less {unsure.sum()} and {others.sum()} where a token outside the lists might win" if unsure.any() else ""
+    (right, unsure), (before, others) = (
+        surely_right(validation, each) for each in (bias, fixed.logit_bias)
+    )
+    guessed = (
+        f", less {unsure.sum()} and {others.sum()} where a token outside the lists might win"
+        if unsure.any()
+        else ""
+    )
     left_out = slice(None, len(given.first.examples))
-    gains = np.concatenate([(best.hits - without.hits)[left_out], right.astype(np.float64) - before])
+    gains = np.concatenate(
+        [(best.hits - without.hits)[left_out], right.astype(np.float64) - before]
+    )
     if right.sum() <= before.sum() or gains.mean() < SURE * gains.std() / np.sqrt(len(gains)):
         return (
             f"{on.name}: on {len(right)} validation prompts it is predicted to decide {right.mean():.3f} right, and the fixed bias "
             f"{before.mean():.3f}{guessed}; with training prompts that were left out, {gains.mean():+.3f}, which may be chance"
         )
-    settings = {**fixed.settings, "depends_on": on.name, "slope_l2": best.slope_l2, "model_weight": best.model_weight}
+    settings = {
+        **fixed.settings,
+        "depends_on": on.name,
+        "slope_l2": best.slope_l2,
+        "model_weight": best.model_weight,
+    }
     measure = f"predicted without drawing{guessed}, right first tokens"
-    return DependentCandidate(bias, settings, features, float(right.mean()), float(before.mean()), measure, errors)
+    return DependentCandidate(
+        bias, settings, features, float(right.mean()), float(before.mean()), measure, errors
+    )
 
 
 async def against_others(
-    trials: Trials, task: Task, fixed: Mapping[int, float], sent: AnyBias, features_of: Sequence[PromptFeatures], plan: FitPlan
+    trials: Trials,
+    task: Task,
+    fixed: Mapping[int, float],
+    sent: AnyBias,
+    features_of: Sequence[PromptFeatures],
+    plan: FitPlan,
 ) -> tuple[tuple[str, Verdict], ...]:
     """The chosen bias against what else decides on the test prompts, drawn unless stored.
 
@@ -157,30 +198,47 @@ async def against_others(
             rivals.append((f"classifier on {features.on.kind}", tuple(right[:, None])))
     for setting in plan.settings:
         count = 1 if setting.deterministic else plan.test_samples
-        ours = await trials.scores(f"test at {setting.name}, biased", task.test, setting, count, sent)
+        ours = await trials.scores(
+            f"test at {setting.name}, biased", task.test, setting, count, sent
+        )
         if sent is not fixed:
-            theirs = await trials.scores(f"test at {setting.name}, fixed bias", task.test, setting, count, fixed)
+            theirs = await trials.scores(
+                f"test at {setting.name}, fixed bias", task.test, setting, count, fixed
+            )
             rows.append(("fixed bias", compare(setting, theirs, ours, trials.reward)[0]))
         if ours.correct is not None:
             correct = replace(ours, reward=ours.correct)
-            rows += [(name, compare(setting, replace(ours, reward=alone), correct, trials.reward)[0]) for name, alone in rivals]
+            rows += [
+                (name, compare(setting, replace(ours, reward=alone), correct, trials.reward)[0])
+                for name, alone in rivals
+            ]
     return tuple(rows)
 
 
-def classified(features: PromptFeatures, train: Sequence[Example], test: Sequence[Example], labels: Labels) -> Vector:
+def classified(
+    features: PromptFeatures, train: Sequence[Example], test: Sequence[Example], labels: Labels
+) -> Vector:
     """(p,) whether a logistic regression on these features, without the model, gives each of ``test`` its label.
 
     It is the same objective with a model that knows nothing. Its strength is chosen on training prompts that are left out.
     """
     numbers = [labels.of(example) for example in train]
-    known = np.array([place for place, number in enumerate(numbers) if number is not None], np.int64)
+    known = np.array(
+        [place for place, number in enumerate(numbers) if number is not None], np.int64
+    )
     right = np.array([number for number in numbers if number is not None], np.int64)
     size, rows = len(labels.names), np.arange(len(known))
     even = sparse.csr_array(np.full((len(known), size), 1 / size))
     counts = sparse.csr_array((np.ones(len(known)), (rows, right)), shape=(len(known), size))
     nothing = np.zeros(len(known))
-    whole = PromptPositions(np.arange(size), even, nothing, np.zeros(size), rows, np.ones(len(known)), counts)
-    table, folds, gains = features.table[known], np.random.default_rng(0).permutation(len(known)) % FOLDS, []
+    whole = PromptPositions(
+        np.arange(size), even, nothing, np.zeros(size), rows, np.ones(len(known)), counts
+    )
+    table, folds, gains = (
+        features.table[known],
+        np.random.default_rng(0).permutation(len(known)) % FOLDS,
+        [],
+    )
     for slope_l2 in SLOPE_L2:
         held = np.zeros(len(known))
         for fold in range(FOLDS):
@@ -189,7 +247,10 @@ def classified(features: PromptFeatures, train: Sequence[Example], test: Sequenc
         gains.append(held.sum())
     fit = fit_prompts(whole, table, l2=0.1, slope_l2=SLOPE_L2[int(np.argmax(gains))])
     said = fit.bias(features.of_examples(test)).argmax(axis=1)
-    return np.array([labels.of(example) == number for example, number in zip(test, said.tolist(), strict=True)], np.float64)
+    return np.array(
+        [labels.of(example) == number for example, number in zip(test, said.tolist(), strict=True)],
+        np.float64,
+    )
 
 
 class _Search:
@@ -209,18 +270,30 @@ class _Search:
         self.l2 = float(fixed.settings["l2"] or 1.0)
         self.folds = np.random.default_rng(seed).permutation(size) % FOLDS
         self.training = _Decided(given.first, features.table[given.first.places], given.begins)
-        self.validation = _Decided(validation, features.of_examples(validation.examples), given.begins)
+        self.validation = _Decided(
+            validation, features.of_examples(validation.examples), given.begins
+        )
         made = fixed.projected
-        self.rollouts = given.rollouts if made is None else replace(given.rollouts, shares=made.shares)
+        self.rollouts = (
+            given.rollouts if made is None else replace(given.rollouts, shares=made.shares)
+        )
         self.weights = reward_weights(self.rollouts, float(fixed.settings["tau"] or 1.0))
         self._tables: dict[float, NextToken] = {}
 
     def positions(self, model_weight: float, tokens: Ids) -> PromptPositions:
         """The given answers with the model's logits times ``model_weight``."""
         if model_weight not in self._tables:
-            self._tables[model_weight] = NextToken.of(self.rollouts if model_weight == 1 else tempered(self.rollouts, model_weight))
+            self._tables[model_weight] = NextToken.of(
+                self.rollouts if model_weight == 1 else tempered(self.rollouts, model_weight)
+            )
         of = self.rollouts.rollout_of
-        return PromptPositions.of(self._tables[model_weight], self.rollouts.prompts[of], self.weights[of], tokens, self.size)
+        return PromptPositions.of(
+            self._tables[model_weight],
+            self.rollouts.prompts[of],
+            self.weights[of],
+            tokens,
+            self.size,
+        )
 
     def best(self) -> tuple[_HeldOut, _HeldOut] | None:
         """The strengths that decide most of the left-out prompts right, and no dependence; None where that decides as many."""
@@ -231,19 +304,28 @@ class _Search:
             found = self._held_out(weight, self.positions(weight, np.sort(whole.token_ids[used])))
             nothing.append(found[0])
             rows += found[1:]
-        best, fixed = (max(each, key=lambda row: (round(row.right, 9), row.likelihood)) for each in (rows, nothing))
+        best, fixed = (
+            max(each, key=lambda row: (round(row.right, 9), row.likelihood))
+            for each in (rows, nothing)
+        )
         return (best, fixed) if best.right > fixed.right else None
 
     def _held_out(self, weight: float, positions: PromptPositions) -> list[_HeldOut]:
         """No dependence at all, then each strength."""
-        strengths, table, folds = (1e9, *SLOPE_L2), self.features.table, self.folds[self.training.first.places]
+        strengths, table, folds = (
+            (1e9, *SLOPE_L2),
+            self.features.table,
+            self.folds[self.training.first.places],
+        )
         found = np.zeros((len(strengths), 2, len(folds) + len(self.validation.first.examples)))
         for fold in range(FOLDS + 1):  # in the last one, none is left out
             train, start = positions.only(self.folds != fold), None
             for row, slope_l2 in enumerate(strengths):
                 start = fit_prompts(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
                 if fold < FOLDS:
-                    found[row, :, : len(folds)][:, folds == fold] = self.training.by(start, weight)[:, folds == fold]
+                    found[row, :, : len(folds)][:, folds == fold] = self.training.by(start, weight)[
+                        :, folds == fold
+                    ]
                 else:
                     found[row, :, len(folds) :] = self.validation.by(start, weight)
         return [
@@ -251,12 +333,21 @@ class _Search:
             for slope_l2, (likelihood, hits) in zip(strengths, found, strict=True)
         ]
 
-    def learned(self, best: _HeldOut, limits: CompileLimits, draws: int) -> tuple[PromptBias, Vector]:
+    def learned(
+        self, best: _HeldOut, limits: CompileLimits, draws: int
+    ) -> tuple[PromptBias, Vector]:
         """``learned_bias`` with the strengths that won."""
         weight = best.model_weight
         made = partial(self.positions, weight)
         return learned_bias(
-            self.features, made, self.tokens, limits, l2=self.l2, slope_l2=best.slope_l2, model_weight=weight, draws=draws
+            self.features,
+            made,
+            self.tokens,
+            limits,
+            l2=self.l2,
+            slope_l2=best.slope_l2,
+            model_weight=weight,
+            draws=draws,
         )
 
 
@@ -268,7 +359,9 @@ class _Decided:
 
     def __init__(self, first: FirstTokens, table: FeatureTable, begins: Ids) -> None:
         self.first, self.table = first, table
-        self.wanted = np.stack([np.isin(row, ids) for row, ids in zip(first.ids, first.accepted, strict=True)])
+        self.wanted = np.stack(
+            [np.isin(row, ids) for row, ids in zip(first.ids, first.accepted, strict=True)]
+        )
         self.begins = np.isin(first.ids, begins) | self.wanted
 
     def by(self, fit: PromptFit, weight: float) -> npt.NDArray[np.float64]:
@@ -278,7 +371,9 @@ class _Decided:
         whole = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
         right = np.logaddexp.reduce(np.where(self.wanted, tilted, -np.inf), axis=1)
         likelihood = np.where(self.wanted.any(axis=1), right - whole, 0.0)
-        return np.stack([likelihood, begins_right(lists.taken(tilted), self.first.accepted).astype(np.float64)])
+        return np.stack(
+            [likelihood, begins_right(lists.taken(tilted), self.first.accepted).astype(np.float64)]
+        )
 
 
 def learned_bias(
@@ -321,9 +416,13 @@ def learned_bias(
                 bucket=name if isinstance(name, int) else None,
                 weight=round(features.weights[name], 6),
                 values=tuple(row.round(DIGITS).tolist()),
-                errors=() if np.isnan(error).any() else tuple((error / model_weight).round(3).tolist()),
+                errors=()
+                if np.isnan(error).any()
+                else tuple((error / model_weight).round(3).tolist()),
             )
-            for name, row, error, used in zip(features.names, slopes, errors[1], there.tolist(), strict=True)
+            for name, row, error, used in zip(
+                features.names, slopes, errors[1], there.tolist(), strict=True
+            )
             if used or isinstance(name, int) or features.vectors
         ),
         probe=features.vectors.of([PROBE])[0][:PROBED] if features.vectors else (),
@@ -351,7 +450,10 @@ def surely_right(first: FirstTokens, bias: Mapping[int, float] | PromptBias) -> 
         said, unsure = lists.greedy(bias), lists.unsure(bias)
     else:
         bias.prepare([example.prompt for example in first.examples])
-        rows, ids = [bias.at(example.prompt) for example in first.examples], np.array(bias.ids, np.int64)
+        rows, ids = (
+            [bias.at(example.prompt) for example in first.examples],
+            np.array(bias.ids, np.int64),
+        )
         own = np.array([[row.get(token, 0.0) for token in bias.ids] for row in rows], np.float64)
         said, unsure = lists.taken(lists.tilted_by(ids, own)), lists.unsure_by(ids, own)
     return begins_right(said, first.accepted) & ~unsure, unsure

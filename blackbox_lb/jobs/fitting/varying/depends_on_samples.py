@@ -9,7 +9,14 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.projection.projection import reward_weights
 from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.varying.depends import FOLDS, NO_FEATURE, SLOPE_L2, SURE, DependentCandidate, learned_bias
+from blackbox_lb.jobs.fitting.varying.depends import (
+    FOLDS,
+    NO_FEATURE,
+    SLOPE_L2,
+    SURE,
+    DependentCandidate,
+    learned_bias,
+)
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import paired
@@ -27,7 +34,13 @@ COMPARED = 100
 
 
 async def sampled_candidate(
-    features: PromptFeatures, trials: Trials, task: Task, training: Training, fixed: Candidate, limits: CompileLimits, plan: FitPlan
+    features: PromptFeatures,
+    trials: Trials,
+    task: Task,
+    training: Training,
+    fixed: Candidate,
+    limits: CompileLimits,
+    plan: FitPlan,
 ) -> DependentCandidate | str:
     """The bias that depends on ``features``, or the sentence why the ``fixed`` one is kept.
 
@@ -41,12 +54,16 @@ async def sampled_candidate(
     slope_l2 = search.best(plan.sweep.seed)
     if slope_l2 is None:
         return f"{name}: it makes the rewarded completions of left-out training prompts no likelier than the fixed bias does"
-    bias, errors = learned_bias(features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2)
+    bias, errors = learned_bias(
+        features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2
+    )
     earned = await earned_over(trials, task, plan, fixed, f"depends on {name}", bias)
     if not earned.proven:
         return f"{name}: {earned.declined}"
     settings = {**fixed.settings, "depends_on": name, "slope_l2": slope_l2}
-    return DependentCandidate(bias, settings, features, earned.found, earned.fixed, trials.reward.label, errors)
+    return DependentCandidate(
+        bias, settings, features, earned.found, earned.fixed, trials.reward.label, errors
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +81,10 @@ class Earned:
     @property
     def proven(self) -> bool:
         """Whether it earns more than the fixed bias by ``SURE`` standard errors."""
-        return bool(self.gains.mean() > 0 and self.gains.mean() >= SURE * self.gains.std() / np.sqrt(len(self.gains)))
+        return bool(
+            self.gains.mean() > 0
+            and self.gains.mean() >= SURE * self.gains.std() / np.sqrt(len(self.gains))
+        )
 
     @property
     def declined(self) -> str:
@@ -75,19 +95,25 @@ class Earned:
         )
 
 
-async def earned_over(trials: Trials, task: Task, plan: FitPlan, fixed: Candidate, title: str, bias: AnyBias) -> Earned:
+async def earned_over(
+    trials: Trials, task: Task, plan: FitPlan, fixed: Candidate, title: str, bias: AnyBias
+) -> Earned:
     """``bias`` beside the fixed one, on fresh completions of the validation prompts."""
     gains, means = [], []
     for setting in plan.settings:
         count = 1 if setting.deterministic else plan.validation_samples
         pair = [
-            await trials.scores(f"validation at {setting.name}, {name}", task.validation, setting, count, each)
+            await trials.scores(
+                f"validation at {setting.name}, {name}", task.validation, setting, count, each
+            )
             for name, each in (("fixed bias", fixed.logit_bias), (title, bias))
         ]
         before, after = paired(pair[0].reward, pair[1].reward)
         gains.append(after - before)
         means.append((float(before.mean()), float(after.mean())))
-    rows = np.mean(gains, axis=0) if len({len(row) for row in gains}) == 1 else np.concatenate(gains)
+    rows = (
+        np.mean(gains, axis=0) if len({len(row) for row in gains}) == 1 else np.concatenate(gains)
+    )
     fixed_mean, found_mean = np.mean(means, axis=0).tolist()
     return Earned(rows, found_mean, fixed_mean, trials.reward.label)
 
@@ -98,16 +124,24 @@ class _Search:
     tokens: (s,) those that may depend on the prompt: the ones of the fixed bias, and those that the features pull most.
     """
 
-    def __init__(self, features: PromptFeatures, training: Training, fixed: Candidate, limits: CompileLimits) -> None:
+    def __init__(
+        self, features: PromptFeatures, training: Training, fixed: Candidate, limits: CompileLimits
+    ) -> None:
         self.features, self.table, self.rollouts = features, training.next_token, training.rollouts
         self.size = features.table.shape[0]
         self.l2 = float(fixed.settings.get("l2") or 1.0)
         self.weights = reward_weights(self.rollouts, float(fixed.settings.get("tau") or 1.0))
         ids = self.table.named().token_ids
         whole = self.positions(ids if limits.highest_id is None else ids[ids <= limits.highest_id])
-        screened = self.positions(np.sort(whole.token_ids[np.argsort(-whole.occurrence)[:SCREENED]]))
-        common = np.array([fixed.logit_bias.get(token, 0.0) for token in screened.token_ids.tolist()])
-        _, _, pull = screened.loss(features.table, common, np.zeros((features.table.shape[1], len(common))))
+        screened = self.positions(
+            np.sort(whole.token_ids[np.argsort(-whole.occurrence)[:SCREENED]])
+        )
+        common = np.array(
+            [fixed.logit_bias.get(token, 0.0) for token in screened.token_ids.tolist()]
+        )
+        _, _, pull = screened.loss(
+            features.table, common, np.zeros((features.table.shape[1], len(common)))
+        )
         strength = (pull**2).sum(axis=0) / screened.occurrence
         self.order = screened.token_ids[np.argsort(-strength)]
         largest = np.argsort(-np.abs(fixed.sparse.values))[:MOVED]
@@ -116,7 +150,9 @@ class _Search:
     def positions(self, tokens: Ids) -> PromptPositions:
         """The completions, weighted by their rewards."""
         of = self.rollouts.rollout_of
-        return PromptPositions.of(self.table, self.rollouts.prompts[of], self.weights[of], tokens, self.size)
+        return PromptPositions.of(
+            self.table, self.rollouts.prompts[of], self.weights[of], tokens, self.size
+        )
 
     def best(self, seed: int) -> float | None:
         """The strength under which left-out completions are likeliest; None where that is none of them."""
@@ -129,7 +165,11 @@ class _Search:
             if not train.weights.any():
                 continue
             for row, slope_l2 in enumerate(strengths):
-                start = fit_prompts(train, self.features.table, l2=self.l2, slope_l2=slope_l2, start=start)
-                held[row] += positions.log_likelihood(start.bias(self.features.table))[left_out].sum()
+                start = fit_prompts(
+                    train, self.features.table, l2=self.l2, slope_l2=slope_l2, start=start
+                )
+                held[row] += positions.log_likelihood(start.bias(self.features.table))[
+                    left_out
+                ].sum()
         best = int(np.argmax(held))
         return strengths[best] if best else None

@@ -52,14 +52,25 @@ class PhasedCandidate:
 
 
 async def phased_candidate(
-    phases: Phases, trials: Trials, task: Task, training: Training, fixed: Candidate, limits: CompileLimits, plan: FitPlan
+    phases: Phases,
+    trials: Trials,
+    task: Task,
+    training: Training,
+    fixed: Candidate,
+    limits: CompileLimits,
+    plan: FitPlan,
 ) -> PhasedCandidate | str:
     """The best bias with these phases, or the sentence why the ``fixed`` one is kept.
 
     Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. Of the combinations at one tau, that
     which earns most on fresh completions of the validation prompts must earn more than the fixed bias by two standard errors.
     """
-    numbers = await phases_of(trials.session, phases, training.rollouts, trials.store.token_bytes(trials.tokenizer.fingerprint))
+    numbers = await phases_of(
+        trials.session,
+        phases,
+        training.rollouts,
+        trials.store.token_bytes(trials.tokenizer.fingerprint),
+    )
     parts = [_Part(training, numbers == number) for number in range(len(phases.names))]
     sweep = replace(plan.sweep, estimators=(fixed.estimator,))
     fields = list[list[Candidate]]()
@@ -73,7 +84,9 @@ async def phased_candidate(
     best: tuple[Earned, tuple[Candidate, ...], PhasedBias] | None = None
     for chosen in _together(fields):
         bias = PhasedBias(phases, tuple(each.logit_bias for each in chosen))
-        earned = await earned_over(trials, task, plan, fixed, f"phases {phases.spec}, {chosen[-1].label}", bias)
+        earned = await earned_over(
+            trials, task, plan, fixed, f"phases {phases.spec}, {chosen[-1].label}", bias
+        )
         if best is None or earned.found > best[0].found:
             best = earned, chosen, bias
     assert best is not None  # every field has a candidate
@@ -82,12 +95,16 @@ async def phased_candidate(
         return earned.declined
     ids = np.unique(np.concatenate([each.sparse.token_ids for each in chosen]))
     errors = [part.errors(each, ids) for part, each in zip(parts, chosen, strict=True)]
-    values = [np.array([vector.get(token, 0.0) for token in ids.tolist()]) for vector in bias.vectors]
+    values = [
+        np.array([vector.get(token, 0.0) for token in ids.tolist()]) for vector in bias.vectors
+    ]
     rows = tuple(
         PhaseVector(
             phase=name,
             values=tuple(value.tolist()),
-            errors=() if np.isnan(error).all() else tuple(None if np.isnan(each) else round(each, 3) for each in error.tolist()),
+            errors=()
+            if np.isnan(error).all()
+            else tuple(None if np.isnan(each) else round(each, 3) for each in error.tolist()),
             positions=int(part.positions.sum()),
         )
         for name, value, error, part in zip(phases.names[:-1], values, errors, parts, strict=False)
@@ -100,7 +117,10 @@ async def phased_candidate(
 def _together(fields: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, ...]]:
     """Candidates of all phases with one tau: the first of each, then the second ones, the last where a phase has no further one."""
     for tau in dict.fromkeys(each.settings.get("tau") for field in fields for each in field):
-        rows = [[each for each in field if each.settings.get("tau") == tau] or list(field) for field in fields]
+        rows = [
+            [each for each in field if each.settings.get("tau") == tau] or list(field)
+            for field in fields
+        ]
         for row in zip_longest(*rows):
             yield tuple(each or own[-1] for each, own in zip(row, rows, strict=True))
 
@@ -117,7 +137,11 @@ class _Part:
         if self.positions.sum() < LEAST:
             return f"{self.positions.sum()} positions are too few, {LEAST} are needed"
         try:
-            return list(candidates(self.rollouts, self.training.next_token.take(self.positions), sweep, limits))
+            return list(
+                candidates(
+                    self.rollouts, self.training.next_token.take(self.positions), sweep, limits
+                )
+            )
         except InputError as error:
             return str(error)
 
@@ -126,5 +150,7 @@ class _Part:
         found = np.full(len(ids), np.nan)
         if self.positions.sum() >= LEAST:
             table = self.training.next_token.take(self.positions)
-            found[np.searchsorted(ids, candidate.sparse.token_ids)] = sent_errors(self.rollouts, table, candidate)
+            found[np.searchsorted(ids, candidate.sparse.token_ids)] = sent_errors(
+                self.rollouts, table, candidate
+            )
         return found

@@ -9,7 +9,14 @@ from importlib.util import find_spec
 
 from scipy import sparse
 
-from blackbox_lb.bias.features import DependsOn, PromptText, bucket_of, document_frequency_weights, grams, weighed
+from blackbox_lb.bias.features import (
+    DependsOn,
+    PromptText,
+    bucket_of,
+    document_frequency_weights,
+    grams,
+    weighed,
+)
 from blackbox_lb.bias.prompt_bias import embedded, read
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable
@@ -39,7 +46,9 @@ class PromptFeatures:
     vectors: TextVectors | None = None
 
     @classmethod
-    def of(cls, on: DependsOn, examples: Sequence[Example], vectors: TextVectors | None = None) -> PromptFeatures:
+    def of(
+        cls, on: DependsOn, examples: Sequence[Example], vectors: TextVectors | None = None
+    ) -> PromptFeatures:
         """Those that at least two of the prompts have, and not all of them; of an embedding, whose model ``vectors`` is, all."""
         texts = _texts(examples, on, vectors)
         rows = [on.counted(text) for text in texts]
@@ -54,7 +63,10 @@ class PromptFeatures:
         for text in texts if on.kind == "words" else ():
             for gram in set(grams(text.user)):
                 words.setdefault(bucket_of(gram), Counter())[gram] += 1
-        shown = {name: " | ".join(word for word, _ in counts.most_common(WORDS_SHOWN)) for name, counts in words.items()}
+        shown = {
+            name: " | ".join(word for word, _ in counts.most_common(WORDS_SHOWN))
+            for name, counts in words.items()
+        }
         return cls(on, _table(rows, names, weights), names, weights, shown, vectors)
 
     def of_examples(self, examples: Sequence[Example]) -> FeatureTable:
@@ -63,7 +75,9 @@ class PromptFeatures:
         return _table(rows, self.names, self.weights)
 
 
-def _texts(examples: Sequence[Example], on: DependsOn, vectors: TextVectors | None) -> list[PromptText]:
+def _texts(
+    examples: Sequence[Example], on: DependsOn, vectors: TextVectors | None
+) -> list[PromptText]:
     texts = [read(example.prompt, on) for example in examples]
     return texts if vectors is None else embedded(texts, vectors)
 
@@ -73,17 +87,30 @@ def check_features(depends_on: Iterable[DependsOn], task: Task, limit: int | Non
     embedding model is not on this machine and no hub can have it."""
     for on in depends_on:
         if on.kind == "groups":
-            _check_groups(on, task.train[:limit], [*task.train[:limit], *task.validation, *task.test])
+            _check_groups(
+                on, task.train[:limit], [*task.train[:limit], *task.validation, *task.test]
+            )
         if on.kind == "embedding" and not of_an_api(on.of):
             resolve_encoder(on.of)
             if find_spec("sentence_transformers") is None:
-                raise InputError(f"--depends-on {on.name} needs sentence-transformers, which is not installed: {EXTRA}")
+                raise InputError(
+                    f"--depends-on {on.name} needs sentence-transformers, which is not installed: {EXTRA}"
+                )
 
 
-def _check_groups(on: DependsOn, training: Sequence[Example], everything: Sequence[Example]) -> None:
+def _check_groups(
+    on: DependsOn, training: Sequence[Example], everything: Sequence[Example]
+) -> None:
     if not any(example.prompt.columns.get(on.of) for example in training):
-        found = ", ".join(dict.fromkeys(name for example in training for name in example.prompt.columns)) or "none"
-        raise InputError(f"--depends-on {on.name}: no training row has a text in that column (short columns: {found})")
+        found = (
+            ", ".join(
+                dict.fromkeys(name for example in training for name in example.prompt.columns)
+            )
+            or "none"
+        )
+        raise InputError(
+            f"--depends-on {on.name}: no training row has a text in that column (short columns: {found})"
+        )
     of_prompt: dict[Prompt, str | None] = {}
     for example in everything:
         group = example.prompt.columns.get(on.of)
@@ -95,9 +122,15 @@ def _check_groups(on: DependsOn, training: Sequence[Example], everything: Sequen
 
 
 def _table(
-    rows: Sequence[Mapping[str | int, float]], names: Sequence[str | int], weights: Mapping[str | int, float]
+    rows: Sequence[Mapping[str | int, float]],
+    names: Sequence[str | int],
+    weights: Mapping[str | int, float],
 ) -> FeatureTable:
     place = {name: column for column, name in enumerate(names)}
-    found = [(row, place[name], value) for row, each in enumerate(rows) for name, value in weighed(each, weights).items()]
+    found = [
+        (row, place[name], value)
+        for row, each in enumerate(rows)
+        for name, value in weighed(each, weights).items()
+    ]
     at = ([row for row, _, _ in found], [column for _, column, _ in found])
     return sparse.csr_array(([value for _, _, value in found], at), shape=(len(rows), len(names)))

@@ -62,15 +62,32 @@ class TokenPrinting:
 
 
 def read(
-    settings: RequestSettings, shown: TokenPrinting, draw: EngineCompletion, want: Want, stops: list[str], rng: np.random.Generator
+    settings: RequestSettings,
+    shown: TokenPrinting,
+    draw: EngineCompletion,
+    want: Want,
+    stops: list[str],
+    rng: np.random.Generator,
 ) -> CompletionView:
     """``draw`` under the rules and lies of ``settings``."""
     end = () if draw.end is None or not settings.list_end else (draw.end,)
     positions = draw.positions + end
-    told = [tilted(each, want.bias) if settings.lie == "after bias" and want.bias else each for each in positions]
+    told = [
+        tilted(each, want.bias) if settings.lie == "after bias" and want.bias else each
+        for each in positions
+    ]
     told = [blurred(each, settings.quantise, settings.noise, rng) for each in told]
     tokens = draw.generated + len(end)
-    whole = CompletionView(draw.text, draw.finish, positions, tuple(told), len(positions), tokens, draw.prompt_tokens, draw.post)
+    whole = CompletionView(
+        draw.text,
+        draw.finish,
+        positions,
+        tuple(told),
+        len(positions),
+        tokens,
+        draw.prompt_tokens,
+        draw.post,
+    )
     found = [draw.text.index(stop) for stop in stops if stop and stop in draw.text]
     return _cut(whole, shown, min(found), stops) if found else whole
 
@@ -80,7 +97,9 @@ def f32(value: float) -> float:
     return float(np.float32(value))
 
 
-def _cut(reading: CompletionView, shown: TokenPrinting, at: int, stops: list[str]) -> CompletionView:
+def _cut(
+    reading: CompletionView, shown: TokenPrinting, at: int, stops: list[str]
+) -> CompletionView:
     """The text before character ``at``, where a stop sequence begins."""
     over = min(at + len(stop) for stop in stops if stop and reading.text.startswith(stop, at))
     starts = shown.offsets(reading.drawn)

@@ -45,7 +45,9 @@ def stops_of(body: JSON) -> list[str]:
     return [stop] if isinstance(stop, str) else list(stop)
 
 
-def want_of(settings: RequestSettings, endpoint: Endpoint, body: JSON, *, whole: bool, post: bool) -> Want:
+def want_of(
+    settings: RequestSettings, endpoint: Endpoint, body: JSON, *, whole: bool, post: bool
+) -> Want:
     """What is asked of the engine for a checked request."""
     sampling = sampling_of(settings, body)
     if settings.lie == "top_p 0.9":

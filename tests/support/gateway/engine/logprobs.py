@@ -47,7 +47,9 @@ def tilted(position: EnginePosition, bias: Mapping[int, float]) -> EnginePositio
     return _sorted(position, log_softmax(scores))
 
 
-def propensity(position: EnginePosition, bias: Mapping[int, float], sampling: Mapping[str, float]) -> float:
+def propensity(
+    position: EnginePosition, bias: Mapping[int, float], sampling: Mapping[str, float]
+) -> float:
     """The logprob of the sampled token under what it was drawn from, -inf where that cannot draw it.
 
     The order is llama.cpp's: bias, top_k, top_p, min_p, temperature. The whole vocabulary must be listed.
@@ -67,7 +69,9 @@ def propensity(position: EnginePosition, bias: Mapping[int, float], sampling: Ma
     return float(log_softmax(changed.logprobs[:kept] / sampling["temperature"])[changed.rank()])
 
 
-def blurred(position: EnginePosition, quantum: float | None, noise: float, rng: np.random.Generator) -> EnginePosition:
+def blurred(
+    position: EnginePosition, quantum: float | None, noise: float, rng: np.random.Generator
+) -> EnginePosition:
     """With noise up to ``noise`` nats, and gaps to the likeliest rounded to multiples of ``quantum``.
 
     The listed mass stays what it was, so that the list remains part of a distribution.
@@ -75,7 +79,9 @@ def blurred(position: EnginePosition, quantum: float | None, noise: float, rng: 
     if quantum is None and noise == 0:
         return position
     listed = position.id in position.ids
-    scores = np.append(position.logprobs, position.logprob)  # the sampled token keeps its place where it is not listed
+    scores = np.append(
+        position.logprobs, position.logprob
+    )  # the sampled token keeps its place where it is not listed
     scores = scores + rng.uniform(-noise, noise, len(scores))
     if quantum is not None:
         scores = scores[:-1].max() + quantum * np.round((scores - scores[:-1].max()) / quantum)

@@ -80,12 +80,16 @@ class RequestSettings:
         if new.lie is not None and new.lie not in get_args(Lie):
             raise InputError(f"no lie called {new.lie!r}; known: {', '.join(get_args(Lie))}")
         if new.quantise is not None and not 0 < new.quantise < 10:
-            raise InputError(f"quantise is {new.quantise}; it is a step in nats above 0 and below 10, or None for none")
+            raise InputError(
+                f"quantise is {new.quantise}; it is a step in nats above 0 and below 10, or None for none"
+            )
         if not 0 <= new.noise < 10:
             raise InputError(f"noise is {new.noise}; it is a half-width in nats from 0 to 10")
         unknown = sorted(set(new.generation_config) - sampling)
         if unknown:
-            raise InputError(f"generation_config sets {', '.join(unknown)}; it may set {', '.join(sorted(sampling)) or 'nothing'}")
+            raise InputError(
+                f"generation_config sets {', '.join(unknown)}; it may set {', '.join(sorted(sampling)) or 'nothing'}"
+            )
         return new
 
     def applied(self, bias: Mapping[int, float]) -> dict[int, float]:

@@ -84,13 +84,17 @@ class UpstreamEngine:
         self.base_url, self._exact = base_url.rstrip("/"), exact
         self._neutral = dict(load_profile("llamacpp").neutral)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=concurrency)
-        self._http = httpx2.Client(timeout=SECONDS, limits=limits, trust_env=False, verify=_certificates(base_url))
+        self._http = httpx2.Client(
+            timeout=SECONDS, limits=limits, trust_env=False, verify=_certificates(base_url)
+        )
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="gateway")
         self._lock = threading.Lock()
         self._bytes: dict[int, bytes] = {}
         self._names: dict[int, str] = {}
         try:
-            self.size = int(self._http.get(f"{self.base_url}/models").json()["data"][0]["meta"]["n_vocab"])
+            self.size = int(
+                self._http.get(f"{self.base_url}/models").json()["data"][0]["meta"]["n_vocab"]
+            )
         except (httpx2.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
             self.close()
             raise InputError(
@@ -119,7 +123,9 @@ class UpstreamEngine:
         with self._lock:
             known = self._names.get(token)
         if known is None:
-            answer = self._post(f"{self.base_url.removesuffix('/v1')}/detokenize", {"tokens": [token]})
+            answer = self._post(
+                f"{self.base_url.removesuffix('/v1')}/detokenize", {"tokens": [token]}
+            )
             known = str(answer.get("content") or UNNAMED)
             with self._lock:
                 self._names[token] = known
@@ -133,19 +139,35 @@ class UpstreamEngine:
                     return
                 # Where only the first part of a character was generated, the engine lists nothing; other words may do better.
                 other = _prompt(want, f"Count to {tried}.") if tried else {}
-                body = {**self._neutral, **want.body, **other, **self._width(want, self.size), "max_tokens": 1}
+                body = {
+                    **self._neutral,
+                    **want.body,
+                    **other,
+                    **self._width(want, self.size),
+                    "max_tokens": 1,
+                }
                 entries = _entries(self._post(self.base_url + want.path, body))
                 listed = entries[0]["top_logprobs"] if entries else []
                 self._bytes = {int(entry["id"]): bytes(entry["bytes"] or ()) for entry in listed}
         if not self._bytes:
-            raise UpstreamFailed(200, f"the engine listed no logprobs in {LEARNING} answers of one token")
+            raise UpstreamFailed(
+                200, f"the engine listed no logprobs in {LEARNING} answers of one token"
+            )
 
     def _width(self, want: Want, width: int) -> JSON:
         width = min(width, self.size)
-        return {"logprobs": True, "top_logprobs": width} if "messages" in want.body else {"logprobs": width}
+        return (
+            {"logprobs": True, "top_logprobs": width}
+            if "messages" in want.body
+            else {"logprobs": width}
+        )
 
     def _one(self, want: Want, seed: int | None) -> EngineCompletion:
-        body = {**self._neutral, **want.body, **self._width(want, self.size if want.whole else LISTED)}
+        body = {
+            **self._neutral,
+            **want.body,
+            **self._width(want, self.size if want.whole else LISTED),
+        }
         if want.bias:
             body["logit_bias"] = [[token, value] for token, value in want.bias.items()]
         if want.post and seed is None:
@@ -156,7 +178,9 @@ class UpstreamEngine:
         if not want.post:
             return draw
         # The engine tells one or the other; the same seed draws the same tokens, and where it did not, nothing is told.
-        again = self._post(self.base_url + want.path, {**body, **self._width(want, 1), "post_sampling_probs": True})
+        again = self._post(
+            self.base_url + want.path, {**body, **self._width(want, 1), "post_sampling_probs": True}
+        )
         return replace(draw, post=_shares(draw, _entries(again)))
 
     def _post(self, url: str, body: JSON) -> JSON:
@@ -184,11 +208,19 @@ def _called(engine: ExactServer, path: str, body: JSON) -> JSON:
 
 def _certificates(base_url: str) -> ssl.SSLContext:
     """None for plain HTTP: to load them takes a tenth of a second."""
-    return ssl.create_default_context() if base_url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return (
+        ssl.create_default_context()
+        if base_url.startswith("https")
+        else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    )
 
 
 def _prompt(want: Want, text: str) -> JSON:
-    return {"messages": [{"role": "user", "content": text}]} if "messages" in want.body else {"prompt": text}
+    return (
+        {"messages": [{"role": "user", "content": text}]}
+        if "messages" in want.body
+        else {"prompt": text}
+    )
 
 
 def _entries(answer: JSON) -> list[JSON]:
@@ -225,7 +257,11 @@ def _shares(draw: EngineCompletion, again: list[JSON]) -> tuple[float | None, ..
 
 def _position(entry: Mapping[str, Any]) -> EnginePosition:
     """Tokens that cannot be sampled at all (no finite logprob) are left out of the list."""
-    listed = [each for each in entry["top_logprobs"] if each["logprob"] is not None and each["logprob"] > -1e30]
+    listed = [
+        each
+        for each in entry["top_logprobs"]
+        if each["logprob"] is not None and each["logprob"] > -1e30
+    ]
     return EnginePosition(
         id=int(entry["id"]),
         logprob=float(entry["logprob"]),

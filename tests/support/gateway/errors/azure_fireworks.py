@@ -13,9 +13,7 @@ AZURE_KEY = (
     "Access denied due to invalid subscription key or wrong API endpoint. Make sure to provide a valid key for an active "
     "subscription and use a correct regional API endpoint for your resource."
 )
-AZURE_ENTRA = (
-    "Unauthorized. Access token is missing, invalid, audience is incorrect (https://cognitiveservices.azure.com), or have expired."
-)
+AZURE_ENTRA = "Unauthorized. Access token is missing, invalid, audience is incorrect (https://cognitiveservices.azure.com), or have expired."
 AZURE_DEPLOYMENT = (
     "The API deployment for this resource does not exist. If you created the deployment within the last 5 minutes, please "
     "wait a moment and try again."
@@ -30,7 +28,14 @@ AZURE_FILTER = (
 class AzureWords(OpenAIWords):
     """Azure: OpenAI's refusals from behind the gate, ``{"error": {code, message}}`` from the gate itself."""
 
-    def gate(self, rule: str, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Refusal:
+    def gate(
+        self,
+        rule: str,
+        status: int,
+        code: str,
+        message: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> Refusal:
         """A refusal of Azure's own gate."""
         return Refusal(rule, status, {"error": {"code": code, "message": message}}, headers)
 
@@ -48,7 +53,17 @@ class AzureWords(OpenAIWords):
         """No such deployment."""
         return self.gate("model", 404, "DeploymentNotFound", AZURE_DEPLOYMENT)
 
-    def rate(self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str) -> Refusal:
+    def rate(
+        self,
+        kind: str,
+        model: str,
+        limit: int,
+        used: int,
+        asked: int,
+        wait: float,
+        version: str,
+        shown: str,
+    ) -> Refusal:
         """Over the budget of a minute."""
         what = {"requests": "call rate limit", "tokens": "token rate limit"}[kind]
         message = (
@@ -69,9 +84,20 @@ class AzureWords(OpenAIWords):
         safe = {"filtered": False, "severity": "safe"}
         inner = {
             "code": "ResponsibleAIPolicyViolation",
-            "content_filter_result": {"hate": found, "self_harm": safe, "sexual": safe, "violence": safe},
+            "content_filter_result": {
+                "hate": found,
+                "self_harm": safe,
+                "sexual": safe,
+                "violence": safe,
+            },
         }
-        body = {"message": AZURE_FILTER, "type": None, "param": "prompt", "code": "content_filter", "status": 400}
+        body = {
+            "message": AZURE_FILTER,
+            "type": None,
+            "param": "prompt",
+            "code": "content_filter",
+            "status": 400,
+        }
         return Refusal("prompt filter", 400, {"error": {**body, "innererror": inner}})
 
 
@@ -91,22 +117,37 @@ class FireworksWords(OpenAIWords):
     ) -> Refusal:
         """A refusal in the shape of Fireworks' errors; ``code`` is the type where there is none."""
         return Refusal(
-            rule, status, {"error": {"object": "error", "type": kind, "code": code or kind, "message": message}}, headers
+            rule,
+            status,
+            {"error": {"object": "error", "type": kind, "code": code or kind, "message": message}},
+            headers,
         )
 
     def key(self, given: str, *, token: bool) -> Refusal:
         """No key, or not the right one."""
-        error = {"message": "The API key you provided is invalid.", "code": "UNAUTHORIZED", "type": "error"}
+        error = {
+            "message": "The API key you provided is invalid.",
+            "code": "UNAUTHORIZED",
+            "type": "error",
+        }
         return Refusal("key", 401, {"error": error})
 
     def model(self, name: str) -> Refusal:
         """No such model."""
         message = "Model not found, inaccessible, and/or not deployed"
-        return Refusal("model", 404, {"error": {"message": message, "param": "model", "code": "NOT_FOUND", "type": "error"}})
+        return Refusal(
+            "model",
+            404,
+            {"error": {"message": message, "param": "model", "code": "NOT_FOUND", "type": "error"}},
+        )
 
     def url(self, method: str, path: str) -> Refusal:
         """No such path."""
-        return Refusal("url", 404, {"error": {"message": "Path not found", "code": "NOT_FOUND", "type": "error"}})
+        return Refusal(
+            "url",
+            404,
+            {"error": {"message": "Path not found", "code": "NOT_FOUND", "type": "error"}},
+        )
 
     def not_json(self) -> Refusal:
         """A body that is no JSON object."""
@@ -122,20 +163,29 @@ class FireworksWords(OpenAIWords):
 
     def unknown(self, name: str, value: object, *, reasoning: bool) -> Refusal:
         """A field outside the schema."""
-        return self.error("unknown field", f"Extra inputs are not permitted, field: '{name}', value: {value!r}")
+        return self.error(
+            "unknown field", f"Extra inputs are not permitted, field: '{name}', value: {value!r}"
+        )
 
     def wrong_type(self, rule: str, name: str, expected: str, value: object) -> Refusal:
         """A value of the wrong JSON type."""
         return self.error(rule, f"Input should be {expected}, field: '{name}', value: {value!r}")
 
-    def outside(self, rule: str, name: str, limit: float, value: float, *, integer: bool, above: bool) -> Refusal:
+    def outside(
+        self, rule: str, name: str, limit: float, value: float, *, integer: bool, above: bool
+    ) -> Refusal:
         """A number beyond its range."""
         side = "less" if above else "greater"
-        return self.error(rule, f"Input should be {side} than or equal to {limit:g}, field: '{name}', value: {value!r}")
+        return self.error(
+            rule,
+            f"Input should be {side} than or equal to {limit:g}, field: '{name}', value: {value!r}",
+        )
 
     def too_long(self, rule: str, name: str, length: int, most: int) -> Refusal:
         """An array with too many members."""
-        return self.error(rule, f"List should have at most {most} items, not {length}, field: '{name}'")
+        return self.error(
+            rule, f"List should have at most {most} items, not {length}, field: '{name}'"
+        )
 
     def empty(self, name: str) -> Refusal:
         """An array without a member."""
@@ -143,27 +193,49 @@ class FireworksWords(OpenAIWords):
 
     def needs_logprobs(self, value: object) -> Refusal:
         """top_logprobs without logprobs."""
-        message = f"top_logprobs requires logprobs to be set, field: 'top_logprobs', value: {value!r}"
+        message = (
+            f"top_logprobs requires logprobs to be set, field: 'top_logprobs', value: {value!r}"
+        )
         return self.error("top_logprobs without logprobs", message)
 
     def two_limits(self) -> Refusal:
         """max_tokens and max_completion_tokens at once."""
-        return self.error("two token limits", "max_tokens and max_completion_tokens cannot be specified together")
+        return self.error(
+            "two token limits", "max_tokens and max_completion_tokens cannot be specified together"
+        )
 
     def bias_key(self, key: str) -> Refusal:
         """A key that is no token id."""
-        return self.error("bias keys", f"Input should be a valid token id, field: 'logit_bias', value: {key!r}")
+        return self.error(
+            "bias keys", f"Input should be a valid token id, field: 'logit_bias', value: {key!r}"
+        )
 
     def bias_id(self, token: int, largest: int) -> Refusal:
         """An id past the vocabulary."""
-        message = f"Input should be less than or equal to {largest}, field: 'logit_bias', value: {token}"
+        message = (
+            f"Input should be less than or equal to {largest}, field: 'logit_bias', value: {token}"
+        )
         return self.error("bias largest id", message)
 
-    def rate(self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str) -> Refusal:
+    def rate(
+        self,
+        kind: str,
+        model: str,
+        limit: int,
+        used: int,
+        asked: int,
+        wait: float,
+        version: str,
+        shown: str,
+    ) -> Refusal:
         """Over the budget of a minute."""
-        message = f"Rate limit exceeded for {kind} per minute: limit {limit}, please try again in {shown}"
+        message = (
+            f"Rate limit exceeded for {kind} per minute: limit {limit}, please try again in {shown}"
+        )
         headers = {**self.retry_after(wait), "x-ratelimit-over-limit": "yes"}
-        return self.error(f"{kind} per minute", message, status=429, kind="rate_limit_exceeded", headers=headers)
+        return self.error(
+            f"{kind} per minute", message, status=429, kind="rate_limit_exceeded", headers=headers
+        )
 
     def several(self, refusals: Sequence[Refusal]) -> Refusal:
         """All of them in one sentence."""

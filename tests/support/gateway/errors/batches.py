@@ -32,7 +32,9 @@ class BatchWords:
 
     def no_file(self, name: str) -> Refusal:
         """No such file."""
-        return self.own.error("no such file", f"No such File object: {name}", param="id", status=404)
+        return self.own.error(
+            "no such file", f"No such File object: {name}", param="id", status=404
+        )
 
     def not_ready(self, name: str) -> Refusal:
         """A file that has not been looked through yet."""
@@ -44,14 +46,23 @@ class BatchWords:
 
     def cannot_cancel(self, status: str) -> Refusal:
         """A batch that has ended."""
-        return self.own.error("batch cancel", f"Cannot cancel a batch with status '{status}'.", status=409)
+        return self.own.error(
+            "batch cancel", f"Cannot cancel a batch with status '{status}'.", status=409
+        )
 
     def outside(self, asked: Mapping[str, object]) -> Refusal:
         """Another completion window, or another endpoint."""
-        name, known = ("completion_window", ("24h",)) if asked["completion_window"] != "24h" else ("endpoint", self.endpoints)
+        name, known = (
+            ("completion_window", ("24h",))
+            if asked["completion_window"] != "24h"
+            else ("endpoint", self.endpoints)
+        )
         values = " and ".join(f"'{each}'" for each in known)
         return self.own.error(
-            "batch values", f"Invalid value: '{asked[name]}'. Supported values are: {values}.", param=name, code="invalid_value"
+            "batch values",
+            f"Invalid value: '{asked[name]}'. Supported values are: {values}.",
+            param=name,
+            code="invalid_value",
         )
 
     def bad_line(self, line: int) -> JSON:
@@ -68,11 +79,18 @@ class BatchWords:
 
     def other_url(self, line: int) -> JSON:
         """A line for another endpoint than the batch's."""
-        return _complaint("url_mismatch", "The URL provided for this request does not match the batch endpoint.", line, "url")
+        return _complaint(
+            "url_mismatch",
+            "The URL provided for this request does not match the batch endpoint.",
+            line,
+            "url",
+        )
 
     def several_models(self) -> JSON:
         """Lines for several models."""
-        return _complaint("model_mismatch", "The batch input file contains requests for several models.", None)
+        return _complaint(
+            "model_mismatch", "The batch input file contains requests for several models.", None
+        )
 
     def empty(self) -> JSON:
         """No line."""
@@ -80,7 +98,11 @@ class BatchWords:
 
     def too_many(self, most: int) -> JSON:
         """More lines than a file may have."""
-        return _complaint("too_many_tasks", f"The batch input file has more requests than the maximum of {most}.", None)
+        return _complaint(
+            "too_many_tasks",
+            f"The batch input file has more requests than the maximum of {most}.",
+            None,
+        )
 
     def queue_full(self, model: str, most: int) -> JSON:
         """More prompt tokens wait than may."""
@@ -107,4 +129,11 @@ OPENAI_BATCHES = BatchWords(
 
 def azure_batches(own: OpenAIWords) -> BatchWords:
     """Azure's: its own gate's sentences, files that are looked through first, no end after a day, urls without /v1."""
-    return BatchWords(own=own, requests=100_000, size=200_000_000, expires=False, slow_files=2, endpoints=("/chat/completions",))
+    return BatchWords(
+        own=own,
+        requests=100_000,
+        size=200_000_000,
+        expires=False,
+        slow_files=2,
+        endpoints=("/chat/completions",),
+    )

@@ -30,7 +30,9 @@ NO_QUOTA = (
 class Refusal(Exception):
     """This request is answered with ``status`` and ``body``; ``rule`` is its key in the table of sources."""
 
-    def __init__(self, rule: str, status: int, body: JSON, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, rule: str, status: int, body: JSON, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(f"{status} {body}")
         self.rule, self.status, self.body, self.headers = rule, status, body, dict(headers or {})
 
@@ -42,7 +44,14 @@ class Refusal(Exception):
 
 def _named(value: object) -> str:
     """What OpenAI calls the type of a JSON value."""
-    kinds = {bool: "a boolean", int: "an integer", float: "a decimal number", str: "a string", list: "an array", dict: "an object"}
+    kinds = {
+        bool: "a boolean",
+        int: "an integer",
+        float: "a decimal number",
+        str: "a string",
+        list: "an array",
+        dict: "an object",
+    }
     return kinds.get(type(value), "null")
 
 
@@ -61,13 +70,22 @@ class OpenAIWords:
         headers: Mapping[str, str] | None = None,
     ) -> Refusal:
         """A refusal in the shape of every OpenAI error."""
-        return Refusal(rule, status, {"error": {"message": message, "type": kind, "param": param, "code": code}}, headers)
+        return Refusal(
+            rule,
+            status,
+            {"error": {"message": message, "type": kind, "param": param, "code": code}},
+            headers,
+        )
 
     def key(self, given: str, *, token: bool) -> Refusal:
         """No key, or not the right one."""
         if not given:
             return self.error("key", NO_KEY, status=401)
-        shown = given[:8] + "*" * (len(given) - 12) + given[-4:] if len(given) > 12 else "*" * len(given)
+        shown = (
+            given[:8] + "*" * (len(given) - 12) + given[-4:]
+            if len(given) > 12
+            else "*" * len(given)
+        )
         message = f"Incorrect API key provided: {shown}. You can find your API key at https://platform.openai.com/account/api-keys."
         return self.error("key", message, status=401, code="invalid_api_key")
 
@@ -87,7 +105,9 @@ class OpenAIWords:
             "This is not a chat model and thus not supported in the v1/chat/completions endpoint. Did you mean to use "
             "v1/completions?"
         )
-        return self.error("model of the endpoint", modern if chat else legacy, status=404, param="model")
+        return self.error(
+            "model of the endpoint", modern if chat else legacy, status=404, param="model"
+        )
 
     def not_json(self) -> Refusal:
         """A body that is no JSON object."""
@@ -99,28 +119,50 @@ class OpenAIWords:
 
     def missing(self, name: str) -> Refusal:
         """A required field is absent."""
-        return self.error("required", f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+        return self.error(
+            "required",
+            f"Missing required parameter: '{name}'.",
+            param=name,
+            code="missing_required_parameter",
+        )
 
     def unknown(self, name: str, value: object, *, reasoning: bool) -> Refusal:
         """A field outside the schema; models that reason say it in other words."""
         if reasoning:
-            return self.error("unknown field", f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+            return self.error(
+                "unknown field",
+                f"Unknown parameter: '{name}'.",
+                param=name,
+                code="unknown_parameter",
+            )
         return self.error("unknown field", f"Unrecognized request argument supplied: {name}")
 
     def wrong_type(self, rule: str, name: str, expected: str, value: object) -> Refusal:
         """A value of the wrong JSON type."""
-        message = f"Invalid type for '{name}': expected {expected}, but got {_named(value)} instead."
+        message = (
+            f"Invalid type for '{name}': expected {expected}, but got {_named(value)} instead."
+        )
         return self.error(rule, message, param=name, code="invalid_type")
 
-    def outside(self, rule: str, name: str, limit: float, value: float, *, integer: bool, above: bool) -> Refusal:
+    def outside(
+        self, rule: str, name: str, limit: float, value: float, *, integer: bool, above: bool
+    ) -> Refusal:
         """A number beyond its range."""
         if rule == "top_logprobs" and above:
             message = f"Invalid value for 'top_logprobs': must be less than or equal to {limit:g}."
             return self.error(rule, message, param="top_logprobs")
-        number, side = "integer" if integer else "decimal", "above maximum" if above else "below minimum"
+        number, side = (
+            "integer" if integer else "decimal",
+            "above maximum" if above else "below minimum",
+        )
         bound = f"{'<=' if above else '>='} {limit:g}"
         message = f"Invalid '{name}': {number} {side} value. Expected a value {bound}, but got {value} instead."
-        return self.error(rule, message, param=name, code=f"{number}_{'above_max' if above else 'below_min'}_value")
+        return self.error(
+            rule,
+            message,
+            param=name,
+            code=f"{number}_{'above_max' if above else 'below_min'}_value",
+        )
 
     def too_long(self, rule: str, name: str, length: int, most: int) -> Refusal:
         """An array with too many members."""
@@ -142,7 +184,9 @@ class OpenAIWords:
 
     def two_limits(self) -> Refusal:
         """max_tokens and max_completion_tokens at once."""
-        message = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
+        message = (
+            "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
+        )
         return self.error("two token limits", message, code="invalid_parameter_combination")
 
     def bias_properties(self, entries: int, most: int) -> Refusal:
@@ -151,7 +195,9 @@ class OpenAIWords:
             f"Invalid 'logit_bias': too many properties. Expected an object with at most {most} properties, but got an object "
             f"with {entries} properties instead."
         )
-        return self.error("bias properties", message, param="logit_bias", code="object_above_max_properties")
+        return self.error(
+            "bias properties", message, param="logit_bias", code="object_above_max_properties"
+        )
 
     def bias_entries(self, entries: int, most: int) -> Refusal:
         """More entries than the model takes."""
@@ -177,7 +223,9 @@ class OpenAIWords:
         """A parameter that a model which reasons does not take."""
         instead = " Use 'max_completion_tokens' instead." if name == "max_tokens" else ""
         message = f"Unsupported parameter: '{name}' is not supported with this model.{instead}"
-        return self.error("reasoning: parameters", message, param=name, code="unsupported_parameter")
+        return self.error(
+            "reasoning: parameters", message, param=name, code="unsupported_parameter"
+        )
 
     def only_default(self, name: str, value: object) -> Refusal:
         """A value that a model which reasons does not take."""
@@ -186,9 +234,23 @@ class OpenAIWords:
 
     def forbidden_logprobs(self) -> Refusal:
         """Logprobs of a model that reasons, the older answer."""
-        return self.error("reasoning: logprobs", "You are not allowed to request logprobs from this model", status=403)
+        return self.error(
+            "reasoning: logprobs",
+            "You are not allowed to request logprobs from this model",
+            status=403,
+        )
 
-    def rate(self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str) -> Refusal:
+    def rate(
+        self,
+        kind: str,
+        model: str,
+        limit: int,
+        used: int,
+        asked: int,
+        wait: float,
+        version: str,
+        shown: str,
+    ) -> Refusal:
         """Over the budget of a minute; ``kind`` is requests or tokens, ``wait`` in seconds, ``shown`` the same as printed."""
         short = {"requests": "RPM", "tokens": "TPM"}[kind]
         message = (
@@ -196,7 +258,12 @@ class OpenAIWords:
             f"Requested {asked}. Please try again in {shown}. Visit https://platform.openai.com/account/rate-limits to learn more."
         )
         return self.error(
-            f"{kind} per minute", message, status=429, kind=kind, code="rate_limit_exceeded", headers=self.retry_after(wait)
+            f"{kind} per minute",
+            message,
+            status=429,
+            kind=kind,
+            code="rate_limit_exceeded",
+            headers=self.retry_after(wait),
         )
 
     def too_large(self, model: str, limit: int, asked: int, version: str) -> Refusal:
@@ -206,7 +273,9 @@ class OpenAIWords:
             "The input or output tokens must be reduced in order to run successfully. Visit "
             "https://platform.openai.com/account/rate-limits to learn more."
         )
-        return self.error("too large", message, status=429, kind="tokens", code="rate_limit_exceeded")
+        return self.error(
+            "too large", message, status=429, kind="tokens", code="rate_limit_exceeded"
+        )
 
     def retry_after(self, wait: float) -> dict[str, str]:
         """The headers that name the wait of ``wait`` seconds."""
@@ -214,7 +283,9 @@ class OpenAIWords:
 
     def quota(self) -> Refusal:
         """The account has no money left."""
-        return self.error("quota", NO_QUOTA, status=429, kind="insufficient_quota", code="insufficient_quota")
+        return self.error(
+            "quota", NO_QUOTA, status=429, kind="insufficient_quota", code="insufficient_quota"
+        )
 
     def server(self, message: str, status: int) -> Refusal:
         """The service failed."""
@@ -222,7 +293,9 @@ class OpenAIWords:
 
     def not_served(self, what: str) -> Refusal:
         """Something that the gateway cannot do truly."""
-        return self.error("not served", f"The rules gateway does not serve {what}.", code="gateway_not_served")
+        return self.error(
+            "not served", f"The rules gateway does not serve {what}.", code="gateway_not_served"
+        )
 
     def several(self, refusals: Sequence[Refusal]) -> Refusal:
         """What is answered when several rules are broken: the first."""

@@ -23,7 +23,11 @@ TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "object": ((dict,), "an object"),
 }
 REFUSED_WHILE_REASONING = ("logit_bias", "max_tokens", "stop")
-NEUTRAL_WHILE_REASONING: Mapping[str, float] = {"frequency_penalty": 0, "presence_penalty": 0, "top_p": 1}
+NEUTRAL_WHILE_REASONING: Mapping[str, float] = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "top_p": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,9 @@ class ModelLimits:
     logprobs_forbidden: bool = False
 
 
-def faults(words: OpenAIWords, endpoint: Endpoint, fields: Fields, limits: ModelLimits, body: JSON) -> Iterator[Refusal]:
+def faults(
+    words: OpenAIWords, endpoint: Endpoint, fields: Fields, limits: ModelLimits, body: JSON
+) -> Iterator[Refusal]:
     """Every rule of ``fields`` and ``limits`` that ``body`` breaks."""
     prompt = "messages" if endpoint == "chat" else "prompt"
     if body.get(prompt) is None:
@@ -55,7 +61,9 @@ def faults(words: OpenAIWords, endpoint: Endpoint, fields: Fields, limits: Model
     yield from _unserved(words, body)
 
 
-def _field(words: OpenAIWords, name: str, field: Field, limits: ModelLimits, body: JSON) -> Iterator[Refusal]:
+def _field(
+    words: OpenAIWords, name: str, field: Field, limits: ModelLimits, body: JSON
+) -> Iterator[Refusal]:
     value = body[name]
     if limits.reasoning:
         refused = _reasoning(words, name, value, limits)
@@ -113,7 +121,9 @@ def _logprobs_of_two_kinds(words: OpenAIWords, value: object) -> Iterator[Refusa
 def _stop(words: OpenAIWords, value: object) -> Iterator[Refusal]:
     if isinstance(value, list) and len(value) > STOPS:
         yield words.too_long("stop", "stop", len(value), STOPS)
-    elif not isinstance(value, str | list) or (isinstance(value, list) and not all(isinstance(s, str) for s in value)):
+    elif not isinstance(value, str | list) or (
+        isinstance(value, list) and not all(isinstance(s, str) for s in value)
+    ):
         yield words.wrong_type("type", "stop", "one of a string or array of strings", value)
 
 
@@ -174,7 +184,9 @@ def _prompt(words: OpenAIWords, prompt: object, limits: ModelLimits) -> Iterator
     elif isinstance(prompt, list) and (len(prompt) != 1 or not isinstance(prompt[0], str)):
         yield words.not_served("several prompts in one request")
     elif prompt is not None and not isinstance(prompt, str | list):
-        yield words.wrong_type("type", "prompt", "a string, array of strings, or array of token ids", prompt)
+        yield words.wrong_type(
+            "type", "prompt", "a string, array of strings, or array of token ids", prompt
+        )
 
 
 def _unserved(words: OpenAIWords, body: JSON) -> Iterator[Refusal]:

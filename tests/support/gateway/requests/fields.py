@@ -103,9 +103,20 @@ FIREWORKS_COMMON: Fields = {
     "top_logprobs": Field("integer", 0, 5, "top_logprobs"),
     "typical_p": Field("number", 0, 1),
 }
-FIREWORKS_CHAT_OTHER = ["function_call", "functions", "parallel_tool_calls", "prompt_truncate_len", "tool_choice", "tools"]
+FIREWORKS_CHAT_OTHER = [
+    "function_call",
+    "functions",
+    "parallel_tool_calls",
+    "prompt_truncate_len",
+    "tool_choice",
+    "tools",
+]
 FIREWORKS: Mapping[Endpoint, Fields] = {
-    "chat": {**FIREWORKS_COMMON, **dict.fromkeys(FIREWORKS_CHAT_OTHER, OTHER), "messages": Field("array")},
+    "chat": {
+        **FIREWORKS_COMMON,
+        **dict.fromkeys(FIREWORKS_CHAT_OTHER, OTHER),
+        "messages": Field("array"),
+    },
     "completions": {**FIREWORKS_COMMON, "prompt": OTHER, "images": OTHER},
 }
 

@@ -43,14 +43,20 @@ class AzureRules(OpenAIRules):
         version = query.get("api-version", "")
         if method != "POST" or not VERSION.fullmatch(version):
             raise self.words.url(method, path)
-        return Route("chat" if classic[2] == "chat/completions" else "completions", classic[1], version)
+        return Route(
+            "chat" if classic[2] == "chat/completions" else "completions", classic[1], version
+        )
 
     def batch_path(self, path: str, query: Mapping[str, str]) -> str | None:
         """Behind either prefix; the classic one needs an api-version."""
         found = super().batch_path(path, query)
         rest = path.removeprefix("/openai")
         classic = rest != path and rest.split("/")[1] in ("files", "batches")
-        return rest if found is None and classic and VERSION.fullmatch(query.get("api-version", "")) else found
+        return (
+            rest
+            if found is None and classic and VERSION.fullmatch(query.get("api-version", ""))
+            else found
+        )
 
     def authorise(self, route: Route, headers: Mapping[str, str]) -> None:
         """A key in ``api-key``, or an Entra token as bearer; the newer paths take the key as bearer too."""
@@ -59,13 +65,19 @@ class AzureRules(OpenAIRules):
             if key != self.settings.key:
                 raise self.words.key(key, token=False)
             return
-        accepted = {self.settings.token} if route.version else {self.settings.token, self.settings.key}
+        accepted = (
+            {self.settings.token} if route.version else {self.settings.token, self.settings.key}
+        )
         if token not in accepted:
             raise self.words.key(token, token=bool(token))
 
     def model(self, route: Route, body: JSON) -> str:
         """The deployment: in a classic path, else the model of the body."""
-        return super().model(route, body) if route.name is None else self._of_endpoint(route, route.name)
+        return (
+            super().model(route, body)
+            if route.name is None
+            else self._of_endpoint(route, route.name)
+        )
 
     def check_prompt(self, body: JSON) -> Refusal | None:
         """The content filter before anything is generated."""
@@ -75,7 +87,10 @@ class AzureRules(OpenAIRules):
 
     def budget(self, level: Level) -> dict[str, str]:
         """With the window in seconds; resets are whole milliseconds."""
-        return super().budget(level) | {"renewalperiod": "60", "reset": str(math.ceil(level.reset * 1000))}
+        return super().budget(level) | {
+            "renewalperiod": "60",
+            "reset": str(math.ceil(level.reset * 1000)),
+        }
 
     def envelope(self, body: JSON) -> JSON:
         """Fields beside the choices: what the filter found in the prompt."""
@@ -85,14 +100,21 @@ class AzureRules(OpenAIRules):
             "system_fingerprint": "fp_gateway",
         }
 
-    def chat_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
+    def chat_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
         """One choice, or what is left of it after the content filter: neither message nor logprobs."""
         if self._filters(reading):
             return self._filtered(index)
         results = dict.fromkeys(KINDS, SAFE)
-        return {**super().chat_choice(index, reading, body, want, rng), "content_filter_results": results}
+        return {
+            **super().chat_choice(index, reading, body, want, rng),
+            "content_filter_results": results,
+        }
 
-    def legacy_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
+    def legacy_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
         """One choice, or what is left of it after the content filter."""
         if self._filters(reading):
             return {**self._filtered(index), "text": ""}
@@ -104,4 +126,9 @@ class AzureRules(OpenAIRules):
 
     def _filtered(self, index: int) -> JSON:
         results = dict.fromkeys(KINDS, SAFE) | {"hate": {"filtered": True, "severity": "high"}}
-        return {"index": index, "finish_reason": "content_filter", "logprobs": None, "content_filter_results": results}
+        return {
+            "index": index,
+            "finish_reason": "content_filter",
+            "logprobs": None,
+            "content_filter_results": results,
+        }

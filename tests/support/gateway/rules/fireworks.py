@@ -35,7 +35,9 @@ class FireworksRules(OpenAIRules):
     words: ClassVar[OpenAIWords] = FireworksWords()
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.FIREWORKS
     official_schema: ClassVar[bool] = False
-    defaults: ClassVar[RequestSettings] = RequestSettings(models=("accounts/fireworks/models/gateway",))
+    defaults: ClassVar[RequestSettings] = RequestSettings(
+        models=("accounts/fireworks/models/gateway",)
+    )
     properties: ClassVar[int | None] = None
     sampling: ClassVar[frozenset[str]] = frozenset(DEFAULTS)
     has_quota: ClassVar[bool] = False
@@ -65,22 +67,32 @@ class FireworksRules(OpenAIRules):
 
     def usage(self, prompt_tokens: int, generated: int) -> JSON:
         """What is paid for."""
-        return {"prompt_tokens": prompt_tokens, "completion_tokens": generated, "total_tokens": prompt_tokens + generated}
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": prompt_tokens + generated,
+        }
 
     def envelope(self, body: JSON) -> JSON:
         """Nothing beside the choices."""
         return {}
 
-    def chat_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
+    def chat_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
         """One choice of the chat endpoint."""
         message = {"role": "assistant", "content": reading.text}
         return {"index": index, "message": message, **self._rest(reading, body, want, rng)}
 
-    def legacy_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
+    def legacy_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
         """One choice of the completions endpoint."""
         return {"index": index, "text": reading.text, **self._rest(reading, body, want, rng)}
 
-    def _rest(self, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
+    def _rest(
+        self, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
         k = asked(body)
         rest: JSON = {"finish_reason": reading.finish, "logprobs": None}
         if k is not None and body["logprobs"] is True:
@@ -102,12 +114,16 @@ class FireworksRules(OpenAIRules):
                 **self.alternative(each.id, f32(each.logprob), each.raw),
                 "sampling_logprob": self._propensity(source, post, body, want),
                 "text_offset": offset,
-                "top_logprobs": [self.alternative(token, f32(logprob)) for token, logprob in each.top(k)],
+                "top_logprobs": [
+                    self.alternative(token, f32(logprob)) for token, logprob in each.top(k)
+                ],
             }
             for each, source, offset, post in zip(told, drawn, offsets, posts, strict=True)
         ]
 
-    def _propensity(self, position: EnginePosition, post: float | None, body: JSON, want: Want) -> float | None:
+    def _propensity(
+        self, position: EnginePosition, post: float | None, body: JSON, want: Want
+    ) -> float | None:
         sampling = sampling_of(self.settings, body)
         if not self._tilts(body):
             return f32(position.logprob)
@@ -121,4 +137,9 @@ class FireworksRules(OpenAIRules):
     def alternative(self, token: int, logprob: float, printed: bytes = b"") -> JSON:
         """One token without its alternatives."""
         raw = self.shown.raw(token, printed)
-        return {"token": self.shown.text(token, printed), "bytes": list(raw), "logprob": logprob, "token_id": token}
+        return {
+            "token": self.shown.text(token, printed),
+            "bytes": list(raw),
+            "logprob": logprob,
+            "token_id": token,
+        }

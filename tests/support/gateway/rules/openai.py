@@ -108,8 +108,16 @@ class OpenAIRules:
     def listing(self, route: Route) -> JSON:
         """The answer to GET models."""
         settings = self.settings
-        names = dict.fromkeys(settings.models + settings.legacy_models + settings.reasoning_models + settings.forbidden_models)
-        data = {name: {"id": name, "object": "model", "created": 1721172741, "owned_by": "system"} for name in names}
+        names = dict.fromkeys(
+            settings.models
+            + settings.legacy_models
+            + settings.reasoning_models
+            + settings.forbidden_models
+        )
+        data = {
+            name: {"id": name, "object": "model", "created": 1721172741, "owned_by": "system"}
+            for name in names
+        }
         if route.name is None:
             return {"object": "list", "data": list(data.values())}
         if route.name not in data:
@@ -140,7 +148,11 @@ class OpenAIRules:
 
     def whole(self, body: JSON) -> bool:
         """Whether the answer needs the logprobs of the whole vocabulary."""
-        return bool(body.get("logit_bias")) and self.settings.lie == "after bias" and asked(body) is not None
+        return (
+            bool(body.get("logit_bias"))
+            and self.settings.lie == "after bias"
+            and asked(body) is not None
+        )
 
     def post(self, body: JSON) -> bool:
         """Whether the answer needs what each token was drawn with, from the engine."""
@@ -148,30 +160,53 @@ class OpenAIRules:
 
     def cost(self, endpoint: fields.Endpoint, body: JSON) -> int:
         """Tokens that a prompt costs before anything is generated."""
-        texts = [m.get("content") for m in body.get("messages") or [] if isinstance(m, dict)] if endpoint == "chat" else []
+        texts = (
+            [m.get("content") for m in body.get("messages") or [] if isinstance(m, dict)]
+            if endpoint == "chat"
+            else []
+        )
         return -(-sum(len(str(text)) for text in texts or [body.get("prompt")]) // 4) + 2
 
     def headers(self, levels: Mapping[str, Level]) -> dict[str, str]:
         """The state of the budget."""
-        return {f"x-ratelimit-{fact}-{kind}": value for kind, level in levels.items() for fact, value in self.budget(level).items()}
+        return {
+            f"x-ratelimit-{fact}-{kind}": value
+            for kind, level in levels.items()
+            for fact, value in self.budget(level).items()
+        }
 
     def budget(self, level: Level) -> dict[str, str]:
         """What the headers tell of one budget."""
-        return {"limit": str(level.limit), "remaining": str(level.remaining), "reset": duration(level.reset)}
+        return {
+            "limit": str(level.limit),
+            "remaining": str(level.remaining),
+            "reset": duration(level.reset),
+        }
 
     def answer(
-        self, endpoint: fields.Endpoint, model: str, body: JSON, want: Want, readings: Sequence[CompletionView], number: int
+        self,
+        endpoint: fields.Endpoint,
+        model: str,
+        body: JSON,
+        want: Want,
+        readings: Sequence[CompletionView],
+        number: int,
     ) -> JSON:
         """The whole answer to an accepted request."""
         rng = np.random.default_rng([self.settings.seed, number, 2])
         make = self.chat_choice if endpoint == "chat" else self.legacy_choice
-        prompt_tokens, generated = readings[0].prompt_tokens, sum(reading.tokens for reading in readings)
+        prompt_tokens, generated = (
+            readings[0].prompt_tokens,
+            sum(reading.tokens for reading in readings),
+        )
         return {
             "id": f"{'chatcmpl' if endpoint == 'chat' else 'cmpl'}-gateway{number:08d}",
             "object": "chat.completion" if endpoint == "chat" else "text_completion",
             "created": int(time.time()),
             "model": model,
-            "choices": [make(index, reading, body, want, rng) for index, reading in enumerate(readings)],
+            "choices": [
+                make(index, reading, body, want, rng) for index, reading in enumerate(readings)
+            ],
             "usage": self.usage(prompt_tokens, generated),
             **self.envelope(body),
         }
@@ -195,14 +230,23 @@ class OpenAIRules:
         """Fields beside the choices."""
         return {"service_tier": "default", "system_fingerprint": "fp_gateway"}
 
-    def chat_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
+    def chat_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
         """One choice of the chat endpoint."""
         k = asked(body)
         told = reading.told[: reading.kept]
         return {
             "index": index,
-            "message": {"role": "assistant", "content": reading.text, "refusal": None, "annotations": []},
-            "logprobs": None if k is None else {"content": [self.entry(each, k) for each in told], "refusal": None},
+            "message": {
+                "role": "assistant",
+                "content": reading.text,
+                "refusal": None,
+                "annotations": [],
+            },
+            "logprobs": None
+            if k is None
+            else {"content": [self.entry(each, k) for each in told], "refusal": None},
             "finish_reason": reading.finish,
         }
 
@@ -215,19 +259,29 @@ class OpenAIRules:
     def alternative(self, token: int, logprob: float, printed: bytes = b"") -> JSON:
         """One token without its alternatives; ``bytes`` is null for a special token."""
         raw = self.shown.raw(token, printed)
-        return {"token": self.shown.text(token, printed), "logprob": logprob, "bytes": list(raw) or None}
+        return {
+            "token": self.shown.text(token, printed),
+            "logprob": logprob,
+            "bytes": list(raw) or None,
+        }
 
-    def legacy_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
+    def legacy_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
         """One choice of the completions endpoint."""
         k = asked(body)
         return {
             "text": reading.text,
             "index": index,
-            "logprobs": None if k is None else self.legacy_lists(reading, k, len(str(body.get("prompt"))), rng),
+            "logprobs": None
+            if k is None
+            else self.legacy_lists(reading, k, len(str(body.get("prompt"))), rng),
             "finish_reason": reading.finish,
         }
 
-    def legacy_lists(self, reading: CompletionView, k: int, start: int, rng: np.random.Generator) -> dict[str, Any]:
+    def legacy_lists(
+        self, reading: CompletionView, k: int, start: int, rng: np.random.Generator
+    ) -> dict[str, Any]:
         """Parallel lists; text keys, so that two tokens of one text become one entry. ``start``: characters of the prompt."""
         last = start + len(reading.text)
         tops = [self._by_text(each, k, rng) for each in reading.told]
@@ -235,10 +289,14 @@ class OpenAIRules:
             "tokens": [self.shown.key(each.id, each.raw) for each in reading.told],
             "token_logprobs": [f32(each.logprob) for each in reading.told],
             "top_logprobs": tops if k else None,
-            "text_offset": [min(start + offset, last) for offset in self.shown.offsets(reading.told)],
+            "text_offset": [
+                min(start + offset, last) for offset in self.shown.offsets(reading.told)
+            ],
         }
 
-    def _by_text(self, position: EnginePosition, k: int, rng: np.random.Generator) -> dict[str, float]:
+    def _by_text(
+        self, position: EnginePosition, k: int, rng: np.random.Generator
+    ) -> dict[str, float]:
         listed = {self.shown.key(token): f32(logprob) for token, logprob in position.top(k)}
         return {text: listed[text] for text in rng.permutation(list(listed)).tolist()}
 

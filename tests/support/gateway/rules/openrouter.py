@@ -29,7 +29,10 @@ class OpenRouterRules(OpenAIRules):
     }
     official_schema: ClassVar[bool] = False
     defaults: ClassVar[RequestSettings] = RequestSettings(
-        models=("openai/gpt-4o-mini",), entries=300, quantise=1 / 16, hosts={"Bare": ("logit_bias",), "Full": ()}
+        models=("openai/gpt-4o-mini",),
+        entries=300,
+        quantise=1 / 16,
+        hosts={"Bare": ("logit_bias",), "Full": ()},
     )
     has_quota: ClassVar[bool] = False
     batches: ClassVar[BatchWords | None] = None
@@ -39,7 +42,10 @@ class OpenRouterRules(OpenAIRules):
         asked = body.get("provider") or {}
         for host, lacks in self.settings.hosts.items():
             if not asked.get("require_parameters") or not set(lacks) & set(body):
-                return {**{name: value for name, value in body.items() if name not in lacks}, "provider": host}
+                return {
+                    **{name: value for name, value in body.items() if name not in lacks},
+                    "provider": host,
+                }
         raise Refusal("no host", 404, {"error": {"message": NOBODY, "code": 404}})
 
     def envelope(self, body: JSON) -> JSON:

@@ -41,7 +41,9 @@ class _Bucket:
         self.at = now
 
     def level(self) -> Level:
-        return Level(self.limit, max(int(self.left), 0), (self.limit - self.left) * MINUTE / self.limit)
+        return Level(
+            self.limit, max(int(self.left), 0), (self.limit - self.left) * MINUTE / self.limit
+        )
 
     def over(self, kind: str, asked: int) -> Over | None:
         if asked <= self.left:
@@ -53,7 +55,9 @@ class _Bucket:
 class RateBucket:
     """``requests`` and ``tokens`` a minute, full at the start; safe to use from many threads."""
 
-    def __init__(self, requests: int, tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, requests: int, tokens: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._buckets = {"requests": _Bucket(requests, clock()), "tokens": _Bucket(tokens, clock())}
 
