@@ -1,6 +1,7 @@
 """``python -m bench``: every benchmark at a small size, and every ratio against the stored one.
 
-What comes out worse is measured once more, and the better of both counts: noise does not come twice, a regression does.
+What comes out worse is measured once more, and the better of both counts: noise does not come
+twice, a regression does.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ JOBS: dict[str, list[str]] = {
     "startup": ["--repeats", "15"],
     "efficiency": ["--draws", "3", "--most", "1280"],
 }
-"""Benchmark -> options; vllm_overhead needs vLLM, and reliability, frontier, compiling and robustness measure no time."""
+"""Benchmark -> options; vllm_overhead needs vLLM, and reliability, frontier, compiling and
+robustness measure no time.
+"""
 MODULES = {"short answers": "collector"}
 """Benchmark -> its module, where that has another name."""
 
 
 def run(name: str, folder: Path) -> dict[str, Any] | None:
-    """The document of one benchmark, None where it failed; some end with exit code 1 where a goal is missed."""
+    """The document of one benchmark, None where it failed; some end with exit code 1 where a goal
+    is missed.
+    """
     click.echo(f"\n## {name} {' '.join(JOBS[name])}\n")
     out = folder / f"{name}.json"
     out.unlink(missing_ok=True)
@@ -77,7 +82,9 @@ def better(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     "--store", is_flag=True, help="Keep the ratios as those that later runs are compared with."
 )
 def main(only: tuple[str, ...], out: Path | None, store: bool) -> None:
-    """Run the benchmarks at small sizes, about fifteen minutes, and compare; exit code 1 where a ratio is worse by a fifth."""
+    """Run the benchmarks at small sizes, about fifteen minutes, and compare; exit code 1 where a
+    ratio is worse by a fifth.
+    """
     stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = out or Path(temporary)

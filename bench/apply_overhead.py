@@ -1,8 +1,10 @@
-"""``python -m bench.apply_overhead``: what ``apply`` adds to a request's round trip, as the ratio to the plain client's.
+"""``python -m bench.apply_overhead``: what ``apply`` adds to a request's round trip, as the ratio
+to the plain client's.
 
-A server in a process of its own reads each request whole and answers at once, so next to nothing but the client is measured, on
-a real connection. The clients take turns, in a new random order each round, so all meet the same machine. A turn is some
-requests, of which the last counts: right after another client's, a request finds the processor's caches full of that one's memory.
+A server in a process of its own reads each request whole and answers at once, so next to nothing
+but the client is measured, on a real connection. The clients take turns, in a new random order each
+round, so all meet the same machine. A turn is some requests, of which the last counts: right after
+another client's, a request finds the processor's caches full of that one's memory.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ ANSWER = json.dumps(
 
 
 class _Server(asyncio.Protocol):
-    """HTTP/1.1 as far as this client speaks it: a header with Content-Length, a body, one fixed answer."""
+    """HTTP/1.1 as far as this client speaks it: a header with Content-Length, a body, one fixed
+    answer.
+    """
 
     reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
         len(ANSWER),
@@ -116,7 +120,9 @@ def words_of(size: int) -> str:
 
 
 def by_words(bias: Bias, text: str) -> Bias:
-    """The same entries with vectors for words of ``text``, ``WORDS`` of them where it has so many."""
+    """The same entries with vectors for words of ``text``, ``WORDS`` of them where it has so
+    many.
+    """
     rng = np.random.default_rng(3)
     buckets = list(dict.fromkeys(map(bucket_of, grams(text))))[:WORDS]
     features = tuple(
@@ -134,8 +140,8 @@ def by_words(bias: Bias, text: str) -> Bias:
 def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArray[np.float64]]:
     """Seconds of each counted round trip with a prompt of ``prompt`` bytes, by arm.
 
-    plain; applied; by words (a bias that depends on the prompt);
-    by hand (the plain client with ``logit_bias=`` in every call, which is what ``apply`` spares the caller).
+    plain; applied; by words (a bias that depends on the prompt); by hand (the plain client with
+    ``logit_bias=`` in every call, which is what ``apply`` spares the caller).
     """
     bias = _bias(entries)
     text = words_of(prompt)
@@ -172,7 +178,9 @@ def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArr
 def ratio(
     arm: NDArray[np.float64], plain: NDArray[np.float64], draws: int = 1000
 ) -> tuple[float, float, float]:
-    """Ratio of medians, and the 2.5 and 97.5 % quantiles of it when rounds are drawn anew with replacement."""
+    """Ratio of medians, and the 2.5 and 97.5 % quantiles of it when rounds are drawn anew with
+    replacement.
+    """
     rng = np.random.default_rng(2)
     rows = rng.integers(0, len(plain), (draws, len(plain)))
     drawn = np.median(arm[rows], axis=1) / np.median(plain[rows], axis=1)
@@ -217,7 +225,8 @@ def main(entries: int, rounds: int, prompts: tuple[int, ...], out: Path | None) 
                 [f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells, f"{more:.0f}"]
             )
     click.echo(
-        f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio of medians (95 %)\n"
+        f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio"
+        " of medians (95 %)\n"
     )
     click.echo(
         markdown(

@@ -1,7 +1,9 @@
-"""``python -m bench.collector``: completions a second of collectors, this package's and others', from a server that is instant.
+"""``python -m bench.collector``: completions a second of collectors, this package's and others',
+from a server that is instant.
 
-Each client is a process of its own; they take turns. The ratio to bare httpx2, which drops the bytes unread, is what a collector
-can be judged by: nothing in Python is faster, and no API answers as fast.
+Each client is a process of its own; they take turns. The ratio to bare httpx2, which drops the
+bytes unread, is what a collector can be judged by: nothing in Python is faster, and no API answers
+as fast.
 """
 
 from __future__ import annotations
@@ -30,14 +32,18 @@ __all__ = ["CLIENTS", "Client", "compare"]
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = 16
-"""Tokens up to which the fixed cost of a request is most of a completion's, so that ratios are others."""
+"""Tokens up to which the fixed cost of a request is most of a completion's, so that ratios are
+others.
+"""
 PATIENCE = 1800
 """Seconds for one turn of a client, the making of its environment included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """``title`` in the table; ``program`` under bench/peers; ``name`` tells it what to do. ``own``: it brings its environment."""
+    """``title`` in the table; ``program`` under bench/peers; ``name`` tells it what to do. ``own``:
+    it brings its environment.
+    """
 
     title: str
     program: str
@@ -171,7 +177,9 @@ def shown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def ratios_of(rows: Sequence[dict[str, Any]], tokens: int) -> dict[str, float]:
-    """This package's completions a second over each other client's; those of short answers under a name of their own."""
+    """This package's completions a second over each other client's; those of short answers under a
+    name of their own.
+    """
     benchmark = "collector" if tokens > SHORT else "short answers"
     rates = {each["name"]: each["value"] for each in rows if "failed" not in each}
     return {
@@ -245,7 +253,8 @@ def main(
         each["server"] / each["seconds"] for each in bare if "failed" not in each
     )
     click.echo(
-        f"\nThe server's processor time during the bare loop: {share:.0%} of one core, so it is not what limits."
+        f"\nThe server's processor time during the bare loop: {share:.0%} of one core, so it is not"
+        " what limits."
     )
     write(out, rows, ratios_of(rows, tokens))
 

@@ -1,8 +1,10 @@
-"""``python -m bench.collector_server``: a loopback server that answers at once, with prepared completions and token logprobs.
+"""``python -m bench.collector_server``: a loopback server that answers at once, with prepared
+completions and token logprobs.
 
-It stands for an API of unlimited speed, so that only the client is measured. Answers have the shape and the size of OpenAI's
-(``--dialect openai``: tokens of o200k_base told by their bytes) or of vLLM's (``vllm``: ``token_id:N``). It prints its port,
-answers ``POST /tiny`` with one byte, and tells its own processor time at ``GET /cpu``, so that its share can be told.
+It stands for an API of unlimited speed, so that only the client is measured. Answers have the shape
+and the size of OpenAI's (``--dialect openai``: tokens of o200k_base told by their bytes) or of
+vLLM's (``vllm``: ``token_id:N``). It prints its port, answers ``POST /tiny`` with one byte, and
+tells its own processor time at ``GET /cpu``, so that its share can be told.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ Dialect: TypeAlias = Literal["openai", "vllm"]
 DIALECTS: tuple[Dialect, ...] = ("openai", "vllm")
 MODEL = "gpt-4o-mini"
 VOCABULARY = 50_000
-"""Ids that answers are drawn from, by a Zipf law: completions of a real model repeat their common tokens as much."""
+"""Ids that answers are drawn from, by a Zipf law: completions of a real model repeat their common
+tokens as much.
+"""
 ASKED = re.compile(rb'"n":\s*(\d+)')
 STREAMED = re.compile(rb'"stream":\s*true')
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -40,7 +44,9 @@ EVENTS = HEAD.replace(b"application/json", b"text/event-stream")
 
 
 def rank_file(encoding: str = "o200k_base") -> bytes:
-    """OpenAI's rank file of an encoding, from the package bpe-openai (a development dependency), which carries it."""
+    """OpenAI's rank file of an encoding, from the package bpe-openai (a development dependency),
+    which carries it.
+    """
     spec = importlib.util.find_spec("bpe_openai")
     if spec is None or not spec.submodule_search_locations:
         raise click.ClickException(
@@ -65,7 +71,9 @@ def _texts() -> dict[int, str]:
 def answers(
     tokens: int, top: int, count: int, dialect: Dialect = "openai", seed: int = 0
 ) -> list[bytes]:
-    """``count`` different chat completions as JSON: ``tokens`` positions, each with its ``top`` likeliest alternatives."""
+    """``count`` different chat completions as JSON: ``tokens`` positions, each with its ``top``
+    likeliest alternatives.
+    """
     texts, rng = _texts(), np.random.default_rng(seed)
     ids = np.array(list(texts))  # short texts come first there: they are the commonest, too
     return [_answer(rng, ids, texts, tokens, top, dialect) for _ in range(count)]
@@ -100,7 +108,9 @@ def _answer(
 
 
 def _logprobs(rng: np.random.Generator, n: int) -> Any:
-    """Sorted from the likeliest, about .95 of the probability together, with the eight digits of a float32 as APIs print them."""
+    """Sorted from the likeliest, about .95 of the probability together, with the eight digits of a
+    float32 as APIs print them.
+    """
     weights = np.sort(np.arange(1.0, n + 1) ** -1.3 * rng.uniform(0.5, 1.5, n))[::-1]
     values = np.log(0.95 * weights / weights.sum()).astype(np.float32)
     return np.array([float(f"{value:.8g}") for value in values])
@@ -127,7 +137,9 @@ def _completion(text: str, content: list[dict[str, Any]], tokens: int) -> dict[s
 
 
 class _Server:
-    """HTTP/1.1 as far as kept connections with Content-Length need it; every answer is one buffer, made beforehand."""
+    """HTTP/1.1 as far as kept connections with Content-Length need it; every answer is one buffer,
+    made beforehand.
+    """
 
     def __init__(self, prepared: list[bytes]) -> None:
         self._prepared = prepared
@@ -273,7 +285,9 @@ def serving(tokens: int, top: int, dialect: Dialect = "openai", count: int = 8) 
     "--port", default=0, type=click.IntRange(0, 65_535), help="[default: one that is free]"
 )
 def main(tokens: int, top: int, dialect: Dialect, count: int, port: int) -> None:
-    """Serve until terminated; the first line printed is the port and the size of an answer in bytes."""
+    """Serve until terminated; the first line printed is the port and the size of an answer in
+    bytes.
+    """
     prepared = answers(tokens, top, count, dialect)
     listening = socket.create_server(("127.0.0.1", port), backlog=1024)
     listening.setblocking(False)

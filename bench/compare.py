@@ -1,7 +1,9 @@
-"""``python -m bench.compare NEW.json...``: names every ratio that is worse than the stored one by more than a fifth.
+"""``python -m bench.compare NEW.json...``: names every ratio that is worse than the stored one by
+more than a fifth.
 
-Only ratios are compared, because both sides of one were taken in turns on one machine. ``--store`` keeps the new ones instead, in
-``bench/ratios.json``, with machine, date and the options that they hold for.
+Only ratios are compared, because both sides of one were taken in turns on one machine. ``--store``
+keeps the new ones instead, in ``bench/ratios.json``, with machine, date and the options that they
+hold for.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ STORED = Path(__file__).resolve().parent / "ratios.json"
 TOLERANCE = 0.2
 """The part of itself by which a ratio may be worse than the stored one."""
 HIGHER = frozenset({"collector", "short answers"})
-"""Benchmarks whose ratios are rates, the higher the better; those of all others are times, bytes or rollouts."""
+"""Benchmarks whose ratios are rates, the higher the better; those of all others are times, bytes or
+rollouts.
+"""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """Ratios by name. worse: (stored, new). lost: stored and, although its benchmark ran, not measured. unlike: measured with other
-    options than the stored one. new: not stored yet. skipped: benchmarks of which nothing was measured. better: all others."""
+    """Ratios by name. worse: (stored, new). lost: stored and, although its benchmark ran, not
+    measured. unlike: measured with other options than the stored one. new: not stored yet. skipped:
+    benchmarks of which nothing was measured. better: all others."""
 
     worse: dict[str, tuple[float, float]] = field(default_factory=dict)
     kept: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -53,7 +58,9 @@ def _benchmark(name: str) -> str:
 
 
 def compared(stored: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Verdict:
-    """``stored``: benchmark -> ratios, options, machine and date; ``documents`` as benchmarks write them."""
+    """``stored``: benchmark -> ratios, options, machine and date; ``documents`` as benchmarks write
+    them.
+    """
     measured = {
         name: (value, each["options"])
         for each in documents
@@ -154,7 +161,9 @@ def _read(path: Path) -> Any:
     help="Keep the new ratios in place of the stored ones of the same benchmarks.",
 )
 def main(new: tuple[Path, ...], against: Path, store: bool) -> None:
-    """Compare the ratios in the files NEW, which benchmarks wrote by --out, with the stored ones; exit code 1: one is worse."""
+    """Compare the ratios in the files NEW, which benchmarks wrote by --out, with the stored ones;
+    exit code 1: one is worse.
+    """
     documents, stored = [_read(path) for path in new], _read(against)
     for path, each in zip(new, documents, strict=True):
         if (
@@ -162,7 +171,8 @@ def main(new: tuple[Path, ...], against: Path, store: bool) -> None:
             or not {"ratios", "options", "machine", "date"} <= each.keys()
         ):
             raise click.ClickException(
-                f"{path} was not written by a benchmark's --out: it lacks ratios, options, machine or date"
+                f"{path} was not written by a benchmark's --out: it lacks ratios, options, machine"
+                " or date"
             )
     verdict = compared(stored, documents)
     click.echo(report(verdict))

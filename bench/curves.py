@@ -1,7 +1,9 @@
-"""Reward against KL: what an estimator reaches over all of its settings, and how two estimators compare at equal reward.
+"""Reward against KL: what an estimator reaches over all of its settings, and how two estimators
+compare at equal reward.
 
-Between two biases lies the policy that picks one of them for each completion: its reward is between theirs and its KL, which is
-convex, at most between theirs. So an estimator's frontier is the concave hull of its points, and reading it between them is safe.
+Between two biases lies the policy that picks one of them for each completion: its reward is between
+theirs and its KL, which is convex, at most between theirs. So an estimator's frontier is the
+concave hull of its points, and reading it between them is safe.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ __all__ = ["Curve", "Point", "average"]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One estimator at one setting, fitted on ``rollouts`` completions. ``reward`` as a user reads it, ``kl`` nats a completion."""
+    """One estimator at one setting, fitted on ``rollouts`` completions. ``reward`` as a user reads
+    it, ``kl`` nats a completion.
+    """
 
     estimator: str
     rollouts: int

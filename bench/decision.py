@@ -1,8 +1,10 @@
-"""``python -m bench.decision``: a whole ``blb fit`` of short answers, from start to verdict, where the server takes no time.
+"""``python -m bench.decision``: a whole ``blb fit`` of short answers, from start to verdict, where
+the server takes no time.
 
-300 training prompts with 8 completions of four tokens each, 100 validation and 100 test prompts, all verdicts; then the same labels
-learned from answers that are only read. A stage's time is that until the next one is announced. Beside them: the training
-completions alone, one a request, by bare httpx2, which does not read them.
+300 training prompts with 8 completions of four tokens each, 100 validation and 100 test prompts,
+all verdicts; then the same labels learned from answers that are only read. A stage's time is that
+until the next one is announced. Beside them: the training completions alone, one a request, by bare
+httpx2, which does not read them.
 """
 
 from __future__ import annotations
@@ -61,8 +63,14 @@ def _fit(base_url: str, ranks: str, learn_from: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data.jsonl")
         _data(data)
-        line = f"fit --provider openai --model {MODEL} --base-url {base_url}/v1 --reward regex:(?i){{answer}} --max-tokens {TOKENS}"
-        line += f" --samples-per-prompt {SAMPLES} --learn-from {learn_from} --data {data} --out {Path(folder, 'run')}"
+        line = (
+            f"fit --provider openai --model {MODEL} --base-url {base_url}/v1 --reward"
+            f" regex:(?i){{answer}} --max-tokens {TOKENS}"
+        )
+        line += (
+            f" --samples-per-prompt {SAMPLES} --learn-from {learn_from} --data {data} --out"
+            f" {Path(folder, 'run')}"
+        )
         command = [sys.executable, "-m", "blackbox_lb", *line.split()]
         env = {
             **os.environ,
@@ -90,7 +98,9 @@ def _fit(base_url: str, ranks: str, learn_from: str) -> dict[str, float]:
 
 
 def _bare(base_url: str) -> dict[str, float]:
-    """Seconds of bare httpx2 for as many completions, one a request, its process's start included."""
+    """Seconds of bare httpx2 for as many completions, one a request, its process's start
+    included.
+    """
     with tempfile.TemporaryDirectory() as folder:
         job = Job("bare", base_url, MODEL, TOKENS, TOP, CONCURRENCY, 1.0, folder, "openai")
         command = [sys.executable, "-m", "bench.peers.plain", *options(job)]

@@ -1,8 +1,10 @@
-"""``python -m bench.efficiency``: the rollouts that each estimator needs for four fifths of what the exact optimum gains.
+"""``python -m bench.efficiency``: the rollouts that each estimator needs for four fifths of what
+the exact optimum gains.
 
-The models are small enough to enumerate every completion. The gain of a bias is what it adds to ``E[r] - tau KL``, exactly; the
-optimum is the largest over all biases, found by ascent on the exact gradient. Every estimator may choose its setting afterwards, by
-the median of its gains over draws, which favours those with many settings.
+The models are small enough to enumerate every completion. The gain of a bias is what it adds to
+``E[r] - tau KL``, exactly; the optimum is the largest over all biases, found by ascent on the exact
+gradient. Every estimator may choose its setting afterwards, by the median of its gains over draws,
+which favours those with many settings.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Gain(Exact):
         return float(np.exp(biased) @ (self.rewards - tau * (biased - self.base)) - base)
 
     def slope(self, delta: Vector, tau: float) -> Vector:
-        """(v,) the gradient of ``of``: at each prefix the probability that it is reached and continued so, times the advantage."""
+        """(v,) the gradient of ``of``: at each prefix the probability that it is reached and
+        continued so, times the advantage.
+        """
         _, reach = self._forward(delta)
         total, above = np.zeros(self.model.vocab_size), np.zeros(0)
         for level, log_reach in zip(reversed(self._levels), reversed(reach), strict=True):
@@ -123,7 +127,9 @@ def _model() -> ExactModel:
 
 @cache
 def _answers() -> tuple[frozenset[int], ...]:
-    """For each prompt the tokens beside the commonest that it makes likelier than the other prompts do."""
+    """For each prompt the tokens beside the commonest that it makes likelier than the other prompts
+    do.
+    """
     model = _model()
     first = np.array([model.logprobs((), prompt) for prompt in range(PROMPTS)])
     preference = (first - first.mean(axis=0))[:, 4:30]
@@ -151,7 +157,9 @@ def _draw(job: tuple[str, int], numbers: tuple[int, ...]) -> dict[tuple[str, int
 def medians_of(
     names: list[str], numbers: tuple[int, ...], draws: int, processes: int
 ) -> dict[tuple[str, str], list[float]]:
-    """(problem, estimator) -> by number of rollouts the median gain of the best setting, as a share of the optimum's."""
+    """(problem, estimator) -> by number of rollouts the median gain of the best setting, as a share
+    of the optimum's.
+    """
     jobs = list(itertools.product(names, range(draws)))
     work: Callable[[tuple[str, int]], dict[tuple[str, int, str], float]] = partial(
         _draw, numbers=numbers
@@ -172,7 +180,9 @@ def medians_of(
 
 
 def needed(numbers: tuple[int, ...], shares: list[float], wanted: float = SHARE) -> float:
-    """The number of rollouts at which ``shares`` first reach ``wanted``, interpolated on a log scale; inf where they never do."""
+    """The number of rollouts at which ``shares`` first reach ``wanted``, interpolated on a log
+    scale; inf where they never do.
+    """
     if shares[0] >= wanted:
         return float(numbers[0])
     for (low, below), (high, above) in itertools.pairwise(zip(numbers, shares, strict=True)):

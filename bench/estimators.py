@@ -1,6 +1,7 @@
 """Every estimator with every setting of its own, behind one call: rollouts in, biases out.
 
-Each traces a frontier of its own: the strength tau and one more setting (l2, alpha, kappa) are swept.
+Each traces a frontier of its own: the strength tau and one more setting (l2, alpha, kappa) are
+swept.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ RELATIVE = (0.03, 0.1, 0.3)
 PAPER = (0.007, 0.052, 0.11, 0.465, 0.738)
 """The absolute alphas that the paper reports."""
 HEAVY = (1.0, 3.0, 10.0)
-"""Multiples of the mean weight beyond anything the paper used: only common tokens are left with a bias."""
+"""Multiples of the mean weight beyond anything the paper used: only common tokens are left with a
+bias.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """A bias of ``values`` (s,) nats on ``token_ids`` (s,), 0 elsewhere, and the settings that it came from."""
+    """A bias of ``values`` (s,) nats on ``token_ids`` (s,), 0 elsewhere, and the settings that it
+    came from.
+    """
 
     tau: float
     setting: str
@@ -54,7 +59,9 @@ Estimator: TypeAlias = Callable[[Rollouts, tuple[float, ...]], Iterator[Fitted]]
 
 
 def shortened(rollouts: Rollouts, k: int | None) -> Rollouts:
-    """The same rollouts, listing only the ``k`` likeliest tokens at each position (None: as they are)."""
+    """The same rollouts, listing only the ``k`` likeliest tokens at each position (None: as they
+    are).
+    """
     return replace(
         rollouts, top_ids=rollouts.top_ids[:, :k], top_logprobs=rollouts.top_logprobs[:, :k]
     )

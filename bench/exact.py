@@ -1,4 +1,6 @@
-"""The frontier on exact models: every estimator at equal rollouts, its settings swept, rewards and KL from the known model."""
+"""The frontier on exact models: every estimator at equal rollouts, its settings swept, rewards and
+KL from the known model.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ LEVELS = (0.25, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured: numbers of rollouts, means over ``draws`` of them, ``completions`` to evaluate each bias."""
+    """What is measured: numbers of rollouts, means over ``draws`` of them, ``completions`` to
+    evaluate each bias.
+    """
 
     rollouts: tuple[int, ...] = (100, 200, 400, 500, 1000, 2000)
     draws: int = 4
@@ -50,8 +54,9 @@ class Plan:
 class Comparison:
     """``SUBJECT`` against a peer on one problem.
 
-    rollouts: (tau, n, the subject's best ``E[r] - tau KL`` on n rollouts, the peer's on 5 n). kl: (rollouts of both, share of the
-    peer's largest gain, KL of the subject over that of the peer at the reward with that share); inf where it is never reached.
+    rollouts: (tau, n, the subject's best ``E[r] - tau KL`` on n rollouts, the peer's on 5 n). kl:
+    (rollouts of both, share of the peer's largest gain, KL of the subject over that of the peer at
+    the reward with that share); inf where it is never reached.
     """
 
     rollouts: tuple[tuple[float, int, float, float], ...]
@@ -120,7 +125,9 @@ def _ratio(ours: Curve, theirs: Curve, level: float) -> float:
 
 
 def table(problem: Problem, base: float, points: Sequence[Point]) -> str:
-    """Markdown: for each estimator the largest ``E[r] - tau KL`` by rollouts, then the KL that a reward costs."""
+    """Markdown: for each estimator the largest ``E[r] - tau KL`` by rollouts, then the KL that a
+    reward costs.
+    """
     numbers = sorted({point.rollouts for point in points})
     names = list(dict.fromkeys(point.estimator for point in points))
     names = [name for name in ESTIMATORS if name in names]
@@ -146,7 +153,10 @@ def _costs(
         [name, *(f"{curve(points, base, name, n).kl_at(reward):.3f}" for reward in rewards)]
         for name in names
     ]
-    title = f"KL to the base (nats a completion) at {LEVELS[0]:.0%} to {LEVELS[-1]:.0%} of the largest gain of {PEER}, N = {n}."
+    title = (
+        f"KL to the base (nats a completion) at {LEVELS[0]:.0%} to {LEVELS[-1]:.0%} of the largest"
+        f" gain of {PEER}, N = {n}."
+    )
     return f"{title}\n\n{markdown(head, rows)}"
 
 

@@ -1,4 +1,6 @@
-"""What all benchmarks share: functions that take turns, processes measured from outside, and one file format for the results."""
+"""What all benchmarks share: functions that take turns, processes measured from outside, and one
+file format for the results.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,8 @@ REPEATS = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Measured(Generic[T]):
-    """What a function returned in a process of its own; its wall-clock and processor seconds, and the process's peak memory in
-    bytes, imports included."""
+    """What a function returned in a process of its own; its wall-clock and processor seconds, and
+    the process's peak memory in bytes, imports included."""
 
     value: T
     seconds: float
@@ -62,7 +64,8 @@ class Measured(Generic[T]):
 def alternately(
     functions: Mapping[str, Callable[[], T]], repeats: int, warm_up: int = 0
 ) -> dict[str, list[T]]:
-    """What each function returns, ``repeats`` times each, in turns whose order rotates: all meet the same machine.
+    """What each function returns, ``repeats`` times each, in turns whose order rotates: all meet
+    the same machine.
 
     The first ``warm_up`` turns are run and not counted.
     """
@@ -98,7 +101,8 @@ def medians(
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> Measured[T]:
-    """Run ``function``, one of a module's own, in a fresh process: its memory and its caches are nobody else's.
+    """Run ``function``, one of a module's own, in a fresh process: its memory and its caches are
+    nobody else's.
 
     Raises:
         RuntimeError: the process ended without an answer.
@@ -126,18 +130,22 @@ def _child(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any,
 
 
 def peak_memory() -> int:
-    """Bytes that this process had resident at most; Linux counts ru_maxrss in KiB, macOS in bytes."""
+    """Bytes that this process had resident at most; Linux counts ru_maxrss in KiB, macOS in
+    bytes.
+    """
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 
 
 def machine() -> dict[str, Any]:
-    """What a number of this machine depends on: processor, cores that this process may use, memory in bytes, Python, system."""
+    """What a number of this machine depends on: processor, cores that this process may use, memory
+    in bytes, Python, system.
+    """
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        ),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -173,7 +181,8 @@ def ratio(ours: float, theirs: float) -> float:
 def write(
     out: Path | None, rows: Iterable[Mapping[str, Any]], ratios: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The document of a run, written to ``out`` where there is one. Names of ratios: BENCHMARK/WHAT over WHAT.
+    """The document of a run, written to ``out`` where there is one. Names of ratios: BENCHMARK/WHAT
+    over WHAT.
 
     The options of the running command stand in it, since ratios of other sizes are other ratios.
     """

@@ -1,7 +1,9 @@
-"""The exact problems: a frontier-scale model with known truth, and rewards that one bias can serve well, badly or only in part.
+"""The exact problems: a frontier-scale model with known truth, and rewards that one bias can serve
+well, badly or only in part.
 
-The model has 400 tokens whose next-token distributions are as peaked as a language model's (the five likeliest hold about .74 of
-the probability, the twenty likeliest .91), eight prompts, an end token, and completions of about five tokens.
+The model has 400 tokens whose next-token distributions are as peaked as a language model's (the
+five likeliest hold about .74 of the probability, the twenty likeliest .91), eight prompts, an end
+token, and completions of about five tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ RARE, ANSWERS = 157, 3
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A reward on a model, the strengths ``fit_tau`` that fits sweep and those at which ``E[r] - tau KL`` is compared, in nats."""
+    """A reward on a model, the strengths ``fit_tau`` that fits sweep and those at which ``E[r] -
+    tau KL`` is compared, in nats.
+    """
 
     name: str
     title: str
@@ -38,10 +42,12 @@ class Problem:
 
 
 def base_model(seed: int = 1, end_sharpness: float = STEADY) -> ExactModel:
-    """A rank-frequency law, strong dependence on prompt, position and the last two tokens, and an end token.
+    """A rank-frequency law, strong dependence on prompt, position and the last two tokens, and an
+    end token.
 
-    ``end_sharpness`` nats is how much each part of the context moves the end token: little, so that stopping sooner costs little
-    KL, or as much as any other token, so that it has its place and moving it is costly.
+    ``end_sharpness`` nats is how much each part of the context moves the end token: little, so that
+    stopping sooner costs little KL, or as much as any other token, so that it has its place and
+    moving it is costly.
     """
     unigram = -1.35 * np.log(np.arange(1.0, VOCAB + 1))
     unigram[RARE] += 3.4
@@ -59,7 +65,9 @@ def base_model(seed: int = 1, end_sharpness: float = STEADY) -> ExactModel:
 
 
 def _answers(model: ExactModel) -> tuple[frozenset[int], ...]:
-    """For each prompt the tokens beside the commonest that it makes likelier than the other prompts do."""
+    """For each prompt the tokens beside the commonest that it makes likelier than the other prompts
+    do.
+    """
     first = np.array([model.logprobs((), prompt) for prompt in range(PROMPTS)])
     preference = (first - first.mean(axis=0))[:, 10:100]
     return tuple(frozenset((10 + np.argsort(-row)[:ANSWERS]).tolist()) for row in preference)

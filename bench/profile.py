@@ -1,7 +1,9 @@
-"""``python -m bench.profile collector | table | projection``: where the time of a hot path goes, by py-spy.
+"""``python -m bench.profile collector | table | projection``: where the time of a hot path goes, by
+py-spy.
 
-It runs the path in a process of its own and prints the functions that the interpreter was in, native code included, from the most
-samples to the least. py-spy comes by ``uv run --with py-spy``; it needs the right to look into its own child.
+It runs the path in a process of its own and prints the functions that the interpreter was in,
+native code included, from the most samples to the least. py-spy comes by ``uv run --with py-spy``;
+it needs the right to look into its own child.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ PARTS = {
     "drift, pace, progress": ("DriftWatch.", "Pace.", "collect.<locals>.receive ("),
     "event loop": ("BaseEventLoop.", "Handle."),
 }
-"""Parts of a completion's collection, each with the functions that it is made of; the innermost known one decides."""
+"""Parts of a completion's collection, each with the functions that it is made of; the innermost
+known one decides.
+"""
 SECONDS, RATE = 15, 200
 """Of the profile, and samples a second."""
 TOP, CONCURRENCY = 20, 32
@@ -55,7 +59,9 @@ def _command(path: str, base_url: str, folder: str, tokens: int) -> list[str]:
 
 
 def folded(text: str) -> tuple[collections.Counter[str], collections.Counter[str]]:
-    """Samples by the function that was running, and by every function that was on the stack, from py-spy's raw format."""
+    """Samples by the function that was running, and by every function that was on the stack, from
+    py-spy's raw format.
+    """
     own: collections.Counter[str] = collections.Counter()
     within: collections.Counter[str] = collections.Counter()
     for frames, count in _stacks(text):
@@ -65,7 +71,9 @@ def folded(text: str) -> tuple[collections.Counter[str], collections.Counter[str
 
 
 def parts(text: str) -> collections.Counter[str]:
-    """Samples by the part of ``PARTS`` that was running, from py-spy's raw format; "other" where none of them was."""
+    """Samples by the part of ``PARTS`` that was running, from py-spy's raw format; "other" where
+    none of them was.
+    """
     found: collections.Counter[str] = collections.Counter()
     for frames, count in _stacks(text):
         known = (
@@ -79,7 +87,9 @@ def parts(text: str) -> collections.Counter[str]:
 
 
 def _stacks(text: str) -> Iterator[tuple[list[str], int]]:
-    """The functions of each sampled stack, outermost first, and its samples; without imports and waiting threads."""
+    """The functions of each sampled stack, outermost first, and its samples; without imports and
+    waiting threads.
+    """
     for line in text.splitlines():
         stack, _, count = line.rpartition(" ")
         frames = [_short(frame) for frame in stack.split(";")]
@@ -110,7 +120,9 @@ def _short(frame: str) -> str:
     help="Whether to tell C functions apart.",
 )
 def main(path: str, rows: int, tokens: int, native: bool) -> None:
-    """Profile one hot path: the collector, building the table from a store, or the projection's iterations."""
+    """Profile one hot path: the collector, building the table from a store, or the projection's
+    iterations.
+    """
     spy = shutil.which("py-spy")
     if spy is None:
         raise click.ClickException(
@@ -153,12 +165,14 @@ def main(path: str, rows: int, tokens: int, native: bool) -> None:
             for part, count in shares.most_common()
         ]
         click.echo(
-            f"{cpu:.2f} ms of processor time a completion; beside it a thread was {DISK} {waited:.0%} of the time\n"
+            f"{cpu:.2f} ms of processor time a completion; beside it a thread was {DISK}"
+            f" {waited:.0%} of the time\n"
         )
         click.echo(markdown(["part", "share", "ms a completion"], table) + "\n")
     total = own.total()
     click.echo(
-        f"{total} samples of running threads; share by the function itself, then by what it was called from\n"
+        f"{total} samples of running threads; share by the function itself, then by what it was"
+        " called from\n"
     )
     for title, counter in (("itself", own), ("with what it calls", within)):
         table = [[f"`{name}`", f"{count / total:.1%}"] for name, count in counter.most_common(rows)]

@@ -1,4 +1,6 @@
-"""What ``bench.profile`` runs under py-spy: building the table from a store, or the projection's iterations, for some seconds."""
+"""What ``bench.profile`` runs under py-spy: building the table from a store, or the projection's
+iterations, for some seconds.
+"""
 
 from __future__ import annotations
 

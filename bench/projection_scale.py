@@ -1,7 +1,9 @@
-"""``python -m bench.projection_scale``: what ``projection`` takes on millions of positions with 20 listed tokens each.
+"""``python -m bench.projection_scale``: what ``projection`` takes on millions of positions with 20
+listed tokens each.
 
-Every size runs in a process of its own. The rollouts are made up: contexts with Zipf tokens of a vocabulary of 128,256, a listed
-mass of about .9, samples inside and outside the lists, four completions of 128 tokens a prompt, and a reward that some tokens earn.
+Every size runs in a process of its own. The rollouts are made up: contexts with Zipf tokens of a
+vocabulary of 128,256, a listed mass of about .9, samples inside and outside the lists, four
+completions of 128 tokens a prompt, and a reward that some tokens earn.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ LENGTH = 128
 SAMPLES = 4
 CONTEXTS = 20_000
 BLOCK = 512
-"""Rollouts that are made at a time: 10 MB of lists, about as much as is read from a store at a time."""
+"""Rollouts that are made at a time: 10 MB of lists, about as much as is read from a store at a
+time.
+"""
 SUBSAMPLE = 16
 """Rollouts, 2,048 positions, that the dense reference is fitted to."""
 TAU, L2 = 0.5, 5.0
@@ -44,7 +48,9 @@ TAU, L2 = 0.5, 5.0
 
 @dataclass
 class Synthetic:
-    """Rollouts by the block, the same for one ``seed``. seconds: how long it took to make those given so far."""
+    """Rollouts by the block, the same for one ``seed``. seconds: how long it took to make those
+    given so far.
+    """
 
     positions: int
     seed: int = 0
@@ -113,7 +119,9 @@ class Synthetic:
 
 @dataclass(frozen=True)
 class Dense:
-    """The same problem with an (m, s) matrix of float64, written from the definition: what the lists say, and the tail's rule."""
+    """The same problem with an (m, s) matrix of float64, written from the definition: what the
+    lists say, and the tail's rule.
+    """
 
     token_ids: npt.NDArray[np.int64]
     base: npt.NDArray[np.float64]
@@ -176,7 +184,9 @@ def _timed(function: Callable[[], T]) -> tuple[T, float]:
 
 
 def _both(found: dict[str, float], name: str, function: Callable[[], T]) -> T:
-    """Wall-clock and processor seconds of ``function``, told to ``found``: the latter hardly feel what else runs."""
+    """Wall-clock and processor seconds of ``function``, told to ``found``: the latter hardly feel
+    what else runs.
+    """
     before = time.process_time()
     value, found[name] = _timed(function)
     found[f"{name}, processor"] = time.process_time() - before
@@ -229,7 +239,9 @@ def _potential(rollouts: Rollouts, table: NextToken) -> float:
 
 
 def agreement(positions: int) -> dict[str, float]:
-    """How far the fit to a subsample is from that of the dense reference: nats, and nats per weighted token of the objective."""
+    """How far the fit to a subsample is from that of the dense reference: nats, and nats per
+    weighted token of the objective.
+    """
     block = next(Synthetic(max(positions, SUBSAMPLE * LENGTH)).blocks()).take(np.arange(SUBSAMPLE))
     ours, exact = projection(block, tau=TAU, l2=L2), Dense.of(block, TAU)
     best, lowest = exact.fit(L2)
@@ -290,7 +302,9 @@ def main(
     folder: str | None,
     out: Path | None,
 ) -> None:
-    """Seconds, memory and iterations of the projection by the number of positions, and its distance from a dense reference."""
+    """Seconds, memory and iterations of the projection by the number of positions, and its distance
+    from a dense reference.
+    """
     rows, table = [], []
     for size in positions:
         with tempfile.TemporaryDirectory(dir=folder) as own:
@@ -317,9 +331,9 @@ def main(
     )
     click.echo(markdown(["positions", "tokens", *UNITS, "peak GB"], table))
     click.echo(
-        f"dense reference on {SUBSAMPLE * LENGTH:,} positions x {near['support']:,.0f} tokens: largest difference "
-        f"{near['nats']:.2g} nats, "
-        f"objective {near['objective']:.2g} nats a weighted token"
+        f"dense reference on {SUBSAMPLE * LENGTH:,} positions x {near['support']:,.0f} tokens:"
+        f" largest difference {near['nats']:.2g} nats, objective {near['objective']:.2g} nats a"
+        " weighted token"
     )
     first = next((each for each in rows if each["name"].endswith(": fit")), None)
     potential = next(each for each in rows if each["name"].endswith(": potential"))

@@ -1,10 +1,12 @@
-"""What ``blb proxy`` adds to a request: direct against through the proxy, in turns, to one loopback server.
+"""What ``blb proxy`` adds to a request: direct against through the proxy, in turns, to one loopback
+server.
 
     uv run python -m bench.proxy_overhead
 
-Server, proxy and client are three processes; both ways keep their connection. The direct request carries the same 300 entries, so
-that the server receives the same bytes. By words: through the proxy with a bias whose 300 values depend on 50 words. Streams: an
-event every 10 ms, stamped with the monotonic clock when it is sent.
+Server, proxy and client are three processes; both ways keep their connection. The direct request
+carries the same 300 entries, so that the server receives the same bytes. By words: through the
+proxy with a bias whose 300 values depend on 50 words. Streams: an event every 10 ms, stamped with
+the monotonic clock when it is sent.
 """
 
 from __future__ import annotations
@@ -140,7 +142,10 @@ class _Client:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _send(self, path: str, body: bytes) -> None:
-        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer k\r\nContent-Type:"
+            " application/json\r\n"
+        )
         self._socket.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
     def seconds(self, body: bytes) -> float:
@@ -157,7 +162,9 @@ class _Client:
         return time.perf_counter() - start
 
     def events(self, body: bytes) -> tuple[Seconds, Seconds, bytes]:
-        """A stream's times of arrival, delays since each event was sent, and its bytes without the times in them."""
+        """A stream's times of arrival, delays since each event was sent, and its bytes without the
+        times in them.
+        """
         self._send("/v1/completions", body)
         arrivals: list[float] = []
         received = b""
@@ -193,9 +200,9 @@ def _overhead(origin: int, proxy: int, size: int, requests: int) -> tuple[float,
     added = {name: float(value[1] - value[0]) for name, value in at.items()}
     middle = tuple(map(float, at["median"]))
     print(
-        f"{len(plain):>7,} bytes   direct {middle[0] * 1e3:.3f} ms   through {middle[1] * 1e3:.3f} ms   "
-        f"added: median {added['median'] * 1e3:+.3f} ms, p99 {added['p99'] * 1e3:+.3f} ms; "
-        f"by words {(middle[2] - middle[1]) * 1e3:+.3f} ms more"
+        f"{len(plain):>7,} bytes   direct {middle[0] * 1e3:.3f} ms   through {middle[1] * 1e3:.3f}"
+        f" ms   added: median {added['median'] * 1e3:+.3f} ms, p99 {added['p99'] * 1e3:+.3f} ms; by"
+        f" words {(middle[2] - middle[1]) * 1e3:+.3f} ms more"
     )
     return middle[0], middle[1], middle[2]
 
@@ -236,7 +243,8 @@ def main(requests: int, streams: int, out: Path | None) -> None:
         met = [through - direct <= GOAL for direct, through, _ in found.values()]
         met.append(_cadence(origin, proxy, streams))
     print(
-        f"goal, at most {GOAL * 1e3:g} ms at the median and equal bytes: {'MET' if all(met) else 'NOT MET'}"
+        f"goal, at most {GOAL * 1e3:g} ms at the median and equal bytes:"
+        f" {'MET' if all(met) else 'NOT MET'}"
     )
     rows = [
         row(f"added, {size:,} bytes", through - direct, "s")

@@ -1,4 +1,6 @@
-"""The sampled tokens alone of stored completions: a reading of the store that inflates nothing else."""
+"""The sampled tokens alone of stored completions: a reading of the store that inflates nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
 
 class Sampled(NamedTuple):
-    """The sampled tokens' part of a blob, shapes (t,): logprobs under the policy that sampled; bounded may be None."""
+    """The sampled tokens' part of a blob, shapes (t,): logprobs under the policy that sampled;
+    bounded may be None.
+    """
 
     token_ids: IntArray
     logprobs: FloatArray
@@ -33,7 +37,9 @@ class Sampled(NamedTuple):
 
 
 def sampled(store: RolloutStore, keys: Sequence[str]) -> Iterator[Sampled]:
-    """The sampled tokens of the completions with these keys, in this order. StoreCorrupt: one is not there, or damaged."""
+    """The sampled tokens of the completions with these keys, in this order. StoreCorrupt: one is
+    not there, or damaged.
+    """
     for key in keys:
         row = store.row("completions", (key,))
         if row is None or row["checksum"] != sum_of(row):
@@ -42,10 +48,11 @@ def sampled(store: RolloutStore, keys: Sequence[str]) -> Iterator[Sampled]:
 
 
 def unpack_sampled(blob: bytes, *, bounded: bool = True) -> Sampled:
-    """Return the sampled columns alone, which come first: only their 8 t bytes are inflated, unless optional columns follow.
+    """Return the sampled columns alone, which come first: only their 8 t bytes are inflated, unless
+    optional columns follow.
 
-    bounded: whether to return the positions with only a bound. The rest is not checked: the caller makes sure
-    that a checksum of the whole blob fits.
+    bounded: whether to return the positions with only a bound. The rest is not checked: the caller
+    makes sure that a checksum of the whole blob fits.
 
     Raises StoreCorrupt: the blob is damaged. StoreError: it is of a newer format.
     """

@@ -1,7 +1,9 @@
-"""The paper's estimator at the paper's scale: M and 50 sweeps, beside scipy.sparse, plain numpy and reading the bytes once.
+"""The paper's estimator at the paper's scale: M and 50 sweeps, beside scipy.sparse, plain numpy and
+reading the bytes once.
 
-480,000 rollouts of 128 sampled positions each on average, Zipf tokens of a vocabulary of 128,256, rewards of right answers less
-their length as in the paper, synthetic; ``--scale`` is the part of it. Every row is a fresh process.
+480,000 rollouts of 128 sampled positions each on average, Zipf tokens of a vocabulary of 128,256,
+rewards of right answers less their length as in the paper, synthetic; ``--scale`` is the part of
+it. Every row is a fresh process.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ Vector = npt.NDArray[np.float64]
 
 
 def made(folder: Path, scale: float) -> int:
-    """Write the columns of so many rollouts, each as plain numbers in a file. Returns the positions."""
+    """Write the columns of so many rollouts, each as plain numbers in a file. Returns the
+    positions.
+    """
     rng = np.random.default_rng(0)
     shares = np.cumsum(1 / np.arange(1, VOCABULARY + 1) ** 1.05)
     named = rng.permutation(VOCABULARY).astype(np.int32)
@@ -82,7 +86,9 @@ def made(folder: Path, scale: float) -> int:
 
 
 def stored(folder: Path, top: int) -> list[str]:
-    """The same rollouts in a store, with ``top`` listed alternatives at each position. Returns their keys in order."""
+    """The same rollouts in a store, with ``top`` listed alternatives at each position. Returns
+    their keys in order.
+    """
     rng, settings = np.random.default_rng(1), {"model": "synthetic", "tokenizer": "synthetic"}
     keys: list[str] = []
     with RolloutStore(folder / "store.db") as store:
@@ -220,7 +226,9 @@ def part_of_store(folder: Path, between: tuple[int, int]) -> Statistics:
 
 
 def with_scipy(folder: Path) -> Vector:
-    """The matrix form of the paper as anyone would write it: a sparse M, and ``v ** (1 / tau) @ M`` for each tau."""
+    """The matrix form of the paper as anyone would write it: a sparse M, and ``v ** (1 / tau) @ M``
+    for each tau.
+    """
     lengths, rewards = np.fromfile(folder / "lengths", np.int64), np.fromfile(folder / "rewards")
     token_ids, logprobs = (
         np.fromfile(folder / "token_ids", np.int32),
@@ -393,8 +401,9 @@ def main(
 
     kept = quotients(RATIOS)
     console.print(
-        f"{round(ROLLOUTS * scale):,} rollouts, {positions:,} positions, {len(TAUS) * len(ALPHAS)} settings; columns "
-        f"{sum(files[name] for name in COLUMNS) / 1e6:,.0f} MB, store {files.get('store.db', 0) / 1e6:,.0f} MB"
+        f"{round(ROLLOUTS * scale):,} rollouts, {positions:,} positions, {len(TAUS) * len(ALPHAS)}"
+        f" settings; columns {sum(files[name] for name in COLUMNS) / 1e6:,.0f} MB, store"
+        f" {files.get('store.db', 0) / 1e6:,.0f} MB"
     )
     console.print(table)
     for name, quotient in {**kept, **quotients(DISK)}.items():
@@ -408,7 +417,9 @@ def main(
 
 
 def _prepared(folder: Path, scale: float, store: bool, top: int) -> int:
-    """Make the files that are not there yet, in processes whose memory is not measured. Returns the positions."""
+    """Make the files that are not there yet, in processes whose memory is not measured. Returns the
+    positions.
+    """
     if not (folder / "logprobs").exists():
         apart(made, folder, scale)
     if store and not (folder / "keys").exists():

@@ -1,7 +1,9 @@
-"""``python -m bench.startup``: how long a new process takes to answer, against Python itself and the openai SDK.
+"""``python -m bench.startup``: how long a new process takes to answer, against Python itself and
+the openai SDK.
 
-Every number is the median of processes that start, do one thing and end, in turns; files are in the system's cache, and all
-modules are compiled, as an installer leaves them, whatever the environment says of bytecode.
+Every number is the median of processes that start, do one thing and end, in turns; files are in the
+system's cache, and all modules are compiled, as an installer leaves them, whatever the environment
+says of bytecode.
 """
 
 from __future__ import annotations

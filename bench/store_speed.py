@@ -1,7 +1,9 @@
-"""``python -m bench.store_speed``: the store against files of the same completions as JSON, npz and Parquet, written and read.
+"""``python -m bench.store_speed``: the store against files of the same completions as JSON, npz and
+Parquet, written and read.
 
-Every write ends with the data on the disk. The store makes each answer durable by itself, or a batch of them, as its writer thread
-does; the files are written and synced once, after all answers, so that a crash before that loses everything: they are cheaper.
+Every write ends with the data on the disk. The store makes each answer durable by itself, or a
+batch of them, as its writer thread does; the files are written and synced once, after all answers,
+so that a crash before that loses everything: they are cheaper.
 """
 
 from __future__ import annotations
@@ -133,9 +135,11 @@ class _Parquet:
         columns = dict(_columns(self._completions))
         del columns["lengths"]
         arrays = {
-            name: pa.array(column)
-            if column.ndim == 1
-            else pa.FixedSizeListArray.from_arrays(column.ravel(), column.shape[1])
+            name: (
+                pa.array(column)
+                if column.ndim == 1
+                else pa.FixedSizeListArray.from_arrays(column.ravel(), column.shape[1])
+            )
             for name, column in columns.items()
         }
         pq.write_table(pa.table(arrays), path, compression="zstd")
@@ -238,9 +242,10 @@ def main(
     click.echo(_table(rows, tokens))
     median = statistics.median(waits)
     click.echo(
-        f"\nPacked arrays alone: {packed:.1f} bytes a token. To write {packed * tokens / 1e3:.0f} kB and wait for the disk takes "
-        f"{median * 1e3:.2f} ms at the median, {max(waits) * 1e3:.1f} ms at most: {sum(waits) / writing[ONE]:.0%} of what the "
-        "store takes one by one."
+        f"\nPacked arrays alone: {packed:.1f} bytes a token. To write {packed * tokens / 1e3:.0f}"
+        f" kB and wait for the disk takes {median * 1e3:.2f} ms at the median,"
+        f" {max(waits) * 1e3:.1f} ms at most: {sum(waits) / writing[ONE]:.0%} of what the store"
+        " takes one by one."
     )
     write(out, rows, _ratios(writing, reading, sizes))
 

@@ -1,6 +1,8 @@
-"""Adapt a language model that you can only call: learn one logit bias from sampled completions, prove that it helps, apply it.
+"""Adapt a language model that you can only call: learn one logit bias from sampled completions,
+prove that it helps, apply it.
 
-The names here are loaded when they are first used, so that applying a bias never pays for the estimators.
+The names here are loaded when they are first used, so that applying a bias never pays for the
+estimators.
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
 """The error tree. Every error that this package raises on purpose is one of these.
 
 BlbError
-├── BudgetExhausted                    a limit of requests, tokens or money that the user set is reached
-├── Drifted                            the model, its tokenizer or its system changed while completions were drawn
-├── Interrupted                        the user stopped the run: Ctrl-C or SIGTERM; the command line exits with 130
-├── InputError (ValueError)            the input is wrong: an option, a file, a row, a model name
-│   ├── DataError                      a task file or one of its rows
-│   ├── ProfileError                   a provider profile is missing, malformed or does not allow what was asked
-│   ├── BiasError                      a bias file is malformed or exceeds a limit
-│   │   └── TokenizerMismatch          a bias learned under one tokenizer met another
-│   └── StoreError                     a rollout store is missing, foreign, of a newer schema, or cannot be written
-│       ├── StoreBusy                  another process keeps it locked
-│       └── StoreCorrupt               it, or a row of it, is damaged
-└── ProviderError (RuntimeError)       the other side of the wire
-    ├── ConnectionFailed               nothing answers, or the connection broke, after all retries
-    ├── AuthenticationFailed           401 and 403
-    ├── RateLimited                    429 after all retries
-    │   └── QuotaExhausted             429 because the account has no credit left, which no retry cures
-    ├── RequestRejected                any other 4xx: the provider refuses this request
-    │   ├── ContentFiltered            its content filter refuses this prompt
-    │   └── ModelUnsuitable            the model takes no logit bias or returns no logprobs
-    ├── ServerFailed                   5xx after all retries
-    ├── NoLogprobs                     a well-formed answer without the token logprobs that were asked for
-    └── CorruptResponse                an answer that breaks its own contract: NaN, positive logprob, missing fields
+├── BudgetExhausted              a limit of requests, tokens or money is reached
+├── Drifted                      the model, its tokenizer or its system changed meanwhile
+├── Interrupted                  Ctrl-C or SIGTERM; the command line exits with 130
+├── InputError (ValueError)      the input is wrong: an option, a file, a row, a model
+│   ├── DataError                a task file or one of its rows
+│   ├── ProfileError             a provider profile is missing, malformed or forbids this
+│   ├── BiasError                a bias file is malformed or exceeds a limit
+│   │   └── TokenizerMismatch    a bias learned under one tokenizer met another
+│   └── StoreError               a rollout store is missing, foreign, newer or not writable
+│       ├── StoreBusy            another process keeps it locked
+│       └── StoreCorrupt         it, or a row of it, is damaged
+└── ProviderError (RuntimeError) the other side of the wire
+    ├── ConnectionFailed         nothing answers, or the connection broke, after retries
+    ├── AuthenticationFailed     401 and 403
+    ├── RateLimited              429 after all retries
+    │   └── QuotaExhausted       429: the account has no credit left; no retry cures it
+    ├── RequestRejected          any other 4xx: the provider refuses this request
+    │   ├── ContentFiltered      its content filter refuses this prompt
+    │   └── ModelUnsuitable      the model takes no logit bias or returns no logprobs
+    ├── ServerFailed             5xx after all retries
+    ├── NoLogprobs               a well-formed answer without the token logprobs asked for
+    └── CorruptResponse          an answer that breaks its contract: NaN, missing fields
 
 Each message says what happened, with the value, the limit and the remedy.
 The command line prints it as one sentence and exits with 2.
@@ -64,7 +64,9 @@ class BudgetExhausted(BlbError):
 
 
 class Drifted(BlbError):
-    """Another model or system answers than before; the message names both, and what was received is kept."""
+    """Another model or system answers than before; the message names both, and what was received
+    is kept.
+    """
 
 
 class Interrupted(BlbError):
@@ -92,7 +94,9 @@ class TokenizerMismatch(BiasError):
 
 
 class StoreError(InputError):
-    """A rollout store is missing, is not one of ours, was written by a newer version, or cannot be written: a full disk, say."""
+    """A rollout store is missing, is not one of ours, was written by a newer version, or cannot
+    be written: a full disk, say.
+    """
 
 
 class StoreBusy(StoreError):
@@ -100,7 +104,9 @@ class StoreBusy(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """A rollout store or one of its rows is damaged; ``blb store check`` finds the damage, ``blb store recover`` saves the rest."""
+    """A rollout store or one of its rows is damaged; ``blb store check`` finds the damage, ``blb
+    store recover`` saves the rest.
+    """
 
 
 class ProviderError(BlbError, RuntimeError):
@@ -128,11 +134,15 @@ class RequestRejected(ProviderError):
 
 
 class ContentFiltered(RequestRejected):
-    """The provider's content filter refuses this prompt; such prompts are counted and not asked again."""
+    """The provider's content filter refuses this prompt; such prompts are counted and not asked
+    again.
+    """
 
 
 class ModelUnsuitable(RequestRejected):
-    """The model takes no logit bias or returns no logprobs, by its profile or by the provider's own words."""
+    """The model takes no logit bias or returns no logprobs, by its profile or by the provider's
+    own words.
+    """
 
 
 class ServerFailed(ProviderError):
@@ -144,4 +154,6 @@ class NoLogprobs(ProviderError):
 
 
 class CorruptResponse(ProviderError):
-    """The answer breaks its own contract: NaN or positive logprobs, missing or inconsistent fields."""
+    """The answer breaks its own contract: NaN or positive logprobs, missing or inconsistent
+    fields.
+    """

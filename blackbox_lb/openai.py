@@ -1,8 +1,10 @@
-"""The openai SDK's clients with one more argument: ``OpenAI(bias="bias.json", ...)`` sends the bias with each request of its model.
+"""The openai SDK's clients with one more argument: ``OpenAI(bias="bias.json", ...)`` sends the bias
+with each request of its model.
 
-Each is a subclass of the SDK's class of the same name and takes the same arguments; requests, streaming, retries and
-``with_options()`` are the SDK's. The rules for the bias are those of ``blackbox_lb.apply``, whose options are here called
-``bias_models``, ``bias_others``, ``bias_on_conflict``, ``bias_as_pairs`` and ``bias_provider``. Closing such a client closes its
+Each is a subclass of the SDK's class of the same name and takes the same arguments; requests,
+streaming, retries and ``with_options()`` are the SDK's. The rules for the bias are those of
+``blackbox_lb.apply``, whose options are here called ``bias_models``, ``bias_others``,
+``bias_on_conflict``, ``bias_as_pairs`` and ``bias_provider``. Closing such a client closes its
 connections.
 """
 
@@ -28,7 +30,9 @@ Given: TypeAlias = Bias | str | Path
 
 
 class _Options(TypedDict, total=False):
-    """Arguments of the constructors, for every client: ours, and the SDK's; openai 2 lacks some of these."""
+    """Arguments of the constructors, for every client: ours, and the SDK's; openai 2 lacks some of
+    these.
+    """
 
     bias: Required[Given]
     bias_models: Iterable[str] | None
@@ -122,7 +126,9 @@ class _Biased:
 
 
 class OpenAI(_Biased, openai.OpenAI):
-    """``openai.OpenAI`` that sends ``bias``, a Bias or the path of a bias file. Raises InputError, BiasError as ``apply``."""
+    """``openai.OpenAI`` that sends ``bias``, a Bias or the path of a bias file. Raises InputError,
+    BiasError as ``apply``.
+    """
 
     if TYPE_CHECKING:
 
@@ -138,7 +144,9 @@ class AsyncOpenAI(_Biased, openai.AsyncOpenAI):
 
 
 class AzureOpenAI(_Biased, openai.AzureOpenAI):
-    """``openai.AzureOpenAI`` that sends ``bias``; see ``OpenAI``. ``bias_models`` names the deployments where they differ."""
+    """``openai.AzureOpenAI`` that sends ``bias``; see ``OpenAI``. ``bias_models`` names the
+    deployments where they differ.
+    """
 
     if TYPE_CHECKING:
 

@@ -1,6 +1,7 @@
 """The nouns of the package: prompts go out, completions with token logprobs come back.
 
-Arrays use these axes: ``t`` tokens of one completion, ``k`` listed alternatives. Logprobs are in nats.
+Arrays use these axes: ``t`` tokens of one completion, ``k`` listed alternatives. Logprobs are in
+nats.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 NO_TOKEN = -1
 """Padding in ``Completion.top_ids``."""
 UNNAMED = -2
-"""A listed token without an id (the provider withholds a special token's bytes): it has a probability and no bias."""
+"""A listed token without an id (the provider withholds a special token's bytes): it has a
+probability and no bias.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,9 @@ class Message:
 class Prompt:
     """The chat messages of a request. A plain text prompt is one user message.
 
-    The ``completions`` endpoint gets the text of a single message as it is, and takes no prompt of several. ``columns``: further
-    columns of its row, of which the model is shown nothing; equal prompts may differ in them.
+    The ``completions`` endpoint gets the text of a single message as it is, and takes no prompt of
+    several. ``columns``: further columns of its row, of which the model is shown nothing; equal
+    prompts may differ in them.
     """
 
     messages: tuple[Message, ...]
@@ -65,9 +69,11 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a completion is drawn: from softmax((logits + bias) / temperature), never truncated; temperature 0 is greedy.
+    """How a completion is drawn: from softmax((logits + bias) / temperature), never truncated;
+    temperature 0 is greedy.
 
-    max_tokens, top_logprobs: in tokens. seed: None sends none. stop: a completion ends before the first of these texts.
+    max_tokens, top_logprobs: in tokens. seed: None sends none. stop: a completion ends before the
+    first of these texts.
     """
 
     temperature: float = 1.0
@@ -132,8 +138,9 @@ class Draw:
 class EndTokens:
     """How a provider treats the tokens that end a completion.
 
-    listed: whether a sampled end token is the last of the listed tokens; None where this is not known. ids: all special tokens.
-    openers: tokens that may begin a stop text; the list may lack the tokens of the stop text that ended a completion.
+    listed: whether a sampled end token is the last of the listed tokens; None where this is not
+    known. ids: all special tokens. openers: tokens that may begin a stop text; the list may lack
+    the tokens of the stop text that ended a completion.
     """
 
     listed: bool | None = True
@@ -142,7 +149,8 @@ class EndTokens:
 
 
 class ListedBytes(Mapping[int, bytes]):
-    """Id -> bytes of the tokens ``ids`` (n,), which may repeat: ``spelled[number]`` of each one's ``numbers`` (n,).
+    """Id -> bytes of the tokens ``ids`` (n,), which may repeat: ``spelled[number]`` of each one's
+    ``numbers`` (n,).
 
     Nearly nobody looks at the bytes of an answer, so that a dictionary is made when somebody does.
     """
@@ -179,18 +187,19 @@ class ListedBytes(Mapping[int, bytes]):
 class Completion:
     """One sampled completion with the provider's token logprobs.
 
-    token_ids, logprobs: (t,), the listed tokens and their logprobs in nats under the *unbiased* model at temperature 1 (the
-    profile's row ``logprobs.meaning`` says where a bias or another temperature changes them).
-    propensities: (t,), logprobs under the policy that sampled the tokens; None unless the provider gives both kinds.
-    bounded: (t,), True where the sampled token has no logprob of its own: ``logprobs`` then holds the smallest listed one, an
-    upper bound and no propensity. None where every logprob is given.
-    top_ids, top_logprobs: (t, k), each row from most to least likely, padded with -1 and -inf; -2 is a listed token without an id.
-    No unlisted token is more likely than a listed one.
-    whole: False where the provider listed fewer tokens than it generated, or nothing readable.
-    generated: the number of tokens generated, by the provider's count; None where it gives none.
-    token_bytes: id -> bytes, of the ids in this answer, as far as the provider gives them.
-    fingerprint: the provider's name of the answering system (row ``models.system``), "" where it gives none.
-    note: the reason why it is not whole, or has no text, to be read behind a number of completions; "" for none. Not stored.
+    token_ids, logprobs: (t,), the listed tokens and their logprobs in nats under the *unbiased*
+    model at temperature 1 (the profile's row ``logprobs.meaning`` says where a bias or another
+    temperature changes them). propensities: (t,), logprobs under the policy that sampled the
+    tokens; None unless the provider gives both kinds. bounded: (t,), True where the sampled token
+    has no logprob of its own: ``logprobs`` then holds the smallest listed one, an upper bound and
+    no propensity. None where every logprob is given. top_ids, top_logprobs: (t, k), each row from
+    most to least likely, padded with -1 and -inf; -2 is a listed token without an id. No unlisted
+    token is more likely than a listed one. whole: False where the provider listed fewer tokens than
+    it generated, or nothing readable. generated: the number of tokens generated, by the provider's
+    count; None where it gives none. token_bytes: id -> bytes, of the ids in this answer, as far as
+    the provider gives them. fingerprint: the provider's name of the answering system (row
+    ``models.system``), "" where it gives none. note: the reason why it is not whole, or has no
+    text, to be read behind a number of completions; "" for none. Not stored.
     """
 
     text: str
@@ -232,7 +241,9 @@ class Completion:
 
     @property
     def readable(self) -> bool:
-        """Whether there is anything to score: neither stopped by a content filter nor unreadable."""
+        """Whether there is anything to score: neither stopped by a content filter nor
+        unreadable.
+        """
         return not self.filtered and (self.whole or self.n_tokens > 0)
 
     @property

@@ -1,4 +1,6 @@
-"""Writes docs/cli.md, the help of every command: ``uv run python docs/generate.py``. A test compares it with the commands."""
+"""Writes docs/cli.md, the help of every command: ``uv run python docs/generate.py``. A test
+compares it with the commands.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ HEAD = """# Command line
 
 The help of every command, as `blb COMMAND --help` prints it. What the commands have in common (blb.toml, exit codes, `--json`,
 completion): [settings.md](settings.md).
-"""
+"""  # noqa: E501
 
 
 def commands() -> dict[str, click.Command]:

@@ -1,4 +1,6 @@
-"""What the site has and the folder has not: the changelog as a page, and links out of the folder as plain text."""
+"""What the site has and the folder has not: the changelog as a page, and links out of the folder as
+plain text.
+"""
 
 from __future__ import annotations
 

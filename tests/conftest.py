@@ -1,4 +1,6 @@
-"""What all tests share: tiers, workers, bytecode, Ctrl-C, and OpenAI's rank files, from a package instead of the internet."""
+"""What all tests share: tiers, workers, bytecode, Ctrl-C, and OpenAI's rank files, from a package
+instead of the internet.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ from pathlib import Path
 
 import pytest
 
-# Before numpy is imported: threads of BLAS wait for each other on cores that are busy, and small matrices gain nothing by them.
+# Before numpy is imported: threads of BLAS wait for each other on cores that are busy, and small
+# matrices gain nothing by them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Where no bytecode shall lie beside the sources it lies here: hundreds of commands would compile all that they import.
+# Where no bytecode shall lie beside the sources it lies here: hundreds of commands would compile
+# all that they import.
 if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
     sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
@@ -42,7 +46,9 @@ LONGER = frozenset({"known_truth", "live", "test_candidates"})
 """Folders and modules whose tests compute for seconds, or need an engine or a browser."""
 
 SAID = "said"
-"""The property of a test's report that holds what it said: workers send their reports to the terminal's process."""
+"""The property of a test's report that holds what it said: workers send their reports to the
+terminal's process.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,8 +61,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Commands that tests start take Ctrl-C, although a shell that runs pytest in the background has it ignored by all of them;
-    tables are as wide as in a file, although workers are given the width of their terminal."""
+    """Commands that tests start take Ctrl-C, although a shell that runs pytest in the background
+    has it ignored by all of them; tables are as wide as in a file, although workers are given the
+    width of their terminal."""
     gc.disable()  # until all files are imported: nothing of them is garbage
     os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -64,14 +71,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker a core, at most 8, for folders; single files and tests, and output that ``-s`` lets through, need none."""
+    """One worker a core, at most 8, for folders; single files and tests, and output that ``-s``
+    lets through, need none.
+    """
     folders = any(Path(argument).is_dir() for argument in config.args)
     cores = min(os.cpu_count() or 1, 8)
     return cores if folders and cores > 1 and config.getoption("capture") != "no" else 0
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m quick`` only modules that have quick tests are imported: the others' imports take longer than the tests."""
+    """With ``-m quick`` only modules that have quick tests are imported: the others' imports take
+    longer than the tests.
+    """
     if config.getoption("markexpr") != "quick" or not collection_path.match("test_*.py"):
         return None
     return (
@@ -83,7 +94,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is quick, and cut it off from the network; leave the slow tests out unless they were asked for."""
+    """Mark what is quick, and cut it off from the network; leave the slow tests out unless they
+    were asked for.
+    """
     for item in items:
         if _alone(item.path) and not {"live", "slow"} & set(item.keywords):
             item.add_marker(pytest.mark.quick)
@@ -97,20 +110,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Collect garbage again, but never look through the imported modules and the list of tests for it."""
+    """Collect garbage again, but never look through the imported modules and the list of tests for
+    it.
+    """
     gc.freeze()
     gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Import what a test needs when it starts: imported with its file, every worker would spend seconds on it."""
+    """Import what a test needs when it starts: imported with its file, every worker would spend
+    seconds on it.
+    """
     for mark in item.iter_markers("needs"):
         pytest.importorskip(*mark.args, **mark.kwargs)
 
 
 @cache
 def _alone(module: Path) -> bool:
-    """Whether a module of tests names no server, engine or other process, and stands in no folder of longer ones."""
+    """Whether a module of tests names no server, engine or other process, and stands in no folder
+    of longer ones.
+    """
     return not LONGER & {module.parent.name, module.stem} and not COMPANY.search(
         module.read_text(encoding="utf-8")
     )
@@ -136,7 +155,9 @@ def rank_file(encoding: str) -> bytes:
 
 @pytest.fixture(scope="session")
 def tiktoken_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that TIKTOKEN_CACHE_DIR names from now on, with the rank files of ``cl100k_base`` and ``o200k_base``."""
+    """A folder that TIKTOKEN_CACHE_DIR names from now on, with the rank files of ``cl100k_base``
+    and ``o200k_base``.
+    """
     folder = tmp_path_factory.mktemp("tiktoken")
     for encoding in RANK_FILES:
         name = hashlib.sha1(ADDRESS.format(encoding).encode()).hexdigest()

@@ -1,4 +1,6 @@
-"""An exact model's vocabulary as an encoding of tiktoken, for tests of providers whose tokenizer tiktoken has."""
+"""An exact model's vocabulary as an encoding of tiktoken, for tests of providers whose tokenizer
+tiktoken has.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""A gallery of uses: each is collected, learned, judged beside its rivals and drawn by one command."""
+"""A gallery of uses: each is collected, learned, judged beside its rivals and drawn by one
+command.
+"""

@@ -1,7 +1,9 @@
-"""``python -m bench.gallery NAME``: a use of a learned bias beside its rivals, from its commands to its page in ``docs/gallery``.
+"""``python -m bench.gallery NAME``: a use of a learned bias beside its rivals, from its commands to
+its page in ``docs/gallery``.
 
-Every completion stays in OUT, so that a run that was cut off goes on, and a page is written again without a request. The settings
-stand in ``uses.py``, before the run; a command that fails is on the page with what it said.
+Every completion stays in OUT, so that a run that was cut off goes on, and a page is written again
+without a request. The settings stand in ``uses.py``, before the run; a command that fails is on the
+page with what it said.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(step: Step, out: Path) -> dict[str, Any]:
-    """What a command printed: as ``document`` where that is JSON; it is not run again where that is known for the same words."""
+    """What a command printed: as ``document`` where that is JSON; it is not run again where that is
+    known for the same words.
+    """
     path = out / f"{step.name}.step.json"
     if path.exists():
         known: dict[str, Any] = json.loads(path.read_text())

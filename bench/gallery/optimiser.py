@@ -1,8 +1,10 @@
-"""``uv run --with gepa==0.1.4 python -m bench.gallery.optimiser``: an instruction found by the prompt optimiser GEPA, as a rival.
+"""``uv run --with gepa==0.1.4 python -m bench.gallery.optimiser``: an instruction found by the
+prompt optimiser GEPA, as a rival.
 
-It evolves the instruction that ``--baseline-prompt`` of ``blb eval`` adds to each prompt: a second model reads failures and writes
-a new one, and the best on the validation prompts is kept (https://github.com/gepa-ai/gepa, arXiv 2507.19457). It gets as many
-completions of the adapted model as the fit beside it had; those of the second model are not counted.
+It evolves the instruction that ``--baseline-prompt`` of ``blb eval`` adds to each prompt: a second
+model reads failures and writes a new one, and the best on the validation prompts is kept
+(https://github.com/gepa-ai/gepa, arXiv 2507.19457). It gets as many completions of the adapted
+model as the fit beside it had; those of the second model are not counted.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ CONTEXT, LONGEST = 6144, 400
 
 
 class Asker:
-    """Greedy answers to prompts with an instruction added, each asked for once; ``calls`` counts them."""
+    """Greedy answers to prompts with an instruction added, each asked for once; ``calls`` counts
+    them.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session: Session, reward: Reward) -> None:
         self._loop, self._session, self._reward = loop, session, reward
@@ -90,7 +94,10 @@ def adapter(asker: Asker) -> Any:
                     "full_assistant_response": answer.text,
                 }
                 | {
-                    "feedback": f"Its score is {score:.3g}, more is better. The right answer is {' or '.join(example.answers)!r}."
+                    "feedback": (
+                        f"Its score is {score:.3g}, more is better. The right answer is"
+                        f" {' or '.join(example.answers)!r}."
+                    )
                 }
                 for example, answer, score in zip(batch, found, scores, strict=True)
             ]
@@ -102,7 +109,9 @@ def adapter(asker: Asker) -> Any:
 
 
 def reflector(base_url: str) -> Any:
-    """The second model as GEPA calls it: the text of a prompt, or messages, to the text of an answer."""
+    """The second model as GEPA calls it: the text of a prompt, or messages, to the text of an
+    answer.
+    """
 
     def ask(prompt: str | Sequence[Mapping[str, str]]) -> str:
         messages = (

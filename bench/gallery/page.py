@@ -1,4 +1,6 @@
-"""A page of the gallery, its picture and its row in the table of verdicts, from what the commands printed."""
+"""A page of the gallery, its picture and its row in the table of verdicts, from what the commands
+printed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ LONGEST = 60
 UNTOLD = ("pays for these tokens", "is not distinguishable from")
 """Sentences of an evaluation that a page leaves out: its table has the tokens, and says "level"."""
 ALOUD = ("WINS over", "HURTS", "WORSE", "is better than")
-"""Sentences that the page of a curve keeps of each of its evaluations: its tables have the others."""
+"""Sentences that the page of a curve keeps of each of its evaluations: its tables have the others.
+"""
 MADE = "<!-- written by `python -m bench.gallery`, not by hand -->\n\n"
 INDEX = """# Gallery
 
@@ -32,7 +35,7 @@ adjusted for all comparisons of the evaluation; level means that these prompts d
 
 | use | setting | model | base | learned bias | wins over | level with | loses to |
 |---|---|---|---|---|---|---|---|
-"""
+"""  # noqa: E501
 
 
 def write_page(
@@ -65,8 +68,10 @@ def write_page(
     ]
     minutes = sum(found["seconds"] for _, found in done) / 60
     parts = [
-        f"# {use.title}\n\n{MADE}{use.intro}\n\n{made}; {', '.join(models)}; {minutes:.0f} minutes, what was stored before not "
-        "asked for again.\n",
+        (
+            f"# {use.title}\n\n{MADE}{use.intro}\n\n{made}; {', '.join(models)}; {minutes:.0f}"
+            " minutes, what was stored before not asked for again.\n"
+        ),
         *(
             [f"![The reward of every policy with its 95 % interval]({picture})\n"]
             if picture
@@ -95,9 +100,11 @@ def write_page(
 def _shown(step: Step, at: Place) -> str:
     """The command as a reader would type it, with his own folders."""
     words = [
-        f'"$(cat {_short(word[1:], at)})"'
-        if word.startswith("@")
-        else shlex.quote(_short(word, at))
+        (
+            f'"$(cat {_short(word[1:], at)})"'
+            if word.startswith("@")
+            else shlex.quote(_short(word, at))
+        )
         for word in step.words
     ]
     return " ".join((*(step.program or ("blb",)), *words))
@@ -162,7 +169,10 @@ def _section(title: str, document: Mapping[str, Any]) -> str:
     text, shown_name, right = f"## {title}\n\n", _measure(name), _right(document)
     for setting in dict.fromkeys(each["setting"] for each in document["policies"]):
         prompts = document["policies"][0]["prompts"]
-        head = f"| {setting}, {prompts} test prompts | {shown_name} | {'right | ' if right else ''}tokens | learned bias against it |"
+        head = (
+            f"| {setting}, {prompts} test prompts | {shown_name} |"
+            f" {'right | ' if right else ''}tokens | learned bias against it |"
+        )
         text += f"{head}\n{'|---' * (head.count('|') - 1)}|\n"
         for each in (each for each in document["policies"] if each["setting"] == setting):
             shown = f"**{each['name']}**" if each["name"] in biases else _named(each["name"])
@@ -222,14 +232,16 @@ def _others(done: Sequence[tuple[Step, Mapping[str, Any]]]) -> str:
             )
         elif "sentence" in document:
             lines.append(
-                f"- `blb check` before `{step.name.removesuffix('_check')}`: {document['sentence'].rstrip('.')}."
+                f"- `blb check` before `{step.name.removesuffix('_check')}`:"
+                f" {document['sentence'].rstrip('.')}."
             )
         elif "instruction" in document:
             best, first = max(document["validation"]), document["validation"][0]
             lines.append(
-                f"- `{step.name}`: {document['calls']} completions and {len(document['candidates'])} instructions tried in "
-                f"{found['seconds']:.0f} s; validation reward {first:.2f} at first, {best:.2f} with: "
-                f"{json.dumps(document['instruction'], ensure_ascii=False)}."
+                f"- `{step.name}`: {document['calls']} completions and"
+                f" {len(document['candidates'])} instructions tried in {found['seconds']:.0f} s;"
+                f" validation reward {first:.2f} at first, {best:.2f} with:"
+                f" {json.dumps(document['instruction'], ensure_ascii=False)}."
             )
         elif "status" in document:
             kept = "--depends-on" in step.words and "slope_l2" not in document["chosen"]
@@ -340,7 +352,9 @@ def _draw(judged: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> str:
 def curves(
     done: Sequence[tuple[Step, Mapping[str, Any]]],
 ) -> dict[str, dict[int, Mapping[str, Any]]]:
-    """Evaluations that tell how many labelled examples their policies had, by title and by that number."""
+    """Evaluations that tell how many labelled examples their policies had, by title and by that
+    number.
+    """
     found = dict[str, dict[int, Mapping[str, Any]]]()
     for step, told in done:
         if step.labels is not None and not told["code"]:
@@ -351,7 +365,9 @@ def curves(
 def points(
     curve: Mapping[int, Mapping[str, Any]], setting: str
 ) -> dict[str, dict[int, Mapping[str, float]]]:
-    """The reward of each policy at a setting by the number of labelled examples, smallest first, where it has one."""
+    """The reward of each policy at a setting by the number of labelled examples, smallest first,
+    where it has one.
+    """
     found = dict[str, dict[int, Mapping[str, float]]]()
     for number, document in sorted(curve.items()):
         for each in document["policies"]:
@@ -361,7 +377,9 @@ def points(
 
 
 def _curve_section(title: str, curve: Mapping[int, Mapping[str, Any]]) -> str:
-    """What must not be missed, then a table of rewards and one of verdicts for each setting, a column a number of labels."""
+    """What must not be missed, then a table of rewards and one of verdicts for each setting, a
+    column a number of labels.
+    """
     text, documents = f"## {title}\n\n", list(curve.values())
     for number, document in sorted(curve.items()):
         text += _said(
@@ -406,9 +424,11 @@ def _told(document: Mapping[str, Any], setting: str, rival: str) -> str:
 
 
 def _draw_curves(drawn: Mapping[str, Mapping[int, Mapping[str, Any]]], path: Path) -> str:
-    """Reward against the number of labelled examples, a panel for each title at its first setting, intervals as thin bars.
+    """Reward against the number of labelled examples, a panel for each title at its first setting,
+    intervals as thin bars.
 
-    A policy that is the same with any number is a dashed line across; one that was judged with a bias besides is left out.
+    A policy that is the same with any number is a dashed line across; one that was judged with a
+    bias besides is left out.
     """
     pyplot = _pyplot()
     lines = -(-len(drawn) // 2)

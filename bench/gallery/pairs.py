@@ -1,8 +1,10 @@
-"""A blind judge: a model that reads two texts for one prompt, in both orders, and does not learn whose they are.
+"""A blind judge: a model that reads two texts for one prompt, in both orders, and does not learn
+whose they are.
 
-Models prefer a place, most often the first (Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena", section
-3.3). So each pair is asked twice, with the texts exchanged. The preference for a text is the mean of both answers, in which a
-preference for a place cancels; a flip is a pair whose two answers name different texts, as they do where only the place counts.
+Models prefer a place, most often the first (Zheng et al. 2023, "Judging LLM-as-a-Judge with
+MT-Bench and Chatbot Arena", section 3.3). So each pair is asked twice, with the texts exchanged.
+The preference for a text is the mean of both answers, in which a preference for a place cancels; a
+flip is a pair whose two answers name different texts, as they do where only the place counts.
 """
 
 from __future__ import annotations
@@ -45,13 +47,15 @@ Text A:
 Text B:
 {second}
 
-Both texts may be cut off at the end. Which text is better written? Answer with one letter, A or B, and nothing else."""
+Both texts may be cut off at the end. Which text is better written? Answer with one letter, A or B, and nothing else."""  # noqa: E501
 LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The probabilities, from 0 to 1, that the judge prefers the text in question: read as A, and read as B."""
+    """The probabilities, from 0 to 1, that the judge prefers the text in question: read as A, and
+    read as B.
+    """
 
     as_first: float
     as_second: float
@@ -63,7 +67,9 @@ class Judged:
 
     @property
     def winner(self) -> int:
-        """1 where both answers name the text in question, -1 where both name the other one, 0 for a flip."""
+        """1 where both answers name the text in question, -1 where both name the other one, 0 for a
+        flip.
+        """
         signs = {(each > 0.5) - (each < 0.5) for each in (self.as_first, self.as_second)}
         return signs.pop() if len(signs) == 1 else 0
 
@@ -72,10 +78,9 @@ class Judged:
 class Verdicts:
     """What a judge says of the texts of one policy.
 
-    preference: mean over pairs, with its 95 % interval.
-    wins, losses, flips: shares of the pairs, together 1.
-    first: mean probability of the text that is read first, .5 for a judge without a preference for a place.
-    pairs: their number.
+    preference: mean over pairs, with its 95 % interval. wins, losses, flips: shares of the pairs,
+    together 1. first: mean probability of the text that is read first, .5 for a judge without a
+    preference for a place. pairs: their number.
     """
 
     preference: Mean
@@ -87,7 +92,9 @@ class Verdicts:
 
     @property
     def tells(self) -> bool:
-        """Whether the judge prefers the texts in question, beyond chance and in both orders in most pairs."""
+        """Whether the judge prefers the texts in question, beyond chance and in both orders in most
+        pairs.
+        """
         return self.preference.low > 0.5 and self.wins > 0.5
 
 
@@ -125,7 +132,8 @@ def shuffled(text: str, seed: int) -> str:
 
 
 def first_letter(completion: Completion) -> float:
-    """The probability of A among A and B, by the logprobs of the first token; an unlisted letter has none.
+    """The probability of A among A and B, by the logprobs of the first token; an unlisted letter
+    has none.
 
     Raises CorruptResponse: neither is listed.
     """
@@ -141,7 +149,8 @@ def first_letter(completion: Completion) -> float:
     total = sum(mass.values())
     if not total:
         raise CorruptResponse(
-            f"the judge lists neither A nor B for its first token, and says {completion.text!r}; take another judge"
+            f"the judge lists neither A nor B for its first token, and says {completion.text!r};"
+            " take another judge"
         )
     return mass["A"] / total
 

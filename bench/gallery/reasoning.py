@@ -1,4 +1,6 @@
-"""Problems that are reasoned about before "Answer:" and a number, and the hand list that would shorten the reasoning."""
+"""Problems that are reasoned about before "Answer:" and a number, and the hand list that would
+shorten the reasoning.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ WORDS = (
 )
 """The hand list: words that begin steps of reasoning."""
 RIGHT = r"regex:(?s)Answer:[^\d\n]{0,40}{answer}(?!\d|\.\d)"
-"""The first number after "Answer:", in its line: the model likes to write "Answer: Anna has 7 coins now"."""
+"""The first number after "Answer:", in its line: the model likes to write "Answer: Anna has 7 coins
+now".
+"""
 
 
 def problems(number: int, seed: int = 0) -> list[tuple[str, int]]:

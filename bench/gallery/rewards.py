@@ -68,19 +68,25 @@ PHRASES = (
 )
 """Stock phrases of common words: no list of single tokens can hold them."""
 DASHES = r"[—–]|(?<!-)-{2,}(?!-)|(?<=\S )-(?= )"
-"""A dash between words, of any of its spellings; neither a hyphen nor the sign before an item of a list."""
+"""A dash between words, of any of its spellings; neither a hyphen nor the sign before an item of a
+list.
+"""
 SLOP = re.compile(
     rf"\b(?P<word>{'|'.join(FAMILIES.values())})\b|\b(?P<phrase>{'|'.join(PHRASES)})\b|(?P<dash>{DASHES})",
     re.I,
 )
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 FEWEST, WORST = 20, -10.0
-"""Words below which a text is no opening, and the reward of one: as bad as ten stock words in a hundred."""
+"""Words below which a text is no opening, and the reward of one: as bad as ten stock words in a
+hundred.
+"""
 FENCE = re.compile(r"^```(?:json)?\s*|\s*```$")
 
 
 def record(example: Example, completion: Completion) -> float:
-    """1 where the whole text is the JSON object that the row wants, else 0: what ``json.loads`` of a strict client says."""
+    """1 where the whole text is the JSON object that the row wants, else 0: what ``json.loads`` of
+    a strict client says.
+    """
     return _is(completion.text, example)
 
 
@@ -102,12 +108,16 @@ def words_of(text: str) -> list[str]:
 
 
 def slop(text: str) -> list[re.Match[str]]:
-    """Each stock word, stock phrase and dash, in the group ``word``, ``phrase`` or ``dash``, in their order."""
+    """Each stock word, stock phrase and dash, in the group ``word``, ``phrase`` or ``dash``, in
+    their order.
+    """
     return list(SLOP.finditer(text))
 
 
 def little_slop(example: Example, completion: Completion) -> float:
-    """Less the number of stock words, stock phrases and dashes for each hundred words of the text."""
+    """Less the number of stock words, stock phrases and dashes for each hundred words of the
+    text.
+    """
     words = len(words_of(completion.text))
     return WORST if words < FEWEST else -100.0 * len(slop(completion.text)) / words
 

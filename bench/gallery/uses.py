@@ -25,8 +25,9 @@ SMALL = 100
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """where: options of ``blb`` that name the model. out: folder of the use's runs. data: folder of tasks as JSONL, or None.
-    reflector: GGUF file of a second model, that rewrites prompts for the prompt optimiser and judges texts, None for neither."""
+    """where: options of ``blb`` that name the model. out: folder of the use's runs. data: folder of
+    tasks as JSONL, or None. reflector: GGUF file of a second model, that rewrites prompts for the
+    prompt optimiser and judges texts, None for neither."""
 
     where: tuple[str, ...]
     out: Path
@@ -36,10 +37,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command of ``blb`` and the name of its result. judges: it is an evaluation, whose table the page shows under this title.
+    """A command of ``blb`` and the name of its result. judges: it is an evaluation, whose table the
+    page shows under this title.
 
-    program: another program than ``blb``, in words. A word ``@FILE`` stands for what an earlier step wrote into that file.
-    labels: labelled examples that the policies of an evaluation had; those of one title share a table and a curve.
+    program: another program than ``blb``, in words. A word ``@FILE`` stands for what an earlier
+    step wrote into that file. labels: labelled examples that the policies of an evaluation had;
+    those of one title share a table and a curve.
     """
 
     name: str
@@ -88,7 +91,9 @@ def _optimised(
     seed: str,
     calls: int,
 ) -> list[Step]:
-    """A rival that rewrites the prompt with as many completions, alone and under the bias; nothing without a second model."""
+    """A rival that rewrites the prompt with as many completions, alone and under the bias; nothing
+    without a second model.
+    """
     if at.reflector is None:
         return []
     said = at.out / f"{name}.txt"
@@ -165,7 +170,9 @@ def _decisions(at: Place) -> list[Step]:
 
 
 NUMBERS = (10, 30, 100, 300)
-"""Labels in all: a bias learns from two thirds of them and is chosen on the other third; a rival has them all."""
+"""Labels in all: a bias learns from two thirds of them and is chosen on the other third; a rival
+has them all.
+"""
 VARYING = (30, 100, 300)
 """Those from which a bias that depends on the words of the prompt is learned."""
 TITLES = {
@@ -279,7 +286,9 @@ CITIES = (
 
 
 def _openers(at: Place) -> list[Step]:
-    """Sentences to be turned into JSON; a model that was trained on chats puts a fence around it."""
+    """Sentences to be turned into JSON; a model that was trained on chats puts a fence around
+    it.
+    """
     rng, rows = random.Random(0), list[dict[str, str]]()
     people = [(name, city) for name in PEOPLE for city in CITIES]
     rng.shuffle(people)
@@ -288,7 +297,10 @@ def _openers(at: Place) -> list[Step]:
     ):
         age = rng.randint(18, 80)
         text = f"{name} is {age} years old and lives in {city}."
-        asked = f'Turn this sentence into JSON with the keys "name", "age" (a number) and "city": {text}'
+        asked = (
+            'Turn this sentence into JSON with the keys "name", "age" (a number) and "city":'
+            f" {text}"
+        )
         rows.append(
             {
                 "prompt": asked,
@@ -297,7 +309,8 @@ def _openers(at: Place) -> list[Step]:
             }
         )
     data = _write(at.out / "records.jsonl", rows)
-    # An answer of the data is one right text, and completions are judged by what they mean: nothing is learned from it.
+    # An answer of the data is one right text, and completions are judged by what they mean: nothing
+    # is learned from it.
     task = _words(
         "--data",
         data,
@@ -430,7 +443,9 @@ ENTRIES = (16, 64, 300, 1024)
 
 
 def _script(at: Place) -> list[Step]:
-    """Korean prompts, in whose answers a model that learned much Chinese leaves the script, and prompts that quote Chinese."""
+    """Korean prompts, in whose answers a model that learned much Chinese leaves the script, and
+    prompts that quote Chinese.
+    """
     asked = [request.format(subject) for request in REQUESTS for subject in SUBJECTS]
     random.Random(0).shuffle(asked)
     cut = {"train": asked[:40], "validation": asked[40:56], "test": asked[56:]}
@@ -516,7 +531,9 @@ SPLITS = {"train": 40, "validation": 16, "test": 40}
 def _reasoned(
     at: Place, rows: Iterable[Mapping[str, Any]], longest: int, right: str, count: str
 ) -> tuple[str, ...]:
-    """Options of a task that is reasoned about up to "Answer:", for right answers in few tokens. longest: of a completion."""
+    """Options of a task that is reasoned about up to "Answer:", for right answers in few tokens.
+    longest: of a completion.
+    """
     data = _write(at.out / "problems.jsonl", rows)
     task = _words(
         "--data", data, "--max-tokens", longest, "--reward", "correct-and-short", "--correct", right
@@ -525,7 +542,9 @@ def _reasoned(
 
 
 def _by_hand(at: Place, budget: int) -> tuple[str, ...]:
-    """What one would write down instead: a list of words, weight on "Answer:", a cut, no reasoning, an instruction."""
+    """What one would write down instead: a list of words, weight on "Answer:", a cut, no reasoning,
+    an instruction.
+    """
     words = at.out / "words.txt"
     words.write_text("\n".join(WORDS) + "\n")
     arms = _words("--baseline-words", f"{words}:-2", "--baseline-close", 2, "--baseline-close", 5)
@@ -568,11 +587,15 @@ def _shorter(at: Place) -> list[Step]:
 
 SCHOOL = {"train": 24, "validation": 12, "test": 30}
 LAST = r"regex:(?<![\d.,-]){answer}(?:\.0+)?(?!\d|[.,]\d)\D*$"
-"""The last number of all, as GSM8K is scored where a model forgets the words that it was to end with."""
+"""The last number of all, as GSM8K is scored where a model forgets the words that it was to end
+with.
+"""
 
 
 def _school(at: Place) -> list[Step]:
-    """School problems (GSM8K) in the same way. One bias is chosen by the reward, one for the fewest tokens at equal accuracy."""
+    """School problems (GSM8K) in the same way. One bias is chosen by the reward, one for the fewest
+    tokens at equal accuracy.
+    """
     lines = {split: _gsm8k(at, "test" if split == "test" else "train") for split in SCHOOL}
     if not all(lines.values()):
         raise click.BadParameter(
@@ -621,7 +644,9 @@ def _school_row(line: Mapping[str, str], split: str) -> dict[str, Any]:
 
 
 def _gsm8k(at: Place, split: str) -> list[dict[str, str]]:
-    """The rows of GSM8K's own file, whose folder stands in or beside the folder of tasks; none where it is not there."""
+    """The rows of GSM8K's own file, whose folder stands in or beside the folder of tasks; none
+    where it is not there.
+    """
     folders = [] if at.data is None else [folder / "gsm8k" for folder in (at.data, at.data.parent)]
     source = next(
         (folder / f"{split}.jsonl" for folder in folders if (folder / f"{split}.jsonl").exists()),
@@ -647,7 +672,8 @@ OTHER_PLACES = (
     *("a hospital", "a desert inn", "a bakery", "a museum", "an apartment block"),
     *("a farm", "a ferry", "a village school", "a circus"),
 )
-"""Where the stories of validation and test take place: none of them was looked at before the run."""
+"""Where the stories of validation and test take place: none of them was looked at before the run.
+"""
 EVENTS = (
     "a storm begins",
     "two friends meet again",
@@ -659,7 +685,9 @@ WRITING = ("uv", "run", "python", "-m", "bench.gallery.writing")
 
 
 def _slop(at: Place) -> list[Step]:
-    """Openings of stories, with fewer of the words that generated prose is full of, at a temperature of .7."""
+    """Openings of stories, with fewer of the words that generated prose is full of, at a
+    temperature of .7.
+    """
     asked = "Write the opening of a short story in {}, where {}."
     rows = [
         {"prompt": asked.format(place, event), "split": "train"}
@@ -740,7 +768,9 @@ def _limits(at: Place) -> list[Step]:
 
 
 def _reasoning(at: Place) -> list[Step]:
-    """School problems that the model cannot solve: right answers are what is rewarded, and no token makes them."""
+    """School problems that the model cannot solve: right answers are what is rewarded, and no token
+    makes them.
+    """
     lines = _gsm8k(at, "test")
     if not lines:
         return []
@@ -772,112 +802,135 @@ def _reasoning(at: Place) -> list[Step]:
 USES: Mapping[str, Use] = {
     "decisions": Use(
         "Decisions between labels",
-        "A label for each prompt, greedy and at temperature .6. Rivals: the labels alone (all else forbidden), both "
-        "calibrations, examples in the prompt, an instruction, and a classifier of words without any language model. The prompt "
-        'optimiser (GEPA 0.1.4) began with the instruction "Answer with one word." and had 400 completions, about as many as the '
-        "fit in all (415). Its second model, which rewrites the instruction, was Qwen2.5-Coder-0.5B: far weaker than those that "
-        "it is meant for, which limits it.",
+        "A label for each prompt, greedy and at temperature .6. Rivals: the labels alone (all else"
+        " forbidden), both calibrations, examples in the prompt, an instruction, and a classifier"
+        " of words without any language model. The prompt optimiser (GEPA 0.1.4) began with the"
+        ' instruction "Answer with one word." and had 400 completions, about as many as the fit in'
+        " all (415). Its second model, which rewrites the instruction, was Qwen2.5-Coder-0.5B: far"
+        " weaker than those that it is meant for, which limits it.",
         _decisions,
     ),
     "labels": Use(
         "Decisions, from 10 to 300 labels",
-        "With 10 labels calibration, which needs none, is better than a learned bias on three of these four tasks. With 300 and at "
-        "temperature .6 batch calibration is better on SST-2, and the classifier is better than the fixed bias on TREC. On RTE "
-        "nothing is told apart from the base.\n\n"
-        "Four public tasks, each with 10, 30, 100 and 300 labelled examples in all; an answer is right where its first four tokens "
-        'contain the label ("contains"). A bias learns from two thirds of them and is '
-        "chosen on the other third; a rival has them all. Two biases: a fixed one, and from 30 labels on one that depends on the "
-        "words of the prompt, which a fit declines where a fixed one does as well (the runs below say where). Rivals: the labels "
-        "alone (all else forbidden), both calibrations and an instruction, which need no labelled example; four examples in the "
-        "prompt; and a classifier of words without any language model. The table at temperature .6 is for 300 labels. Ten rows "
-        "are too few for a fit to see by itself that their answers are labels: a first run, which did not name them, learned "
-        "from samples instead (5 minutes, no evidence). A second run, of AG News alone, had 150 more labels to choose on, and "
-        "its classifier always had 300: fixed biases of 10, 30, 100 and 300 labels .68, .64, .77 and .74 right, words .78, "
-        "classifier .80, all level.",
+        "With 10 labels calibration, which needs none, is better than a learned bias on three of"
+        " these four tasks. With 300 and at temperature .6 batch calibration is better on SST-2,"
+        " and the classifier is better than the fixed bias on TREC. On RTE nothing is told apart"
+        " from the base.\n\nFour public tasks, each with 10, 30, 100 and 300 labelled examples in"
+        ' all; an answer is right where its first four tokens contain the label ("contains"). A'
+        " bias learns from two thirds of them and is chosen on the other third; a rival has them"
+        " all. Two biases: a fixed one, and from 30 labels on one that depends on the words of the"
+        " prompt, which a fit declines where a fixed one does as well (the runs below say where)."
+        " Rivals: the labels alone (all else forbidden), both calibrations and an instruction,"
+        " which need no labelled example; four examples in the prompt; and a classifier of words"
+        " without any language model. The table at temperature .6 is for 300 labels. Ten rows are"
+        " too few for a fit to see by itself that their answers are labels: a first run, which did"
+        " not name them, learned from samples instead (5 minutes, no evidence). A second run, of AG"
+        " News alone, had 150 more labels to choose on, and its classifier always had 300: fixed"
+        " biases of 10, 30, 100 and 300 labels .68, .64, .77 and .74 right, words .78, classifier"
+        " .80, all level.",
         _labels,
     ),
     "openers": Use(
         "Openers and format",
-        "A sentence is to be turned into one JSON object, and the model puts a Markdown fence around it, which a strict parser "
-        "refuses. Rivals: an instruction, and a client that takes fences off, which costs nothing where one may change the client.",
+        "A sentence is to be turned into one JSON object, and the model puts a Markdown fence"
+        " around it, which a strict parser refuses. Rivals: an instruction, and a client that takes"
+        " fences off, which costs nothing where one may change the client.",
         _openers,
     ),
     "script": Use(
         "The wrong script",
-        "Korean prompts, in whose answers the model goes over into Chinese characters. An answer is right without any of them and "
-        "with at least ten Korean syllables, so that an English one does not count. Rivals: a ban of every token of the vocabulary "
-        "that holds a Chinese character, and an instruction. The second table asks for Chinese to be copied, where the same biases "
-        "must do no harm. Korean was chosen among eight languages before the run: at T = .7 Chinese characters were in 10 % of 40 "
-        "Korean answers, 5 % Vietnamese, 2.5 % Russian, none in Arabic, Thai, Hindi and Turkish; in greedy answers of ten prompts "
-        "there were none, so that the use is judged at .7. It leaked less in the run than before it, so that there was little to "
-        "learn. A first run of the second table was refused, since its rows had no training split; one training and one validation "
-        "row were added.",
+        "Korean prompts, in whose answers the model goes over into Chinese characters. An answer is"
+        " right without any of them and with at least ten Korean syllables, so that an English one"
+        " does not count. Rivals: a ban of every token of the vocabulary that holds a Chinese"
+        " character, and an instruction. The second table asks for Chinese to be copied, where the"
+        " same biases must do no harm. Korean was chosen among eight languages before the run: at T"
+        " = .7 Chinese characters were in 10 % of 40 Korean answers, 5 % Vietnamese, 2.5 % Russian,"
+        " none in Arabic, Thai, Hindi and Turkish; in greedy answers of ten prompts there were"
+        " none, so that the use is judged at .7. It leaked less in the run than before it, so that"
+        " there was little to learn. A first run of the second table was refused, since its rows"
+        " had no training split; one training and one validation row were added.",
         _script,
     ),
     "shorter": Use(
         "Shorter reasoning",
-        'Word problems of one or two steps, reasoned and then answered behind "Answer:", with a reward for right answers after few '
-        'tokens of reasoning. Rivals: a hand list of words that begin steps at -2, more weight on "Answer:", a hard cut after 40 '
-        "tokens, no reasoning at all, and an instruction. An earlier run of the same problems, with other samples and phases, is "
-        "in the [results](../results.md#shorter-reasoning): its fit learned more (2.85 to 29.1), and no thinking was the best "
-        "there, too.",
+        'Word problems of one or two steps, reasoned and then answered behind "Answer:", with a'
+        " reward for right answers after few tokens of reasoning. Rivals: a hand list of words that"
+        ' begin steps at -2, more weight on "Answer:", a hard cut after 40 tokens, no reasoning at'
+        " all, and an instruction. An earlier run of the same problems, with other samples and"
+        " phases, is in the [results](../results.md#shorter-reasoning): its fit learned more (2.85"
+        " to 29.1), and no thinking was the best there, too.",
         _shorter,
     ),
     "school": Use(
         "Shorter reasoning, GSM8K",
-        "School problems, reasoned and then answered, with a reward for right answers after few tokens: 24 problems to learn from, "
-        "four samples each; 12 to choose on. Two biases of the same samples: one chosen by the reward, one (as-right) for the "
-        'fewest tokens at equal accuracy. Rivals: a hand list of words that begin steps at -2, more weight on "Answer:", a cut '
-        "after 150 tokens, no reasoning at all, and an instruction. Measured before the run on 20 training problems that it does "
-        'not use, greedily: 14 of 20 ended within 300 tokens, the limit here, and 7 came to "Answer:"; 8 were right by their last '
-        'number, and 2 by the first one after "Answer:", so that the last one counts. All tokens are counted, since this model '
-        'also reasons after "Answer:". It wrote 65 tokens a second. The fits say themselves that they had too little to learn '
-        "from: the rewards of 96 samples counted as 2 equal completions. The run was cut off four times and took 33 minutes in "
-        "all; the minutes below are those of each command's last part.",
+        "School problems, reasoned and then answered, with a reward for right answers after few"
+        " tokens: 24 problems to learn from, four samples each; 12 to choose on. Two biases of the"
+        " same samples: one chosen by the reward, one (as-right) for the fewest tokens at equal"
+        ' accuracy. Rivals: a hand list of words that begin steps at -2, more weight on "Answer:",'
+        " a cut after 150 tokens, no reasoning at all, and an instruction. Measured before the run"
+        " on 20 training problems that it does not use, greedily: 14 of 20 ended within 300 tokens,"
+        ' the limit here, and 7 came to "Answer:"; 8 were right by their last number, and 2 by the'
+        ' first one after "Answer:", so that the last one counts. All tokens are counted, since'
+        ' this model also reasons after "Answer:". It wrote 65 tokens a second. The fits say'
+        " themselves that they had too little to learn from: the rewards of 96 samples counted as 2"
+        " equal completions. The run was cut off four times and took 33 minutes in all; the minutes"
+        " below are those of each command's last part.",
         _school,
     ),
     "slop": Use(
         "Stock words in stories",
-        "Openings of stories with fewer stock words, stock phrases and dashes, counted for each hundred words. Rivals: a hand"
-        " list of the stock words and dashes, softly (-3) and as a ban (-100), and an instruction. The list has one form of "
-        'each word, as a person writes it ("whispers"). The reward also counts other forms ("whispering") and phrases, which '
-        "no list of single tokens can hold. The texts are judged beside the reward, too: by counts, by their likelihood, and "
-        "by Qwen2.5-Coder-0.5B as a blind judge, which is far weaker than the models that one would ask.\n\n"
-        "What was looked at before the settings were fixed, at T = .7: 30 stories of fifteen of the training prompts and 24 "
-        "paragraphs on twelve subjects, of 100 tokens each, from SmolLM2-135M and from Qwen2.5-Coder-0.5B. Of the sixteen "
-        'words and phrases of a first list, a hundred words of stories held .91 by SmolLM2 and 1.22 by Qwen ("once upon a '
-        'time" and "bustling" were ten of its 25), a hundred words of paragraphs .72 and .29. Qwen declined six of the 30 '
-        "stories. SmolLM2 was taken, and what its stories were full of was added to the list: with other forms 4.6 in a "
-        "hundred words of them, 2.1 in those of Qwen. Dashes were in none of these texts of SmolLM2 and in one of Qwen; of 30"
-        " letters, advertisements, dialogues, reviews and diaries each, 2 and 3 had one. Models this small hardly write any, "
-        "so that this page cannot show whether a bias removes them. The judge was tried on 16 of these stories beside their own "
-        "words in a random order: by four forms of the question (the plain one is used, with a system prompt and two examples, "
-        "without the task, and for better English), the preference for the story was .50, .50, .50 and .51, and every pair "
-        "flipped; asked of single texts whether they are well written, it was surer of the story in 9 of 16. So its answers "
-        "below were expected to say nothing.\n\n"
-        "A first run learned from 15 prompts and rewarded the sixteen words and phrases alone, for each hundred characters: "
-        "-0.21 for the base, -0.16 (-0.25 to -0.09) with the bias, NO EVIDENCE; -0.12 with the instruction; 0.00 with either "
-        "hand list, which won. Its 35 prompts are the training prompts here; the others take place where no earlier one did.\n\n"
-        "What came: the ban won over the learned bias; the soft list and the instruction had higher rewards than it, too, not"
-        " told apart. No bias of the fit beat the base on the validation prompts. The one that was judged moves no token by "
-        "more than .19 nats, and the fit says that about 112 prompts would be needed. It wrote 1.1 stock words fewer in a "
-        "hundred words, which is not beyond chance among all comparisons. Lists and bias left length, repetition and "
-        "likelihood as they were. Four words of the list (creaking, crumbling, flickering, bygone) have no token of their "
-        "own, so that a list of words cannot act on them. Among what learning found and the list lacks are the first pieces of "
-        "two of these, words of two phrases, two other forms of listed words and a spelling of the dash.",
+        "Openings of stories with fewer stock words, stock phrases and dashes, counted for each"
+        " hundred words. Rivals: a hand list of the stock words and dashes, softly (-3) and as a"
+        " ban (-100), and an instruction. The list has one form of each word, as a person writes it"
+        ' ("whispers"). The reward also counts other forms ("whispering") and phrases, which no'
+        " list of single tokens can hold. The texts are judged beside the reward, too: by counts,"
+        " by their likelihood, and by Qwen2.5-Coder-0.5B as a blind judge, which is far weaker than"
+        " the models that one would ask.\n\nWhat was looked at before the settings were fixed, at T"
+        " = .7: 30 stories of fifteen of the training prompts and 24 paragraphs on twelve subjects,"
+        " of 100 tokens each, from SmolLM2-135M and from Qwen2.5-Coder-0.5B. Of the sixteen words"
+        " and phrases of a first list, a hundred words of stories held .91 by SmolLM2 and 1.22 by"
+        ' Qwen ("once upon a time" and "bustling" were ten of its 25), a hundred words of'
+        " paragraphs .72 and .29. Qwen declined six of the 30 stories. SmolLM2 was taken, and what"
+        " its stories were full of was added to the list: with other forms 4.6 in a hundred words"
+        " of them, 2.1 in those of Qwen. Dashes were in none of these texts of SmolLM2 and in one"
+        " of Qwen; of 30 letters, advertisements, dialogues, reviews and diaries each, 2 and 3 had"
+        " one. Models this small hardly write any, so that this page cannot show whether a bias"
+        " removes them. The judge was tried on 16 of these stories beside their own words in a"
+        " random order: by four forms of the question (the plain one is used, with a system prompt"
+        " and two examples, without the task, and for better English), the preference for the story"
+        " was .50, .50, .50 and .51, and every pair flipped; asked of single texts whether they are"
+        " well written, it was surer of the story in 9 of 16. So its answers below were expected to"
+        " say nothing.\n\nA first run learned from 15 prompts and rewarded the sixteen words and"
+        " phrases alone, for each hundred characters: -0.21 for the base, -0.16 (-0.25 to -0.09)"
+        " with the bias, NO EVIDENCE; -0.12 with the instruction; 0.00 with either hand list, which"
+        " won. Its 35 prompts are the training prompts here; the others take place where no earlier"
+        " one did.\n\nWhat came: the ban won over the learned bias; the soft list and the"
+        " instruction had higher rewards than it, too, not told apart. No bias of the fit beat the"
+        " base on the validation prompts. The one that was judged moves no token by more than .19"
+        " nats, and the fit says that about 112 prompts would be needed. It wrote 1.1 stock words"
+        " fewer in a hundred words, which is not beyond chance among all comparisons. Lists and"
+        " bias left length, repetition and likelihood as they were. Four words of the list"
+        " (creaking, crumbling, flickering, bygone) have no token of their own, so that a list of"
+        " words cannot act on them. Among what learning found and the list lacks are the first"
+        " pieces of two of these, words of two phrases, two other forms of listed words and a"
+        " spelling of the dash.",
         _slop,
     ),
     "limits": Use(
         "Where it does not help",
-        "What depends on what the model does not know: arithmetic modulo 4, where half of all answers are 0, whether one sentence "
-        "follows from another, and school problems (GSM8K). A model that is already right gains nothing, either: the second table "
-        "of [openers](openers.md). What `blb check` said beforehand stands beside what came. For numbers it was wrong: it "
-        'predicted the first token, and the biased model says "0, 2". It looks past the label since 2026-11-25, and says of the '
-        "same data that a fixed bias can begin 57 % of the answers right, but that answers must end there, too, and that none of "
-        "the three greedy ones which begin with a label does. With `--max-tokens 1`, its remedy, a fit went from .09 to .45 right "
-        "(HELPS), still no more than always saying 0, .49. A first run rewarded numbers by `contains`, under which "
-        '"0, 2" is right where 0 is wanted and where 2 is, and seemed to help, from .04 to .71; the decisions, which it told '
-        "beside that, were right .45 of the time. A fit now says how many of its right answers name another label first: 21 of 80.",
+        "What depends on what the model does not know: arithmetic modulo 4, where half of all"
+        " answers are 0, whether one sentence follows from another, and school problems (GSM8K). A"
+        " model that is already right gains nothing, either: the second table of"
+        " [openers](openers.md). What `blb check` said beforehand stands beside what came. For"
+        ' numbers it was wrong: it predicted the first token, and the biased model says "0, 2". It'
+        " looks past the label since 2026-11-25, and says of the same data that a fixed bias can"
+        " begin 57 % of the answers right, but that answers must end there, too, and that none of"
+        " the three greedy ones which begin with a label does. With `--max-tokens 1`, its remedy, a"
+        " fit went from .09 to .45 right (HELPS), still no more than always saying 0, .49. A first"
+        ' run rewarded numbers by `contains`, under which "0, 2" is right where 0 is wanted and'
+        " where 2 is, and seemed to help, from .04 to .71; the decisions, which it told beside"
+        " that, were right .45 of the time. A fit now says how many of its right answers name"
+        " another label first: 21 of 80.",
         _limits,
     ),
 }

@@ -1,4 +1,6 @@
-"""What a learned bias pushes down of that which a reward counts, and whether a hand list has it, too."""
+"""What a learned bias pushes down of that which a reward counts, and whether a hand list has it,
+too.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,18 @@ from dataclasses import dataclass, field
 __all__ = ["Found", "Meant", "meant", "variants"]
 
 FEWEST, MOSTLY = 3, 0.5
-"""A token may be meant by the reward where it was drawn this often in training, and at least this share of it in what counts."""
+"""A token may be meant by the reward where it was drawn this often in training, and at least this
+share of it in what counts.
+"""
 LOOKED_AT = 60
 """Most negative tokens of a bias that are looked at."""
 
 
 @dataclass(slots=True)
 class Meant:
-    """seen, counted: how often a token was drawn, and of these inside of something that counts. inside: (kind, text) -> times."""
+    """seen, counted: how often a token was drawn, and of these inside of something that counts.
+    inside: (kind, text) -> times.
+    """
 
     seen: int = 0
     counted: int = 0
@@ -42,7 +48,9 @@ class Found:
 def meant(
     texts: Iterable[Sequence[tuple[int, bytes]]], find: Callable[[str], Iterable[re.Match[str]]]
 ) -> dict[int, Meant]:
-    """Token id -> how often it stood in a match of ``find``; ``texts``: the tokens of each completion, with their bytes."""
+    """Token id -> how often it stood in a match of ``find``; ``texts``: the tokens of each
+    completion, with their bytes.
+    """
     found: dict[int, Meant] = defaultdict(Meant)
     for tokens in texts:
         whole = b"".join(raw for _, raw in tokens).decode("utf-8", "surrogateescape")
@@ -77,10 +85,11 @@ def variants(
     listed: Iterable[int],
     families: Mapping[str, str],
 ) -> tuple[list[Found], list[str]]:
-    """Of the most negative tokens those that the reward can have meant, and the texts of the others, both most negative first.
+    """Of the most negative tokens those that the reward can have meant, and the texts of the
+    others, both most negative first.
 
-    bias: token id -> nats. texts: token id -> text. listed: the tokens of the hand list. families: word of the hand list -> pattern
-    of its forms.
+    bias: token id -> nats. texts: token id -> text. listed: the tokens of the hand list. families:
+    word of the hand list -> pattern of its forms.
     """
     found, others, listed = [], [], frozenset(listed)
     negative = sorted(

@@ -1,8 +1,10 @@
-"""``python -m bench.gallery.writing``: what the completions of an evaluation of generated prose are like, beside its reward.
+"""``python -m bench.gallery.writing``: what the completions of an evaluation of generated prose are
+like, beside its reward.
 
-It takes the words of ``blb eval``, and reads the completions of that evaluation from the store without asking for any. For each
-policy it counts stock words and phrases, dashes, length and repetition, and averages the logprobs that the model without a bias
-gives the texts. A second model judges blind pairs of the base and each policy (``pairs``). A last table has the learned tokens of
+It takes the words of ``blb eval``, and reads the completions of that evaluation from the store
+without asking for any. For each policy it counts stock words and phrases, dashes, length and
+repetition, and averages the logprobs that the model without a bias gives the texts. A second model
+judges blind pairs of the base and each policy (``pairs``). A last table has the learned tokens of
 what the reward counts beside the hand list (``variants``). It prints its tables as JSON.
 """
 
@@ -43,13 +45,16 @@ N = 3
 JUDGED, SHOWN = 20, 20
 """Prompts of which the judge reads a text of each policy, and rows of the table of variants."""
 COUNTED = (
-    "Stock words, phrases and dashes are counted for each hundred words. Repeated 3-grams: the share of a text's 3-grams of words "
-    "that occurred in it before."
+    "Stock words, phrases and dashes are counted for each hundred words. Repeated 3-grams: the"
+    " share of a text's 3-grams of words that occurred in it before."
 )
-MARKED = "* The 95 % interval of the difference from the base, paired by prompt, is beyond 0 (not adjusted for several comparisons)."
+MARKED = (
+    "* The 95 % interval of the difference from the base, paired by prompt, is beyond 0 (not"
+    " adjusted for several comparisons)."
+)
 LIKELIHOOD = (
-    "Logprob a token: the mean, in nats, that the model without a bias gives the drawn tokens at temperature 1, after the prompt "
-    "that they were drawn for."
+    "Logprob a token: the mean, in nats, that the model without a bias gives the drawn tokens at"
+    " temperature 1, after the prompt that they were drawn for."
 )
 INSTRUCTED = "† That prompt holds the instruction, so this is no likelihood under the plain prompt."
 
@@ -57,8 +62,8 @@ INSTRUCTED = "† That prompt holds the instruction, so this is no likelihood un
 def repetition(text: str, n: int = N) -> float:
     """The share of a text's word n-grams that occurred in it before, 0 to 1; 0 where it has none.
 
-    1 less distinct over all n-grams: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with Unlikelihood Training", section
-    6.1, over words in lower case in place of tokens.
+    1 less distinct over all n-grams: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with
+    Unlikelihood Training", section 6.1, over words in lower case in place of tokens.
     """
     words = words_of(text)
     grams = list(zip(*(words[start:] for start in range(n)), strict=False))
@@ -82,7 +87,9 @@ LOGPROB = "logprob a token"
 
 
 async def stored(trials: Trials, arm: Arm, examples: Sequence[Example], samples: int) -> Texts:
-    """The completions that ``blb eval`` drew of an arm. Raises InputError: some are not in the store."""
+    """The completions that ``blb eval`` drew of an arm. Raises InputError: some are not in the
+    store.
+    """
     draw = trials.draw(
         arm.drawn_at, arm.sent or None, trials.session.biased_endpoint, arm.alternative.max_tokens
     )
@@ -91,7 +98,8 @@ async def stored(trials: Trials, arm: Arm, examples: Sequence[Example], samples:
     keys = await trials.collect(arm.name, asked, draw, samples, scored=False, only_stored=True)
     if any(len(row) < samples for row in keys):
         raise InputError(
-            f"{trials.store.path} lacks completions of {arm.name!r}; run blb eval with these words first"
+            f"{trials.store.path} lacks completions of {arm.name!r}; run blb eval with these words"
+            " first"
         )
     return [list(trials.store.completions(row)) for row in keys]
 
@@ -99,8 +107,9 @@ async def stored(trials: Trials, arm: Arm, examples: Sequence[Example], samples:
 def compared(
     policies: Mapping[str, Texts], measures: Sequence[str], instructed: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The table of measures: a mean over prompts with its 95 % interval each, marked where the paired difference from the base is
-    beyond its own. A policy of ``instructed`` has its logprobs marked: they are those of another prompt."""
+    """The table of measures: a mean over prompts with its 95 % interval each, marked where the
+    paired difference from the base is beyond its own. A policy of ``instructed`` has its logprobs
+    marked: they are those of another prompt."""
     means = {
         name: {
             measure: [np.array(list(map(MEASURES[measure], each))) for each in texts]
@@ -136,7 +145,9 @@ def compared(
 async def judging(
     judge: Path, policies: Mapping[str, Texts], examples: Sequence[Example]
 ) -> dict[str, Any]:
-    """The table of the blind judge: the first text of each policy beside the base's, and the base's beside its words shuffled."""
+    """The table of the blind judge: the first text of each policy beside the base's, and the base's
+    beside its words shuffled.
+    """
     examples = examples[:JUDGED]
     first = {name: [row[0].text for row in texts[:JUDGED]] for name, texts in policies.items()}
     mixed = [shuffled(text, number) for number, text in enumerate(first[BASE])]
@@ -190,14 +201,25 @@ def judgement(judge: str, found: Mapping[str, Verdicts]) -> dict[str, Any]:
         else "does not tell even these apart, so its other answers say nothing"
     )
     notes = [
-        f"Of {known.pairs} pairs of a text and the same words in a random order, it preferred the text in both orders in "
-        f"{known.wins:.0%}; the preference is {_number(known.preference)}: this judge {tells}.",
-        f"Beyond chance are its answers on: {', '.join(beyond)}."
-        if beyond
-        else "No answer on a policy is beyond chance.",
-        f"The text that it read first got {place:.2f} on average, and {flips:.0%} of the pairs with a policy flipped.",
-        "Each pair is asked in both orders. The preference is the mean probability of the text in question over both, .5 where "
-        "only the place counts; a flip is a pair whose two answers name different texts.",
+        (
+            f"Of {known.pairs} pairs of a text and the same words in a random order, it preferred"
+            f" the text in both orders in {known.wins:.0%}; the preference is"
+            f" {_number(known.preference)}: this judge {tells}."
+        ),
+        (
+            f"Beyond chance are its answers on: {', '.join(beyond)}."
+            if beyond
+            else "No answer on a policy is beyond chance."
+        ),
+        (
+            f"The text that it read first got {place:.2f} on average, and {flips:.0%} of the pairs"
+            " with a policy flipped."
+        ),
+        (
+            "Each pair is asked in both orders. The preference is the mean probability of the text"
+            " in question over both, .5 where only the place counts; a flip is a pair whose two"
+            " answers name different texts."
+        ),
     ]
     head = [
         "text in question, beside the base's",
@@ -216,7 +238,9 @@ def _number(mean: Mean) -> str:
 async def learned(
     trials: Trials, task: Task, samples: int, bias: Bias, hand: Alternative
 ) -> dict[str, Any]:
-    """The table of the most negative learned tokens of what the reward counts, beside those of the hand list."""
+    """The table of the most negative learned tokens of what the reward counts, beside those of the
+    hand list.
+    """
     keys = await trials.collect(
         "training", task.train, trials.draw(SAMPLED), samples, scored=False, only_stored=True
     )
@@ -224,7 +248,8 @@ async def learned(
     drawn = [each for row in keys for each in trials.store.completions(row)]
     if not drawn:
         raise InputError(
-            f"{trials.store.path} has no training completions of this task; run blb fit with these words first"
+            f"{trials.store.path} has no training completions of this task; run blb fit with these"
+            " words first"
         )
     counted = meant(
         ([(token, known.get(token, b"")) for token in each.token_ids.tolist()] for each in drawn),
@@ -238,12 +263,18 @@ async def learned(
         for each in found[:SHOWN]
     ]
     notes = [
-        f"Of the {looked} most negative of {len(bias.logit_bias)} learned tokens, the reward can have meant {len(found)}: at least "
-        f"half of their occurrences in {len(drawn)} training completions stood in what it counts.",
-        f"On the hand list, which has {len(hand.bias)} tokens, are {len(found) - missing} of these; missing there are {missing}"
+        (
+            f"Of the {looked} most negative of {len(bias.logit_bias)} learned tokens, the reward"
+            f" can have meant {len(found)}: at least half of their occurrences in {len(drawn)}"
+            " training completions stood in what it counts."
+        ),
+        f"On the hand list, which has {len(hand.bias)} tokens, are {len(found) - missing} of these;"
+        f" missing there are {missing}"
         + (f"; the table has the first {SHOWN}." if len(found) > SHOWN else "."),
-        f"The other {len(others)} stand mostly for what is not counted; the most negative of them: "
-        f"{', '.join(f'`{text!r}`' for text in others[:12])}.",
+        (
+            f"The other {len(others)} stand mostly for what is not counted; the most negative of"
+            f" them: {', '.join(f'`{text!r}`' for text in others[:12])}."
+        ),
     ]
     head = ["token", "learned bias, nats", "most often in", "hand list"]
     return {

@@ -1,6 +1,8 @@
-"""``python -m bench.gpu OUT --model NAME=FOLDER ...``: every part, most important first, until the time is up.
+"""``python -m bench.gpu OUT --model NAME=FOLDER ...``: every part, most important first, until the
+time is up.
 
-A job that ended is not run again, and one that was cut off goes on from its store. ``--summary`` writes the tables alone.
+A job that ended is not run again, and one that was cut off goes on from its store. ``--summary``
+writes the tables alone.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ __all__ = ["main"]
 FIRST_PORT = 8100
 PARTS = ("decisions", "records", "mixture", "labels", "gsm8k", "live", "overhead")
 ALONE = ("live", "overhead")
-"""Parts for a GPU that nobody else uses, one job at a time: they are not among those that are run by default."""
+"""Parts for a GPU that nobody else uses, one job at a time: they are not among those that are run
+by default.
+"""
 LARGEST = 2_000_000
 """Bytes of the largest store that is packed."""
 SETTLE = 15.0
@@ -55,7 +59,8 @@ def planned(at: Sequence[Place], parts: Sequence[str]) -> list[Job]:
 def run(
     job: Job, out: Path, until: float, done: dict[str, threading.Event], began: float | None = None
 ) -> int | None:
-    """Run a job after the one that it needs, unless it has ended already; its exit code, None where time was up.
+    """Run a job after the one that it needs, unless it has ended already; its exit code, None where
+    time was up.
 
     until, began: of all jobs, in seconds of the monotonic clock.
     """
@@ -80,7 +85,9 @@ def run(
 
 
 def copy_store(source: Path, copy: Path) -> None:
-    """Copy a store that other jobs may be writing to; where there is none, the copy begins empty."""
+    """Copy a store that other jobs may be writing to; where there is none, the copy begins
+    empty.
+    """
     copy.parent.mkdir(parents=True, exist_ok=True)
     if not source.exists():
         return
@@ -181,7 +188,9 @@ def main(
     keep: bool,
     only: bool,
 ) -> None:
-    """Run what has not ended yet, write OUT/summary.json and OUT/summary.md, and pack OUT.tar.gz."""
+    """Run what has not ended yet, write OUT/summary.json and OUT/summary.md, and pack
+    OUT.tar.gz.
+    """
     began = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     named = [each.partition("=")[::2] for each in models]

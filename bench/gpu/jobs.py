@@ -33,20 +33,26 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     "agnews": ("world", "sports", "business", "technology"),
     "trec": ("abbreviation", "entity", "description", "person", "location", "number"),
 }
-"""Decisions in one word and their labels: files NAME.jsonl with ``prompt``, ``answer`` and ``split``."""
+"""Decisions in one word and their labels: files NAME.jsonl with ``prompt``, ``answer`` and
+``split``.
+"""
 DRAWS = {30: 5, 100: 5}
 """Numbers of training rows, and how often they are drawn anew."""
 IN_TEXT = ("agnews", "trec")
 """Tasks that are asked as a JSON record, too."""
 RECORD = (
-    'Answer with a JSON object and nothing else. It has two keys: "label", which is one of the words above, and "reason", one '
-    "sentence that explains the label."
+    'Answer with a JSON object and nothing else. It has two keys: "label", which is one of the'
+    ' words above, and "reason", one sentence that explains the label.'
 )
 
 ALPHAS = (0.005, 0.007, 0.012, 0.022, 0.035, 0.052, 0.075, 0.11)
-"""The paper's range for accuracy, its chosen values and some between (``bench/paper/accuracy.toml``); tau is 1 there."""
+"""The paper's range for accuracy, its chosen values and some between
+(``bench/paper/accuracy.toml``); tau is 1 there.
+"""
 PROBLEMS, SAMPLES, HELD = 7_000, 4, 200
-"""Training problems of GSM8K, completions of each, validation problems; the rest of train.jsonl is unused."""
+"""Training problems of GSM8K, completions of each, validation problems; the rest of train.jsonl is
+unused.
+"""
 REASONED = "Reason step by step, then end with 'The answer is' and the number."
 RIGHT = r"regex:(?s).*answer is[^\d\n-]{0,20}{answer}(?!\d|\.\d)"
 """The test of such an answer."""
@@ -56,8 +62,8 @@ TILL = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A model, and where it is asked. options: of ``blb`` for it. out: the folder of all runs. folder: of its
-    weights."""
+    """A model, and where it is asked. options: of ``blb`` for it. out: the folder of all runs.
+    folder: of its weights."""
 
     model: str
     options: tuple[str, ...]
@@ -69,11 +75,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command. name: of its folder and its log. needs: a job that must have ended before; its store is copied where ``store`` is
-    set.
+    """A command. name: of its folder and its log. needs: a job that must have ended before; its
+    store is copied where ``store`` is set.
 
-    module: what Python runs. until: share of the time after which it is interrupted. takes_less: it goes on from what ``needs``
-    left when that was cut off. variables: of its environment.
+    module: what Python runs. until: share of the time after which it is interrupted. takes_less: it
+    goes on from what ``needs`` left when that was cut off. variables: of its environment.
     """
 
     name: str
@@ -116,7 +122,9 @@ def _fit(at: Place, data: Path, out: Path, *more: str) -> tuple[str, ...]:
 
 
 def decisions(at: Place) -> list[Job]:
-    """Given answers, the same by words and by an embedding, samples, and every rival of ``blb eval``."""
+    """Given answers, the same by words and by an embedding, samples, and every rival of ``blb
+    eval``.
+    """
     found = []
     for task in _there(at, TASKS):
         data, out = at.data / f"{task}.jsonl", at.out / f"{at.model}_{task}"
@@ -173,7 +181,9 @@ def decisions(at: Place) -> list[Job]:
 
 
 def labels(at: Place) -> list[Job]:
-    """Fewer training rows, drawn anew, with all validation and test rows; the lists are copied from ``decisions``."""
+    """Fewer training rows, drawn anew, with all validation and test rows; the lists are copied from
+    ``decisions``.
+    """
     found = []
     for size, times in DRAWS.items():
         for draw in range(times):
@@ -226,7 +236,10 @@ def records(at: Place) -> list[Job]:
                 str(own),
             )
             found.append(Job(own.name, command, first.name, own / "rollouts.db"))
-        told = f'The label must be one of {", ".join(TASKS[task])}. Write {{"label": ..., "reason": ...}}.'
+        told = (
+            f'The label must be one of {", ".join(TASKS[task])}. Write {{"label": ..., "reason":'
+            " ...}."
+        )
         judged = (
             "eval",
             str(first / "bias.json"),
@@ -284,8 +297,8 @@ def school_problem(row: Mapping[str, str], split: str) -> dict[str, str]:
 
 
 def gsm8k(at: Place) -> list[Job]:
-    """The paper's task: 28,000 completions for right answers; ``ips`` with the paper's settings, and ``projection``, from as many
-    of them as there was time for."""
+    """The paper's task: 28,000 completions for right answers; ``ips`` with the paper's settings,
+    and ``projection``, from as many of them as there was time for."""
     if not (at.data / "gsm8k" / "train.jsonl").exists():
         return []
     parts = {
@@ -344,7 +357,9 @@ def live(at: Place) -> list[Job]:
 
 
 def overhead(at: Place) -> list[Job]:
-    """What the bias of the first decision costs the engine, by the clock of single steps; after all others, which disturb it."""
+    """What the bias of the first decision costs the engine, by the clock of single steps; after all
+    others, which disturb it.
+    """
     first = next(iter(_there(at, TASKS)), None)
     if first is None:
         return []

@@ -15,7 +15,9 @@ WORDS = 6
 
 
 def record_of(text: str) -> tuple[str, str] | None:
-    """The label and the reason of the JSON object that is the whole text, less a Markdown fence; None where it is no such thing."""
+    """The label and the reason of the JSON object that is the whole text, less a Markdown fence;
+    None where it is no such thing.
+    """
     inner = re.sub(r"^```(?:json)?\s*|\s*```$", "", text.strip())
     try:
         found = json.loads(inner)
@@ -41,8 +43,8 @@ def contradicts(label: str, reason: str, labels: Collection[str]) -> bool:
 
 
 def as_its_group_wants(example: Example, completion: Completion | str) -> float:
-    """1 for the answer in at most two words where the row's ``group`` is "word", for a sentence that holds it where it is
-    "sentence"; else 0."""
+    """1 for the answer in at most two words where the row's ``group`` is "word", for a sentence
+    that holds it where it is "sentence"; else 0."""
     text = (completion if isinstance(completion, str) else completion.text).strip()
     words = text.split()
     holds = any(answer.lower() in text.lower() for answer in example.answers)

@@ -153,8 +153,8 @@ def _labels(found: Mapping[str, Any]) -> str:
 
 
 def _records(folder: Path) -> dict[str, Any]:
-    """Shares of greedy test completions: records that parse, with the right label, and whose reason contradicts the label; and the
-    completions, as ``texts``: answer, without and with the bias."""
+    """Shares of greedy test completions: records that parse, with the right label, and whose reason
+    contradicts the label; and the completions, as ``texts``: answer, without and with the bias."""
     bias, answers = Bias.load(folder / "bias.json"), dict[str, str]()
     task = next(each for each in IN_TEXT if f"_{each}_" in folder.name)
     for line in (
@@ -183,7 +183,9 @@ def _records(folder: Path) -> dict[str, Any]:
 def _greedy(
     folder: Path, bias: Bias, prompts: Collection[str]
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Greedy completions of these prompts, each with its prompt: first of the base, then of the bias."""
+    """Greedy completions of these prompts, each with its prompt: first of the base, then of the
+    bias.
+    """
     with RolloutStore(folder / "rollouts.db", read_only=True) as store:
         for temperature, pairs in _pairs(store, bias):
             here = [pair for pair in pairs if pair[0].text in prompts]

@@ -54,11 +54,13 @@ class PaperOptions(TrialOptions):
 
 @command(NAME, PaperOptions)
 def paper_command(options: PaperOptions) -> None:
-    """Run a table of the paper on your model, scaled down, and print it beside the paper's own numbers.
+    """Run a table of the paper on your model, scaled down, and print it beside the paper's own
+    numbers.
 
-    Rollouts, positions, token caps, the grids of alpha and tau and the rules of selection are the paper's; a row of projection from
-    a tenth of the rollouts is added. Prints what it will ask for first. Writes reproduction.json, reproduction.md and every bias
-    into --out; a second run resumes there, and a larger --scale goes on from a smaller one. Reads no blb.toml.
+    Rollouts, positions, token caps, the grids of alpha and tau and the rules of selection are the
+    paper's; a row of projection from a tenth of the rollouts is added. Prints what it will ask for
+    first. Writes reproduction.json, reproduction.md and every bias into --out; a second run resumes
+    there, and a larger --scale goes on from a smaller one. Reads no blb.toml.
     """
     from bench.paper.action import execute
 
@@ -66,7 +68,9 @@ def paper_command(options: PaperOptions) -> None:
 
 
 class _Alone(Commands):
-    """The manners of ``blb``, errors of one sentence and the exit codes, for one command whose name need not be given."""
+    """The manners of ``blb``, errors of one sentence and the exit codes, for one command whose name
+    need not be given.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Everything on the command line is the command's."""

@@ -1,4 +1,6 @@
-"""What ``python -m bench.paper`` does: plan, run each benchmark, print our numbers beside the paper's."""
+"""What ``python -m bench.paper`` does: plan, run each benchmark, print our numbers beside the
+paper's.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,8 @@ def _parts(configuration: Configuration, options: PaperOptions) -> list[Scaled]:
     if own and len(names) > 1:
         option = own[0].replace("_", "-")
         raise InputError(
-            f"--{option} has the problems of one benchmark, and {', '.join(names)} would be run; give one --benchmark"
+            f"--{option} has the problems of one benchmark, and {', '.join(names)} would be run;"
+            " give one --benchmark"
         )
     return [_part(configuration, name, options) for name in names]
 
@@ -112,12 +115,16 @@ def _part(configuration: Configuration, name: str, options: PaperOptions) -> Sca
 
 
 def _endpoint(provider: str) -> Endpoint | None:
-    """Where a prompt goes as it is, without a chat template, as lm-evaluation-harness sends it; None where there is none."""
+    """Where a prompt goes as it is, without a chat template, as lm-evaluation-harness sends it;
+    None where there is none.
+    """
     return "completions" if "completions" in load_profile(provider).endpoints else None
 
 
 def _spelled(options: PaperOptions) -> PaperOptions:
-    """With the vocabulary of an embedded model, which its file has: for whoever needs the text of every token."""
+    """With the vocabulary of an embedded model, which its file has: for whoever needs the text of
+    every token.
+    """
     if options.tokenizer is not None or not load_profile(options.provider).connection.embedded:
         return options
     return replace(options, tokenizer=str(resolve_model(options.model)))

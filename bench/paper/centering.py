@@ -1,4 +1,6 @@
-"""The paper's bias over the whole vocabulary, unsampled tokens included: that of ``IPS.delta`` less a constant."""
+"""The paper's bias over the whole vocabulary, unsampled tokens included: that of ``IPS.delta`` less
+a constant.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,16 @@ def fits(statistics: Statistics, vocab_size: int) -> None:
     """Raise InputError if a sampled token id is not below ``vocab_size``."""
     if len(statistics.counts) > vocab_size:
         raise InputError(
-            f"token id {len(statistics.counts) - 1} was sampled, but the vocabulary has {vocab_size} entries; "
-            f"give the size of the model's output layer"
+            f"token id {len(statistics.counts) - 1} was sampled, but the vocabulary has"
+            f" {vocab_size} entries; give the size of the model's output layer"
         )
 
 
 def center(ips: IPS, tau: float, alpha: float, vocab_size: int) -> float:
     """The paper's c: the mean of ``log(alpha + Zhat(y))`` over the whole vocabulary.
 
-    The paper's bias is ``delta + log(alpha) - c`` on sampled tokens and ``log(alpha) - c`` on all others.
+    The paper's bias is ``delta + log(alpha) - c`` on sampled tokens and ``log(alpha) - c`` on all
+    others.
     """
     return math.log(alpha) + float(ips.delta(tau, alpha).sum()) / vocab_size
 

@@ -1,7 +1,9 @@
-"""Which tokens are tied: the vocabulary in clusters, by what a sentence-embedding model makes of each token's text.
+"""Which tokens are tied: the vocabulary in clusters, by what a sentence-embedding model makes of
+each token's text.
 
-The paper's construction (appendix "Cluster-tied bias"): k-means over the words of auxiliary completions and the tokenizer's
-special strings; every token of the vocabulary then goes to the centroid nearest to the embedding of its own text.
+The paper's construction (appendix "Cluster-tied bias"): k-means over the words of auxiliary
+completions and the tokenizer's special strings; every token of the vocabulary then goes to the
+centroid nearest to the embedding of its own text.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clustering:
-    """labels: (v,) the cluster of each token id, -1 for an id that is no token. k: clusters. encoder: the model's name or folder.
-    corpus: how many different words and special strings the clusters were made of.
+    """labels: (v,) the cluster of each token id, -1 for an id that is no token. k: clusters.
+    encoder: the model's name or folder. corpus: how many different words and special strings the
+    clusters were made of.
     """
 
     labels: Ids
@@ -52,21 +55,24 @@ def cluster_vocabulary(
     seed: int = 0,
     cache: Path | None = None,
 ) -> Clustering:
-    """The paper's clusters: ``k`` of them, from the words of ``completions``, for every token of ``vocabulary``.
+    """The paper's clusters: ``k`` of them, from the words of ``completions``, for every token of
+    ``vocabulary``.
 
-    ``completions``: texts that the base model wrote to prompts other than those of the rollouts. ``encoder``: a folder or hub name,
-    see ``resolve_encoder``. ``cache``: a file that keeps the labels; with the same vocabulary, words, encoder, k and seed they are
-    read from it, otherwise it is written anew. Embedding takes some minutes on a CPU.
+    ``completions``: texts that the base model wrote to prompts other than those of the rollouts.
+    ``encoder``: a folder or hub name, see ``resolve_encoder``. ``cache``: a file that keeps the
+    labels; with the same vocabulary, words, encoder, k and seed they are read from it, otherwise it
+    is written anew. Embedding takes some minutes on a CPU.
 
     Raises:
-        InputError: no vocabulary, fewer different words than clusters, an encoder that is not there or makes no vectors, a
+        InputError: no vocabulary, fewer different words than clusters, an encoder that is not there
+        or makes no vectors, a
             ``cache`` that is another kind of file, or the extra ``clusters`` is not installed.
         ConnectionFailed: the encoder is not on this machine and the hub cannot be reached.
     """
     if vocabulary is None:
         raise InputError(
-            "clusters need the text of every token, and this tokenizer is known only to the server: give --tokenizer FILE, the "
-            "model's tokenizer.json or .gguf file"
+            "clusters need the text of every token, and this tokenizer is known only to the server:"
+            " give --tokenizer FILE, the model's tokenizer.json or .gguf file"
         )
     texts, name = token_texts(vocabulary), resolve_encoder(encoder)
     corpus = sorted({*words(completions), *special_texts(vocabulary)})
@@ -89,7 +95,9 @@ def token_texts(vocabulary: Vocabulary) -> list[str | None]:
 
 
 def special_texts(vocabulary: Vocabulary) -> list[str]:
-    """The texts that no words contain, sorted: names of special tokens, whitespace, and fragments of characters."""
+    """The texts that no words contain, sorted: names of special tokens, whitespace, and fragments
+    of characters.
+    """
     table = {token: raw.decode(errors="replace") for token, raw in vocabulary.ordinary.items()}
     fragments = {
         text for token, text in table.items() if text.encode() != vocabulary.ordinary[token]

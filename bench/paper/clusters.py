@@ -1,4 +1,6 @@
-"""The paper's baseline with few parameters: one inverse-propensity estimate for each cluster of tokens instead of each token."""
+"""The paper's baseline with few parameters: one inverse-propensity estimate for each cluster of
+tokens instead of each token.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +31,33 @@ NAME = "clusters"
 
 
 class TiedIPS(IPS):
-    """Zhat with every token at the mean of its cluster's observed tokens (the paper, appendix "Cluster-tied bias").
+    """Zhat with every token at the mean of its cluster's observed tokens (the paper, appendix
+    "Cluster-tied bias").
 
-        Zbar(k) = mean of Zhat(y) over the sampled tokens y of cluster k,    Z_tied(y) = Zbar(c(y)) for every token.
+        Zbar(k) = mean of Zhat(y) over the sampled tokens y of cluster k,
+        Z_tied(y) = Zbar(c(y)) for every token.
 
-    All methods of ``IPS`` are there, over the whole vocabulary: ``token_ids`` is (v,) 0 .. v - 1, ``counts`` (v,) times sampled,
-    and ``delta`` (v,) ``log(alpha + Z_tied) - log(alpha)`` in nats, 0 for what has no estimate. Tying is a change of policy only
-    between clusters: with one cluster the bias is a constant.
+    All methods of ``IPS`` are there, over the whole vocabulary: ``token_ids`` is (v,) 0 .. v - 1,
+    ``counts`` (v,) times sampled, and ``delta`` (v,) ``log(alpha + Z_tied) - log(alpha)`` in nats,
+    0 for what has no estimate. Tying is a change of policy only between clusters: with one cluster
+    the bias is a constant.
 
-    A cluster of which no token was sampled has Z_tied = 0, as an unsampled token has in ``IPS``. A token without a cluster is tied
-    to nothing: it keeps its own Zhat. Because only sampled tokens enter the mean, as in the paper, Zbar is the cluster's mean Z
-    divided by the chance to be sampled, roughly: a cluster of rare tokens comes out too high, the more so the fewer the rollouts.
+    A cluster of which no token was sampled has Z_tied = 0, as an unsampled token has in ``IPS``. A
+    token without a cluster is tied to nothing: it keeps its own Zhat. Because only sampled tokens
+    enter the mean, as in the paper, Zbar is the cluster's mean Z divided by the chance to be
+    sampled, roughly: a cluster of rare tokens comes out too high, the more so the fewer the
+    rollouts.
 
-    n_clusters: clusters with at least one token. n_unobserved: those of which none was sampled. n_untied: sampled tokens without
-    a cluster. observed_share: the share of the tokens in clusters that was sampled.
+    n_clusters: clusters with at least one token. n_unobserved: those of which none was sampled.
+    n_untied: sampled tokens without a cluster. observed_share: the share of the tokens in clusters
+    that was sampled.
     """
 
     def __init__(self, statistics: Statistics, labels: npt.ArrayLike) -> None:
         """``labels``: (v,) whole numbers, the cluster of each token id, -1 for an id without one.
 
-        InputError: labels of another form or none, a token was sampled beyond them, or what ``IPS`` refuses.
+        InputError: labels of another form or none, a token was sampled beyond them, or what ``IPS``
+        refuses.
         """
         super().__init__(statistics)
         cluster_of = _checked(labels)
@@ -83,18 +92,22 @@ def _checked(labels: npt.ArrayLike) -> Ids:
     given = np.asarray(labels)
     if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
         raise InputError(
-            f"labels have shape {given.shape} and type {given.dtype}; give one whole number for each token of the vocabulary"
+            f"labels have shape {given.shape} and type {given.dtype}; give one whole number for"
+            " each token of the vocabulary"
         )
     if int(given.min()) < -1:
         raise InputError(
-            f"token {int(given.argmin())} has the label {int(given.min())}; clusters count from 0, -1 is none"
+            f"token {int(given.argmin())} has the label {int(given.min())}; clusters count from 0,"
+            " -1 is none"
         )
     return given.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IPSOfClusters:
-    """The baseline as an estimator of the package's table. labels: (v,) the cluster of each token id, -1 for an id without one."""
+    """The baseline as an estimator of the package's table. labels: (v,) the cluster of each token
+    id, -1 for an id without one.
+    """
 
     labels: Ids
     facts: ClassVar[EstimatorFacts] = EstimatorFacts(("alpha",), "ips", reads_propensities=True)
@@ -133,7 +146,8 @@ def clusters_in_table(labels: Ids) -> Iterator[None]:
 async def clusters_of(
     trials: Trials, task: Task, samples: int, k: int, embedding: str | None
 ) -> Ids:
-    """(v,) the cluster of each token id: ``k`` of them, of the words of ``samples`` completions a validation prompt.
+    """(v,) the cluster of each token id: ``k`` of them, of the words of ``samples`` completions a
+    validation prompt.
 
     Raises:
         InputError: see ``cluster_vocabulary``.
@@ -149,6 +163,7 @@ async def clusters_of(
     )
     sizes = sorted(made.sizes.tolist())
     trials.report.remark(
-        f"{made.k} clusters of {made.corpus:,} words and special strings by {made.encoder}, {sizes[0]:,} to {sizes[-1]:,} tokens"
+        f"{made.k} clusters of {made.corpus:,} words and special strings by {made.encoder},"
+        f" {sizes[0]:,} to {sizes[-1]:,} tokens"
     )
     return made.labels

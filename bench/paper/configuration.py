@@ -21,7 +21,9 @@ class _Section(BaseModel):
 
 
 class LoraRates(_Section):
-    """What LoRA-GRPO has for one benchmark; ``max_completion`` and ``test_cap`` in tokens, ``accumulation`` in batches."""
+    """What LoRA-GRPO has for one benchmark; ``max_completion`` and ``test_cap`` in tokens,
+    ``accumulation`` in batches.
+    """
 
     learning_rate: Above
     accumulation: Count
@@ -30,7 +32,9 @@ class LoraRates(_Section):
 
 
 class LoraSettings(_Section):
-    """What LoRA-GRPO has for all benchmarks of a table; ``batch`` in completions, ``evaluations`` of validation in all."""
+    """What LoRA-GRPO has for all benchmarks of a table; ``batch`` in completions, ``evaluations``
+    of validation in all.
+    """
 
     reward: Literal["accuracy", "correct-and-short"]
     rank: Count
@@ -43,8 +47,9 @@ class LoraSettings(_Section):
 
 
 class Benchmark(_Section):
-    """One benchmark as the paper used it: problems in each split, ``rollouts`` a training problem, ``positions`` drawn of each,
-    caps in tokens. ``harness``: the task's name in lm-evaluation-harness; ``chosen``: what the paper's selection chose.
+    """One benchmark as the paper used it: problems in each split, ``rollouts`` a training problem,
+    ``positions`` drawn of each, caps in tokens. ``harness``: the task's name in
+    lm-evaluation-harness; ``chosen``: what the paper's selection chose.
     """
 
     title: str
@@ -62,7 +67,9 @@ class Benchmark(_Section):
 
 
 class ProjectionSettings(_Section):
-    """The row that the paper does not have: ``projection`` from ``share`` of the rollouts, with at most ``entries`` tokens."""
+    """The row that the paper does not have: ``projection`` from ``share`` of the rollouts, with at
+    most ``entries`` tokens.
+    """
 
     share: Annotated[float, Field(gt=0, le=1)]
     tau: Annotated[tuple[Above, ...], Field(min_length=1)]
@@ -79,7 +86,9 @@ class PaperRow(_Section):
 
 
 class Configuration(_Section):
-    """One table of the paper, and the settings behind it. ``columns``: key -> heading; ``clusters`` 0: no such row."""
+    """One table of the paper, and the settings behind it. ``columns``: key -> heading; ``clusters``
+    0: no such row.
+    """
 
     table: Literal["accuracy", "compression"]
     caption: str
@@ -100,7 +109,9 @@ class Configuration(_Section):
 
 
 def load_configuration(table: str) -> Configuration:
-    """The settings of the paper's table ``table``, accuracy or compression. InputError: there is no such table."""
+    """The settings of the paper's table ``table``, accuracy or compression. InputError: there is no
+    such table.
+    """
     if table not in TABLES:
         raise InputError(
             f"the paper's tables that can be run are {' and '.join(TABLES)}, not {table!r}"

@@ -23,9 +23,11 @@ def cluster_labels(
     k: int = 32,
     seed: int = 0,
 ) -> Ids:
-    """(v,) the nearest of ``k`` centroids of the embedded ``corpus``, a set of words, for each of ``texts``; -1 for None.
+    """(v,) the nearest of ``k`` centroids of the embedded ``corpus``, a set of words, for each of
+    ``texts``; -1 for None.
 
-    Raises InputError: k below 1, fewer than k different words, vectors that are not finite, or scikit-learn is not installed.
+    Raises InputError: k below 1, fewer than k different words, vectors that are not finite, or
+    scikit-learn is not installed.
     """
     different = sorted(set(corpus))
     if not 1 <= k <= len(different):
@@ -41,12 +43,14 @@ def _embedded(encoder: Encoder, texts: Sequence[str]) -> FloatArray:
     vectors = np.asarray(encoder(texts), dtype=np.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts):
         raise InputError(
-            f"the encoder made an array of shape {vectors.shape} of {len(texts)} texts; it must make one vector of each"
+            f"the encoder made an array of shape {vectors.shape} of {len(texts)} texts; it must"
+            " make one vector of each"
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         raise InputError(
-            f"the encoder's vector of {texts[int(finite.argmin())]!r} is not finite; use another embedding model"
+            f"the encoder's vector of {texts[int(finite.argmin())]!r} is not finite; use another"
+            " embedding model"
         )
     return vectors
 
@@ -68,6 +72,6 @@ def _k_means(vectors: FloatArray, k: int, seed: int) -> Any:
 
 def _too_few(k: int, found: int, what: str = " words and special strings") -> str:
     return (
-        f"{k} clusters cannot be made of {found} different{what}; k must be at least 1 and at most that: collect more "
-        "completions, or make fewer clusters"
+        f"{k} clusters cannot be made of {found} different{what}; k must be at least 1 and at most"
+        " that: collect more completions, or make fewer clusters"
     )

@@ -23,16 +23,18 @@ def plan_sentences(
     prompt = sum(stage.completions * stage.prompt_tokens for stage in stages)
     return [
         *told,
-        f"in all at most {sum(stage.completions for stage in stages):,} completions, at most "
-        f"{sum(stage.tokens for stage in stages):,} completion tokens and about {prompt:,} prompt tokens (4 characters each); what "
-        "the store holds is not asked for again",
+        (
+            f"in all at most {sum(stage.completions for stage in stages):,} completions, at most"
+            f" {sum(stage.tokens for stage in stages):,} completion tokens and about {prompt:,}"
+            " prompt tokens (4 characters each); what the store holds is not asked for again"
+        ),
     ]
 
 
 def _asked(stage: ScalingStage) -> str:
     return (
-        f"{stage.title}: at most {stage.completions:,} completions of at most {stage.cap:,} tokens, prompts of about "
-        f"{stage.prompt_tokens:,} tokens"
+        f"{stage.title}: at most {stage.completions:,} completions of at most {stage.cap:,} tokens,"
+        f" prompts of about {stage.prompt_tokens:,} tokens"
     )
 
 
@@ -63,12 +65,12 @@ def differences(
     told += [f"the paper does not tell {what}" for what in configuration.not_told]
     if configuration.objective == "pareto":
         told.append(
-            "a candidate keeps the base's validation accuracy if it loses no more than one standard error of the paired "
-            "difference; the paper does not tell how closely it has to be kept"
+            "a candidate keeps the base's validation accuracy if it loses no more than one standard"
+            " error of the paired difference; the paper does not tell how closely it has to be kept"
         )
     told.append(
-        "projection is not in the paper; a bias of ours is sent with each request as logit_bias within the provider's limits, the "
-        "paper's through a logits processor, whole"
+        "projection is not in the paper; a bias of ours is sent with each request as logit_bias"
+        " within the provider's limits, the paper's through a logits processor, whole"
     )
     return [*told, _about_lora(lora)]
 
@@ -87,9 +89,13 @@ def _of_benchmark(part: Scaled, result: BenchmarkResult) -> list[str]:
 
 def _about_lora(lora: Sequence[LoraResult]) -> str:
     if not lora:
-        return "LoRA-GRPO needs the weights: bench/studies/lora_grpo.py trains it, and --lora FILE puts its result into this table"
+        return (
+            "LoRA-GRPO needs the weights: bench/studies/lora_grpo.py trains it, and --lora FILE"
+            " puts its result into this table"
+        )
     told = "; ".join(
-        f"{each.benchmark}: {each.model}, {each.steps} steps from {each.rollouts:,} rollouts, {each.test:,} test problems"
+        f"{each.benchmark}: {each.model}, {each.steps} steps from {each.rollouts:,} rollouts,"
+        f" {each.test:,} test problems"
         for each in lora
     )
     return f"LoRA-GRPO, ours, by bench/studies/lora_grpo.py: {told}"

@@ -1,4 +1,6 @@
-"""Where the problems of a benchmark come from: lm-evaluation-harness as the paper used it, or a file of the user's own."""
+"""Where the problems of a benchmark come from: lm-evaluation-harness as the paper used it, or a
+file of the user's own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from blackbox_lb.tasks.harness import HarnessOptions, load_harness
 def load_problems(
     benchmark: Benchmark, data: Path | None = None, data_dir: Path | None = None
 ) -> Task:
-    """The benchmark's problems in three splits, from the hub or from the files in ``data_dir``; or those of the file ``data``.
+    """The benchmark's problems in three splits, from the hub or from the files in ``data_dir``; or
+    those of the file ``data``.
 
     InputError: the problems, or what reads them, are not to be had.
     """

@@ -1,4 +1,6 @@
-"""What a reproduction found, as a document: the methods on each benchmark, the LoRA reference, and what differs from the paper."""
+"""What a reproduction found, as a document: the methods on each benchmark, the LoRA reference, and
+what differs from the paper.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ Name = Literal["base", "clusters", "ips", "projection", "lora"]
 
 
 class MethodResult(ResultPart):
-    """One method on the test problems, greedy. ``rollouts`` it learned from; ``params``: trained numbers.
+    """One method on the test problems, greedy. ``rollouts`` it learned from; ``params``: trained
+    numbers.
 
-    ``chosen``: settings that validation chose. ``accuracy``: in [0, 1]; ``tokens``: of a completion. ``verdict``: against the base,
-    paired by problem, p-values adjusted for all methods of the benchmark. ``missing``: why there is none of this, None where there
-    is. ``compiled``: what the provider's limits took.
+    ``chosen``: settings that validation chose. ``accuracy``: in [0, 1]; ``tokens``: of a
+    completion. ``verdict``: against the base, paired by problem, p-values adjusted for all methods
+    of the benchmark. ``missing``: why there is none of this, None where there is. ``compiled``:
+    what the provider's limits took.
     """
 
     method: Name
@@ -52,7 +56,9 @@ class BenchmarkResult(ResultPart):
 
 
 class Reproduction(ResultPart):
-    """One run of ``python -m bench.paper``. ``notes``: everything in which it differs from the paper."""
+    """One run of ``python -m bench.paper``. ``notes``: everything in which it differs from the
+    paper.
+    """
 
     format: Literal["blackbox-lb/reproduction"] = "blackbox-lb/reproduction"
     version: Literal[1] = 1
@@ -66,10 +72,12 @@ class Reproduction(ResultPart):
 
 
 class LoraResult(ResultPart):
-    """The file of ``bench/studies/lora_grpo.py``: the reference with weights, with the same test problems, reward and matcher.
+    """The file of ``bench/studies/lora_grpo.py``: the reference with weights, with the same test
+    problems, reward and matcher.
 
-    ``params``: trained numbers; ``steps``: done; ``selected``: the step of the checkpoint that validation chose; ``validation``:
-    every evaluation that chose; ``log``: the trainer's own numbers. ``base``: the model before training.
+    ``params``: trained numbers; ``steps``: done; ``selected``: the step of the checkpoint that
+    validation chose; ``validation``: every evaluation that chose; ``log``: the trainer's own
+    numbers. ``base``: the model before training.
     """
 
     format: Literal["blackbox-lb/lora-grpo"] = "blackbox-lb/lora-grpo"
@@ -103,7 +111,8 @@ def load_lora(path: Path, table: str) -> LoraResult:
         found = LoraResult.model_validate_json(path.read_bytes())
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}; give a file that bench/studies/lora_grpo.py wrote"
+            f"cannot read {path}: {error.strerror}; give a file that bench/studies/lora_grpo.py"
+            " wrote"
         ) from error
     except ValidationError as error:
         first = error.errors()[0]
@@ -113,6 +122,7 @@ def load_lora(path: Path, table: str) -> LoraResult:
         ) from error
     if found.table != table:
         raise InputError(
-            f"{path} is of the table {found.table!r}, not {table!r}; run bench/studies/lora_grpo.py with the other --reward"
+            f"{path} is of the table {found.table!r}, not {table!r}; run bench/studies/lora_grpo.py"
+            " with the other --reward"
         )
     return found

@@ -1,4 +1,6 @@
-"""The job: every method of one of the paper's tables, learned and judged on one benchmark after the other."""
+"""The job: every method of one of the paper's tables, learned and judged on one benchmark after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,16 @@ from blackbox_lb.vocabulary.embedding import EXTRA
 
 Learner: TypeAlias = Literal["ips", "clusters", "projection"]
 Opened: TypeAlias = Callable[[bool], AbstractAsyncContextManager[Trials]]
-"""Called with whether the text of every token is needed: the trials of one model, whose reward is that of the test."""
+"""Called with whether the text of every token is needed: the trials of one model, whose reward is
+that of the test.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRun:
-    """One benchmark of ``configuration``, its results under ``folder``; ``seed`` draws the positions."""
+    """One benchmark of ``configuration``, its results under ``folder``; ``seed`` draws the
+    positions.
+    """
 
     configuration: Configuration
     scaled: Scaled
@@ -78,7 +84,8 @@ def rewards_of(configuration: Configuration, scaled: Scaled) -> tuple[Reward, Re
 
 
 async def run(job: BenchmarkRun, opened: Opened) -> BenchmarkResult:
-    """All methods of the table on one benchmark. Everything received is in the trials' store: the same call resumes.
+    """All methods of the table on one benchmark. Everything received is in the trials' store: the
+    same call resumes.
 
     A method that cannot be run says why in its place; only a provider that fails ends the run.
 
@@ -115,8 +122,8 @@ class _Learned:
 
 
 async def _clusters(job: BenchmarkRun, opened: Opened, *, unlearnable: str | None) -> _Learned:
-    """The paper's tied baseline, where what it takes beyond the provider is there. unlearnable: why ``ips`` was not run, which
-    reads the same rollouts.
+    """The paper's tied baseline, where what it takes beyond the provider is there. unlearnable: why
+    ``ips`` was not run, which reads the same rollouts.
     """
     missing = [name for name in ("sentence_transformers", "sklearn") if find_spec(name) is None]
     if missing:
@@ -184,7 +191,9 @@ def _told(method: Learner, result: FitResult, trials: Trials, clusters: int) -> 
 
 
 def _judged(base: PolicyScores, learned: Sequence[_Learned], reward: Reward) -> list[MethodResult]:
-    """Every method against the base, their p-values adjusted for each other; each bias is saved with its verdict."""
+    """Every method against the base, their p-values adjusted for each other; each bias is saved
+    with its verdict.
+    """
     rows = [compare(GREEDY, base, each.scores, reward) if each.scores else [] for each in learned]
     adjusted = iter(together([row for group in rows for row in group]))
     told = []

@@ -1,8 +1,10 @@
-"""How much of the paper is run: a share of its rollouts, and what that asks of the provider at most.
+"""How much of the paper is run: a share of its rollouts, and what that asks of the provider at
+most.
 
-The rule: of the paper's rollouts the share ``scale`` is drawn, with problems and rollouts a problem both shrunk by its square root;
-the problems that choose and judge shrink by the square root too, which widens an interval by the fourth root. Which problems are
-kept is a matter of their ids, so that a smaller run is part of a larger one and a larger one continues it.
+The rule: of the paper's rollouts the share ``scale`` is drawn, with problems and rollouts a problem
+both shrunk by its square root; the problems that choose and judge shrink by the square root too,
+which widens an interval by the fourth root. Which problems are kept is a matter of their ids, so
+that a smaller run is part of a larger one and a larger one continues it.
 """
 
 from __future__ import annotations
@@ -42,13 +44,16 @@ class PlannedRollouts:
         return self.problems * self.samples
 
     def part(self, share: float) -> PlannedRollouts:
-        """About ``share`` of them, by fewer problems and fewer rollouts of each; the same problems from the first on.
+        """About ``share`` of them, by fewer problems and fewer rollouts of each; the same problems
+        from the first on.
 
-        Within half a problem's rollouts of ``share``, but for the smallest numbers that this module allows.
+        Within half a problem's rollouts of ``share``, but for the smallest numbers that this module
+        allows.
         """
         if not 0 < share <= 1:
             raise InputError(
-                f"scale is {share:g}; it is the share of the paper's rollouts to draw, above 0 and at most 1"
+                f"scale is {share:g}; it is the share of the paper's rollouts to draw, above 0 and"
+                " at most 1"
             )
         samples = min(self.samples, max(FEWEST_ROLLOUTS, round(self.samples * math.sqrt(share))))
         problems = min(self.problems, max(FEWEST_PROBLEMS, round(self.total * share / samples)))
@@ -57,7 +62,9 @@ class PlannedRollouts:
 
 @dataclass(frozen=True, slots=True)
 class ScalingStage:
-    """At most ``completions`` are asked for, each of at most ``cap`` tokens, after a prompt of about ``prompt_tokens``."""
+    """At most ``completions`` are asked for, each of at most ``cap`` tokens, after a prompt of
+    about ``prompt_tokens``.
+    """
 
     title: str
     completions: int
@@ -78,7 +85,9 @@ class ScalingStage:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """One benchmark at a scale: the problems that are used, and how many rollouts each estimator learns from."""
+    """One benchmark at a scale: the problems that are used, and how many rollouts each estimator
+    learns from.
+    """
 
     name: str
     benchmark: Benchmark
@@ -91,18 +100,28 @@ class Scaled:
         paper, here = self.benchmark, self.rollouts
         full = PlannedRollouts(paper.train, paper.rollouts)
         return [
-            f"{paper.title}: {here.problems:,} training problems x {here.samples} rollouts = {here.total:,}, "
-            f"{100 * here.total / full.total:.3g} % of the paper's {full.problems:,} x {full.samples} = {full.total:,} (asked for: "
-            f"{100 * scale:.3g} %)",
-            f"{paper.title}: {len(self.task.validation):,} of {paper.validation:,} validation and {len(self.task.test):,} of "
-            f"{paper.test:,} test problems; {paper.positions} positions a rollout and caps of {paper.train_cap} and "
-            f"{paper.test_cap} tokens as in the paper",
-            f"{paper.title}: projection learns from {self.projected.total:,} of these rollouts "
-            f"({self.projected.problems:,} problems x {self.projected.samples})",
+            (
+                f"{paper.title}: {here.problems:,} training problems x {here.samples} rollouts ="
+                f" {here.total:,}, {100 * here.total / full.total:.3g} % of the paper's"
+                f" {full.problems:,} x {full.samples} = {full.total:,} (asked for:"
+                f" {100 * scale:.3g} %)"
+            ),
+            (
+                f"{paper.title}: {len(self.task.validation):,} of {paper.validation:,} validation"
+                f" and {len(self.task.test):,} of {paper.test:,} test problems; {paper.positions}"
+                f" positions a rollout and caps of {paper.train_cap} and {paper.test_cap} tokens as"
+                " in the paper"
+            ),
+            (
+                f"{paper.title}: projection learns from {self.projected.total:,} of these rollouts "
+                f"({self.projected.problems:,} problems x {self.projected.samples})"
+            ),
         ]
 
     def stages(self, configuration: Configuration) -> tuple[ScalingStage, ...]:
-        """What is asked of the provider at most; what is in the store already is not asked again."""
+        """What is asked of the provider at most; what is in the store already is not asked
+        again.
+        """
         paper, task = self.benchmark, self.task
         grid = len(configuration.alpha) * len(configuration.tau)
         tried = [grid, 2 * len(configuration.projection.tau)] + [grid] * bool(
@@ -142,7 +161,8 @@ class Scaled:
 
 
 def scaled(name: str, benchmark: Benchmark, task: Task, scale: float, share: float) -> Scaled:
-    """``task`` cut down to ``scale`` of the paper's numbers, or to what it has. ``share``: of the rollouts, for projection.
+    """``task`` cut down to ``scale`` of the paper's numbers, or to what it has. ``share``: of the
+    rollouts, for projection.
 
     Raises:
         InputError: ``scale`` is not in (0, 1], or a split has no problem.
@@ -178,7 +198,9 @@ def _judged(paper: int, scale: float) -> int:
 
 
 def picked(examples: Sequence[Example], count: int) -> tuple[Example, ...]:
-    """The first ``count`` in an order that only ids decide: benchmarks are sorted by subject, and a part must have them all."""
+    """The first ``count`` in an order that only ids decide: benchmarks are sorted by subject, and a
+    part must have them all.
+    """
     order = sorted(
         examples, key=lambda example: blake2b(example.id.encode(), digest_size=8).digest()
     )

@@ -1,4 +1,6 @@
-"""The layout of the paper's tables: its numbers as printed, ours beside them, and what has to be known to compare them."""
+"""The layout of the paper's tables: its numbers as printed, ours beside them, and what has to be
+known to compare them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class TextTable:
 
 
 def offsets(mean: float, low: float, high: float) -> str:
-    """``33.14 ± 1.30`` as in the paper; ``33.14 +1.31 -1.29`` where the two offsets of the interval do not print alike."""
+    """``33.14 ± 1.30`` as in the paper; ``33.14 +1.31 -1.29`` where the two offsets of the interval
+    do not print alike.
+    """
     up, down = f"{high - mean:.2f}", f"{mean - low:.2f}"
     return f"{mean:.2f} ± {up}" if up == down else f"{mean:.2f} +{up} -{down}"
 
@@ -33,7 +37,9 @@ def comparison(
     model: str,
     lora: Sequence[LoraResult] = (),
 ) -> TextTable:
-    """The paper's table with our columns: beside each benchmark that was run, or, where its columns are models, after them."""
+    """The paper's table with our columns: beside each benchmark that was run, or, where its columns
+    are models, after them.
+    """
     places = _places(configuration, results)
     header = ["Method", "Trained params", "ours"]
     for key, result in places:
@@ -48,7 +54,9 @@ def comparison(
 def _places(
     configuration: Configuration, results: Sequence[BenchmarkResult]
 ) -> list[tuple[str, BenchmarkResult | None]]:
-    """The paper's columns, each with our result for it; a result that has no column of its own follows them, without a key."""
+    """The paper's columns, each with our result for it; a result that has no column of its own
+    follows them, without a key.
+    """
     by_name = {result.benchmark: result for result in results}
     places = [(key, by_name.pop(key, None)) for key in configuration.columns]
     return places + [("", result) for result in by_name.values()]
@@ -88,7 +96,9 @@ def _projection(
 
 
 def _share(results: Sequence[BenchmarkResult]) -> str:
-    """How many of the rollouts of the paper's estimator projection learned from, over all benchmarks where both were run."""
+    """How many of the rollouts of the paper's estimator projection learned from, over all
+    benchmarks where both were run.
+    """
     pairs = [[result.method(name) for name in ("projection", "ips")] for result in results]
     counts = [[own.rollouts for own in pair if own and own.rollouts] for pair in pairs]
     both = [pair for pair in counts if len(pair) == len(("projection", "ips"))]
@@ -135,7 +145,9 @@ def _params(method: str, results: Sequence[BenchmarkResult], lora: Sequence[Lora
 def details(
     configuration: Configuration, result: BenchmarkResult, lora: Sequence[LoraResult] = ()
 ) -> TextTable:
-    """What each method learned from and chose, and both metrics with their paired difference to the base."""
+    """What each method learned from and chose, and both metrics with their paired difference to the
+    base.
+    """
     title = configuration.benchmarks[result.benchmark].title
     rows = [_detail(own) for own in result.methods]
     rows += [
@@ -143,7 +155,10 @@ def details(
         for each in lora
         if each.benchmark == result.benchmark
     ]
-    caption = f"{title}: {result.test:,} test problems, greedy, each against the base on the same problems"
+    caption = (
+        f"{title}: {result.test:,} test problems, greedy, each against the base on the same"
+        " problems"
+    )
     header = (
         "method",
         "rollouts",

@@ -1,4 +1,6 @@
-"""The clients that ``bench.collector`` compares, each a program of its own that times itself and prints one line of JSON."""
+"""The clients that ``bench.collector`` compares, each a program of its own that times itself and
+prints one line of JSON.
+"""
 
 from __future__ import annotations
 

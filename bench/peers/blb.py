@@ -1,4 +1,6 @@
-"""This package's collector: fetched, checked, parsed into arrays, and durable in a store on disk before a worker asks again."""
+"""This package's collector: fetched, checked, parsed into arrays, and durable in a store on disk
+before a worker asks again.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 # requires-python = ">=3.11"
 # dependencies = ["inspect-ai==0.3.285", "openai>=2.48"]
 # ///
-"""inspect_ai's client (``openai-api``, its provider for servers that are compatible with OpenAI's) with logprobs switched on.
+"""inspect_ai's client (``openai-api``, its provider for servers that are compatible with OpenAI's)
+with logprobs switched on.
 
 Only ``Model.generate`` is called, not an evaluation, which would write a log as well.
 """
@@ -41,7 +42,8 @@ async def main(job: Job) -> None:
             logprobs = output.choices[0].logprobs
             if logprobs is None or len(logprobs.content) != job.tokens:
                 raise RuntimeError(
-                    f"inspect_ai returned {logprobs and len(logprobs.content)} logprobs of {job.tokens}"
+                    f"inspect_ai returned {logprobs and len(logprobs.content)} logprobs of"
+                    f" {job.tokens}"
                 )
 
     async def collect(completions: int) -> None:

@@ -2,10 +2,12 @@
 # requires-python = ">=3.11"
 # dependencies = ["lm-eval[api]==0.4.13"]
 # ///
-"""lm-evaluation-harness' API model (``local-chat-completions``, ``generate_until``), which asks for logprobs and returns the text.
+"""lm-evaluation-harness' API model (``local-chat-completions``, ``generate_until``), which asks for
+logprobs and returns the text.
 
-Its chat model returns nothing else: generation arguments such as ``logprobs`` are sent, and what comes back of them is parsed as
-JSON and dropped (``parse_generations``). It has no way to keep them.
+Its chat model returns nothing else: generation arguments such as ``logprobs`` are sent, and what
+comes back of them is parsed as JSON and dropped (``parse_generations``). It has no way to keep
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ KEEPS = "the texts, in memory; it drops the logprobs"
 
 
 async def main(job: Job) -> None:
-    """Lists of requests, as its tasks hand them over; it runs an event loop of its own for each list."""
+    """Lists of requests, as its tasks hand them over; it runs an event loop of its own for each
+    list.
+    """
     model = LocalChatCompletion(
         model=job.model,
         base_url=job.base_url + PATH,

@@ -1,4 +1,6 @@
-"""Bare httpx2, as fast as Python fetches: without a look at the answer, with ``json.loads``, or for one byte each."""
+"""Bare httpx2, as fast as Python fetches: without a look at the answer, with ``json.loads``, or for
+one byte each.
+"""
 
 from __future__ import annotations
 

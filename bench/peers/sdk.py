@@ -1,4 +1,6 @@
-"""The openai SDK as it comes: typed objects with ``asyncio.gather``, or its raw response, which parses nothing."""
+"""The openai SDK as it comes: typed objects with ``asyncio.gather``, or its raw response, which
+parses nothing.
+"""
 
 from __future__ import annotations
 

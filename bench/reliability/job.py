@@ -1,4 +1,6 @@
-"""One small ``blb fit`` under supervision: its files, its processes, what its store holds, and where its key shows up."""
+"""One small ``blb fit`` under supervision: its files, its processes, what its store holds, and
+where its key shows up.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ api_key_env = "{KEY}"
 api_key_required = true
 """
 DATED = frozenset({"created", "received", "checksum"})
-"""What two runs of the same fit may differ in: dates, and the checksum of a row, which is of all of it."""
+"""What two runs of the same fit may differ in: dates, and the checksum of a row, which is of all of
+it.
+"""
 
 
 def new_key() -> str:
@@ -61,7 +65,8 @@ def new_key() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``blb fit`` of ``prompts`` questions into ``out``, or ``folder / "run"``; its log and data lie in ``folder``.
+    """``blb fit`` of ``prompts`` questions into ``out``, or ``folder / "run"``; its log and data
+    lie in ``folder``.
 
     ``key``: what the environment of its processes holds, and nothing else may.
     """
@@ -102,7 +107,9 @@ class Job:
         return self
 
     def arguments(self, base_url: str, workers: int) -> list[str]:
-        """Those of ``blb``. Every sample has a seed of its own, so that the server's answer is the same whenever it is asked."""
+        """Those of ``blb``. Every sample has a seed of its own, so that the server's answer is the
+        same whenever it is asked.
+        """
         given: Mapping[str, object] = {
             "provider": self.folder / "profile.toml",
             "base-url": base_url,
@@ -152,7 +159,9 @@ class Job:
 
 
 def forks() -> ForkServerContext:
-    """Where forked processes come from. BLAS in one thread: a process with more must not fork, and many share the processor."""
+    """Where forked processes come from. BLAS in one thread: a process with more must not fork, and
+    many share the processor.
+    """
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -161,7 +170,9 @@ def forks() -> ForkServerContext:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a store holds: the seed of every stored sample, its rows without the time of receipt, and what is broken."""
+    """What a store holds: the seed of every stored sample, its rows without the time of receipt,
+    and what is broken.
+    """
 
     seeds: frozenset[int] = frozenset()
     rows: tuple[tuple[Any, ...], ...] = ()
@@ -169,7 +180,9 @@ class State:
 
 
 def state_of(store: Path) -> State:
-    """Read from a copy, write-ahead log included, so that recovery is left to the program; its process must be gone."""
+    """Read from a copy, write-ahead log included, so that recovery is left to the program; its
+    process must be gone.
+    """
     if not store.exists():
         return State()
     with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +221,9 @@ def _state(db: sqlite3.Connection) -> State:
 
 
 def _seed(key: str) -> int:
-    """The seed that ``collect`` sends for this key; the undisturbed run shows that this is how it does."""
+    """The seed that ``collect`` sends for this key; the undisturbed run shows that this is how it
+    does.
+    """
     return (SEED + int(key[:8], 16)) & 0x7FFFFFFF
 
 

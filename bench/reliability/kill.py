@@ -1,12 +1,16 @@
-"""Runs of ``blb fit`` that SIGKILL ends at random instants and that are started again until one is left to finish.
+"""Runs of ``blb fit`` that SIGKILL ends at random instants and that are started again until one is
+left to finish.
 
-What must hold of every life of such a run, with c workers, S the samples stored before it and A those after it:
+What must hold of every life of such a run, with c workers, S the samples stored before it and A
+those after it:
 
 - S is part of A: what is stored stays stored.
 - Nothing in S is asked for: what is stored is not paid for again.
-- At most c samples are asked for and not in A: one answer a worker may be on its way, or read and not yet committed. What the dead
+- At most c samples are asked for and not in A: one answer a worker may be on its way, or read and
+not yet committed. What the dead
   process had read whole beyond that would be a lost response.
-- The store is whole, and the last life, which nobody kills, ends with the bias of the undisturbed run.
+- The store is whole, and the last life, which nobody kills, ends with the bias of the undisturbed
+run.
 """
 
 from __future__ import annotations
@@ -37,16 +41,21 @@ from bench.reliability.server import Exchange, LoggedServer
 __all__ = ["Plan", "Tally", "judged", "kill"]
 
 WORKERS = (1, 2, 4, 8)
-"""Taken in turn. With one worker nothing but the last answer may be missing, which is the sharpest test."""
+"""Taken in turn. With one worker nothing but the last answer may be missing, which is the sharpest
+test.
+"""
 CLOSE = 0.03
-"""Seconds: an aimed kill comes at most so long after an answer left, where receipt and commit are."""
+"""Seconds: an aimed kill comes at most so long after an answer left, where receipt and commit are.
+"""
 TELL = 10
 """Runs after which the row so far is told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``runs`` runs, each killed one to ``most_kills`` times; every ``cold``-th is started from nothing and not forked."""
+    """``runs`` runs, each killed one to ``most_kills`` times; every ``cold``-th is started from
+    nothing and not forked.
+    """
 
     runs: int = 200
     most_kills: int = 3
@@ -56,7 +65,9 @@ class Plan:
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over lives. ``unread``: asked for, not stored, and never read; ``in_hand``: read whole and not yet committed."""
+    """Sums over lives. ``unread``: asked for, not stored, and never read; ``in_hand``: read whole
+    and not yet committed.
+    """
 
     kills: int = 0
     finished_first: int = 0
@@ -129,7 +140,9 @@ def kill(plan: Plan, folder: Path, say: Callable[[str], None] = lambda line: Non
 
 
 def _undisturbed(plan: Plan, folder: Path, key: str, context: ForkServerContext) -> _Undisturbed:
-    """With other numbers of workers, and in both ways of starting where the plan has both. It must be known what is right."""
+    """With other numbers of workers, and in both ways of starting where the plan has both. It must
+    be known what is right.
+    """
     found, seconds = [], {}
     ways = [(False, 8), (False, 4)] + [(True, 1)] * (plan.runs >= plan.cold)
     for cold, workers in ways:
@@ -148,8 +161,9 @@ def _undisturbed(plan: Plan, folder: Path, key: str, context: ForkServerContext)
             or server.strangers
         ):
             raise RuntimeError(
-                f"the undisturbed run in {job.folder} ended with {code}, {len(asked)} requests, {len(state.seeds)} stored samples, "
-                f"{server.strangers} requests without the key: {state.broken}; see {job.log}"
+                f"the undisturbed run in {job.folder} ended with {code}, {len(asked)} requests,"
+                f" {len(state.seeds)} stored samples, {server.strangers} requests without the key:"
+                f" {state.broken}; see {job.log}"
             )
         found.append((result, state))
     if any(each != found[0] for each in found):
@@ -201,7 +215,9 @@ def _started(
 
 
 def _wait(rng: random.Random, server: LoggedServer, left: int, seconds: float) -> None:
-    """Half of the kills come at any instant of a life, half right after an answer left the server."""
+    """Half of the kills come at any instant of a life, half right after an answer left the
+    server.
+    """
     if left and rng.random() < 0.5:
         server.wait_for(rng.randint(1, left), LONGEST)
         time.sleep(rng.uniform(0, CLOSE))
@@ -227,10 +243,10 @@ def _row(plan: Plan, tally: Tally, samples: int, seconds: float) -> Row:
     return Row(
         "`blb fit` killed with SIGKILL at random instants, then resumed",
         f"{plan.runs} runs of {samples} completions, {tally.kills} kills",
-        f"{tally.lost} received responses lost, {tally.repaid} paid twice beyond those in flight "
-        f"({tally.unread} on their way and {tally.in_hand} read but not committed, at most one a worker), {tally.corrupt} "
-        f"corrupt stores, {plan.runs - tally.other_bias} of {plan.runs} final biases equal bit for bit; key found in "
-        f"{tally.key_found} places",
+        f"{tally.lost} received responses lost, {tally.repaid} paid twice beyond those in flight"
+        f" ({tally.unread} on their way and {tally.in_hand} read but not committed, at most one a"
+        f" worker), {tally.corrupt} corrupt stores, {plan.runs - tally.other_bias} of {plan.runs}"
+        f" final biases equal bit for bit; key found in {tally.key_found} places",
         seconds,
         {
             "runs": plan.runs,

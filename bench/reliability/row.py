@@ -13,7 +13,9 @@ __all__ = ["Row"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``counts``: the numbers behind ``outcome``; ``wrong``: what should not be, empty where all is well."""
+    """``counts``: the numbers behind ``outcome``; ``wrong``: what should not be, empty where all is
+    well.
+    """
 
     what: str
     times: str

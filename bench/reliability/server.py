@@ -1,7 +1,9 @@
-"""An exact model behind HTTP that writes down what became of each answer: on its way, sent whole, taken whole by the client.
+"""An exact model behind HTTP that writes down what became of each answer: on its way, sent whole,
+taken whole by the client.
 
-Linux ends a connection with a reset where its process died with bytes of it unread, and with an orderly end where all were read.
-So the server knows, after a SIGKILL, which of its last answers the dead process had taken out of the socket.
+Linux ends a connection with a reset where its process died with bytes of it unread, and with an
+orderly end where all were read. So the server knows, after a SIGKILL, which of its last answers the
+dead process had taken out of the socket.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ PATIENCE = 30.0
 
 @dataclass(slots=True)
 class Exchange:
-    """One request for a completion. ``seed``: the one it was sent with, which says which sample it asks for."""
+    """One request for a completion. ``seed``: the one it was sent with, which says which sample it
+    asks for.
+    """
 
     seed: int
     sent: bool = False
@@ -67,16 +71,20 @@ class LoggedServer:
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
     def wait_for(self, answers: int, seconds: float) -> bool:
-        """Until so many answers were sent since the last ``settled``; False where that took longer."""
+        """Until so many answers were sent since the last ``settled``; False where that took
+        longer.
+        """
         with self._change:
             return self._change.wait_for(
                 lambda: sum(each.sent for each in self._log) >= answers, seconds
             )
 
     def settled(self) -> list[Exchange]:
-        """What was asked for since the last call, once every connection of the client has ended. The client must be gone.
+        """What was asked for since the last call, once every connection of the client has ended.
+        The client must be gone.
 
-        Connections are accepted in the order of their arrival: when this one has its answer, those of the client are known.
+        Connections are accepted in the order of their arrival: when this one has its answer, those
+        of the client are known.
         """
         marker = http.client.HTTPConnection(
             "127.0.0.1", self._http.server_address[1], timeout=PATIENCE
@@ -87,7 +95,8 @@ class LoggedServer:
         with self._change:
             if not self._change.wait_for(lambda: self._open == 0, PATIENCE):
                 raise RuntimeError(
-                    f"{self._open} connections are open after {PATIENCE:g} s; is the client still alive?"
+                    f"{self._open} connections are open after {PATIENCE:g} s; is the client still"
+                    " alive?"
                 )
             log, self._log = self._log, []
         return log

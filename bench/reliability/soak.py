@@ -1,7 +1,9 @@
-"""Collecting for hours from servers that fail in every known way, at full concurrency: does the process grow, does anything leak?
+"""Collecting for hours from servers that fail in every known way, at full concurrency: does the
+process grow, does anything leak?
 
-Three processes: one serves the exact model behind a chaos server for each mode, one collects, this one looks on. The client takes
-the modes in turn, a session and a new seed each time, into one store, and after each it is measured.
+Three processes: one serves the exact model behind a chaos server for each mode, one collects, this
+one looks on. The client takes the modes in turn, a session and a new seed each time, into one
+store, and after each it is measured.
 """
 
 from __future__ import annotations
@@ -35,27 +37,37 @@ from tests.support.exact import ExactModel, ExactServer
 __all__ = ["Growth", "Plan", "growth", "soak"]
 
 RATE = 0.2
-"""Share of disturbed requests: with six tries of each nearly all collections end whole, and the rest with a named error."""
+"""Share of disturbed requests: with six tries of each nearly all collections end whole, and the
+rest with a named error.
+"""
 PAUSE, SHORT_PAUSE = 0.02, 0.0005
 """Seconds; the second is between the bytes of a slow stream."""
 LONGEST = 30.0
 """Seconds for one collection; what takes longer is cut off, as Ctrl-C would."""
 SETTLING = 0.05
-"""Seconds for what the collector of garbage found to end: it closes a generator that was left in a task of its own."""
+"""Seconds for what the collector of garbage found to end: it closes a generator that was left in a
+task of its own.
+"""
 WARM = 0.3
 """Share of the time in which imports, caches and pools fill: it does not count."""
 HUNGRY = ("endless body", "huge body", "gzip bomb")
-"""Modes whose answers are read up to the client's own bound, by all workers at once; what that takes, malloc keeps. They come first
-and belong to the warm-up, whatever its length."""
+"""Modes whose answers are read up to the client's own bound, by all workers at once; what that
+takes, malloc keeps. They come first and belong to the warm-up, whatever its length."""
 BLOCKS = 10
 """Consecutive measurements are alike, so the slope is taken over the means of so many blocks."""
 MEGABYTE = 2**20
 MOST_GROWTH = 5.0
-"""MB an hour. Flat means that the 95 % interval of the slope reaches down to this or below, or that hardly anything was added."""
+"""MB an hour. Flat means that the 95 % interval of the slope reaches down to this or below, or that
+hardly anything was added.
+"""
 LEAST_GROWN = 4 * MEGABYTE
-"""Growth after the warm-up that is told from none: one large answer of a mode that comes late may take as much, once."""
+"""Growth after the warm-up that is told from none: one large answer of a mode that comes late may
+take as much, once.
+"""
 MOST_MEMORY = 4 * 2**30
-"""Bytes of addresses for each of the two processes: a fault that fills the memory is to end them and not the machine."""
+"""Bytes of addresses for each of the two processes: a fault that fills the memory is to end them
+and not the machine.
+"""
 MOST_LEFT = 3
 """File descriptors more than at the end of the warm-up."""
 
@@ -72,7 +84,9 @@ class Plan:
 
 @dataclass(slots=True)
 class Soaked:
-    """What the client saw. A measurement: seconds since the start, bytes resident, open file descriptors, tasks left over."""
+    """What the client saw. A measurement: seconds since the start, bytes resident, open file
+    descriptors, tasks left over.
+    """
 
     measured: list[tuple[float, int, int, int]] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -94,7 +108,8 @@ class Growth:
 
 
 def growth(seconds: Sequence[float], sizes: Sequence[float], warm: float) -> Growth:
-    """The slope of ``sizes`` (bytes) over time after ``warm`` seconds, by least squares over the means of blocks.
+    """The slope of ``sizes`` (bytes) over time after ``warm`` seconds, by least squares over the
+    means of blocks.
 
     NaN where there are fewer than three blocks.
     """
@@ -108,7 +123,9 @@ def growth(seconds: Sequence[float], sizes: Sequence[float], warm: float) -> Gro
 
 
 def serve(modes: Sequence[str], pipe: Connection) -> None:
-    """A chaos server a mode in front of one exact server, until the pipe is closed at the other end."""
+    """A chaos server a mode in front of one exact server, until the pipe is closed at the other
+    end.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     with ExitStack() as stack:
         exact = stack.enter_context(
@@ -261,12 +278,15 @@ def _row(plan: Plan, folder: Path, seen: Soaked, keys: list[str], seconds: float
         name: count for name, count in seen.outcomes.items() if name not in ("complete", "cut off")
     }
     return Row(
-        f"collecting at full concurrency from servers that fail in {len(plan.modes)} ways, {RATE:.0%} of the answers disturbed",
-        f"{times[-1]:,.0f} s, {sum(seen.outcomes.values())} collections, {seen.received:,} completions",
-        f"memory {sizes[warm] / MEGABYTE:.0f} to {sizes[-1] / MEGABYTE:.0f} MB, {slope.slope:+.1f} ± {slope.error:.1f} MB an "
-        f"hour; file descriptors {left:+d}, tasks left {max(tasks)}; each completion stored once; {seen.outcomes['complete']} "
-        f"collections whole, {sum(named.values())} ended with a named error, {seen.outcomes['cut off']} cut off; key found in "
-        f"{len(keys)} places",
+        f"collecting at full concurrency from servers that fail in {len(plan.modes)} ways,"
+        f" {RATE:.0%} of the answers disturbed",
+        f"{times[-1]:,.0f} s, {sum(seen.outcomes.values())} collections, {seen.received:,}"
+        " completions",
+        f"memory {sizes[warm] / MEGABYTE:.0f} to {sizes[-1] / MEGABYTE:.0f} MB, {slope.slope:+.1f}"
+        f" ± {slope.error:.1f} MB an hour; file descriptors {left:+d}, tasks left {max(tasks)};"
+        f" each completion stored once; {seen.outcomes['complete']} collections whole,"
+        f" {sum(named.values())} ended with a named error, {seen.outcomes['cut off']} cut off; key"
+        f" found in {len(keys)} places",
         seconds,
         {
             "slope_mb_per_hour": slope.slope,
@@ -283,7 +303,9 @@ def _row(plan: Plan, folder: Path, seen: Soaked, keys: list[str], seconds: float
 
 
 def _stored(path: Path) -> tuple[int, int, int]:
-    """Completions of the model that was asked, those of another one that answered, and how many are there more than once."""
+    """Completions of the model that was asked, those of another one that answered, and how many are
+    there more than once.
+    """
     db = sqlite3.connect(path)
     another = "json_extract(settings, '$.asked') IS NOT NULL"
     joined = "FROM completions JOIN requests ON requests.hash = request_hash"

@@ -1,7 +1,8 @@
-"""Many processes that write into one store at once, some of them the same samples, and one that reads meanwhile.
+"""Many processes that write into one store at once, some of them the same samples, and one that
+reads meanwhile.
 
-Every writer opens the store, which does not exist yet, at the same instant. Of what is written everything is known in advance, so
-that a row is checked by its content wherever it is read.
+Every writer opens the store, which does not exist yet, at the same instant. Of what is written
+everything is known in advance, so that a row is checked by its content wherever it is read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ SAMPLES = 3
 SHARED = 4
 """Every so many answers a writer writes one that all others write, too."""
 PATIENCE = 60.0
-"""Seconds to wait for each other; the store's own default is for fewer writers than 24 on two cores."""
+"""Seconds to wait for each other; the store's own default is for fewer writers than 24 on two
+cores.
+"""
 AHEAD = 3.0
 """Seconds from the start of the processes until they all open the store."""
 
@@ -192,9 +195,11 @@ def _row(plan: Plan, path: Path, written: list[_Written], seen: _Read, seconds: 
     shared = len(acknowledged) - len(set(acknowledged))
     return Row(
         f"{plan.writers} writers and a reader on one store",
-        f"{plan.seconds:g} s, {len(acknowledged):,} rows written, {shared:,} of them by several writers",
-        f"{len(stored):,} rows stored, each once, {lost} lost, {len(refused)} writers refused; the reader read {seen.rows:,} rows "
-        f"in {seen.passes} passes, {len(seen.wrong)} errors or half answers; integrity {verdict}",
+        f"{plan.seconds:g} s, {len(acknowledged):,} rows written, {shared:,} of them by several"
+        " writers",
+        f"{len(stored):,} rows stored, each once, {lost} lost, {len(refused)} writers refused; the"
+        f" reader read {seen.rows:,} rows in {seen.passes} passes, {len(seen.wrong)} errors or half"
+        f" answers; integrity {verdict}",
         seconds,
         {
             "acknowledged": len(acknowledged),

@@ -1,7 +1,9 @@
-"""Exact expectations for a vocabulary of thousands: a model whose next token depends on prompt, position and the last token alone.
+"""Exact expectations for a vocabulary of thousands: a model whose next token depends on prompt,
+position and the last token alone.
 
-Sequences need not be enumerated: rewards that ask whether a completion holds a wanted token, and how long it is, follow from the
-distribution of (last token, wanted token seen) position by position, which two matrix products carry forward.
+Sequences need not be enumerated: rewards that ask whether a completion holds a wanted token, and
+how long it is, follow from the distribution of (last token, wanted token seen) position by
+position, which two matrix products carry forward.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exactly:
-    """mass: (p, 2, horizon) probability that a completion of prompt p holds no (0) or a (1) wanted token and has t + 1 tokens."""
+    """mass: (p, 2, horizon) probability that a completion of prompt p holds no (0) or a (1) wanted
+    token and has t + 1 tokens.
+    """
 
     mass: Vector
 
@@ -35,7 +39,9 @@ class Exactly:
 
 
 class Bigram(ExactModel):
-    """An ``ExactModel`` with an end token that has forgotten the token before the last; the same arguments otherwise."""
+    """An ``ExactModel`` with an end token that has forgotten the token before the last; the same
+    arguments otherwise.
+    """
 
     def __init__(
         self,
@@ -63,7 +69,8 @@ class Bigram(ExactModel):
         self._after = np.exp(self._last[0])
 
     def exactly(self, delta: npt.ArrayLike, wanted: Bools, prompts: npt.ArrayLike) -> Exactly:
-        """The exact outcome of the policy biased by ``delta`` (v,) nats on ``prompts`` (p,) with ``wanted`` tokens (p, v).
+        """The exact outcome of the policy biased by ``delta`` (v,) nats on ``prompts`` (p,) with
+        ``wanted`` tokens (p, v).
 
         The end token is not wanted, whatever ``wanted`` says.
         """

@@ -1,4 +1,6 @@
-"""One learned bias under every limit: compiled, refitted under the limit, and cut to the largest |delta| after mean-centring."""
+"""One learned bias under every limit: compiled, refitted under the limit, and cut to the largest
+|delta| after mean-centring.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class Learning:
 class Row:
     """One bias to judge: token id -> nats. ``entries``: the limit, None without one.
 
-    kl_lost: mean ``KL(pi_learned || pi_row)`` on the logged positions, nats a token. kept: ``1 - kl_lost / kl_lost(base)``.
+    kl_lost: mean ``KL(pi_learned || pi_row)`` on the logged positions, nats a token. kept: ``1 -
+    kl_lost / kl_lost(base)``.
     """
 
     kind: str
@@ -55,7 +58,9 @@ class Row:
 
 
 def rows(rollouts: Rollouts, table: NextToken, vocab_size: int, learning: Learning) -> list[Row]:
-    """Base, full vector, and every kind under every limit, integers and not. ``table`` is of ``rollouts``."""
+    """Base, full vector, and every kind under every limit, integers and not. ``table`` is of
+    ``rollouts``.
+    """
     fit = projection(rollouts, tau=learning.tau, l2=learning.l2, next_token=table)
     learned = table.align(fit.token_ids, fit.delta)
     found = [
@@ -90,7 +95,9 @@ def _limited(
 
 
 def largest(fit: Fit, vocab_size: int, entries: int, integers: bool) -> dict[int, float]:
-    """The ``entries`` largest |delta| after subtracting the mean over the vocabulary, rounded where ``integers``, not refitted."""
+    """The ``entries`` largest |delta| after subtracting the mean over the vocabulary, rounded where
+    ``integers``, not refitted.
+    """
     full = np.zeros(vocab_size)
     full[fit.token_ids] = fit.delta
     full -= full.mean()

@@ -1,6 +1,8 @@
-"""``python -m bench.studies.compiling local | exact``: the share of a learned bias's gain that is left under a provider's limit.
+"""``python -m bench.studies.compiling local | exact``: the share of a learned bias's gain that is
+left under a provider's limit.
 
-Three ways to send K entries: compiled from the full vector, refitted under the limit, the K largest |delta| after mean-centring.
+Three ways to send K entries: compiled from the full vector, refitted under the limit, the K largest
+|delta| after mean-centring.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ RUNS = ROOT / "runs"
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Completions a test prompt: of base and full vector, of the limits that the goals are about, and of the others."""
+    """Completions a test prompt: of base and full vector, of the limits that the goals are about,
+    and of the others.
+    """
 
     others: int
     goals: int
@@ -64,7 +68,9 @@ def main() -> None:
 @click.option("--plot", default=ROOT / "docs" / "compiling.png", type=click.Path(path_type=Path))
 @click.option("--no-plot", is_flag=True, help="Tables only; needs no matplotlib.")
 def exact(quick: bool, processes: int, plot: Path, no_plot: bool) -> None:
-    """Exact rewards on models of up to 2,000 tokens. Writes runs/compiling/exact.json and the plot."""
+    """Exact rewards on models of up to 2,000 tokens. Writes runs/compiling/exact.json and the
+    plot.
+    """
     cases = measure(Plan(vocabularies=(1000,), seeds=(1,)) if quick else Plan(), processes)
     click.echo(exact_text(cases))
     _finish(
@@ -123,7 +129,9 @@ def local(
     plot: Path,
     no_plot: bool,
 ) -> None:
-    """On SmolLM2-135M-Instruct, embedded. Completions are added to those in --out; runs/compiling/local.json holds the result."""
+    """On SmolLM2-135M-Instruct, embedded. Completions are added to those in --out;
+    runs/compiling/local.json holds the result.
+    """
     plan, learning = on_engine.Plan(limit=limit), Learning(tau, l2)
     found, pool, label = asyncio.run(
         _local(
@@ -146,7 +154,9 @@ async def _local(
 async def measure_local(
     trials: Trials, task: Task, plan: on_engine.Plan, learning: Learning, samples: Samples | None
 ) -> tuple[list[Measured], Pooled]:
-    """Learn on the training prompts, then judge every row on the test prompts. Asks the model only for what is not in the store."""
+    """Learn on the training prompts, then judge every row on the test prompts. Asks the model only
+    for what is not in the store.
+    """
     examples, test = task.train[: plan.limit], task.test[: plan.limit]
     keys = await trials.collect("training", examples, trials.draw(SAMPLED), plan.samples)
     rollouts, _ = scored(trials.store, examples, keys, trials.reward, trials.session.end_tokens)

@@ -1,4 +1,6 @@
-"""What a limit costs where the truth is known: exact rewards of full, compiled and cut biases on models of thousands of tokens."""
+"""What a limit costs where the truth is known: exact rewards of full, compiled and cut biases on
+models of thousands of tokens.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ TOP = 20
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """score: nats that are fitted; value: what a user reads, of (holds a wanted token, tokens). by_prompt: wanted tokens differ."""
+    """score: nats that are fitted; value: what a user reads, of (holds a wanted token, tokens).
+    by_prompt: wanted tokens differ.
+    """
 
     name: str
     title: str
@@ -36,7 +40,9 @@ class Problem:
     by_prompt: bool
 
     def wanted(self, model: Bigram) -> Bools:
-        """(p, v): one rare token, or for each prompt the few among common tokens that it makes likelier than other prompts do."""
+        """(p, v): one rare token, or for each prompt the few among common tokens that it makes
+        likelier than other prompts do.
+        """
         found = np.zeros((model.prompts, model.vocab_size), dtype=np.bool_)
         if not self.by_prompt:
             found[:, RARE] = True
@@ -80,7 +86,9 @@ PROBLEMS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every problem on models of these sizes and seeds; a full vector each from ``rollouts`` completions."""
+    """Every problem on models of these sizes and seeds; a full vector each from ``rollouts``
+    completions.
+    """
 
     problems: tuple[str, ...] = tuple(PROBLEMS)
     vocabularies: tuple[int, ...] = (1000, 2000)
@@ -92,7 +100,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One full vector: every row with its exact mean reward on prompts that it was not learned from."""
+    """One full vector: every row with its exact mean reward on prompts that it was not learned
+    from.
+    """
 
     problem: str
     vocabulary: int
@@ -117,7 +127,9 @@ def measure(plan: Plan, processes: int = 1) -> list[Case]:
 
 
 def model_of(vocabulary: int, seed: int) -> Bigram:
-    """A rank-frequency law, strong dependence on prompt, position and the last token, and an end token."""
+    """A rank-frequency law, strong dependence on prompt, position and the last token, and an end
+    token.
+    """
     unigram = -1.35 * np.log(np.arange(1.0, vocabulary + 1))
     unigram[RARE] += 3.4
     unigram[-1] = 1.65

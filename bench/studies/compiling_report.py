@@ -37,7 +37,9 @@ Series = dict[tuple[str, bool], list[tuple[int, float, float, float]]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row on the real model, its completions, and the share of the gain kept: by them alone (None without), and by all."""
+    """A row on the real model, its completions, and the share of the gain kept: by them alone (None
+    without), and by all.
+    """
 
     row: Row
     drawn: Drawn
@@ -62,14 +64,15 @@ def local_text(found: Sequence[Measured], pool: Pooled, label: str) -> str:
     lines = [_line(each, pool, index) for index, each in enumerate(found)]
     weights = pool.mean_weight
     said = (
-        f"Pool: {pool.completions} completions of {pool.policies} biases that the store holds ({pool.left_out} left out: tokens "
-        f"without an id; {pool.wild} biases of more than {WILD:g} nats left out); mean weights {weights.min():.2f} to "
-        f"{weights.max():.2f} (1 in truth)."
+        f"Pool: {pool.completions} completions of {pool.policies} biases that the store holds"
+        f" ({pool.left_out} left out: tokens without an id; {pool.wild} biases of more than"
+        f" {WILD:g} nats left out); mean weights {weights.min():.2f} to {weights.max():.2f} (1 in"
+        " truth)."
     )
     shares = {(each.row.kind, each.row.entries, each.row.integers): each for each in found}
     goals = [
-        f"- {_word(kept, least)}: {kind} to {entries} entries{', integers,' if integers else ''} keeps {_share(kept)} of the gain, "
-        f"{how}; goal {least:.0%}"
+        f"- {_word(kept, least)}: {kind} to {entries} entries{', integers,' if integers else ''}"
+        f" keeps {_share(kept)} of the gain, {how}; goal {least:.0%}"
         for entries, integers, least in GOALS
         for kind in (COMPILED, REFITTED)
         for how, kept in _two(shares[kind, entries, integers])
@@ -165,7 +168,8 @@ def exact_text(cases: Sequence[Case]) -> str:
     for name in names:
         some = [case for case in cases if case.problem == name]
         gains = ", ".join(
-            f"{case.rewards[0]:.3f} to {case.rewards[1]:.3f} (V = {case.vocabulary}, seed {case.seed})"
+            f"{case.rewards[0]:.3f} to {case.rewards[1]:.3f} (V = {case.vocabulary}, seed"
+            f" {case.seed})"
             for case in some
         )
         parts.append(
@@ -197,9 +201,13 @@ def _goal(cases: Sequence[Case], entries: int, integers: bool, least: float) -> 
         some = shares(cases, kind, entries, integers)
         word = "MET" if np.mean(some) >= least else "NOT MET"
         parts.append(
-            f"{kind} {np.mean(some):.1%} {word}, in {sum(s >= least for s in some)} of {len(some)} cases"
+            f"{kind} {np.mean(some):.1%} {word}, in {sum(s >= least for s in some)} of {len(some)}"
+            " cases"
         )
-    return f"- {entries} entries{', integers' if integers else ''}, goal {least:.0%}: {'; '.join(parts)}"
+    return (
+        f"- {entries} entries{', integers' if integers else ''}, goal {least:.0%}:"
+        f" {'; '.join(parts)}"
+    )
 
 
 def draw_panels(documents: Sequence[Path], path: Path) -> None:

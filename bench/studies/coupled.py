@@ -1,7 +1,8 @@
 """Many biases on one real model with common seeds: what two policies do alike cancels.
 
-Completion s of prompt x is drawn with the same seed under every bias, so that two policies that nearly agree give nearly the same
-completions, and their difference is known far better than either mean.
+Completion s of prompt x is drawn with the same seed under every bias, so that two policies that
+nearly agree give nearly the same completions, and their difference is known far better than either
+mean.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ REPLICATES = 10_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Completions of one bias: ``keys[p][s]`` in the store; reward, correct, tokens: (p, s), NaN where one could not be read.
+    """Completions of one bias: ``keys[p][s]`` in the store; reward, correct, tokens: (p, s), NaN
+    where one could not be read.
 
     kl: KL(p_row || p_0) in nats a completion. A reward is what a user reads.
     """
@@ -46,7 +48,9 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The share of the full vector's gain that is kept, with its 95 % percentile bootstrap interval over prompts."""
+    """The share of the full vector's gain that is kept, with its 95 % percentile bootstrap interval
+    over prompts.
+    """
 
     share: float
     low: float
@@ -62,7 +66,8 @@ def seed_of(example: Example, sample: int) -> int:
 async def draw(
     trials: Trials, row: Row, examples: Sequence[Example], samples: int | None, tail: NextToken
 ) -> Drawn:
-    """``samples`` completions a prompt at temperature 1 with the common seeds; asks only for those that are not in the store.
+    """``samples`` completions a prompt at temperature 1 with the common seeds; asks only for those
+    that are not in the store.
 
     samples None: asks for nothing, and takes as many as the store has of every prompt.
     """
@@ -103,7 +108,9 @@ def scores_of(
 def stored_keys(
     request: str, stored: set[str], examples: Sequence[Example]
 ) -> tuple[tuple[str, ...], ...]:
-    """The first keys of each prompt that are in ``stored``, as many as the prompt with the fewest has."""
+    """The first keys of each prompt that are in ``stored``, as many as the prompt with the fewest
+    has.
+    """
     found = []
     for example in examples:
         name, keys = prompt_hash(example.prompt), list[str]()
@@ -125,7 +132,9 @@ def _settings(trials: Trials, row: Row) -> dict[str, Any]:
 async def _collect(
     trials: Trials, row: Row, settings: dict[str, Any], examples: Sequence[Example], samples: int
 ) -> tuple[tuple[str, ...], ...]:
-    """Keys of the completions, each asked for by a request of its own, because a request has one seed."""
+    """Keys of the completions, each asked for by a request of its own, because a request has one
+    seed.
+    """
     session, endpoint, most = (
         trials.session,
         trials.session.biased_endpoint,
@@ -160,7 +169,8 @@ async def _collect(
 
 
 def gain_kept(row: Drawn, full: Drawn, base: Drawn, seed: int = 0) -> Kept | None:
-    """``1 + E[r_row - r_full] / E[r_full - r_0]``, the differences over the samples that both have, so with common seeds.
+    """``1 + E[r_row - r_full] / E[r_full - r_0]``, the differences over the samples that both have,
+    so with common seeds.
 
     None where one of them has no completion.
     """
@@ -178,7 +188,9 @@ def _differences(one: Drawn, other: Drawn) -> Vector:
 
 
 def kept(behind: Vector, gain: Vector, seed: int = 0) -> Kept:
-    """``1 + mean(behind) / mean(gain)``, both (p,). Prompts are what is resampled, for both means at once."""
+    """``1 + mean(behind) / mean(gain)``, both (p,). Prompts are what is resampled, for both means
+    at once.
+    """
     picks = np.random.default_rng(seed).integers(0, len(gain), size=(REPLICATES, len(gain)))
     shares = 1 + behind[picks].mean(axis=1) / gain[picks].mean(axis=1)
     low, high = np.quantile(shares, [0.025, 0.975])

@@ -1,12 +1,16 @@
-"""``python -m bench.studies.few_labels DATA OUT``: a bias learned from 30, 100 and 300 labelled prompts, beside a classifier.
+"""``python -m bench.studies.few_labels DATA OUT``: a bias learned from 30, 100 and 300 labelled
+prompts, beside a classifier.
 
-For each task, number of training prompts and draw of them: the fixed bias, the bias that ``blb fit --depends-on`` would send, and
-a classifier on the same features without the model. All validation prompts choose the strengths, whatever the number, and decide
-whether the bias may depend on the prompt. Greedy decisions on the test prompts are read from the model's own list at the first
-position of each, with the bias added; one that a token outside the list might win counts as wrong. ``--drawn`` also draws the
-completions of the first draw, and tells how many of them are right exactly where the lists say so.
+For each task, number of training prompts and draw of them: the fixed bias, the bias that ``blb fit
+--depends-on`` would send, and a classifier on the same features without the model. All validation
+prompts choose the strengths, whatever the number, and decide whether the bias may depend on the
+prompt. Greedy decisions on the test prompts are read from the model's own list at the first
+position of each, with the bias added; one that a token outside the list might win counts as wrong.
+``--drawn`` also draws the completions of the first draw, and tells how many of them are right
+exactly where the lists say so.
 
-A row is written as soon as it is there, and what the model answered stays in a store: a run that was cut off goes on.
+A row is written as soon as it is there, and what the model answered stays in a store: a run that
+was cut off goes on.
 """
 
 from __future__ import annotations
@@ -54,7 +58,8 @@ __all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
 
 TASKS = ("sst2", "rte", "agnews", "trec")
 DRAWS = {30: 5, 100: 5, 300: 1}
-"""Numbers of training prompts, and how often they are drawn anew; 300 are all that the tasks have."""
+"""Numbers of training prompts, and how often they are drawn anew; 300 are all that the tasks have.
+"""
 SHORT = 4
 """Tokens of a completion."""
 
@@ -67,7 +72,9 @@ def drawn_rows(train: Sequence[Example], seed: str, size: int) -> tuple[Example,
 async def measured(
     trials: Trials, task: Task, test: FirstTokens, features: Sequence[str], drawn: bool
 ) -> list[dict[str, Any]]:
-    """A row a feature: the share of right decisions of the base, of each bias, and of the classifier."""
+    """A row a feature: the share of right decisions of the base, of each bias, and of the
+    classifier.
+    """
     names = sorted({answer for example in task.train for answer in example.answers})
     plan = FitPlan(
         sweep=Sweep(l2=(*Sweep().l2, *TRIED_L2)),
@@ -125,12 +132,16 @@ def _vectors(model: str) -> TextVectors:
 
 
 def _right(test: FirstTokens, bias: Mapping[int, float] | PromptBias, given: GivenAnswers) -> Bools:
-    """(p,) whether greedy decoding begins the answer of each test prompt right, and no token outside its list might win."""
+    """(p,) whether greedy decoding begins the answer of each test prompt right, and no token
+    outside its list might win.
+    """
     return surely_right(test.holding(given.ends), bias)[0]
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A markdown table: the mean over draws of each task, number of prompts and feature, with its standard error."""
+    """A markdown table: the mean over draws of each task, number of prompts and feature, with its
+    standard error.
+    """
     groups: dict[tuple[str, int, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[row["task"], row["labels"], row["feature"]].append(row)

@@ -1,4 +1,6 @@
-"""``python -m bench.studies.frontier exact | local``: reward against KL to the base for every estimator, as a table and a plot."""
+"""``python -m bench.studies.frontier exact | local``: reward against KL to the base for every
+estimator, as a table and a plot.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def main() -> None:
 def exact(
     quick: bool, problems: tuple[str, ...], model: int, processes: int, out: Path, no_plot: bool
 ) -> None:
-    """On exact models. Writes frontier.md and frontier.png into --out, and every point into runs/frontier/exact.json."""
+    """On exact models. Writes frontier.md and frontier.png into --out, and every point into
+    runs/frontier/exact.json.
+    """
     names = problems or tuple(PROBLEMS)
     plan = Plan(**{**asdict(QUICK if quick else Plan()), "model": model})
     found = measure(names, plan, processes)
@@ -97,7 +101,9 @@ def local(
     plot: Path,
     no_plot: bool,
 ) -> None:
-    """On a real model, embedded: about 20 minutes on two cores. Writes local.md, local.json and the rollouts into --out."""
+    """On a real model, embedded: about 20 minutes on two cores. Writes local.md, local.json and the
+    rollouts into --out.
+    """
     if samples < 5 or samples % 5:
         raise click.BadParameter(
             f"{samples} is not a multiple of 5, and a fifth of it is needed", param_hint="--samples"
@@ -136,8 +142,9 @@ def _shown(plan: Plan) -> tuple[int, int]:
 
 def _method(plan: Plan) -> str:
     return (
-        f"Means of {plan.draws} draws, {plan.completions} fresh completions a bias and draw, exact model number {plan.model}.\n"
-        "Written by `uv run --group bench python -m bench.studies.frontier exact`."
+        f"Means of {plan.draws} draws, {plan.completions} fresh completions a bias and draw, exact"
+        f" model number {plan.model}.\nWritten by `uv run --group bench python -m"
+        " bench.studies.frontier exact`."
     )
 
 
@@ -155,10 +162,10 @@ def _criteria(problem: Problem, base: float, points: list[Point], peer: str) -> 
     )
     ratios = ", ".join(f"{ratio:.2f} (N = {n}, {level:.0%})" for n, level, ratio in found.kl)
     return (
-        f'- {_met(found.fifth_suffices >= LEAST_FIFTHS)}: {SUBJECT} on a fifth of the rollouts of "{peer}" has at least its '
-        f"E[r] - tau KL in {found.fifth_suffices:.0%} of the comparisons ({fifths})\n"
-        f'- {_met(found.kl_ratio <= MOST_KL)}: for equal reward it needs {found.kl_ratio:.2f} of the KL of "{peer}" '
-        f"(geometric mean; {ratios})"
+        f"- {_met(found.fifth_suffices >= LEAST_FIFTHS)}: {SUBJECT} on a fifth of the rollouts of"
+        f' "{peer}" has at least its E[r] - tau KL in {found.fifth_suffices:.0%} of the comparisons'
+        f" ({fifths})\n- {_met(found.kl_ratio <= MOST_KL)}: for equal reward it needs"
+        f' {found.kl_ratio:.2f} of the KL of "{peer}" (geometric mean; {ratios})'
     )
 
 

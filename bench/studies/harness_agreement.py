@@ -1,10 +1,13 @@
-"""Does the package score the stored completions of a run as lm-evaluation-harness does? Both are run on every one of them.
+"""Does the package score the stored completions of a run as lm-evaluation-harness does? Both are
+run on every one of them.
 
-    uv run python -m bench.studies.harness_agreement runs/gsm8k_cot/rollouts.db gsm8k_cot --data-dir data/gsm8k
+    uv run python -m bench.studies.harness_agreement runs/gsm8k_cot/rollouts.db gsm8k_cot --data-dir
+    data/gsm8k
 
-The harness's side is its own ``evaluate``: a model that answers with the stored completions, a task whose test split has the
-document of each completion once. Every filter of the task is compared, extracted answers and scores. Completions of prompts that
-the task does not have are counted and left out.
+The harness's side is its own ``evaluate``: a model that answers with the stored completions, a task
+whose test split has the document of each completion once. Every filter of the task is compared,
+extracted answers and scores. Completions of prompts that the task does not have are counted and
+left out.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ class Stored(LM):  # type: ignore[misc]
 
 
 def stored(path: Path, examples: dict[Any, Example]) -> tuple[list[tuple[Example, str]], int]:
-    """The completions in a store with the examples they answer, and how many answer none of them."""
+    """The completions in a store with the examples they answer, and how many answer none of
+    them.
+    """
     found, others = [], 0
     with RolloutStore(path) as store:
         for request in store.requests():
@@ -66,7 +71,9 @@ def stored(path: Path, examples: dict[Any, Example]) -> tuple[list[tuple[Example
 def agreement(
     name: str, answers: list[tuple[Example, str]], options: HarnessOptions
 ) -> dict[str, collections.Counter[str]]:
-    """For each filter: how many completions, how many with the same extracted answer, with the same score, and correct."""
+    """For each filter: how many completions, how many with the same extracted answer, with the same
+    score, and correct.
+    """
     counts: dict[str, collections.Counter[str]] = {}
     filters = [
         ensemble.name
@@ -82,7 +89,9 @@ def agreement(
 
 
 def _samples(judge: HarnessMetric, answers: list[tuple[Example, str]]) -> list[dict[str, Any]]:
-    """What the harness's ``evaluate`` logs for each answer, in their order, with the judge's filter."""
+    """What the harness's ``evaluate`` logs for each answer, in their order, with the judge's
+    filter.
+    """
     logged: dict[int, dict[str, Any]] = {}
     documents = [judge.documents[example.id] for example, _ in answers]
     for leaf in dict.fromkeys(document.leaf for document in documents):
@@ -99,7 +108,9 @@ def _samples(judge: HarnessMetric, answers: list[tuple[Example, str]]) -> list[d
 
 
 def _fresh(leaf: str, docs: list[dict[str, Any]], loaded: Any) -> Any:
-    """The harness's task with these documents as its test split, made anew from its configuration."""
+    """The harness's task with these documents as its test split, made anew from its
+    configuration.
+    """
     datasets = importlib.import_module("datasets")
     config = loaded.config
     splits = {
@@ -113,7 +124,8 @@ def _fresh(leaf: str, docs: list[dict[str, Any]], loaded: Any) -> Any:
     more = {
         "custom_dataset": lambda **_: datasets.DatasetDict(parts),
         "dataset_kwargs": None,
-        "process_docs": None,  # the documents are processed: shuffled once, as the completions were asked
+        # the documents are processed: shuffled once, as the completions were asked
+        "process_docs": None,
         "test_split": "test",
         "num_fewshot": 0,
     }
@@ -139,7 +151,9 @@ def _compared(
 
 
 def main() -> None:
-    """Print the agreement for each filter; exit code 1 where one completion is scored differently."""
+    """Print the agreement for each filter; exit code 1 where one completion is scored
+    differently.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("task")
@@ -157,8 +171,8 @@ def main() -> None:
         counts = agreement(given.task, answers, options)
     for name, count in counts.items():
         print(
-            f"{name}: same extracted answer {count['same answer']} of {count['completions']}, same score {count['same score']} of "
-            f"{count['completions']}, correct {count['correct']}"
+            f"{name}: same extracted answer {count['same answer']} of {count['completions']}, same"
+            f" score {count['same score']} of {count['completions']}, correct {count['correct']}"
         )
     if any(
         not count["same answer"] == count["same score"] == count["completions"]

@@ -1,6 +1,8 @@
-"""The frontier on a real model: the embedded engine on capitals, biases of every estimator from the same stored rollouts.
+"""The frontier on a real model: the embedded engine on capitals, biases of every estimator from the
+same stored rollouts.
 
-Everything that is drawn goes into one store, so a run that was cut off goes on where it stopped, and a second one only computes.
+Everything that is drawn goes into one store, so a run that was cut off goes on where it stopped,
+and a second one only computes.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ FEWER = 5
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One bias to judge: an estimator, how many times fewer rollouts than all it gets, and its setting."""
+    """One bias to judge: an estimator, how many times fewer rollouts than all it gets, and its
+    setting.
+    """
 
     estimator: str
     fewer: int
@@ -75,7 +79,9 @@ PLANNED = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Completions a training prompt (a multiple of 5) and a test prompt; ``limit`` prompts of each split, all if None."""
+    """Completions a training prompt (a multiple of 5) and a test prompt; ``limit`` prompts of each
+    split, all if None.
+    """
 
     samples: int = 10
     test_samples: int = 4
@@ -87,7 +93,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """``point`` on fresh completions of the test prompts at temperature 1; ``error``: of its reward, over prompts."""
+    """``point`` on fresh completions of the test prompts at temperature 1; ``error``: of its
+    reward, over prompts.
+    """
 
     point: Point
     accuracy: float
@@ -148,7 +156,8 @@ def _fitted(rollouts: Rollouts, planned: Planned) -> Fitted:
         if fitted.setting == planned.setting:
             return fitted
     raise ValueError(
-        f"{planned.estimator} has no setting {planned.setting!r}; see bench/estimators.py for those it has"
+        f"{planned.estimator} has no setting {planned.setting!r}; see bench/estimators.py for those"
+        " it has"
     )
 
 
@@ -228,8 +237,14 @@ def comparison(base: Measured, found: Sequence[Measured]) -> str:
     many, few = _curves(base, found, most, True), _curves(base, found, most, False)
     peer, ours, fifth = many[PEER], many[SUBJECT], few.get(SUBJECT)
     lines = [
-        f"Highest mean reward: base {base.point.reward:.3f}, {_best(PEER, peer)}, {_best(SUBJECT, ours)}.",
-        f"The highest of {PEER} costs {SUBJECT} KL {ours.kl_at(peer.highest):.2f} (inf: it was not reached).",
+        (
+            f"Highest mean reward: base {base.point.reward:.3f}, {_best(PEER, peer)},"
+            f" {_best(SUBJECT, ours)}."
+        ),
+        (
+            f"The highest of {PEER} costs {SUBJECT} KL {ours.kl_at(peer.highest):.2f} (inf: it was"
+            " not reached)."
+        ),
     ]
     if fifth is not None:
         lines.append(f"On a fifth of the rollouts: {_best(SUBJECT, fifth)}.")

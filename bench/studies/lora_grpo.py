@@ -1,7 +1,9 @@
-"""The paper's reference with weights: LoRA trained by GRPO, with this package's problems, reward, selection and evaluation.
+"""The paper's reference with weights: LoRA trained by GRPO, with this package's problems, reward,
+selection and evaluation.
 
-Settings: the paper, appendix "LoRA-GRPO baseline" and "Compression experiment", as ``bench/paper/*.toml`` have them.
-Needs the group ``lora`` (torch, trl, peft). Writes what ``python -m bench.paper --lora FILE`` puts beside the paper's row.
+Settings: the paper, appendix "LoRA-GRPO baseline" and "Compression experiment", as
+``bench/paper/*.toml`` have them. Needs the group ``lora`` (torch, trl, peft). Writes what ``python
+-m bench.paper --lora FILE`` puts beside the paper's row.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ __all__ = ["Run", "main", "train"]
 TABLES = {"accuracy": "accuracy", "correct-and-short": "compression"}
 """--reward -> the paper's table."""
 REWARDS = {"accuracy": "log-accuracy", "correct-and-short": "correct-and-short"}
-"""--reward -> the package's reward, of which GRPO gets what a user reads: 1{correct}, or 1{correct} T/length."""
+"""--reward -> the package's reward, of which GRPO gets what a user reads: 1{correct}, or 1{correct}
+T/length.
+"""
 SHOWN = (
     "step",
     "loss",
@@ -49,7 +53,9 @@ SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is trained on what. ``cap``: most tokens of a completion, None for the paper's; ``max_steps`` None: whole epochs."""
+    """What is trained on what. ``cap``: most tokens of a completion, None for the paper's;
+    ``max_steps`` None: whole epochs.
+    """
 
     configuration: Configuration
     part: Scaled
@@ -65,7 +71,9 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the paper's epochs over the training problems, or ``max_steps`` where that is fewer."""
+        """Optimizer steps of the paper's epochs over the training problems, or ``max_steps`` where
+        that is fewer.
+        """
         whole = self.configuration.lora.epochs * max(
             1, len(self.part.task.train) * self.generations // self.per_step
         )
@@ -77,7 +85,9 @@ class Run:
 
 
 def train(path: str, run: Run) -> LoraResult:
-    """Train, choose a checkpoint on the validation problems, judge it and the untrained model on the test problems."""
+    """Train, choose a checkpoint on the validation problems, judge it and the untrained model on
+    the test problems.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
     started, task = time.monotonic(), run.part.task
@@ -170,7 +180,9 @@ def _arguments(run: Run, scratch: str) -> Any:
 
 
 def _looking(checkpoints: Checkpoints, run: Run) -> Any:
-    """A callback of the trainer that evaluates as often as the paper, evenly, after the last step too."""
+    """A callback of the trainer that evaluates as often as the paper, evenly, after the last step
+    too.
+    """
     from transformers import TrainerCallback
 
     evaluations = run.configuration.lora.evaluations
@@ -224,7 +236,10 @@ def _result(
         settings=run.configuration.lora.model_dump()
         | rates.model_dump()
         | own
-        | {"seed": run.seed, "seconds": round(seconds)},
+        | {
+            "seed": run.seed,
+            "seconds": round(seconds),
+        },
         provenance=_provenance(),
     )
 
@@ -291,7 +306,8 @@ def main(
     benchmark = benchmark or next(iter(configuration.benchmarks))
     if benchmark not in configuration.benchmarks:
         raise click.UsageError(
-            f"the table of {TABLES[reward]} has {', '.join(configuration.benchmarks)}, not {benchmark}"
+            f"the table of {TABLES[reward]} has {', '.join(configuration.benchmarks)}, not"
+            f" {benchmark}"
         )
     settings = configuration.benchmarks[benchmark]
     part = scaled(

@@ -1,4 +1,6 @@
-"""What the LoRA reference shares with the rest: completions of a model in memory, scored and selected by this package's code."""
+"""What the LoRA reference shares with the rest: completions of a model in memory, scored and
+selected by this package's code.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ __all__ = ["Checkpoints", "Greedy", "cut", "outcome_of", "prompt_text", "reward_
 def cut(
     tokenizer: Any, ids: Sequence[int], stop: Sequence[str], ends: frozenset[int]
 ) -> Completion:
-    """The completion that a server would have returned for ``ids``: its text before the first stop text, its tokens up to there."""
+    """The completion that a server would have returned for ``ids``: its text before the first stop
+    text, its tokens up to there.
+    """
     text = tokenizer.decode(ids, skip_special_tokens=True)
     places = [place for place in map(text.find, stop) if place >= 0]
     count = len(ids)
@@ -126,7 +130,9 @@ def prompt_text(example: Example) -> str:
 
 @dataclass(slots=True)
 class Checkpoints:
-    """The best adapter so far, by the goal of the table, among evaluations on the validation problems."""
+    """The best adapter so far, by the goal of the table, among evaluations on the validation
+    problems.
+    """
 
     goal: Goal
     base: Outcome

@@ -1,9 +1,11 @@
-"""``python -m bench.studies.phases OUT``: a vector for the first token, beside one for all positions.
+"""``python -m bench.studies.phases OUT``: a vector for the first token, beside one for all
+positions.
 
-The task: answer in one sentence that does not begin with an article. One vector that keeps "A" and "The" from the beginning keeps
-them from the text that follows, too. Both biases are learned from the same completions and judged on the same test prompts.
-How much each changes the text after the first token is told by the text that the model without a bias writes after the same first
-token: the share of equal texts, and the edit distance between tokens as a share of the longer one.
+The task: answer in one sentence that does not begin with an article. One vector that keeps "A" and
+"The" from the beginning keeps them from the text that follows, too. Both biases are learned from
+the same completions and judged on the same test prompts. How much each changes the text after the
+first token is told by the text that the model without a bias writes after the same first token: the
+share of equal texts, and the edit distance between tokens as a share of the longer one.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ owl panda parrot peach pencil penguin piano pillow planet potato pumpkin puzzle 
 river robot rocket saddle sailboat shark shell shovel skeleton spider spoon squirrel stadium statue storm subway
 sunflower swan sword telescope temple theater tiger tomato tractor train treasure trumpet tunnel turtle umbrella valley
 vase village violin volcano vulture wagon walnut waterfall whale windmill window wolf yacht zebra
-"""
+"""  # noqa: E501
 QUESTIONS = (
     "What is a {}? Answer in one sentence.",
     "Explain in one sentence what a {} is used for or known for.",
@@ -55,7 +57,9 @@ ENTRIES = 300
 
 
 def edit_distance(one: list[int], other: list[int]) -> int:
-    """Insertions, deletions and substitutions that lead from one row of tokens to the other (Levenshtein)."""
+    """Insertions, deletions and substitutions that lead from one row of tokens to the other
+    (Levenshtein).
+    """
     row = list(range(len(other) + 1))
     for place, token in enumerate(one, 1):
         before, row[0] = row[0], place
@@ -68,7 +72,9 @@ def edit_distance(one: list[int], other: list[int]) -> int:
 
 
 async def measured(trials: Trials, task: Task, plan: FitPlan) -> list[dict[str, Any]]:
-    """A row for the base, the fixed bias, the one with phases, and for what a user would write instead."""
+    """A row for the base, the fixed bias, the one with phases, and for what a user would write
+    instead.
+    """
     fixed = (await fit(trials, task, replace(plan, phases=None))).bias
     phased = (await fit(trials, task, plan)).bias
     rows = []
@@ -158,7 +164,8 @@ async def _run(out: Path, model: str | None, samples: int, tau: tuple[float, ...
         for row in rows
     ]
     click.echo(
-        f"{markdown(head, cells)}\n\n{len(task.test)} test prompts, {machine()['processor']}, {today()}"
+        f"{markdown(head, cells)}\n\n{len(task.test)} test prompts, {machine()['processor']},"
+        f" {today()}"
     )
 
 

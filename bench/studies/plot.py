@@ -24,7 +24,9 @@ COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves to be drawn solid, and dashed ones of fewer rollouts, by estimator; ``reward`` labels the axis."""
+    """Curves to be drawn solid, and dashed ones of fewer rollouts, by estimator; ``reward`` labels
+    the axis.
+    """
 
     title: str
     reward: str
@@ -33,7 +35,9 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], legend: tuple[str, str], path: Path) -> None:
-    """Write ``path`` (.png or .svg). legend: what solid and dashed lines are. RuntimeError where matplotlib is missing."""
+    """Write ``path`` (.png or .svg). legend: what solid and dashed lines are. RuntimeError where
+    matplotlib is missing.
+    """
     try:
         importlib.import_module("matplotlib").use("Agg")
         pyplot = importlib.import_module("matplotlib.pyplot")

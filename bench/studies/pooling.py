@@ -1,7 +1,9 @@
-"""One pool of completions, read under every policy: what stored completions say of biases that drew few of them, or none.
+"""One pool of completions, read under every policy: what stored completions say of biases that drew
+few of them, or none.
 
-Each completion carries the base model's logprobs, so it counts for every policy, with the weight that the balance heuristic gives
-it (Veach and Guibas, "Optimally combining sampling techniques for Monte Carlo rendering", 1995).
+Each completion carries the base model's logprobs, so it counts for every policy, with the weight
+that the balance heuristic gives it (Veach and Guibas, "Optimally combining sampling techniques for
+Monte Carlo rendering", 1995).
 """
 
 from __future__ import annotations
@@ -27,13 +29,16 @@ __all__ = ["Policy", "Pooled", "pooled", "stored_policies"]
 
 Vector = npt.NDArray[np.float64]
 WILD = 5.0
-"""Nats. A larger bias on rare tokens tilts the tail beyond what its model is good for: with such policies in the pool the mean
-weights, 1 in truth, are 1.06 to 1.18 on SmolLM2-135M-Instruct and capitals, without them 0.99 to 1.02."""
+"""Nats. A larger bias on rare tokens tilts the tail beyond what its model is good for: with such
+policies in the pool the mean weights, 1 in truth, are 1.06 to 1.18 on SmolLM2-135M-Instruct and
+capitals, without them 0.99 to 1.02."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A bias, token id -> nats, and the keys of its completions in the store, equally many for each prompt."""
+    """A bias, token id -> nats, and the keys of its completions in the store, equally many for each
+    prompt.
+    """
 
     bias: dict[int, float]
     keys: tuple[tuple[str, ...], ...]
@@ -41,10 +46,12 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pooled:
-    """Every row from all completions: reward, correct, tokens (j, p); (j,) effective sample sizes and mean weights (1 in truth).
+    """Every row from all completions: reward, correct, tokens (j, p); (j,) effective sample sizes
+    and mean weights (1 in truth).
 
-    completions: in the pool, of ``policies`` biases; left_out: not in it, because the engine did not list all of their tokens with
-    ids; wild: biases left out because they hold more than ``WILD`` nats.
+    completions: in the pool, of ``policies`` biases; left_out: not in it, because the engine did
+    not list all of their tokens with ids; wild: biases left out because they hold more than
+    ``WILD`` nats.
     """
 
     reward: Vector
@@ -64,7 +71,9 @@ class Pooled:
 
 
 def stored_policies(trials: Trials, examples: Sequence[Example]) -> list[Policy]:
-    """Every bias of which the store has completions of all ``examples`` at temperature 1, drawn from this model as in ``draw``."""
+    """Every bias of which the store has completions of all ``examples`` at temperature 1, drawn
+    from this model as in ``draw``.
+    """
     session = trials.session
     sampling = Sampling(1.0, trials.reward.max_tokens, trials.top_logprobs)
     like = settings_of(session, trials.tokenizer, Draw(sampling, endpoint=session.biased_endpoint))
@@ -78,7 +87,9 @@ def stored_policies(trials: Trials, examples: Sequence[Example]) -> list[Policy]
 
 
 def _comparable(settings: Mapping[str, object]) -> dict[str, object]:
-    """What two requests must share for their completions to be of one model at the same sampling."""
+    """What two requests must share for their completions to be of one model at the same
+    sampling.
+    """
     sampling = settings["sampling"]
     assert isinstance(sampling, Mapping)
     kept_back = {
@@ -92,10 +103,11 @@ def _comparable(settings: Mapping[str, object]) -> dict[str, object]:
 def pooled(
     trials: Trials, rows: Sequence[Row], examples: Sequence[Example], tail: NextToken
 ) -> Pooled:
-    """What all completions of ``examples`` in the store say of every row; row 0 is the base, row 1 the full vector.
+    """What all completions of ``examples`` in the store say of every row; row 0 is the base, row 1
+    the full vector.
 
-    With ``w_j = p_j / sum_i (n_i / n) p_i`` over the policies i of the store, the mean of row j on a prompt is
-    ``sum w_j f / sum w_j`` over all completions of that prompt.
+    With ``w_j = p_j / sum_i (n_i / n) p_i`` over the policies i of the store, the mean of row j on
+    a prompt is ``sum w_j f / sum w_j`` over all completions of that prompt.
     """
     every = stored_policies(trials, examples)
     policies = [each for each in every if max(map(abs, each.bias.values()), default=0.0) <= WILD]

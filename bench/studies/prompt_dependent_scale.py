@@ -1,7 +1,9 @@
-"""``python -m bench.studies.prompt_dependent_scale``: time and memory of learning a bias that depends on the prompt.
+"""``python -m bench.studies.prompt_dependent_scale``: time and memory of learning a bias that
+depends on the prompt.
 
-By default 100,000 prompts with 40 of 4,096 features each, one position a prompt with 20 listed tokens of 300 that may be biased.
-The dense product of prompts and tokens would take 240 MB of it, that of prompts and features 3.3 GB; neither is made.
+By default 100,000 prompts with 40 of 4,096 features each, one position a prompt with 20 listed
+tokens of 300 that may be biased. The dense product of prompts and tokens would take 240 MB of it,
+that of prompts and features 3.3 GB; neither is made.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ LISTED = 20
 def problem(
     prompts: int, features: int, tokens: int, of_each: int
 ) -> tuple[PromptPositions, sparse.csr_array]:
-    """Prompts whose answer depends on their first feature: the positions, and the table of features."""
+    """Prompts whose answer depends on their first feature: the positions, and the table of
+    features.
+    """
     rng = np.random.default_rng(0)
     columns = rng.integers(0, features, (prompts, of_each))
     rows = np.repeat(np.arange(prompts), of_each)
@@ -43,9 +47,10 @@ def problem(
     tails = np.maximum(1 - np.asarray(masses.sum(axis=1)), 0) / 2
     unigram = np.full(tokens, 0.5 / tokens)
     ids = np.arange(tokens)
-    return PromptPositions(
-        ids, masses, tails, unigram, np.arange(prompts), np.ones(prompts), counts
-    ), table
+    return (
+        PromptPositions(ids, masses, tails, unigram, np.arange(prompts), np.ones(prompts), counts),
+        table,
+    )
 
 
 def fitted(
@@ -71,8 +76,9 @@ def main(
     found = apart(partial(fitted, prompts, features, tokens, of_each, iterations))
     gain, used = found.value
     click.echo(
-        f"{prompts:,} prompts x {features:,} features x {tokens} tokens: {found.seconds:.0f} s ({found.cpu:.0f} s of processor), "
-        f"{used} iterations, peak memory {found.peak / 1e6:,.0f} MB, gain {gain:.3f} nats a position"
+        f"{prompts:,} prompts x {features:,} features x {tokens} tokens: {found.seconds:.0f} s"
+        f" ({found.cpu:.0f} s of processor), {used} iterations, peak memory {found.peak / 1e6:,.0f}"
+        f" MB, gain {gain:.3f} nats a position"
     )
     rows = [
         row("fit", found.seconds, "s"),

@@ -1,7 +1,9 @@
-"""``python -m bench.studies.robustness``: what logprobs as hosted APIs return them take from the gain of each estimator.
+"""``python -m bench.studies.robustness``: what logprobs as hosted APIs return them take from the
+gain of each estimator.
 
-The same completions are reported exactly, censored outside the twenty likeliest, rounded to 1/16 nat, with noise of .3 nat, and
-with all three, as OpenAI's are. Each estimator keeps the setting that was best on exact logprobs.
+The same completions are reported exactly, censored outside the twenty likeliest, rounded to 1/16
+nat, with noise of .3 nat, and with all three, as OpenAI's are. Each estimator keeps the setting
+that was best on exact logprobs.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ MOST_LOST = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Means over ``draws`` of ``rollouts`` completions; ``completions`` fresh ones evaluate each bias, from one seed a draw."""
+    """Means over ``draws`` of ``rollouts`` completions; ``completions`` fresh ones evaluate each
+    bias, from one seed a draw.
+    """
 
     rollouts: int = 1000
     draws: int = 8
@@ -59,7 +63,8 @@ class Plan:
 
 
 def losses(problem: str, plan: Plan, processes: int = 1) -> dict[str, dict[str, float]]:
-    """By estimator and disturbance: the gain in ``E[r] - tau KL`` over the base, in nats, at the setting best on exact logprobs.
+    """By estimator and disturbance: the gain in ``E[r] - tau KL`` over the base, in nats, at the
+    setting best on exact logprobs.
 
     tau is the smallest at which the problem is compared.
     """
@@ -103,8 +108,14 @@ def _draw(problem: str, plan: Plan, draw: int) -> list[list[float]]:
 
 def _table(problem: str, gains: dict[str, dict[str, float]]) -> str:
     rows = [[name, *(_cell(row, kind) for kind in DISTURBANCES)] for name, row in gains.items()]
-    title = f"Gain in E[r] - {PROBLEMS[problem].tau[0]:g} KL over the base model (nats), and the share of it that is lost"
-    return f"## {problem}: {PROBLEMS[problem].title}\n\n{title}\n\n{markdown(['estimator', *DISTURBANCES], rows)}"
+    title = (
+        f"Gain in E[r] - {PROBLEMS[problem].tau[0]:g} KL over the base model (nats), and the share"
+        " of it that is lost"
+    )
+    return (
+        f"## {problem}:"
+        f" {PROBLEMS[problem].title}\n\n{title}\n\n{markdown(['estimator', *DISTURBANCES], rows)}"
+    )
 
 
 def _cell(row: dict[str, float], kind: str) -> str:
@@ -126,7 +137,9 @@ def _lost(row: dict[str, float], kind: str) -> float:
 )
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(1))
 def main(quick: bool, problems: Sequence[str], processes: int) -> None:
-    """What censored, quantised and noisy logprobs take from the gain in E[r] - tau KL of each estimator."""
+    """What censored, quantised and noisy logprobs take from the gain in E[r] - tau KL of each
+    estimator.
+    """
     plan = Plan(draws=2, completions=1000) if quick else Plan()
     worst = 0.0
     for problem in problems or PROBLEM_NAMES:
@@ -137,7 +150,8 @@ def main(quick: bool, problems: Sequence[str], processes: int) -> None:
             worst, *(_lost(row, kind) for row, kind in itertools.product(rows, DISTURBANCES))
         )
     click.echo(
-        f"{'MET' if worst < MOST_LOST else 'NOT MET'}: projection loses at most {worst:.1%} (limit {MOST_LOST:.0%})"
+        f"{'MET' if worst < MOST_LOST else 'NOT MET'}: projection loses at most {worst:.1%} (limit"
+        f" {MOST_LOST:.0%})"
     )
 
 

@@ -1,8 +1,10 @@
-"""``python -m bench.studies.saturation --base-url URL``: the share of a real engine's tokens a second that the collector gets.
+"""``python -m bench.studies.saturation --base-url URL``: the share of a real engine's tokens a
+second that the collector gets.
 
-Bare httpx2 loops with several fixed numbers of requests in flight tell what the engine can do at most. The collector,
-with all that it stores, starts from its profile's number and has to find a good one itself, which it does before the clock
-runs (``--warm-up``). They take turns; all prompts differ.
+Bare httpx2 loops with several fixed numbers of requests in flight tell what the engine can do at
+most. The collector, with all that it stores, starts from its profile's number and has to find a
+good one itself, which it does before the clock runs (``--warm-up``). They take turns; all prompts
+differ.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ numbers = itertools.count(int(time.time()) * 1000)
 
 
 def rate_of(ended: Sequence[tuple[float, int]]) -> float:
-    """Tokens a second between the first fifth and the last of (seconds, tokens) of completions, by when they ended."""
+    """Tokens a second between the first fifth and the last of (seconds, tokens) of completions, by
+    when they ended.
+    """
     skipped = len(ended) // SKIPPED
     middle = sorted(ended)[skipped : len(ended) - skipped]
     return sum(tokens for _, tokens in middle[1:]) / (middle[-1][0] - middle[0][0])
@@ -73,7 +77,9 @@ async def bare(base_url: str, model: str, tokens: int, requests: int, in_flight:
 async def ours(
     provider: str, base_url: str, pace: Pace, tokens: int, requests: int
 ) -> tuple[float, int]:
-    """Tokens a second of this package's collector, and how many requests it had in flight in the end; ``pace`` goes on."""
+    """Tokens a second of this package's collector, and how many requests it had in flight in the
+    end; ``pace`` goes on.
+    """
     ended: list[tuple[float, int]] = []
 
     def watch(completion: Completion) -> None:

@@ -1,7 +1,9 @@
-"""What a learned vector costs vLLM: without it, with ``LearnedBias``, and the same vector sent as ``logit_bias``.
+"""What a learned vector costs vLLM: without it, with ``LearnedBias``, and the same vector sent as
+``logit_bias``.
 
-``server`` measures tokens a second of a running server, ``steps`` the processor time of single steps in one process, which other
-programs on the machine disturb far less. Both want ``BLB_BIAS_DIR`` set to a folder that holds the bias; the arms take turns.
+``server`` measures tokens a second of a running server, ``steps`` the processor time of single
+steps in one process, which other programs on the machine disturb far less. Both want
+``BLB_BIAS_DIR`` set to a folder that holds the bias; the arms take turns.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Arm:
 
 
 def rate(base_url: str, model: str, arm: Arm, concurrent: int, tokens: int) -> float:
-    """Generated tokens a second of ``concurrent`` requests sent at once, from the first one sent to the last one answered."""
+    """Generated tokens a second of ``concurrent`` requests sent at once, from the first one sent to
+    the last one answered.
+    """
     bodies = [
         json.dumps(
             {
@@ -74,7 +78,9 @@ def _complete(base_url: str, body: bytes) -> int:
 def measure(
     base_url: str, model: str, arms: Sequence[Arm], concurrent: int, tokens: int, repeats: int
 ) -> dict[str, list[float]]:
-    """Tokens a second of each arm in each repeat. The arms take turns, in an order that rotates, after one unmeasured turn."""
+    """Tokens a second of each arm in each repeat. The arms take turns, in an order that rotates,
+    after one unmeasured turn.
+    """
     rates: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in arms:
         rate(base_url, model, arm, concurrent, min(tokens, 8))
@@ -89,7 +95,9 @@ def measure(
 
 
 def markdown(rates: Mapping[str, Sequence[float]], concurrent: int) -> str:
-    """One row an arm: median tokens a second, and the median and range of its ratio to the first arm in the same repeat."""
+    """One row an arm: median tokens a second, and the median and range of its ratio to the first
+    arm in the same repeat.
+    """
     base = next(iter(rates.values()))
     rows = [
         f"| {concurrent} concurrent | tokens/s, median | ratio, median | range |",
@@ -97,13 +105,18 @@ def markdown(rates: Mapping[str, Sequence[float]], concurrent: int) -> str:
     ]
     for name, each in rates.items():
         ratios = [ours / plain for ours, plain in zip(each, base, strict=True)]
-        row = f"{statistics.median(each):.1f} | {statistics.median(ratios):.3f} | {min(ratios):.3f} to {max(ratios):.3f}"
+        row = (
+            f"{statistics.median(each):.1f} | {statistics.median(ratios):.3f} | {min(ratios):.3f}"
+            f" to {max(ratios):.3f}"
+        )
         rows.append(f"| {name} | {row} |")
     return "\n".join(rows)
 
 
 def steps(engine: Any, params: Any, concurrent: int) -> list[float]:
-    """Processor seconds of each decoding step of a full batch: not the first, which reads the prompts, nor the last."""
+    """Processor seconds of each decoding step of a full batch: not the first, which reads the
+    prompts, nor the last.
+    """
     for i in range(concurrent):
         engine.add_request(f"{time.monotonic_ns()}-{i}", f"Number {i}. Once upon a time", params)
     taken = []
@@ -131,7 +144,8 @@ def report(rates: Mapping[str, Sequence[float]], concurrent: int) -> None:
     )
     click.echo(markdown(rates, concurrent))
     click.echo(
-        f"\nLearnedBias at {concurrent}: {ours:.3f} of no bias, goal {GOAL}: {'MET' if ours >= GOAL else 'NOT MET'}\n"
+        f"\nLearnedBias at {concurrent}: {ours:.3f} of no bias, goal {GOAL}:"
+        f" {'MET' if ours >= GOAL else 'NOT MET'}\n"
     )
 
 
@@ -189,7 +203,9 @@ def of_server(
 def of_steps(
     model: str, path: Path, concurrent: tuple[int, ...], tokens: int, repeats: int, sent: bool
 ) -> None:
-    """Tokens a second of processor time, from the median step; run by the Python that has vLLM, with OMP_NUM_THREADS=1."""
+    """Tokens a second of processor time, from the median step; run by the Python that has vLLM,
+    with OMP_NUM_THREADS=1.
+    """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams
 

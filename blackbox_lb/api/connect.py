@@ -1,4 +1,6 @@
-"""From a provider's name to an open session; an embedded engine is started first and stopped last."""
+"""From a provider's name to an open session; an embedded engine is started first and stopped
+last.
+"""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,11 +29,11 @@ async def connect(
     budget: Budget | None = None,
     session: type[Session] = Session,
 ) -> AsyncIterator[Session]:
-    """A session with the provider's model. ``concurrency``, ``max_tokens`` and ``longest_prompt`` (characters) size an
-    embedded engine's slots.
+    """A session with the provider's model. ``concurrency``, ``max_tokens`` and ``longest_prompt``
+    (characters) size an embedded engine's slots.
 
-    needs: rows of the profile that must be known, or nothing is asked. budget: the account of each completion request.
-    session: its class.
+    needs: rows of the profile that must be known, or nothing is asked. budget: the account of each
+    completion request. session: its class.
 
     Raises BlbError: unknown provider, missing key, model not found, server down.
     """
@@ -41,7 +43,8 @@ async def connect(
         if profile.connection.embedded:
             if base_url is not None:
                 raise InputError(
-                    f"{provider} starts its own engine and takes no --base-url; use --provider llamacpp for a server"
+                    f"{provider} starts its own engine and takes no --base-url; use --provider"
+                    " llamacpp for a server"
                 )
             from blackbox_lb.api.local.engine import LocalEngine
             from blackbox_lb.api.local.hub import resolve_model
@@ -67,4 +70,6 @@ async def connect(
 PROMPT_ROOM = 1024
 """Least tokens for the prompt in a slot of an embedded engine."""
 CHARACTERS_A_TOKEN = 2
-"""Characters a token, fewer than in any language written with spaces: a prompt must not outgrow its slot."""
+"""Characters a token, fewer than in any language written with spaces: a prompt must not outgrow its
+slot.
+"""

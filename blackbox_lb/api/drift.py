@@ -1,4 +1,6 @@
-"""Drift: a change of the answering model or system, by the model name and the system in every answer."""
+"""Drift: a change of the answering model or system, by the model name and the system in every
+answer.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,18 @@ if TYPE_CHECKING:
 OnDrift: TypeAlias = Literal["stop", "note"]
 ON_DRIFT: tuple[OnDrift, ...] = get_args(OnDrift)
 GO_ON = (
-    "what was received is kept, and what the other one answered is stored apart; give another --out to start anew, or --on-drift "
-    "note to take both as one"
+    "what was received is kept, and what the other one answered is stored apart; give another --out"
+    " to start anew, or --on-drift note to take both as one"
 )
 
 
 class DriftWatch:
-    """The names (``model``) and systems (row ``models.system``) of the answers so far, each with its number of completions.
+    """The names (``model``) and systems (row ``models.system``) of the answers so far, each with
+    its number of completions.
 
-    policy: another name or system stops the run, or is noted; None: it stops, but for another system of a fleet. remarks:
-    for the user. mixed: the tokenizer changed, so the vocabulary of the last completions is not known.
+    policy: another name or system stops the run, or is noted; None: it stops, but for another
+    system of a fleet. remarks: for the user. mixed: the tokenizer changed, so the vocabulary of the
+    last completions is not known.
     """
 
     def __init__(self, policy: OnDrift | None = None) -> None:
@@ -34,10 +38,11 @@ class DriftWatch:
         self.mixed = False
 
     def seen(self, completions: Sequence[Completion], fleet: bool) -> Drifted | None:
-        """Take in the completions of one answer; return the reason to stop where they are not of the earlier model or system.
+        """Take in the completions of one answer; return the reason to stop where they are not of
+        the earlier model or system.
 
-        An answer without either name, and one that a content filter withheld, does not count. ``fleet``: many
-        systems answer under one name, by the profile.
+        An answer without either name, and one that a content filter withheld, does not count.
+        ``fleet``: many systems answer under one name, by the profile.
         """
         told = [each for each in completions if not each.filtered]
         if not told:

@@ -1,4 +1,6 @@
-"""One model behind one inference API: prompts in, completions out; its tokenizer, its vocabulary, its endpoints."""
+"""One model behind one inference API: prompts in, completions out; its tokenizer, its vocabulary,
+its endpoints.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -38,19 +40,23 @@ OPENAI_VOCABULARIES = frozenset(
 )
 UNAUTHORIZED = 401
 CHARACTERS_A_TOKEN = 4
-"""Rule of thumb for the size of a prompt in rate-limit budgets, where an error costs a little waiting."""
+"""Rule of thumb for the size of a prompt in rate-limit budgets, where an error costs a little
+waiting.
+"""
 
 
 class Session:
-    """One model behind one inference API, for as many requests as are wanted. Use as an asynchronous context manager.
+    """One model behind one inference API, for as many requests as are wanted. Use as an
+    asynchronous context manager.
 
-    base_url and the API key default to the environment variables of the profile. model: by default the server's only one.
-    endpoint: by default the profile's first. tokenizer: the vocabulary of a provider without token ids: a tiktoken encoding or a
-    file (see ``load_vocabulary``). budget: the account of completion requests, charged before each is sent. channel: the HTTP
-    below.
+    base_url and the API key default to the environment variables of the profile. model: by default
+    the server's only one. endpoint: by default the profile's first. tokenizer: the vocabulary of a
+    provider without token ids: a tiktoken encoding or a file (see ``load_vocabulary``). budget: the
+    account of completion requests, charged before each is sent. channel: the HTTP below.
 
-    Raises InputError: no such endpoint or address; on entering, no such vocabulary. AuthenticationFailed: no key.
-    ModelUnsuitable: a model that cannot be adapted. Nothing was sent in either case.
+    Raises InputError: no such endpoint or address; on entering, no such vocabulary.
+    AuthenticationFailed: no key. ModelUnsuitable: a model that cannot be adapted. Nothing was sent
+    in either case.
     """
 
     def __init__(
@@ -111,7 +117,9 @@ class Session:
 
     @property
     def highest_id(self) -> int | None:
-        """The highest token id that ``logit_bias`` accepts; None for no limit, or an unknown one."""
+        """The highest token id that ``logit_bias`` accepts; None for no limit, or an unknown
+        one.
+        """
         return highest_id(self.profile, self.vocabulary)
 
     async def __aenter__(self) -> Self:
@@ -121,7 +129,8 @@ class Session:
             if self._model is None:
                 if len(served) != 1:
                     raise InputError(
-                        f"{self.base_url} serves {len(served)} models; choose one with --model: {', '.join(served)}"
+                        f"{self.base_url} serves {len(served)} models; choose one with --model:"
+                        f" {', '.join(served)}"
                     )
                 self._model = served[0]
                 self.profile.check_model(self._model)
@@ -153,7 +162,8 @@ class Session:
     async def complete_many(
         self, prompt: Prompt | Sequence[int], draw: Draw, n: int = 1
     ) -> list[Completion]:
-        """Return ``n`` completions by one request. A prompt that the provider's content filter refuses gives ``n`` empty ones.
+        """Return ``n`` completions by one request. A prompt that the provider's content filter
+        refuses gives ``n`` empty ones.
 
         On the completions endpoint a prompt may be token ids (see ``prompt_ids``).
 
@@ -171,9 +181,11 @@ class Session:
         return found
 
     def completions_in(self, answer: Any, draw: Draw, n: int = 1) -> list[Completion]:
-        """Read the completions of an answer to a request for ``n``, live or from a file; see ``read_answer``.
+        """Read the completions of an answer to a request for ``n``, live or from a file; see
+        ``read_answer``.
 
-        Raises ProviderError: the answer cannot be read. InputError: it is of a model with another vocabulary.
+        Raises ProviderError: the answer cannot be read. InputError: it is of a model with another
+        vocabulary.
         """
         self._check_model_behind(answer)
         try:
@@ -182,7 +194,9 @@ class Session:
             raise type(error)(self.channel.masked(str(error))) from error
 
     def parse(self, content: bytes) -> Any:
-        """Parse the JSON of an answer of the session's endpoint; long lists of the plain kind become columns."""
+        """Parse the JSON of an answer of the session's endpoint; long lists of the plain kind
+        become columns.
+        """
         return self._reader(self.endpoint).loads(content)
 
     @property
@@ -202,7 +216,8 @@ class Session:
     def _check_model_behind(self, answer: Any) -> None:
         """Check the model behind a deployment's name, by the answer, and so the tokenizer.
 
-        Raises InputError: its vocabulary is that of another OpenAI model. ModelUnsuitable: it cannot be adapted.
+        Raises InputError: its vocabulary is that of another OpenAI model. ModelUnsuitable: it
+        cannot be adapted.
         """
         model = answer.get("model") if isinstance(answer, dict) else None
         if self.vocabulary is None or not isinstance(model, str) or model == self._model_behind:
@@ -211,8 +226,8 @@ class Session:
         right, used = vocabulary_of_model(model), self.vocabulary.name
         if right is not None and used in OPENAI_VOCABULARIES and used != right:
             raise InputError(
-                f"{self.model!r} on {self.profile.name} is {model}, whose tokenizer is {right}, and not {used}; "
-                f"give --tokenizer {right}"
+                f"{self.model!r} on {self.profile.name} is {model}, whose tokenizer is {right}, and"
+                f" not {used}; give --tokenizer {right}"
             )
         self._model_behind = model
 
@@ -224,10 +239,12 @@ class Session:
         read: Callable[[Any], Any] = lambda answer: answer,
         parse: Parse | None = None,
     ) -> Any:
-        """Return ``read`` of the provider's answer, or the raw answer, which holds more than completions do. An answer that
-        ``read`` calls corrupt is asked for again, within limits. ``parse``: see ``Channel.post``.
+        """Return ``read`` of the provider's answer, or the raw answer, which holds more than
+        completions do. An answer that ``read`` calls corrupt is asked for again, within limits.
+        ``parse``: see ``Channel.post``.
 
-        Raises ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
+        Raises ProviderError: one of its subclasses; ContentFiltered where the content filter
+        refuses the prompt.
         """
         where, sampling = draw.endpoint or self.endpoint, draw.sampling
         body = build_request(self.profile, draw.on(where), model=self.model, prompt=prompt, n=n)
@@ -251,7 +268,9 @@ class Session:
         return found
 
     def _reader(self, endpoint: Endpoint) -> AnswerReader:
-        """The reader of an endpoint's answers; it remembers tokens, under the present vocabulary."""
+        """The reader of an endpoint's answers; it remembers tokens, under the present
+        vocabulary.
+        """
         lists = self._lists.get(endpoint)
         if lists is None or lists.vocabulary is not self.vocabulary:
             lists = AnswerReader(self.profile, self.profile.endpoint(endpoint), self.vocabulary)
@@ -270,7 +289,8 @@ class Session:
         )
 
     async def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Return the prompt's token ids for the session's endpoint, by the rows ``reference`` of the profile; asked once.
+        """Return the prompt's token ids for the session's endpoint, by the rows ``reference`` of
+        the profile; asked once.
 
         Raises ProfileError: the profile has no such rows.
         """
@@ -282,7 +302,8 @@ class Session:
         rules = self.profile.reference
         if rules is None or self.profile.tokenizer.tokenize is None:
             raise ProfileError(
-                f"{self.profile.name} is not known to take a prompt as token ids; it has no rows under [reference]"
+                f"{self.profile.name} is not known to take a prompt as token ids; it has no rows"
+                " under [reference]"
             )
         text: Any = prompt.text
         if takes_messages(self.endpoint):
@@ -324,13 +345,16 @@ class Session:
         )
         if self.vocabulary is not None and self.vocabulary.fingerprint != served.fingerprint:
             raise InputError(
-                f"--tokenizer {self.vocabulary.name} is not the tokenizer of {self.model}: it splits the probe text differently "
-                f"({self.vocabulary.fingerprint}, the server {served.fingerprint}); give the model's own"
+                f"--tokenizer {self.vocabulary.name} is not the tokenizer of {self.model}: it"
+                f" splits the probe text differently ({self.vocabulary.fingerprint}, the server"
+                f" {served.fingerprint}); give the model's own"
             )
         return served
 
     async def texts_of(self, tokens: Sequence[int]) -> list[str | None]:
-        """The printed text of each token id; fragments of a character print as U+FFFD; None where it is not known."""
+        """The printed text of each token id; fragments of a character print as U+FFFD; None where
+        it is not known.
+        """
         if self.vocabulary is not None:
             raw = [self.vocabulary.bytes_of(token) for token in tokens]
             return [None if each is None else each.decode("utf-8", "replace") for each in raw]
@@ -345,8 +369,8 @@ class Session:
         return list(await asyncio.gather(*(one(token) for token in tokens)))
 
     async def bytes_of(self, tokens: Sequence[int]) -> list[bytes]:
-        """The bytes of each token id; those of U+FFFD for a fragment of a character where only the server knows the vocabulary,
-        which is asked once for each."""
+        """The bytes of each token id; those of U+FFFD for a fragment of a character where only the
+        server knows the vocabulary, which is asked once for each."""
         if self.vocabulary is not None:
             return [self.vocabulary.bytes_of(token) or b"" for token in tokens]
         unknown = [token for token in dict.fromkeys(tokens) if token not in self._bytes]
@@ -375,7 +399,9 @@ class Session:
         )
 
     async def encode(self, text: str) -> list[int]:
-        """The token ids of a text by itself, without special tokens. Raises InputError: they cannot be known here."""
+        """The token ids of a text by itself, without special tokens. Raises InputError: they cannot
+        be known here.
+        """
         return (
             list(self.vocabulary.encode(text))
             if self.vocabulary is not None
@@ -387,7 +413,8 @@ class Session:
         route = self.profile.tokenizer.tokenize
         if route is None:
             raise InputError(
-                f"{self.profile.name} does not tell how it splits a text into tokens; give the model's vocabulary with --tokenizer"
+                f"{self.profile.name} does not tell how it splits a text into tokens; give the"
+                " model's vocabulary with --tokenizer"
             )
         ids = await self._field(route.path, "tokens", {route.text: text, **route.fields}, (list,))
         if not ids or not all(isinstance(token, int) for token in ids):
@@ -406,7 +433,9 @@ class Session:
         return value if isinstance(value, int) else None
 
     async def _served(self) -> Sequence[str]:
-        """The model names that the server offers; the request also shows that the server answers and takes the key."""
+        """The model names that the server offers; the request also shows that the server answers
+        and takes the key.
+        """
         needed = self._model is None
         try:
             answer = await self.channel.get("/models")
@@ -423,7 +452,8 @@ class Session:
             if needed:
                 said = self.channel.masked(str(answer)[:100])
                 raise CorruptResponse(
-                    f"{self.base_url}/models does not list models ({said}); is this an OpenAI-compatible API?"
+                    f"{self.base_url}/models does not list models ({said}); is this an"
+                    " OpenAI-compatible API?"
                 ) from error
         return []
 
@@ -437,7 +467,8 @@ def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> V
     name = vocabulary_of_model(model or "")
     if name is None:
         raise InputError(
-            f"the tokenizer of {model!r} on {profile.name} cannot be told from its name; give --tokenizer o200k_base "
-            "(the gpt-4o and gpt-4.1 families) or cl100k_base (gpt-4, gpt-3.5-turbo)"
+            f"the tokenizer of {model!r} on {profile.name} cannot be told from its name; give"
+            " --tokenizer o200k_base (the gpt-4o and gpt-4.1 families) or cl100k_base (gpt-4,"
+            " gpt-3.5-turbo)"
         )
     return load_vocabulary(name)

@@ -1,4 +1,6 @@
-"""Addresses: how a profile's address, key and query are written into code and shell commands that run elsewhere."""
+"""Addresses: how a profile's address, key and query are written into code and shell commands that
+run elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,17 @@ from blackbox_lb.providers.schema import Connection
 ANY = Connection(
     base_url_env="OPENAI_BASE_URL", api_key_env="OPENAI_API_KEY", api_key_required=False
 )
-"""An API without a known profile: its address and key stand in the variables of OpenAI's own SDK."""
+"""An API without a known profile: its address and key stand in the variables of OpenAI's own SDK.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """The address of an API, as expressions in Python and as lines in a shell.
 
-    In Python: address, key and query; None where the SDK reads OPENAI_BASE_URL and OPENAI_API_KEY by itself. header: carries the
-    key. In a shell: lines that set URL, the text that follows it, and the header with the key.
+    In Python: address, key and query; None where the SDK reads OPENAI_BASE_URL and OPENAI_API_KEY
+    by itself. header: carries the key. In a shell: lines that set URL, the text that follows it,
+    and the header with the key.
     """
 
     url: str | None
@@ -32,7 +36,9 @@ class Address:
 
     @classmethod
     def of(cls, rules: Connection, base_url: str | None, prefix: str, route: str) -> Address:
-        """Build the address of an endpoint. prefix: its path up to the ``route`` that OpenAI's SDK appends by itself."""
+        """Build the address of an endpoint. prefix: its path up to the ``route`` that OpenAI's SDK
+        appends by itself.
+        """
         url, set_url = _address(rules, base_url)
         key, value = _key(rules)
         scheme = "Bearer " if rules.api_key_header == "Authorization" else ""
@@ -50,7 +56,9 @@ class Address:
         return cls(url, key, rules.api_key_header, query, set_url, shell_path, shell)
 
     def arguments(self, url: str, headers: str, query: str) -> list[str]:
-        """Keyword arguments for the address, the key and the query under the names of one library."""
+        """Keyword arguments for the address, the key and the query under the names of one
+        library.
+        """
         given = [] if self.url is None else [f"{url}={self.url}"]
         if self.key is not None:
             given.append(f"api_key={self.key}")
@@ -60,7 +68,9 @@ class Address:
 
 
 def _query(rules: Connection) -> tuple[str | None, str]:
-    """The query parameters of every request, as a Python expression and as shell text after a path."""
+    """The query parameters of every request, as a Python expression and as shell text after a
+    path.
+    """
     parameters = {**dict.fromkeys(rules.query_env, ""), **rules.query}
     if not parameters:
         return None, ""
@@ -112,6 +122,8 @@ def _address(rules: Connection, base_url: str | None) -> tuple[str, str]:
 
 
 def literal(value: object) -> str:
-    """A Python literal in ASCII, safe for any terminal; in double quotes where none has to be escaped."""
+    """A Python literal in ASCII, safe for any terminal; in double quotes where none has to be
+    escaped.
+    """
     text = ascii(value)
     return text if '"' in text else text.replace("'", '"')

@@ -1,8 +1,8 @@
 """The bias file: a learned bias with its tokenizer, its training data and its verdict.
 
-A bias is one number a token id, in nats at temperature 1, added to the logits at every step (the paper, section
-"Setting"): ``softmax((logits + bias) / temperature)``. A token without an entry has bias 0. Reading or sending a bias
-needs neither numpy nor an estimator.
+A bias is one number a token id, in nats at temperature 1, added to the logits at every step (the
+paper, section "Setting"): ``softmax((logits + bias) / temperature)``. A token without an entry has
+bias 0. Reading or sending a bias needs neither numpy nor an estimator.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 FORMAT: Literal["blackbox-lb/bias"] = "blackbox-lb/bias"
 VERSION: Literal[3] = 3
-"""The newest that is read. A bias with phases is written as version 3, one that depends on the prompt as version 2, and one that is
-the same for all prompts and positions as version 1, which every release reads."""
+"""The newest that is read. A bias with phases is written as version 3, one that depends on the
+prompt as version 2, and one that is the same for all prompts and positions as version 1, which
+every release reads."""
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
 
@@ -66,11 +67,12 @@ def _json(value: object) -> str:
 
 
 class Bias(Row):
-    """A learned bias with all it takes to apply, repeat and doubt it. Raises BiasError where a field is wrong.
+    """A learned bias with all it takes to apply, repeat and doubt it. Raises BiasError where a
+    field is wrong.
 
-    tokenizer: fingerprint of the vocabulary that the ids belong to. data_hash: SHA-256 of the task's examples in their splits.
-    rollouts, tokens: counts of the training data. settings: the estimator's (tau, l2, alpha, positions ...). verdict: none means
-    UNVERIFIED.
+    tokenizer: fingerprint of the vocabulary that the ids belong to. data_hash: SHA-256 of the
+    task's examples in their splits. rollouts, tokens: counts of the training data. settings: the
+    estimator's (tau, l2, alpha, positions ...). verdict: none means UNVERIFIED.
     """
 
     format: Literal["blackbox-lb/bias"] = FORMAT
@@ -120,7 +122,8 @@ class Bias(Row):
         for entry, following in pairwise(ordered):
             if entry.id == following.id:
                 raise ValueError(
-                    f"token id {entry.id} is listed twice ({entry.bias} and {following.bias}); keep one entry a token"
+                    f"token id {entry.id} is listed twice ({entry.bias} and {following.bias}); keep"
+                    " one entry a token"
                 )
         return ordered
 
@@ -128,7 +131,8 @@ class Bias(Row):
     def _inside_vocabulary(self) -> Bias:
         if self.vocab_size is not None and self.entries and self.entries[-1].id >= self.vocab_size:
             raise ValueError(
-                f"token id {self.entries[-1].id} is outside the vocabulary of {self.vocab_size} tokens"
+                f"token id {self.entries[-1].id} is outside the vocabulary of {self.vocab_size}"
+                " tokens"
             )
         return self
 
@@ -152,13 +156,15 @@ class Bias(Row):
 
     @property
     def logit_bias(self) -> dict[int, float]:
-        """Token id -> nats, as the request field ``logit_bias`` takes it; sorted by id. What all prompts have in common, where the
-        bias ``depends`` on the prompt."""
+        """Token id -> nats, as the request field ``logit_bias`` takes it; sorted by id. What all
+        prompts have in common, where the bias ``depends`` on the prompt."""
         return {entry.id: entry.bias for entry in self.entries}
 
     @property
     def status(self) -> str:
-        """UNVERIFIED, or for each metric and setting whether the bias HELPS, shows NO EVIDENCE or HURTS."""
+        """UNVERIFIED, or for each metric and setting whether the bias HELPS, shows NO EVIDENCE or
+        HURTS.
+        """
         groups: dict[str, list[str]] = {"HELPS": [], "NO EVIDENCE": [], "HURTS": []}
         for row in self.verdict:
             groups[row.verdict].append(f"{row.metric} ({row.setting})")
@@ -168,39 +174,47 @@ class Bias(Row):
         )
 
     def same_for_all(self, who: str) -> Bias:
-        """This bias, for what takes one vector only. BiasError: it depends on the prompt or has phases; ``who`` begins the
-        sentence."""
+        """This bias, for what takes one vector only. BiasError: it depends on the prompt or has
+        phases; ``who`` begins the sentence."""
         if self.phases:
             raise BiasError(
-                f"{who} takes one vector for all positions, and this bias has phases ({printable(Phases.of(self.phases).spec)}); "
-                "serve it inside vLLM (docs/serving.md), judge it with blb eval, or learn one without --phases"
+                f"{who} takes one vector for all positions, and this bias has phases"
+                f" ({printable(Phases.of(self.phases).spec)}); serve it inside vLLM"
+                " (docs/serving.md), judge it with blb eval, or learn one without --phases"
             )
         if self.depends is not None:
             raise BiasError(
-                f"{who} takes a bias that is the same for all prompts, and this one depends on {printable(self.depends.on)}; send "
-                "it with apply(), blb proxy or logit_bias(bias, messages=...), or learn one without --depends-on"
+                f"{who} takes a bias that is the same for all prompts, and this one depends on"
+                f" {printable(self.depends.on)}; send it with apply(), blb proxy or"
+                " logit_bias(bias, messages=...), or learn one without --depends-on"
             )
         return self
 
     def verified(self, verdict: Iterable[Verdict]) -> Bias:
-        """Return the same bias with this verdict: earlier findings of a test are removed, all other findings stay."""
+        """Return the same bias with this verdict: earlier findings of a test are removed, all other
+        findings stay.
+        """
         findings = tuple(each for each in self.findings if each.code != "test")
         return self.replacing(verdict=tuple(verdict), findings=findings)
 
     def check_tokenizer(self, fingerprint: str) -> None:
-        """Raise TokenizerMismatch unless the bias was learned under the tokenizer with this fingerprint."""
+        """Raise TokenizerMismatch unless the bias was learned under the tokenizer with this
+        fingerprint.
+        """
         if fingerprint != self.tokenizer:
             raise TokenizerMismatch(
-                f"this bias was learned under tokenizer {printable(self.tokenizer)} (model {printable(self.model)}), "
-                f"but the server's is {printable(fingerprint)}; its token ids mean other tokens there: "
-                "use the model it was learned on, or fit a new bias"
+                f"this bias was learned under tokenizer {printable(self.tokenizer)} (model"
+                f" {printable(self.model)}), but the server's is {printable(fingerprint)}; its"
+                " token ids mean other tokens there: use the model it was learned on, or fit a new"
+                " bias"
             )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Bias:
         """Read a bias file.
 
-        Raises BiasError: missing, not JSON, not a bias file, a newer version, a bad field, above 64 MiB or 1,000,000 entries.
+        Raises BiasError: missing, not JSON, not a bias file, a newer version, a bad field, above 64
+        MiB or 1,000,000 entries.
         """
         path = Path(path)
         document = _document(path, _read(path))
@@ -215,12 +229,15 @@ class Bias(Row):
             raise BiasError(f"{path}: {error}{remedy}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file in one step: a reader sees the old file or the new one, never half of it. Raises BiasError."""
+        """Write the file in one step: a reader sees the old file or the new one, never half of it.
+        Raises BiasError.
+        """
         path = Path(path)
         content = "".join(self._lines()).encode()
         if len(content) > MAX_BYTES:
             raise BiasError(
-                f"{path}: the bias would take {len(content):,} bytes, the limit is {MAX_BYTES:,}; compile it to fewer entries"
+                f"{path}: the bias would take {len(content):,} bytes, the limit is {MAX_BYTES:,};"
+                " compile it to fewer entries"
             )
         try:
             write_whole(path, content)
@@ -242,7 +259,9 @@ class Bias(Row):
 
 
 def _block(value: Any) -> str:
-    """A list or an object with one member a line, so that a diff shows the tokens that changed; anything else on its line."""
+    """A list or an object with one member a line, so that a diff shows the tokens that changed;
+    anything else on its line.
+    """
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(f"    {_json(row)}" for row in value) + "\n  ]"
     if isinstance(value, dict) and value:
@@ -277,7 +296,8 @@ def _read(path: Path) -> builtins.bytes:
                 f"{path}: cannot be read ({error}); give the path of a bias file"
             ) from None
         raise BiasError(
-            f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a bias file; compile the bias to fewer entries"
+            f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a bias file; compile the"
+            " bias to fewer entries"
         ) from None
 
 
@@ -291,22 +311,27 @@ def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
         ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BiasError(
-            f'{path}: JSON, but not a bias file (its "format" is not "{FORMAT}"); give a file that `blb fit` wrote'
+            f'{path}: JSON, but not a bias file (its "format" is not "{FORMAT}"); give a file that'
+            " `blb fit` wrote"
         )
     version = document.get("version")
     if type(version) is not int or version < 1:
         raise BiasError(
-            f'{path}: "version" is {_shown(version)}, not a positive integer; restore the file as it was written'
+            f'{path}: "version" is {_shown(version)}, not a positive integer; restore the file as'
+            " it was written"
         )
     if version > VERSION:
         raise BiasError(
-            f"{path}: bias format version {version}, but blackbox-lb {__version__} reads {VERSION}; upgrade blackbox-lb"
+            f"{path}: bias format version {version}, but blackbox-lb {__version__} reads {VERSION};"
+            " upgrade blackbox-lb"
         )
     return document
 
 
 def _sentence(error: ValidationError) -> str:
-    """One sentence on the first finding, with its field and value, and the number of further findings."""
+    """One sentence on the first finding, with its field and value, and the number of further
+    findings.
+    """
     found = error.errors(include_url=False)
     first = found[0]
     field = "".join(

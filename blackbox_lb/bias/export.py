@@ -1,4 +1,6 @@
-"""Export of a bias, as numbers or as code that is ready to run, for tools that send their own requests."""
+"""Export of a bias, as numbers or as code that is ready to run, for tools that send their own
+requests.
+"""
 
 import json
 import shlex
@@ -32,14 +34,17 @@ def logit_bias(
     messages: Sequence[Mapping[str, Any]] | str | None = None,
     group: str | None = None,
 ) -> dict[str, float]:
-    """The request field ``logit_bias``: token id, as JSON keys it, -> nats, whole ones as integers; sorted by id.
+    """The request field ``logit_bias``: token id, as JSON keys it, -> nats, whole ones as integers;
+    sorted by id.
 
-    bias: a Bias or the path of a bias file. provider: a name, or the path of a TOML, whose limits are checked; None checks none.
-    tokenizer: the model's vocabulary, needed where a limit on ids applies and the model's name does not identify the vocabulary.
-    group: of the prompt, for a bias that depends on groups.
+    bias: a Bias or the path of a bias file. provider: a name, or the path of a TOML, whose limits
+    are checked; None checks none. tokenizer: the model's vocabulary, needed where a limit on ids
+    applies and the model's name does not identify the vocabulary. group: of the prompt, for a bias
+    that depends on groups.
 
-    Raises BiasError: the file cannot be read, the provider takes no such bias, or it depends on the prompt and ``messages``
-    (those of the request, or the text of a completions request) are not given. InputError: no such provider or vocabulary.
+    Raises BiasError: the file cannot be read, the provider takes no such bias, or it depends on the
+    prompt and ``messages`` (those of the request, or the text of a completions request) are not
+    given. InputError: no such provider or vocabulary.
     """
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
     if provider is not None:
@@ -68,16 +73,18 @@ def export(
     base_url: str | None = None,
     tokenizer: str | None = None,
 ) -> str:
-    """``bias`` in one of ``FORMATS``, as text that ends in a newline. Where the bias depends on the prompt, a script reads its file
-    and computes the numbers of each request.
+    """``bias`` in one of ``FORMATS``, as text that ends in a newline. Where the bias depends on the
+    prompt, a script reads its file and computes the numbers of each request.
 
-    provider: sets the address, the key's variable and the limits; by default the bias's own, and vllm for that format. One that
-    neither comes with the package nor is given is treated as any OpenAI-compatible API: address in OPENAI_BASE_URL, no checks.
-    model: its name there, by default the bias's. base_url: the API's address. Headers that a profile takes from variables
+    provider: sets the address, the key's variable and the limits; by default the bias's own, and
+    vllm for that format. One that neither comes with the package nor is given is treated as any
+    OpenAI-compatible API: address in OPENAI_BASE_URL, no checks. model: its name there, by default
+    the bias's. base_url: the API's address. Headers that a profile takes from variables
     (``headers_env``) are not written.
 
-    Raises InputError: no such format or provider, or the tool cannot send what the provider needs. BiasError: see
-    ``logit_bias``; or the bias depends on the prompt, and the format computes nothing.
+    Raises InputError: no such format or provider, or the tool cannot send what the provider needs.
+    BiasError: see ``logit_bias``; or the bias depends on the prompt, and the format computes
+    nothing.
     """
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are {', '.join(FORMATS)}")
@@ -95,7 +102,9 @@ def export(
 
 
 def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
-    """Check the limits; a bias compiled for this provider keeps to the limit on ids, so no vocabulary is needed for it."""
+    """Check the limits; a bias compiled for this provider keeps to the limit on ids, so no
+    vocabulary is needed for it.
+    """
     made = bias.compiled is not None and bias.provider == profile.name
     asks = profile.bias.highest_id is not None and not made
     vocabulary = vocabulary_of(bias, [profile], tokenizer) if asks else None
@@ -149,19 +158,27 @@ class _Job:
         """One line of comment."""
         unchecked = "" if self.profile else ", limits not checked"
         return (
-            f"# A bias of {len(self.bias.entries):,} tokens for {printable(self.bias.model)} by blackbox_lb: "
-            f"{printable(self.bias.status)}{unchecked}"
+            f"# A bias of {len(self.bias.entries):,} tokens for {printable(self.bias.model)} by"
+            f" blackbox_lb: {printable(self.bias.status)}{unchecked}"
         )
 
     def python(self, imports: str, *code: str) -> str:
-        """A script: the imports, the numbers, or how they are computed from the prompt, and the code."""
+        """A script: the imports, the numbers, or how they are computed from the prompt, and the
+        code.
+        """
         text = "\n".join(code)
         system = "import os\n\n" if "os.environ" in text else ""
         if self.bias.depends is not None:
             (value,) = self.prompt.values()
-            computed = f"LOGIT_BIAS = logit_bias({literal(str(self.file))}, messages=PROMPT)  # each prompt has its own"
+            computed = (
+                f"LOGIT_BIAS = logit_bias({literal(str(self.file))}, messages=PROMPT)  # each"
+                " prompt has its own"
+            )
             imports = f"from blackbox_lb import logit_bias\n{imports}"
-            return f"{self.about}\n{system}{imports}\n\nPROMPT = {literal(value)}\n{computed}\n\n{text}\n"
+            return (
+                f"{self.about}\n{system}{imports}\n\nPROMPT ="
+                f" {literal(value)}\n{computed}\n\n{text}\n"
+            )
         items = [
             f"{json.dumps(token)}: {json.dumps(value)}," for token, value in self.values.items()
         ]
@@ -211,8 +228,8 @@ def _litellm(job: _Job) -> str:
     server = job.server
     if server.query is not None:
         raise InputError(
-            f"LiteLLM's OpenAI-compatible route sends no query, and this API wants {server.query}; take another format, or a "
-            "provider without one"
+            f"LiteLLM's OpenAI-compatible route sends no query, and this API wants {server.query};"
+            " take another format, or a provider without one"
         )
     where = server.arguments("api_base", "extra_headers", "extra_query")
     return job.python(
@@ -229,7 +246,9 @@ def _litellm(job: _Job) -> str:
 
 
 def _langchain(job: _Job) -> str:
-    """ChatOpenAI's own field ``logit_bias`` takes whole numbers only, so that the numbers go through ``extra_body``."""
+    """ChatOpenAI's own field ``logit_bias`` takes whole numbers only, so that the numbers go
+    through ``extra_body``.
+    """
     name, bias, text = "ChatOpenAI", 'extra_body={"logit_bias": LOGIT_BIAS}', ".content"
     if not job.chat:
         name, bias, text = "OpenAI", "logit_bias=LOGIT_BIAS", ""
@@ -252,22 +271,28 @@ def _call(function: str, values: Mapping[str, Any], *more: str) -> list[str]:
 
 
 def _word(model: str) -> str:
-    """A model's name, quoted for a shell. Raises InputError: it holds characters that would move a terminal's cursor."""
+    """A model's name, quoted for a shell. Raises InputError: it holds characters that would move a
+    terminal's cursor.
+    """
     if not model.isprintable():
         raise InputError(
-            f"the model is called '{printable(model)[:80]}', which no command can show; give its name with --model"
+            f"the model is called '{printable(model)[:80]}', which no command can show; give its"
+            " name with --model"
         )
     return shlex.quote(model)
 
 
 def _vllm(job: _Job) -> str:
-    """How to put the file into the folder of a server with the logits processor; where the bias fits into a request, that too."""
+    """How to put the file into the folder of a server with the logits processor; where the bias
+    fits into a request, that too.
+    """
     name, serve = job.file.stem, _word(job.model)
     processor = (
-        f"{job.about}\n# In the server, whatever its size: it reads biases/*.json and adds the one that a request names.\n"
-        f"mkdir -p biases && cp {shlex.quote(str(job.file))} {shlex.quote(f'biases/{name}.json')}\n"
-        f"BLB_BIAS_DIR=biases vllm serve {serve} --logits-processors blackbox_lb.serve.vllm:LearnedBias\n\n"
-        f"# In another terminal:\n{job.server.set_url}\n{job.curl(vllm_xargs={'blb_bias': name})}"
+        f"{job.about}\n# In the server, whatever its size: it reads biases/*.json and adds the one"
+        f" that a request names.\nmkdir -p biases && cp {shlex.quote(str(job.file))}"
+        f" {shlex.quote(f'biases/{name}.json')}\nBLB_BIAS_DIR=biases vllm serve {serve}"
+        " --logits-processors blackbox_lb.serve.vllm:LearnedBias\n\n# In another"
+        f" terminal:\n{job.server.set_url}\n{job.curl(vllm_xargs={'blb_bias': name})}"
     )
     if job.profile is None:
         return processor
@@ -275,7 +300,10 @@ def _vllm(job: _Job) -> str:
         check_limits(job.bias.logit_bias, job.profile)
     except BiasError as error:
         return f"{processor}\n# Not in the request itself: {error}\n"
-    return f"{processor}\n# Or in the request itself, with any vLLM server:\n{job.curl(logit_bias=job.values)}"
+    return (
+        f"{processor}\n# Or in the request itself, with any vLLM"
+        f" server:\n{job.curl(logit_bias=job.values)}"
+    )
 
 
 FORMATS: dict[str, Callable[[_Job], str]] = {
@@ -288,4 +316,5 @@ FORMATS: dict[str, Callable[[_Job], str]] = {
 }
 """Name -> writer of the format."""
 COMPUTING = ("openai", "litellm")
-"""The formats whose code gives each request a bias of its own; LangChain's models hold one for all."""
+"""The formats whose code gives each request a bias of its own; LangChain's models hold one for all.
+"""

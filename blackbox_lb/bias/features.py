@@ -1,7 +1,9 @@
-"""Features of a prompt that a bias may depend on: its group, its system prompt, a named route, its words or its embedding.
+"""Features of a prompt that a bias may depend on: its group, its system prompt, a named route, its
+words or its embedding.
 
-They are read in the client before the request is sent, from the prompt alone, but for a group, which the request names. The same
-text has the same features everywhere, and a text of any size costs a bounded time. Nothing here needs numpy.
+They are read in the client before the request is sent, from the prompt alone, but for a group,
+which the request names. The same text has the same features everywhere, and a text of any size
+costs a bounded time. Nothing here needs numpy.
 """
 
 from __future__ import annotations
@@ -21,14 +23,19 @@ from blackbox_lb.safety.printable import printable
 
 Kind: TypeAlias = Literal["groups", "system-prompt", "route", "words", "embedding"]
 GROUP = "blb_group"
-"""Field of a request that names the group of its prompt; it is taken out before the request is sent."""
+"""Field of a request that names the group of its prompt; it is taken out before the request is
+sent.
+"""
 
 BUCKETS = 4_096
-"""Buckets that words and pairs of words are hashed into: 300 prompts have about 2,000 different ones."""
+"""Buckets that words and pairs of words are hashed into: 300 prompts have about 2,000 different
+ones.
+"""
 MOST_READ = 20_000
 """Characters of a text that are read, from its beginning: about 5,000 tokens, in 5 ms."""
 LONGEST_NAME = 200
-"""Characters of the name of a system prompt; a longer one is told by its beginning and its SHA-256."""
+"""Characters of the name of a system prompt; a longer one is told by its beginning and its SHA-256.
+"""
 _WORDS = re.compile(r"\w+").findall
 
 
@@ -60,9 +67,9 @@ class PromptText:
 class DependsOn:
     """What a bias depends on.
 
-    kind: which part of the prompt.
-    routes: of ``route``, names with the regular expressions that the last user message must match, first match first.
-    of: of ``groups`` the column that holds them, of ``embedding`` the model.
+    kind: which part of the prompt. routes: of ``route``, names with the regular expressions that
+    the last user message must match, first match first. of: of ``groups`` the column that holds
+    them, of ``embedding`` the model.
     """
 
     kind: Kind
@@ -79,7 +86,9 @@ class DependsOn:
 
     @classmethod
     def parse(cls, given: str) -> DependsOn | None:
-        """``nothing`` (None) or one of the kinds, as ``blb fit --help`` lists them. InputError: another."""
+        """``nothing`` (None) or one of the kinds, as ``blb fit --help`` lists them. InputError:
+        another.
+        """
         kind, mark, rest = given.partition(":")
         if given == "nothing":
             return None
@@ -93,8 +102,8 @@ class DependsOn:
                 )
             return cls("route", routes=pairs)
         raise InputError(
-            f"--depends-on {printable(given)!r} is not known; give nothing, words, system-prompt, groups:COLUMN, embedding:MODEL "
-            "or route:NAME=REGEX,..."
+            f"--depends-on {printable(given)!r} is not known; give nothing, words, system-prompt,"
+            " groups:COLUMN, embedding:MODEL or route:NAME=REGEX,..."
         )
 
     @property
@@ -114,8 +123,8 @@ class DependsOn:
         )
 
     def counted(self, text: PromptText) -> dict[str | int, float]:
-        """Feature -> its amount in a prompt, before any weight: 1 for a route, group or system prompt, ``1 + log(count)`` for a
-        bucket of words, the numbers of an embedding."""
+        """Feature -> its amount in a prompt, before any weight: 1 for a route, group or system
+        prompt, ``1 + log(count)`` for a bucket of words, the numbers of an embedding."""
         if self.kind == "embedding":
             return {str(number): value for number, value in enumerate(text.vector)}
         if self.kind != "words":
@@ -139,7 +148,9 @@ def bucket_of(gram: str) -> int:
 def weighed(
     counted: Mapping[str | int, float], weights: Mapping[str | int, float]
 ) -> dict[str | int, float]:
-    """The features that have a weight, times it, and of length 1 together; none where no feature is known."""
+    """The features that have a weight, times it, and of length 1 together; none where no feature is
+    known.
+    """
     values = {name: value * weights[name] for name, value in counted.items() if name in weights}
     length = sqrt(sum(value * value for value in values.values()))
     return {name: value / length for name, value in values.items()} if length else {}
@@ -148,8 +159,8 @@ def weighed(
 def document_frequency_weights(
     rows: Sequence[Mapping[str | int, float]], least: int = 2
 ) -> dict[str | int, float]:
-    """Feature -> ``log((1 + p) / (1 + prompts that have it)) + 1`` for those of at least ``least`` of p prompts (inverse document
-    frequency, as scikit-learn has it)."""
+    """Feature -> ``log((1 + p) / (1 + prompts that have it)) + 1`` for those of at least ``least``
+    of p prompts (inverse document frequency, as scikit-learn has it)."""
     counts = Counter(name for row in rows for name in row)
     return {
         name: log((1 + len(rows)) / (1 + count)) + 1
@@ -161,14 +172,18 @@ def document_frequency_weights(
 def _short(name: str) -> str:
     if len(name) <= LONGEST_NAME:
         return name
-    return f"{name[: LONGEST_NAME - 76]}... SHA-256 {sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return (
+        f"{name[: LONGEST_NAME - 76]}... SHA-256"
+        f" {sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    )
 
 
 def _route(part: str) -> tuple[str, str]:
     name, mark, pattern = part.partition("=")
     if not mark or not re.fullmatch(r"[\w-]+", name) or not pattern:
         raise InputError(
-            f"--depends-on has the route {printable(part)!r}; give NAME=REGEX, with a comma between routes"
+            f"--depends-on has the route {printable(part)!r}; give NAME=REGEX, with a comma between"
+            " routes"
         )
     return name, pattern
 
@@ -178,5 +193,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise InputError(
-            f"--depends-on has the regular expression {printable(pattern)!r}, which is none ({error})"
+            f"--depends-on has the regular expression {printable(pattern)!r}, which is none"
+            f" ({error})"
         ) from None

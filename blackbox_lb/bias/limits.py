@@ -1,4 +1,6 @@
-"""A provider's limits on a bias: number of entries, range, highest id; checked before anything is sent."""
+"""A provider's limits on a bias: number of entries, range, highest id; checked before anything is
+sent.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def most_entries(profile: Profile, wanted: int | None) -> int | None:
-    """Return how many entries to compile to: ``wanted``, else the provider's limit; None for no limit.
+    """Return how many entries to compile to: ``wanted``, else the provider's limit; None for no
+    limit.
 
     Raises BiasError: more wanted than the provider takes.
     """
@@ -29,7 +32,9 @@ def most_entries(profile: Profile, wanted: int | None) -> int | None:
 
 
 def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> None:
-    """``check_limits`` of a bias file; of one that depends on the prompt, for what any prompt may get."""
+    """``check_limits`` of a bias file; of one that depends on the prompt, for what any prompt may
+    get.
+    """
     depends = bias.depends
     if depends is None:
         check_limits(bias.logit_bias, profile, highest_id)
@@ -43,15 +48,16 @@ def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> N
     ):
         kind = "" if rules.fractions else ", whole numbers only"
         raise BiasError(
-            f"the bias of a prompt may be from {depends.low:g} to {depends.high:g}, {profile.name} takes {rules.low:g} to "
-            f"{rules.high:g}{kind}; {_remedy(profile)}"
+            f"the bias of a prompt may be from {depends.low:g} to {depends.high:g}, {profile.name}"
+            f" takes {rules.low:g} to {rules.high:g}{kind}; {_remedy(profile)}"
         )
 
 
 def check_limits(
     bias: Mapping[int, float], profile: Profile, highest_id: int | None = None
 ) -> None:
-    """Raise BiasError where the provider does not take ``bias``; nothing is cut, clipped or rounded silently.
+    """Raise BiasError where the provider does not take ``bias``; nothing is cut, clipped or rounded
+    silently.
 
     ``highest_id``: the highest token id that may be biased, None for any (``Session.highest_id``).
     """
@@ -59,21 +65,24 @@ def check_limits(
     if highest_id is not None and bias and max(bias) > highest_id:
         beyond = sum(token > highest_id for token in bias)
         raise BiasError(
-            f"the bias has token {max(bias)}, {profile.name} takes ids up to {highest_id} ({beyond} of {len(bias)} are above); "
-            f"{_remedy(profile)}, which does without them"
+            f"the bias has token {max(bias)}, {profile.name} takes ids up to {highest_id} ({beyond}"
+            f" of {len(bias)} are above); {_remedy(profile)}, which does without them"
         )
     if rules.entries is not None and len(bias) > rules.entries:
         raise BiasError(
-            f"the bias has {len(bias)} entries, {profile.name} takes at most {rules.entries}; {_remedy(profile)}"
+            f"the bias has {len(bias)} entries, {profile.name} takes at most {rules.entries};"
+            f" {_remedy(profile)}"
         )
     for token, value in bias.items():
         if not rules.low <= value <= rules.high:
             raise BiasError(
-                f"the bias of token {token} is {value:g}, {profile.name} takes {rules.low:g} to {rules.high:g}; {_remedy(profile)}"
+                f"the bias of token {token} is {value:g}, {profile.name} takes {rules.low:g} to"
+                f" {rules.high:g}; {_remedy(profile)}"
             )
         if not rules.fractions and value != int(value):
             raise BiasError(
-                f"the bias of token {token} is {value:g}, {profile.name} takes whole numbers; {_remedy(profile)}"
+                f"the bias of token {token} is {value:g}, {profile.name} takes whole numbers;"
+                f" {_remedy(profile)}"
             )
 
 
@@ -82,11 +91,13 @@ def _remedy(profile: Profile) -> str:
 
 
 def profile_of(bias: Bias, provider: str | None) -> Profile:
-    """Return the profile called ``provider``, else that of the bias. Raises ProfileError: that one is not in the package."""
+    """Return the profile called ``provider``, else that of the bias. Raises ProfileError: that one
+    is not in the package.
+    """
     if provider is None and bias.provider not in profile_names():
         raise ProfileError(
-            f"the bias is for {printable(bias.provider)}, which is no provider that comes with the package; give --provider, a "
-            "name or the path of its TOML"
+            f"the bias is for {printable(bias.provider)}, which is no provider that comes with the"
+            " package; give --provider, a name or the path of its TOML"
         )
     return load_profile(provider or bias.provider)
 
@@ -94,11 +105,12 @@ def profile_of(bias: Bias, provider: str | None) -> Profile:
 def vocabulary_of(
     bias: Bias, profiles: Iterable[Profile], tokenizer: str | None = None
 ) -> Vocabulary | None:
-    """Return the vocabulary of the bias's model: the one called ``tokenizer`` (see ``load_vocabulary``), else OpenAI's encoding of
-    that model name where one of ``profiles`` uses OpenAI's names, else None.
+    """Return the vocabulary of the bias's model: the one called ``tokenizer`` (see
+    ``load_vocabulary``), else OpenAI's encoding of that model name where one of ``profiles`` uses
+    OpenAI's names, else None.
 
-    Raises InputError: the name has no known encoding, or the vocabulary cannot be read. TokenizerMismatch: the bias was learned
-    under another.
+    Raises InputError: the name has no known encoding, or the vocabulary cannot be read.
+    TokenizerMismatch: the bias was learned under another.
     """
     from blackbox_lb.vocabulary import load_vocabulary, vocabulary_of_model
 
@@ -110,22 +122,26 @@ def vocabulary_of(
         name = vocabulary_of_model(bias.model)
         if name is None:
             raise InputError(
-                f"the tokenizer of {bias.model!r} on {by_name[0]} cannot be told from its name; give --tokenizer o200k_base (the "
-                "gpt-4o and gpt-4.1 families) or cl100k_base (gpt-4, gpt-3.5-turbo), or another --provider"
+                f"the tokenizer of {bias.model!r} on {by_name[0]} cannot be told from its name;"
+                " give --tokenizer o200k_base (the gpt-4o and gpt-4.1 families) or cl100k_base"
+                " (gpt-4, gpt-3.5-turbo), or another --provider"
             )
     if name is None:
         return None
     found = load_vocabulary(name)
     if not bias.tokenizer.startswith("model:") and found.fingerprint != bias.tokenizer:
         raise TokenizerMismatch(
-            f"the bias was learned under tokenizer {printable(bias.tokenizer)} (model {printable(bias.model)}), and {found.name} "
-            f"is {found.fingerprint}: its token ids mean other tokens there; give the vocabulary of the bias's own model"
+            f"the bias was learned under tokenizer {printable(bias.tokenizer)} (model"
+            f" {printable(bias.model)}), and {found.name} is {found.fingerprint}: its token ids"
+            " mean other tokens there; give the vocabulary of the bias's own model"
         )
     return found
 
 
 def highest_id(profile: Profile, vocabulary: Vocabulary | None) -> int | None:
-    """The highest token id that ``profile`` takes for a model with ``vocabulary``; None for no limit, or an unknown one."""
+    """The highest token id that ``profile`` takes for a model with ``vocabulary``; None for no
+    limit, or an unknown one.
+    """
     highest = profile.bias.highest_id
     if highest == "end of text":
         return None if vocabulary is None else vocabulary.end_of_text

@@ -1,7 +1,9 @@
-"""A bias with phases: one vector for the first token, another inside thinking, another for the rest.
+"""A bias with phases: one vector for the first token, another inside thinking, another for the
+rest.
 
-The tokens so far decide the phase of the next one, so each position of a completion has one phase and each phase its own vector.
-Texts are looked for in the bytes of the tokens, however they are split: a phase changes after the token that completes a text.
+The tokens so far decide the phase of the next one, so each position of a completion has one phase
+and each phase its own vector. Texts are looked for in the bytes of the tokens, however they are
+split: a phase changes after the token that completes a text.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ LONGEST = 100
 MOST_FIRST = 1_000
 """Tokens of an opening."""
 MOST_PARTS = 16
-"""Requests of one completion; where a text returns more often, the last phase has all that follows."""
+"""Requests of one completion; where a text returns more often, the last phase has all that follows.
+"""
 _KINDS = re.compile(r",(?=(?:first|rest)(?:,|$)|(?:opening|until|after|inside):)")
 
 
@@ -54,11 +57,11 @@ class PhaseVector(Row):
 class Phases:
     """Named phases that share no position, and the rest.
 
-    names: as given, the rest last. Phases are numbered in this order.
-    first: how many tokens the phase at the beginning has, 0 where there is none; beginning: its number.
-    until: the text that the first of two stretches ends with, "" where no phase has texts.
-    back: the text that leads from the second stretch back to the first one, "" where the second one has no end.
-    stretches: the numbers of the phases of both.
+    names: as given, the rest last. Phases are numbered in this order. first: how many tokens the
+    phase at the beginning has, 0 where there is none; beginning: its number. until: the text that
+    the first of two stretches ends with, "" where no phase has texts. back: the text that leads
+    from the second stretch back to the first one, "" where the second one has no end. stretches:
+    the numbers of the phases of both.
     """
 
     names: tuple[str, ...]
@@ -70,8 +73,8 @@ class Phases:
 
     @classmethod
     def parse(cls, given: Iterable[str]) -> Phases:
-        """``first``, ``opening:K``, ``until:TEXT``, ``after:TEXT`` and ``inside:OPEN..CLOSE``, each text of its own or several
-        separated by commas; ``rest`` may be named.
+        """``first``, ``opening:K``, ``until:TEXT``, ``after:TEXT`` and ``inside:OPEN..CLOSE``, each
+        text of its own or several separated by commas; ``rest`` may be named.
 
         Raises InputError: one is not known, or two share positions.
         """
@@ -79,7 +82,8 @@ class Phases:
         named = [name for name in dict.fromkeys(names) if name != REST]
         if not named or len(named) < len([name for name in names if name != REST]):
             raise InputError(
-                f"--phases {printable(','.join(names))!r} names {'one twice' if named else 'none'}; give each once"
+                f"--phases {printable(','.join(names))!r} names {'one twice' if named else 'none'};"
+                " give each once"
             )
         rest = len(named)
         found: dict[str, Any] = {}
@@ -95,11 +99,14 @@ class Phases:
 
     @classmethod
     def of(cls, rows: Sequence[PhaseVector]) -> Phases:
-        """Of a bias file. Raises InputError as ``parse`` does, and where a row is of several phases or of the rest."""
+        """Of a bias file. Raises InputError as ``parse`` does, and where a row is of several phases
+        or of the rest.
+        """
         found, names = cls.parse(row.phase for row in rows), [row.phase for row in rows]
         if names != [*found.names[:-1]]:
             raise InputError(
-                f"{len(names)} rows are of the phases {printable(found.spec)}; give each phase one row"
+                f"{len(names)} rows are of the phases {printable(found.spec)}; give each phase"
+                " one row"
             )
         return found
 
@@ -117,7 +124,8 @@ class Phases:
     def steps(self) -> tuple[tuple[int, ...], ...]:
         """(states, 256) the state after each byte; state 0 is the beginning.
 
-        The states count how much of the awaited text the last bytes are: of ``until``, then of ``back``.
+        The states count how much of the awaited text the last bytes are: of ``until``, then of
+        ``back``.
         """
         if not self.until:
             return ((0,) * 256,)
@@ -213,8 +221,8 @@ def _parsed(name: str, number: int, rest: int) -> dict[str, Any]:
     if kind == "inside" and dots and _spelled(opens) and _spelled(closes):
         return {"until": opens, "back": closes, "stretches": (rest, number)}
     raise InputError(
-        f"--phases {printable(name)!r} is not known; give first, opening:K of at most {MOST_FIRST} tokens, until:TEXT, after:TEXT "
-        f"or inside:OPEN..CLOSE, with texts of 1 to {LONGEST} bytes"
+        f"--phases {printable(name)!r} is not known; give first, opening:K of at most {MOST_FIRST}"
+        f" tokens, until:TEXT, after:TEXT or inside:OPEN..CLOSE, with texts of 1 to {LONGEST} bytes"
     )
 
 
@@ -228,14 +236,15 @@ def _spelled(text: str) -> bool:
 
 def _overlap(named: Sequence[str]) -> InputError:
     return InputError(
-        f"--phases {printable(','.join(named))!r} overlap; give at most one of first and opening:K and one with a text, and beside "
-        "first only after:TEXT or inside:OPEN..CLOSE, beside opening:K none"
+        f"--phases {printable(','.join(named))!r} overlap; give at most one of first and opening:K"
+        " and one with a text, and beside first only after:TEXT or inside:OPEN..CLOSE, beside"
+        " opening:K none"
     )
 
 
 def _matching(text: bytes, start: int, end: int) -> list[list[int]]:
-    """(len(text), 256) the state after each byte: ``start`` and how much of ``text`` the last bytes are, ``end`` where all of it
-    (Knuth, Morris and Pratt's automaton)."""
+    """(len(text), 256) the state after each byte: ``start`` and how much of ``text`` the last bytes
+    are, ``end`` where all of it (Knuth, Morris and Pratt's automaton)."""
     rows, fallback = list[list[int]](), 0
     for size, byte in enumerate(text):
         row = [start] * 256 if size == 0 else list(rows[fallback])

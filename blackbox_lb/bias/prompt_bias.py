@@ -2,8 +2,8 @@
 
     delta(x) = delta_0 + sum_j phi_j(x) delta_j
 
-``delta_0`` are the entries of the bias file, and the features with their vectors stand beside them. Applying it needs numpy,
-reading the file does not.
+``delta_0`` are the entries of the bias file, and the features with their vectors stand beside them.
+Applying it needs numpy, reading the file does not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ OF_EACH_PHASE = "of each phase"
 MOST_NUMBERS = 2_000_000
 """Features x tokens of one file: 16 MB."""
 PROBED = 8
-"""Numbers of an embedding that the file keeps to know its model again; they may differ by ``ROUNDING``."""
+"""Numbers of an embedding that the file keeps to know its model again; they may differ by
+``ROUNDING``.
+"""
 ROUNDING = 0.01
 
 
@@ -43,9 +45,9 @@ class Feature(Row):
     """A feature of the prompt and the vector that belongs to it.
 
     name: the route or system prompt, or the commonest words of a bucket, for a person to read.
-    bucket: of words, the number that they hash to.
-    weight: what the count of a word is multiplied by, 1 for others.
-    values: (s,) nats a unit, in the order of the entries. errors: (s,) their standard errors, empty where not known.
+    bucket: of words, the number that they hash to. weight: what the count of a word is multiplied
+    by, 1 for others. values: (s,) nats a unit, in the order of the entries. errors: (s,) their
+    standard errors, empty where not known.
     """
 
     name: str
@@ -63,11 +65,11 @@ class Feature(Row):
 class Dependence(Row):
     """What the bias depends on, beside its common vector.
 
-    on: as given to ``--depends-on``.
-    model_weight: what the model's own logits weighed while it was learned; the vectors are scaled to go with whole ones.
-    low, high, integers: the range in nats and the kind of numbers that the provider takes of each request.
-    probe: the first numbers of a known text's embedding, empty where it depends on none.
-    fingerprint: SHA-256 of all else here but standard errors; a file whose features were changed by hand is refused.
+    on: as given to ``--depends-on``. model_weight: what the model's own logits weighed while it was
+    learned; the vectors are scaled to go with whole ones. low, high, integers: the range in nats
+    and the kind of numbers that the provider takes of each request. probe: the first numbers of a
+    known text's embedding, empty where it depends on none. fingerprint: SHA-256 of all else here
+    but standard errors; a file whose features were changed by hand is refused.
     """
 
     on: Name
@@ -96,7 +98,8 @@ class Dependence(Row):
             raise ValueError("a feature is listed twice; keep one")
         if self.fingerprint and self.fingerprint != self.computed:
             raise ValueError(
-                "its features are not those that were learned: the fingerprint differs; restore the file, or fit again"
+                "its features are not those that were learned: the fingerprint differs; restore the"
+                " file, or fit again"
             )
         return self
 
@@ -120,9 +123,10 @@ class Dependence(Row):
 class PromptBias:
     """The bias of each prompt.
 
-    ids: (s,) the tokens that may be biased. common: token id -> nats that all prompts have in common. depends: the features with
-    their vectors. identity: a hash of both. unread: requests so far whose prompt holds no text that can be read. vectors: its
-    embedding model, where that is loaded.
+    ids: (s,) the tokens that may be biased. common: token id -> nats that all prompts have in
+    common. depends: the features with their vectors. identity: a hash of both. unread: requests so
+    far whose prompt holds no text that can be read. vectors: its embedding model, where that is
+    loaded.
     """
 
     def __init__(
@@ -141,7 +145,8 @@ class PromptBias:
             for each in depends.features
         ):
             raise BiasError(
-                f"a feature has not one value for each of the {len(common)} entries; restore the file, or fit again"
+                f"a feature has not one value for each of the {len(common)} entries; restore the"
+                " file, or fit again"
             )
         self.unread = 0
         self.vectors = vectors
@@ -161,7 +166,9 @@ class PromptBias:
 
     @classmethod
     def of(cls, bias: Bias, kept: AnswerStore | None = None) -> PromptBias | None:
-        """Of a bias file; None where its bias is the same for all prompts. kept: see ``TextVectors``."""
+        """Of a bias file; None where its bias is the same for all prompts. kept: see
+        ``TextVectors``.
+        """
         if bias.depends is None:
             return None
         return cls(
@@ -176,7 +183,9 @@ class PromptBias:
         return self.of_text(read(prompt, self._on))
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
-        """Compute the embeddings of many prompts at once, where it depends on those. Raises BiasError: see ``of_text``."""
+        """Compute the embeddings of many prompts at once, where it depends on those. Raises
+        BiasError: see ``of_text``.
+        """
         if self.vectors is not None:
             self._embedded([read(prompt, self._on) for prompt in prompts], self.vectors)
 
@@ -190,13 +199,15 @@ class PromptBias:
         )
         if len(probe) != size or far > ROUNDING:
             raise BiasError(
-                f"the embedding model {vectors.name} gives other vectors than when the bias was learned ({len(probe)} "
-                f"numbers, {size} expected; the largest difference is {far:.3f}); use the same model, or fit again"
+                f"the embedding model {vectors.name} gives other vectors than when the bias was"
+                f" learned ({len(probe)} numbers, {size} expected; the largest difference is"
+                f" {far:.3f}); use the same model, or fit again"
             )
         return embedded(texts, vectors)
 
     def of_text(self, text: PromptText | None) -> dict[int, float]:
-        """Token id -> nats; the common vector where there is no text, or none of its features is known.
+        """Token id -> nats; the common vector where there is no text, or none of its features is
+        known.
 
         Raises BiasError: the embedding model is another than the one it was learned with.
         """
@@ -206,9 +217,11 @@ class PromptBias:
             (text,) = self._embedded([text], self.vectors)
         values, found = (
             self._common,
-            {}
-            if text is None or self._on is None
-            else weighed(self._on.counted(text), self._weights),
+            (
+                {}
+                if text is None or self._on is None
+                else weighed(self._on.counted(text), self._weights)
+            ),
         )
         if found:
             rows = [self._rows[name] for name in found]
@@ -226,7 +239,9 @@ class PromptBias:
 
 
 def vectors_of(on: DependsOn | None, kept: AnswerStore | None = None) -> TextVectors | None:
-    """The embedding model that is depended on, None where there is none. kept: see ``TextVectors``."""
+    """The embedding model that is depended on, None where there is none. kept: see
+    ``TextVectors``.
+    """
     return TextVectors(on.of, kept) if on is not None and on.kind == "embedding" else None
 
 
@@ -243,8 +258,8 @@ def as_recorded(bias: AnyBias) -> object:
 
 
 def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
-    """The features of the prompt, or the phases, those that move a token most first: the name of each, and the tokens that it moves
-    most, in nats, with standard errors where they are known."""
+    """The features of the prompt, or the phases, those that move a token most first: the name of
+    each, and the tokens that it moves most, in nats, with standard errors where they are known."""
     features = bias.depends.features if bias.depends else ()
     parts = list[tuple[str, tuple[float, ...], tuple[float | None, ...]]]()
     parts += [(each.name, each.values, each.errors) for each in features]
@@ -274,13 +289,17 @@ def read(prompt: Prompt, on: DependsOn | None) -> PromptText:
 
 
 def embedded(texts: Sequence[PromptText], vectors: TextVectors) -> list[PromptText]:
-    """The texts with the vectors of their last user messages, of which no more than ``MOST_READ`` characters are read."""
+    """The texts with the vectors of their last user messages, of which no more than ``MOST_READ``
+    characters are read.
+    """
     found = vectors.of([text.user[:MOST_READ] for text in texts])
     return [replace(text, vector=vector) for text, vector in zip(texts, found, strict=True)]
 
 
 def text_of(document: Mapping[str, Any]) -> PromptText | None:
-    """The text of a request's body, chat or completions, and its group; None where it has neither (images, token ids, several)."""
+    """The text of a request's body, chat or completions, and its group; None where it has neither
+    (images, token ids, several).
+    """
     messages, group = document.get("messages"), document.get(GROUP)
     group = group if isinstance(group, str) else None
     if isinstance(messages, list):

@@ -1,4 +1,6 @@
-"""The rows of a bias file: its entries, and the records of sampling, censoring, compile, findings and verdict."""
+"""The rows of a bias file: its entries, and the records of sampling, censoring, compile, findings
+and verdict.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def settings_text(settings: Mapping[str, Scalar]) -> str:
 
 class Row(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     def replacing(self, **fields: object) -> Self:
-        """Return the same with these fields in place of its own, checked as at its making; ``model_copy`` checks nothing.
+        """Return the same with these fields in place of its own, checked as at its making;
+        ``model_copy`` checks nothing.
 
         Raises pydantic's ValidationError where one is wrong or unknown, of a whole Bias BiasError.
         """
@@ -40,8 +43,8 @@ class Row(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
 class Entry(Row):
     """One biased token: its id, its bytes in hexadecimal, its readable text, its bias in nats.
 
-    ``error``: standard error of the bias in nats, None where the estimator gives none. ``seen``: times the token was sampled in
-    training.
+    ``error``: standard error of the bias in nats, None where the estimator gives none. ``seen``:
+    times the token was sampled in training.
     """
 
     id: TokenId
@@ -60,7 +63,9 @@ class Entry(Row):
 
 
 class SamplingRecord(Row):
-    """How the training completions were drawn, at temperature 1 from the untruncated distribution; both limits count tokens."""
+    """How the training completions were drawn, at temperature 1 from the untruncated distribution;
+    both limits count tokens.
+    """
 
     max_tokens: Annotated[int, Strict(), Field(ge=1)]
     top_logprobs: Count
@@ -70,9 +75,10 @@ class SamplingRecord(Row):
 class Censored(Row):
     """The parts of the training completions that the provider withheld.
 
-    positions: sampled tokens. outside: those missing from the list of the likeliest. bounded: those without a logprob, whose upper
-    bound is the least listed one. mass: mean unlisted probability of a position, which is the chance that a sampled token is
-    withheld. unobserved: whether the estimator used the bound for the bounded tokens or dropped them; None if it never reads them.
+    positions: sampled tokens. outside: those missing from the list of the likeliest. bounded: those
+    without a logprob, whose upper bound is the least listed one. mass: mean unlisted probability of
+    a position, which is the chance that a sampled token is withheld. unobserved: whether the
+    estimator used the bound for the bounded tokens or dropped them; None if it never reads them.
     """
 
     positions: Count
@@ -85,7 +91,8 @@ class Censored(Row):
     def _of_positions(self) -> Censored:
         if max(self.outside, self.bounded) > self.positions:
             raise ValueError(
-                f"censoring counts {self.outside} tokens outside and {self.bounded} bounded of only {self.positions} positions"
+                f"censoring counts {self.outside} tokens outside and {self.bounded} bounded of only"
+                f" {self.positions} positions"
             )
         return self
 
@@ -97,17 +104,19 @@ class Censored(Row):
         ]
         missing = f"{self.bounded:,} have no logprob, only a bound (the least listed one){done}"
         return (
-            f"{share:.1%} of sampled tokens ({self.outside:,} of {self.positions:,}) were outside the "
-            f"{'lists' if listed is None else f'listed {listed}'}; {missing if self.bounded else 'none is without a logprob'}; "
-            f"{self.mass:.1%} of the probability mass is unlisted"
+            f"{share:.1%} of sampled tokens ({self.outside:,} of {self.positions:,}) were outside"
+            f" the {'lists' if listed is None else f'listed {listed}'};"
+            f" {missing if self.bounded else 'none is without a logprob'}; {self.mass:.1%} of the"
+            " probability mass is unlisted"
         )
 
 
 class ExactEffects(Row):
-    """Effects of the bias by whole next-token distributions at ``positions`` of the training completions: means, nats a token.
+    """Effects of the bias by whole next-token distributions at ``positions`` of the training
+    completions: means, nats a token.
 
-    ``kl_lost_nats_per_token`` and ``kept_share`` are as in ``Compiled``. ``log_normaliser_error``: root mean square error of the
-    lists and their tail there, in nats.
+    ``kl_lost_nats_per_token`` and ``kept_share`` are as in ``Compiled``. ``log_normaliser_error``:
+    root mean square error of the lists and their tail there, in nats.
     """
 
     positions: Count
@@ -118,7 +127,9 @@ class ExactEffects(Row):
 
 
 class HeldOutGain(Row):
-    """Gain in log-likelihood over the base model on held-out completions, in nats a weighted token, at a number of entries."""
+    """Gain in log-likelihood over the base model on held-out completions, in nats a weighted token,
+    at a number of entries.
+    """
 
     entries: Count
     gain: Finite
@@ -128,12 +139,12 @@ class HeldOutGain(Row):
 class Compiled(Row):
     """The loss of the sparse compile.
 
-    entries_limit: most entries allowed, None for no limit.
-    kl_lost_nats_per_token: KL between the learned and the compiled policy on logged prefixes.
-    kept_share: 1 less that loss as a share of the KL between the learned policy and the base.
-    clipped, rounded, dropped: entries at a limit of the range, entries that became 0 as integers, learned entries not sent.
-    exact: the same by whole distributions, which an earlier version recorded.
-    held_out: the gains that chose the number of entries, empty where the number was given.
+    entries_limit: most entries allowed, None for no limit. kl_lost_nats_per_token: KL between the
+    learned and the compiled policy on logged prefixes. kept_share: 1 less that loss as a share of
+    the KL between the learned policy and the base. clipped, rounded, dropped: entries at a limit of
+    the range, entries that became 0 as integers, learned entries not sent. exact: the same by whole
+    distributions, which an earlier version recorded. held_out: the gains that chose the number of
+    entries, empty where the number was given.
     """
 
     entries_limit: Count | None = None
@@ -168,11 +179,13 @@ class Compiled(Row):
 
 
 class Learned(Row):
-    """The learned bias over the whole vocabulary, before the compile, centred to mean 0 (the paper, "Logit-bias statistics").
+    """The learned bias over the whole vocabulary, before the compile, centred to mean 0 (the paper,
+    "Logit-bias statistics").
 
-    sampled_fraction: share of the vocabulary that was sampled in training. sigma, low, high: standard deviation, least and largest
-    value, in nats. selected_fraction: share of the values with at least five times the median size. reliability: estimated
-    correlation with a bias from as many other prompts, by its standard errors; None where these are not known.
+    sampled_fraction: share of the vocabulary that was sampled in training. sigma, low, high:
+    standard deviation, least and largest value, in nats. selected_fraction: share of the values
+    with at least five times the median size. reliability: estimated correlation with a bias from as
+    many other prompts, by its standard errors; None where these are not known.
     """
 
     sampled_fraction: Share
@@ -184,7 +197,9 @@ class Learned(Row):
 
 
 class RecordedFinding(Row):
-    """The result of one check. ``word`` FAIL is a reason why the bias may not help; ``remedy`` is empty where there is none."""
+    """The result of one check. ``word`` FAIL is a reason why the bias may not help; ``remedy`` is
+    empty where there is none.
+    """
 
     code: Name
     word: Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT CHECKED"]
@@ -193,10 +208,12 @@ class RecordedFinding(Row):
 
 
 class Verdict(Row):
-    """One metric at one sampling setting, base against biased, on fresh completions of unseen prompts.
+    """One metric at one sampling setting, base against biased, on fresh completions of unseen
+    prompts.
 
-    ``difference``: biased - base in the metric's own unit. ``low``, ``high``: its 95 % interval. ``p``: the chance of so large a
-    difference without any effect, adjusted for the rows judged with it. ``n_base``, ``n_biased``: completions.
+    ``difference``: biased - base in the metric's own unit. ``low``, ``high``: its 95 % interval.
+    ``p``: the chance of so large a difference without any effect, adjusted for the rows judged with
+    it. ``n_base``, ``n_biased``: completions.
     """
 
     setting: Annotated[str, Field(pattern=r"^(greedy|temperature \d+(\.\d+)?)$")]
@@ -217,6 +234,7 @@ class Verdict(Row):
     def _ordered(self) -> Verdict:
         if self.low > self.high:
             raise ValueError(
-                f"the interval of {self.metric} runs from {self.low} down to {self.high}; low must not exceed high"
+                f"the interval of {self.metric} runs from {self.low} down to {self.high}; low must"
+                " not exceed high"
             )
         return self

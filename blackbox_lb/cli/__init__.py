@@ -1,4 +1,6 @@
-"""The command ``blb``: one file a command with its options, and ``actions`` that run it; both are loaded on the call."""
+"""The command ``blb``: one file a command with its options, and ``actions`` that run it; both are
+loaded on the call.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """Imports a command when it is called, so that ``blb --help`` answers at once; prints our errors as one sentence."""
+    """Imports a command when it is called, so that ``blb --help`` answers at once; prints our
+    errors as one sentence.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -61,7 +65,9 @@ class Commands(click.Group):
         return name, telling, rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of our tree ends it with its sentence and exit code 2, Ctrl-C with one and 130."""
+        """Run the command; an error of our tree ends it with its sentence and exit code 2, Ctrl-C
+        with one and 130.
+        """
         from blackbox_lb.safety.secrets import guarded
 
         _print_anywhere()
@@ -87,7 +93,9 @@ class Commands(click.Group):
 
 
 def _shown(message: str) -> str:
-    """A message made safe for a terminal: without secrets or characters that could move its cursor."""
+    """A message made safe for a terminal: without secrets or characters that could move its
+    cursor.
+    """
     from blackbox_lb.safety.printable import legible
     from blackbox_lb.safety.secrets import redacted
 
@@ -120,7 +128,9 @@ def _what_is_left(ctx: click.Context, group: Commands) -> str:
 
 
 def _print_anywhere() -> None:
-    """Print a character that the terminal's encoding lacks as an escape, instead of ending the run."""
+    """Print a character that the terminal's encoding lacks as an escape, instead of ending the
+    run.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")
@@ -133,8 +143,10 @@ def _print_anywhere() -> None:
         "max_content_width": 110,
         "auto_envvar_prefix": "BLB",
     },
-    epilog="Exit codes: 0 done; 1 not confirmed (doctor), or you said no; 2 an error, said in one sentence; 130 interrupted "
-    "by Ctrl-C or SIGTERM.",
+    epilog=(
+        "Exit codes: 0 done; 1 not confirmed (doctor), or you said no; 2 an error, said in one"
+        " sentence; 130 interrupted by Ctrl-C or SIGTERM."
+    ),
 )
 @click.version_option(__version__, prog_name="blb", allow_from_autoenv=False)
 @click.option(
@@ -145,10 +157,12 @@ def _print_anywhere() -> None:
 def main(config: Path | None) -> None:
     """Adapt a language model that you can only call.
 
-    blb samples completions with token logprobs from an inference API, scores them with a reward, learns one logit-bias vector,
-    and proves on fresh samples whether it helps. Try it without a key or a GPU:
+    blb samples completions with token logprobs from an inference API, scores them with a reward,
+    learns one logit-bias vector, and proves on fresh samples whether it helps. Try it without a key
+    or a GPU:
 
         blb fit --provider local --task capitals --reward correct-and-short
 
-    Any option of a command may stand in blb.toml (blb init writes one) or in an environment variable such as BLB_FIT_TAU.
+    Any option of a command may stand in blb.toml (blb init writes one) or in an environment
+    variable such as BLB_FIT_TAU.
     """

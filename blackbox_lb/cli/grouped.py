@@ -49,7 +49,9 @@ MOST_USED = (
 
 
 class GroupedOption(cloup.Option):
-    """An option whose default may be a function: the help calls it too, shell completion does not."""
+    """An option whose default may be a function: the help calls it too, shell completion does
+    not.
+    """
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         """The default, or None where a shell completes and a function would be called."""
@@ -58,7 +60,9 @@ class GroupedOption(cloup.Option):
 
 
 class LateChoice(click.Choice[str]):
-    """One of the values that ``find`` returns; it is called when a value is read, listed or completed."""
+    """One of the values that ``find`` returns; it is called when a value is read, listed or
+    completed.
+    """
 
     def __init__(self, find: Callable[[], Iterable[str]]) -> None:
         self._find, self.case_sensitive = find, True
@@ -69,9 +73,11 @@ class LateChoice(click.Choice[str]):
 
 
 def option(group: HelpGroup | None, help: str, *names: str, **more: Any) -> Any:
-    """A field given by an option, ``--like-the-field`` unless ``names`` are given; ``more`` goes to click.
+    """A field given by an option, ``--like-the-field`` unless ``names`` are given; ``more`` goes to
+    click.
 
-    The field's annotation sets the rest: a bool is a flag, a tuple can be given several times, a Path is one.
+    The field's annotation sets the rest: a bool is a flag, a tuple can be given several times, a
+    Path is one.
     """
 
     def make(name: str, annotation: str) -> click.Option:
@@ -96,12 +102,16 @@ def argument(**more: Any) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, argument))
 def options(kind: type[C]) -> type[C]:
-    """Make a frozen dataclass of a command's options, with fields made by :func:`option` and :func:`argument`."""
+    """Make a frozen dataclass of a command's options, with fields made by :func:`option` and
+    :func:`argument`.
+    """
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
 def picked(kind: type[T], source: object, **instead: Any) -> T:
-    """An object of the dataclass ``kind`` with the fields of ``source`` that have the same names, and others ``instead``."""
+    """An object of the dataclass ``kind`` with the fields of ``source`` that have the same names,
+    and others ``instead``.
+    """
     names = [each.name for each in fields(kind)]
     return kind(
         **{name: instead[name] if name in instead else getattr(source, name) for name in names}
@@ -109,7 +119,9 @@ def picked(kind: type[T], source: object, **instead: Any) -> T:
 
 
 def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
-    """The parameters of all fields by heading; below one, those of each class stand before those of its bases."""
+    """The parameters of all fields by heading; below one, those of each class stand before those of
+    its bases.
+    """
     known = {each.name: each for each in fields(kind)}
     names = dict.fromkeys(
         name for each in kind.__mro__ for name in vars(each).get("__annotations__", ())
@@ -137,7 +149,8 @@ def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
 
 
 def command(name: str, kind: type[T]) -> Callable[[Callable[[T], None]], click.Command]:
-    """Make the command ``name``; its function gets all options and arguments as one object of the class ``kind``.
+    """Make the command ``name``; its function gets all options and arguments as one object of the
+    class ``kind``.
 
     TypeError: a field that neither :func:`option` nor :func:`argument` made.
     """

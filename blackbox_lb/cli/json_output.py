@@ -10,7 +10,9 @@ import click
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on stdout, with escapes where the terminal cannot print every character."""
+    """Print one JSON document on stdout, with escapes where the terminal cannot print every
+    character.
+    """
     readable = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, indent=2, ensure_ascii=not readable, default=str)
     # Characters outside ASCII only stand in strings, where \\u is the same character.

@@ -1,4 +1,6 @@
-"""Options that several commands share, as objects for their actions: model, task, sampling, spending, output."""
+"""Options that several commands share, as objects for their actions: model, task, sampling,
+spending, output.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 TOP_LOGPROBS = 20
 POSITIONS = 200
-"""Of --full-vocab: they give a mean over positions to about 7 % of the spread between positions, and take a few minutes on a
-small server."""
+"""Of --full-vocab: they give a mean over positions to about 7 % of the spread between positions,
+and take a few minutes on a small server."""
 STORE = "rollouts.db"
 """The rollout store inside a run's folder."""
 
@@ -55,8 +57,8 @@ class ServerOptions:
     )
     tokenizer: str | None = option(
         HelpGroup.MODEL,
-        "Vocabulary, where the provider gives no token ids: o200k_base, cl100k_base, a tokenizer.json or .gguf file. "
-        "[default: by the model's name]",
+        "Vocabulary, where the provider gives no token ids: o200k_base, cl100k_base, a"
+        " tokenizer.json or .gguf file. [default: by the model's name]",
     )
     concurrency: int | None = option(
         HelpGroup.MODEL,
@@ -76,12 +78,14 @@ class PromptOptions:
 
     task: str | None = option(
         HelpGroup.FIRST,
-        "A built-in task, capitals or continents; or lm-eval:NAME, a task of lm-evaluation-harness.",
+        "A built-in task, capitals or continents; or lm-eval:NAME, a task of"
+        " lm-evaluation-harness.",
         shell_complete=known(task_names),
     )
     data: Path | None = option(
         HelpGroup.FIRST,
-        "JSONL, CSV or Parquet with prompt (or messages) and answer; a folder; or hf:OWNER/NAME[/CONFIG][@SPLIT].",
+        "JSONL, CSV or Parquet with prompt (or messages) and answer; a folder; or"
+        " hf:OWNER/NAME[/CONFIG][@SPLIT].",
     )
     max_tokens: int | None = option(
         HelpGroup.FIRST, "Longest completion, in tokens. [default: the task's]", type=COUNT
@@ -110,7 +114,8 @@ class PromptOptions:
     )
     data_dir: Path | None = option(
         HelpGroup.TASK,
-        "Folder with lm-eval:NAME's data, a file a split: train.jsonl, test.jsonl. [default: the hub]",
+        "Folder with lm-eval:NAME's data, a file a split: train.jsonl, test.jsonl. [default: the"
+        " hub]",
     )
     num_fewshot: int | None = option(
         HelpGroup.TASK,
@@ -134,23 +139,27 @@ class PromptOptions:
 class TaskOptions(PromptOptions):
     reward: str = option(
         HelpGroup.FIRST,
-        "exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length, correct-and-short, "
-        "accuracy-gated-length, accuracy-minus-length, module:function, https://HOST/PATH, or judge:FILE.toml.",
+        "exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length,"
+        " correct-and-short, accuracy-gated-length, accuracy-minus-length, module:function,"
+        " https://HOST/PATH, or judge:FILE.toml.",
         shell_complete=known(reward_names),
         required=True,
     )
     correct: str | None = option(
         HelpGroup.TASK,
-        "What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the task's]",
+        "What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the"
+        " task's]",
     )
     thinking: str | None = option(
         HelpGroup.TASK,
-        "The model's thinking, which is measured then: inside:OPEN..CLOSE, or until:TEXT where it begins at once.",
+        "The model's thinking, which is measured then: inside:OPEN..CLOSE, or until:TEXT where it"
+        " begins at once.",
         metavar="PHASE",
     )
     count: str = option(
         HelpGroup.TASK,
-        "What rewards by length count: all tokens, those of the thinking, or those of the answer after it.",
+        "What rewards by length count: all tokens, those of the thinking, or those of the answer"
+        " after it.",
         type=click.Choice(("all", "thinking", "answer")),
         default="all",
     )
@@ -160,7 +169,8 @@ class TaskOptions(PromptOptions):
 class SamplingOptions:
     top_logprobs: int | None = option(
         HelpGroup.SAMPLING,
-        f"Alternatives listed a token, 0 for no logprobs at all. [default: {TOP_LOGPROBS}, or the provider's limit]",
+        f"Alternatives listed a token, 0 for no logprobs at all. [default: {TOP_LOGPROBS}, or the"
+        " provider's limit]",
         type=click.IntRange(0),
     )
     seed: int | None = option(
@@ -195,7 +205,9 @@ class SpendingOptions:
 
 @options
 class LimitOptions(SpendingOptions):
-    """The limits on a command's spending, whether it asks first, and its rule for changes under way."""
+    """The limits on a command's spending, whether it asks first, and its rule for changes under
+    way.
+    """
 
     price: str | None = option(
         HelpGroup.LIMITS, "PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60."
@@ -205,7 +217,8 @@ class LimitOptions(SpendingOptions):
     )
     on_drift: OnDrift | None = option(
         HelpGroup.LIMITS,
-        "Stop when another model or system answers, or note it and go on. [default: stop; systems of a provider with many: note]",
+        "Stop when another model or system answers, or note it and go on. [default: stop; systems"
+        " of a provider with many: note]",
         type=click.Choice(ON_DRIFT),
     )
     restart: bool = option(

@@ -1,4 +1,6 @@
-"""The resources behind the options, opened: task and reward, the run's folder, a session with the model, and all at once."""
+"""The resources behind the options, opened: task and reward, the run's folder, a session with the
+model, and all at once.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
 
 
 def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
-    """The labels in --labels, else the answers of ``training`` if these are few. Raises InputError: wrong names."""
+    """The labels in --labels, else the answers of ``training`` if these are few. Raises InputError:
+    wrong names.
+    """
     return Labels.found_in(training) if names is None else Labels.named(names.split(","), training)
 
 
@@ -106,7 +110,8 @@ async def open_trials(
 ) -> AsyncIterator[Trials]:
     """Everything for drawing and scoring completions, by the options; closed at the end.
 
-    A ``bias`` that the model's tokenizer or the provider does not take is refused before any request.
+    A ``bias`` that the model's tokenizer or the provider does not take is refused before any
+    request.
 
     needs: rows of the profile that must be known.
     stages: most requests to come, printed before the first one.
@@ -169,6 +174,7 @@ def _require_end_tokens(session: Session) -> None:
     if session.end_tokens.listed is not True and session.vocabulary is None:
         state = "does not list" if session.end_tokens.listed is False else "is not known to list"
         raise ProfileError(
-            f"{session.profile.name} {state} the token that ends a completion, so its id must be known to leave it out of the fit: "
-            "give the model's vocabulary with --tokenizer, as a tokenizer.json or .gguf file"
+            f"{session.profile.name} {state} the token that ends a completion, so its id must be"
+            " known to leave it out of the fit: give the model's vocabulary with --tokenizer, as a"
+            " tokenizer.json or .gguf file"
         )

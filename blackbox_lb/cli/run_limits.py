@@ -1,4 +1,6 @@
-"""The accounts of a command: its limits and prices, the forecast before its first request, its record at the end."""
+"""The accounts of a command: its limits and prices, the forecast before its first request, its
+record at the end.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def run(options: SpendingOptions, main: Callable[[Budget], Coroutine[Any, Any, T
 
 
 def prices_of(options: LimitOptions, session: Session) -> Prices | None:
-    """The price of the session's model: --price, else a row of --prices, else of the packaged table."""
+    """The price of the session's model: --price, else a row of --prices, else of the packaged
+    table.
+    """
     if options.price is not None:
         return parse_prices(options.price)
     return find_prices(session.profile.name, session.model, options.prices)
@@ -54,9 +58,11 @@ async def accounted(
     record: Manifest,
     stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
 ) -> AsyncIterator[None]:
-    """Inside, the trials' budget has its prices, changes are watched for, and the run is recorded in run.json.
+    """Inside, the trials' budget has its prices, changes are watched for, and the run is recorded
+    in run.json.
 
-    Raises InputError: a limit on the cost of a model whose price is not known; or a run that is resumed under other settings.
+    Raises InputError: a limit on the cost of a model whose price is not known; or a run that is
+    resumed under other settings.
     """
     budget = trials.budget
     budget.prices = prices_of(options, trials.session)
@@ -99,7 +105,9 @@ def record_of(
     part: str | None,
     more: Mapping[str, str | None],
 ) -> Manifest:
-    """The record of the running command, or of a ``part`` of it; ``more``: settings beyond those of every run."""
+    """The record of the running command, or of a ``part`` of it; ``more``: settings beyond those of
+    every run.
+    """
     ctx = click.get_current_context(silent=True)
     name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", part]))
     prompts = [
@@ -112,7 +120,9 @@ def record_of(
 
 
 def price_judge(budget: Budget, options: SpendingOptions, reward: Reward) -> None:
-    """Give the budget the prices of the reward's judge, if it has one. InputError: --max-cost, and its price is not known."""
+    """Give the budget the prices of the reward's judge, if it has one. InputError: --max-cost, and
+    its price is not known.
+    """
     judge = reward.remote.file if isinstance(reward.remote, Judge) else None
     if judge is None:
         return
@@ -123,11 +133,15 @@ def price_judge(budget: Budget, options: SpendingOptions, reward: Reward) -> Non
 
 def _check_unpriced(options: SpendingOptions, provider: str, model: str) -> None:
     if options.max_cost is not None:
-        price = "--price PROMPT,COMPLETION in dollars for a million tokens (0,0 for what costs nothing), or "
+        price = (
+            "--price PROMPT,COMPLETION in dollars for a million tokens (0,0 for what costs"
+            " nothing), or "
+        )
         other = price if isinstance(options, LimitOptions) else ""
         raise InputError(
-            f"--max-cost needs the price of {model} on {provider}, which is not known: give {other}"
-            f"--prices FILE with a row [[price]] whose provider is {provider!r}; --max-tokens-total needs no price"
+            f"--max-cost needs the price of {model} on {provider}, which is not known: give"
+            f" {other}--prices FILE with a row [[price]] whose provider is {provider!r};"
+            " --max-tokens-total needs no price"
         )
 
 
@@ -147,7 +161,9 @@ def _announce(
     options: LimitOptions,
     stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
 ) -> None:
-    """Print the forecast, and ask where it costs money and somebody is there to answer. click.Abort: the answer is no."""
+    """Print the forecast, and ask where it costs money and somebody is there to answer.
+    click.Abort: the answer is no.
+    """
     session, size = trials.session, trials.store.size()
     total = forecast(trials, stages(trials))
     if not total.requests:
@@ -156,7 +172,10 @@ def _announce(
     mean = size.tokens / size.completions if size.completions else 0.0
     hosted, key = _is_hosted(session, host), session.profile.connection.api_key_env
     owner = f", with the key in {key}" if hosted and key else ""
-    sentence = f"{session.model} at {host}{owner}: {total.sentence(trials.budget.prices, size.completions, mean)}"
+    sentence = (
+        f"{session.model} at {host}{owner}:"
+        f" {total.sentence(trials.budget.prices, size.completions, mean)}"
+    )
     if hosted and trials.budget.prices is None:
         sentence += "; the price is not known (--price PROMPT,COMPLETION)"
     asks = hosted and not options.yes and _is_terminal()

@@ -19,7 +19,9 @@ FILE = "blb.toml"
 SHARED = "defaults"
 """The table of all commands."""
 PER_COMMAND = frozenset({"out", "save"})
-"""Options whose meaning differs between commands (a folder here, a file there), so that no shared value can be right."""
+"""Options whose meaning differs between commands (a folder here, a file there), so that no shared
+value can be right.
+"""
 EITHER_OR = ({"task"}, {"data", "validation_data", "test_data"})
 """Pairs of options: with one set on the command line, the file's value of the other is ignored."""
 OF_THE_PROVIDER = frozenset({"base_url", "model", "endpoint", "tokenizer"})
@@ -28,7 +30,9 @@ OWN_TABLE = {"analyze": frozenset({"task", "data", "validation_data", "test_data
 """Options of a command that take no shared value: with a task, ``analyze`` draws."""
 ROOT = 0
 FILES = (".toml", ".json", ".jsonl", ".csv", ".parquet", ".gguf")
-"""Endings of values read as file names, also after = or a colon: mine.toml, judge:judge.toml, short=b.json."""
+"""Endings of values read as file names, also after = or a colon: mine.toml, judge:judge.toml,
+short=b.json.
+"""
 
 
 def key_of(option: click.Option) -> str:
@@ -44,7 +48,8 @@ def keys_of(command: click.Command) -> dict[str, click.Option]:
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """The contents of a file; ``path`` is None where there is no file. ``tables``: name of the table -> key -> value.
+    """The contents of a file; ``path`` is None where there is no file. ``tables``: name of the
+    table -> key -> value.
 
     ``found``: the user did not name the file, so it may not choose the code that is run.
     """
@@ -58,7 +63,8 @@ class SettingsFile:
     ) -> dict[str, Any]:
         """Parameter name -> value for the command ``name``, its own table before the shared one.
 
-        ``arguments``: those of the command line. Raises InputError: an unknown key or table, or a value of the wrong kind.
+        ``arguments``: those of the command line. Raises InputError: an unknown key or table, or a
+        value of the wrong kind.
         """
         self._check_tables()
         options, found = keys_of(command), dict[str, Any]()
@@ -90,25 +96,28 @@ class SettingsFile:
         for name, table in self.tables.items():
             if not isinstance(table, Mapping):
                 raise InputError(
-                    f"{self.path}: {name} stands outside a table; put it under [{SHARED}], or under [fit] for blb fit alone"
+                    f"{self.path}: {name} stands outside a table; put it under [{SHARED}], or under"
+                    " [fit] for blb fit alone"
                 )
             if name not in known:
                 raise InputError(
-                    f"{self.path}: there is no command for the table [{name}]{_nearest(name, known)}; tables are {', '.join(known)}"
+                    f"{self.path}: there is no command for the table"
+                    f" [{name}]{_nearest(name, known)}; tables are {', '.join(known)}"
                 )
 
     def _check_key(self, table: str, raw: str, key: str, options: Collection[str]) -> None:
         if table == SHARED and key in PER_COMMAND:
             raise InputError(
-                f"{self.path}: [{table}] {raw} means something else in each command; put it under the command's own table, as in "
-                "[fit]"
+                f"{self.path}: [{table}] {raw} means something else in each command; put it under"
+                " the command's own table, as in [fit]"
             )
         known = set(options) if table != SHARED else set(options).union(*_all_keys())
         if key not in known:
             where = f"blb {table} has no option" if table != SHARED else "no command has an option"
             listed = "blb COMMAND --help" if table == SHARED else f"blb {table} --help"
             raise InputError(
-                f"{self.path}: [{table}] {raw}: {where} --{raw.replace('_', '-')}{_nearest(key, known)}; {listed} lists the options"
+                f"{self.path}: [{table}] {raw}: {where}"
+                f" --{raw.replace('_', '-')}{_nearest(key, known)}; {listed} lists the options"
             )
 
     def _check_code(self, table: str, raw: str, value: object) -> None:
@@ -118,8 +127,9 @@ class SettingsFile:
 
             if runs_code(value):
                 raise InputError(
-                    f"{self.path}: [{table}] reward = {_shown(value)} runs code of that module, and nobody has named this file; "
-                    f"say that you trust it with blb --config {self.path}, or give --reward {value}"
+                    f"{self.path}: [{table}] reward = {_shown(value)} runs code of that module, and"
+                    " nobody has named this file; say that you trust it with blb --config"
+                    f" {self.path}, or give --reward {value}"
                 )
 
     def _converted(self, table: str, raw: str, value: Any, option: click.Option, name: str) -> Any:
@@ -129,14 +139,19 @@ class SettingsFile:
             told = (
                 error.message.rstrip(".") if isinstance(error, click.BadParameter) else str(error)
             )
-            own = f"; if it is meant for another command, put it under that command's table, not [{SHARED}]"
+            own = (
+                "; if it is meant for another command, put it under that command's table, not"
+                f" [{SHARED}]"
+            )
             raise InputError(
-                f"{self.path}: [{table}] {raw} = {_shown(value)} is no value of blb {name} {option.opts[0]}: {told}"
-                f"{own if table == SHARED else ''}"
+                f"{self.path}: [{table}] {raw} = {_shown(value)} is no value of blb {name}"
+                f" {option.opts[0]}: {told}{own if table == SHARED else ''}"
             ) from error
 
     def _fitted(self, value: Any, option: click.Option) -> Any:
-        """``value`` in click's form. Raises TypeError or click.BadParameter: it is of the wrong kind."""
+        """``value`` in click's form. Raises TypeError or click.BadParameter: it is of the wrong
+        kind.
+        """
         if option.is_flag:
             if not isinstance(value, bool):
                 raise TypeError("it takes true or false")
@@ -166,7 +181,9 @@ class SettingsFile:
         return value
 
     def _located(self, text: str, option: click.Option) -> str:
-        """A path, made relative to the file's folder; any other text, such as a hub name, unchanged."""
+        """A path, made relative to the file's folder; any other text, such as a hub name,
+        unchanged.
+        """
         if self.path is None or self.path.parent.resolve() == Path.cwd():
             return str(Path(text).expanduser()) if text.startswith("~") else text
         folder = self.path.parent
@@ -208,7 +225,9 @@ def _shown(value: Any) -> str:
 
 
 def _bare(value: bool, option: click.Option) -> Any:
-    """Whether an option may stand without its value, as --full-vocab may: true is that, false is not given."""
+    """Whether an option may stand without its value, as --full-vocab may: true is that, false is
+    not given.
+    """
     if not isinstance(option.flag_value, str | int | float) or isinstance(option.flag_value, bool):
         raise TypeError("it takes a value, not true or false")
     return option.flag_value if value else None
@@ -257,9 +276,11 @@ def _nearest(word: str, known: Collection[str]) -> str:
 
 
 def find_settings(given: Path | None = None, start: Path | None = None) -> SettingsFile:
-    """Find the file ``given``, or the nearest ``blb.toml`` from ``start`` (the working directory) upwards, or nothing.
+    """Find the file ``given``, or the nearest ``blb.toml`` from ``start`` (the working directory)
+    upwards, or nothing.
 
-    Raises InputError: a given file that is missing, a found one of another user, or one that is no TOML.
+    Raises InputError: a given file that is missing, a found one of another user, or one that is no
+    TOML.
     """
     path = given
     if path is None:
@@ -273,7 +294,8 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
         given is None and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid())
     ):  # it could redirect a key
         raise InputError(
-            f"{path} belongs to another user; look into it, and name it with --config if you trust it"
+            f"{path} belongs to another user; look into it, and name it with --config if you"
+            " trust it"
         )
     table = read_settings(path, "the settings file", "give another with --config")
     return SettingsFile(path, table, found=given is None)

@@ -1,4 +1,6 @@
-"""Output for people: progress with tokens a second and time left, remarks, tables. Everything but results goes to stderr."""
+"""Output for people: progress with tokens a second and time left, remarks, tables. Everything but
+results goes to stderr.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Terminal:
 
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
-        """Show the progress of new completions; report how many were stored already and so not asked for."""
+        """Show the progress of new completions; report how many were stored already and so not
+        asked for.
+        """
         if self._moves:
             with self._bar(title, completions) as watch:
                 yield watch
@@ -88,7 +92,9 @@ class Terminal:
         self._progress = None
 
     def confirm(self, question: str) -> None:
-        """Ask a question; no ends the command (click.Abort). A moving bar stands still meanwhile."""
+        """Ask a question; no ends the command (click.Abort). A moving bar stands still
+        meanwhile.
+        """
         bar = self._progress
         if bar is not None:
             bar.stop()
@@ -105,7 +111,9 @@ class Terminal:
 
 
 class Lines:
-    """Progress for a log file: a line at every tenth of the stage, at most one in 5 s, at least one in 30 s, and one at its end."""
+    """Progress for a log file: a line at every tenth of the stage, at most one in 5 s, at least one
+    in 30 s, and one at its end.
+    """
 
     SHORTEST, LONGEST = 5.0, 30.0
 
@@ -162,8 +170,8 @@ WIDEST = 10_000
 def print_table(
     title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1
 ) -> None:
-    """Print a table on stdout; the first ``left`` columns are text, the others numbers. On a terminal too narrow for the numbers,
-    each row becomes a block of ``name: value`` lines.
+    """Print a table on stdout; the first ``left`` columns are text, the others numbers. On a
+    terminal too narrow for the numbers, each row becomes a block of ``name: value`` lines.
     """
     names, cells = list(header), [list(row) for row in rows]
     table = Table(
@@ -209,7 +217,9 @@ def _blocks(screen: Console, title: str, names: list[str], rows: list[list[str]]
 
 
 def _numbers(row: Verdict) -> tuple[str, str, str, str]:
-    """Base, biased, difference and interval: two decimals, or three digits where the row is too small or too large for them."""
+    """Base, biased, difference and interval: two decimals, or three digits where the row is too
+    small or too large for them.
+    """
     largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
     form = ".2f" if largest == 0 or 0.1 <= largest < 100_000 else ".3g"
     low, high = f"{row.low:+{form}}", f"{row.high:+{form}}"
@@ -250,15 +260,19 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
 
 
 def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = False) -> None:
-    """Print the findings on the fit: the first one, the test's, and all reasons to worry, or with ``everything`` all."""
+    """Print the findings on the fit: the first one, the test's, and all reasons to worry, or with
+    ``everything`` all.
+    """
     rows = list(findings)
     if rows:
         click.echo(
-            "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little data):"
+            "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little"
+            " data):"
         )
     for rank, each in enumerate(rows):
         if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
             remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""
             click.echo(
-                f"{each.word:12} {printable(each.code)}: {printable(each.sentence)}{printable(remedy)}"
+                f"{each.word:12} {printable(each.code)}:"
+                f" {printable(each.sentence)}{printable(remedy)}"
             )

@@ -1,4 +1,5 @@
-"""Batch files: JSON Lines with one request a line, as /v1/batches runs them, and the bias in each of them.
+"""Batch files: JSON Lines with one request a line, as /v1/batches runs them, and the bias in each
+of them.
 
 The format: https://platform.openai.com/docs/api-reference/batch/request-input
 """
@@ -19,7 +20,8 @@ from blackbox_lb.safety.atomic_file import replacing
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """Counts of ``apply_batch``: lines that carry the bias, lines passed unchanged, and bytes in all.
+    """Counts of ``apply_batch``: lines that carry the bias, lines passed unchanged, and bytes in
+    all.
 
     Providers limit the bytes (OpenAI: 200 MB a file), and 300 entries add about 5 kB to a line.
     """
@@ -39,13 +41,16 @@ def apply_batch(
     on_conflict: OnConflict = "raise",
     as_pairs: bool = False,
 ) -> BatchCounts:
-    """Write the batch file ``source`` to ``target`` with the bias in the body of each request for its model.
+    """Write the batch file ``source`` to ``target`` with the bias in the body of each request for
+    its model.
 
-    Options as for ``apply``. The file is read and written line by line and put in place in one step at the end, so ``target`` may
-    be ``source``. A line without the bias is copied byte for byte; "theirs" under a conflict counts as passed.
+    Options as for ``apply``. The file is read and written line by line and put in place in one step
+    at the end, so ``target`` may be ``source``. A line without the bias is copied byte for byte;
+    "theirs" under a conflict counts as passed.
 
-    Raises InputError: a line (named by its number) that is no batch request, a refused model, endpoint or conflict; or a file that
-    cannot be read or written. BiasError: a bias file that cannot be read.
+    Raises InputError: a line (named by its number) that is no batch request, a refused model,
+    endpoint or conflict; or a file that cannot be read or written. BiasError: a bias file that
+    cannot be read.
     """
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
     if loaded.phases:
@@ -63,12 +68,14 @@ def apply_batch(
             return _copied(policy, lines, output)
     except OSError as error:
         raise InputError(
-            f"{error.filename or target}: {error.strerror or error}; give a readable batch file and a writable folder"
+            f"{error.filename or target}: {error.strerror or error}; give a readable batch file and"
+            " a writable folder"
         ) from None
 
 
 def check_upload(policy: RequestPolicy, files: Any, data: Mapping[str, Any] | None) -> None:
-    """Raise InputError where an upload to /files is a batch file with an unbiased line for a biased model.
+    """Raise InputError where an upload to /files is a batch file with an unbiased line for a biased
+    model.
 
     A file that cannot be read twice is refused too, because it cannot be checked.
     """
@@ -79,8 +86,9 @@ def check_upload(policy: RequestPolicy, files: Any, data: Mapping[str, Any] | No
         for number, line in enumerate(stream, 1):
             if _lacks(policy, line, number):
                 raise InputError(
-                    f"line {number} of the batch file is for a biased model and carries no logit_bias, and a file is not rewritten "
-                    "as it is uploaded; write one with blackbox_lb.apply_batch(source, target, bias) and upload that"
+                    f"line {number} of the batch file is for a biased model and carries no"
+                    " logit_bias, and a file is not rewritten as it is uploaded; write one with"
+                    " blackbox_lb.apply_batch(source, target, bias) and upload that"
                 )
         stream.seek(start)
 
@@ -131,7 +139,8 @@ def _request(line: bytes, number: int) -> tuple[dict[str, Any], UrlPurpose, dict
     ):
         return document, endpoint(document["url"]), document["body"]
     raise InputError(
-        f'line {number} is no batch request ({quoted(line[:40].decode(errors="replace"))}); it needs "url" and an object "body"'
+        f"line {number} is no batch request ({quoted(line[:40].decode(errors='replace'))}); it"
+        ' needs "url" and an object "body"'
     )
 
 
@@ -152,7 +161,9 @@ def _lacks(policy: RequestPolicy, line: bytes, number: int) -> bool:
 
 
 def _streams(files: Any) -> Iterator[Any]:
-    """The files of a multipart upload, as the SDK hands them to its HTTP client, each readable from its present position."""
+    """The files of a multipart upload, as the SDK hands them to its HTTP client, each readable from
+    its present position.
+    """
     for _, given in files.items() if isinstance(files, Mapping) else files:
         content = given[1] if isinstance(given, tuple) else given
         if isinstance(content, bytes | str):
@@ -161,5 +172,6 @@ def _streams(files: Any) -> Iterator[Any]:
             yield content
         else:
             raise InputError(
-                "cannot look for the bias in a batch file that is streamed; pass its path or its bytes"
+                "cannot look for the bias in a batch file that is streamed; pass its path or its"
+                " bytes"
             )

@@ -1,4 +1,5 @@
-"""A server's directory of bias files: read by name, again when a file changes, and only if they fit the served model.
+"""A server's directory of bias files: read by name, again when a file changes, and only if they fit
+the served model.
 
 Pure Python, so that it runs in the process that answers HTTP as well as beside the model.
 """
@@ -31,20 +32,24 @@ Stamp: TypeAlias = tuple[int, int, int]
 
 
 def wanted(arguments: Mapping[str, Any] | None, default: str | None) -> str | None:
-    """The name of the bias that a request's extra arguments ask for, None for no bias. Raises BiasError: not a name."""
+    """The name of the bias that a request's extra arguments ask for, None for no bias. Raises
+    BiasError: not a name.
+    """
     name = (arguments or {}).get(FIELD, default)
     if name is None or name == NO_BIAS:
         return None
     if not isinstance(name, str) or not name:
         raise BiasError(
-            f'{FIELD} is {printable(repr(name))[:80]}, not the name of a bias; give a name or "{NO_BIAS}"'
+            f"{FIELD} is {printable(repr(name))[:80]}, not the name of a bias; give a name or"
+            f' "{NO_BIAS}"'
         )
     return name
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The requirements for a bias: the tokenizer's ``fingerprint``, its number of ``tokens``, the number of the model's ``logits``.
+    """The requirements for a bias: the tokenizer's ``fingerprint``, its number of ``tokens``, the
+    number of the model's ``logits``.
 
     Models pad their logits; a bias may count its vocabulary with or without the padding.
     """
@@ -54,27 +59,32 @@ class Expected:
     logits: int
 
     def check(self, bias: Bias) -> None:
-        """Raise TokenizerMismatch for another tokenizer, BiasError for a vocabulary of another size."""
+        """Raise TokenizerMismatch for another tokenizer, BiasError for a vocabulary of another
+        size.
+        """
         bias.check_tokenizer(self.fingerprint)
         low, high = sorted((self.tokens, self.logits))
         if bias.vocab_size is not None and not low <= bias.vocab_size <= high:
             raise BiasError(
-                f"this bias is for a vocabulary of {bias.vocab_size:,} tokens, but the served model has {self.tokens:,} "
-                f"({self.logits:,} logits): use the model it was learned on, or fit a new bias"
+                f"this bias is for a vocabulary of {bias.vocab_size:,} tokens, but the served model"
+                f" has {self.tokens:,} ({self.logits:,} logits): use the model it was learned on,"
+                " or fit a new bias"
             )
         if bias.entries and bias.entries[-1].id >= self.logits:
             raise BiasError(
-                f"this bias has token id {bias.entries[-1].id:,}, but the served model has only {self.logits:,} logits: "
-                "use the model it was learned on, or fit a new bias"
+                f"this bias has token id {bias.entries[-1].id:,}, but the served model has only"
+                f" {self.logits:,} logits: use the model it was learned on, or fit a new bias"
             )
 
 
 class BiasDirectory(Generic[T]):
-    """The ``NAME.json`` of a folder, each converted by ``read``, which refuses a bias by raising BiasError.
+    """The ``NAME.json`` of a folder, each converted by ``read``, which refuses a bias by raising
+    BiasError.
 
-    A file is read when its name is first asked for, and again after its time, size or inode changed, checked at most once a
-    second (``now`` in seconds). An unusable file is logged once; an earlier version of it stays in use.
-    Safe to call from several threads. Raises BiasError where ``folder`` is no readable directory.
+    A file is read when its name is first asked for, and again after its time, size or inode
+    changed, checked at most once a second (``now`` in seconds). An unusable file is logged once; an
+    earlier version of it stays in use. Safe to call from several threads. Raises BiasError where
+    ``folder`` is no readable directory.
     """
 
     def __init__(
@@ -96,7 +106,8 @@ class BiasDirectory(Generic[T]):
             self._stamps = _stamps(folder)
         except OSError as error:
             raise BiasError(
-                f"{folder}: not a readable directory ({error.strerror}); set BLB_BIAS_DIR to the folder of the bias files"
+                f"{folder}: not a readable directory ({error.strerror}); set BLB_BIAS_DIR to the"
+                " folder of the bias files"
             ) from None
 
     def names(self) -> list[str]:
@@ -108,7 +119,8 @@ class BiasDirectory(Generic[T]):
     def get(self, name: str) -> T:
         """Return the result of ``read`` for the bias, the same object until its file changes.
 
-        Raises BiasError: no such name, or a file that was never usable. The message may go to a client, so it names no path.
+        Raises BiasError: no such name, or a file that was never usable. The message may go to a
+        client, so it names no path.
         """
         with self._lock:
             self._look()
@@ -169,7 +181,9 @@ class BiasDirectory(Generic[T]):
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
-    """Name -> (time in ns, bytes, inode) of every bias file, without hidden ones, such as an unfinished ``Bias.save`` leaves."""
+    """Name -> (time in ns, bytes, inode) of every bias file, without hidden ones, such as an
+    unfinished ``Bias.save`` leaves.
+    """
     found = {}
     with os.scandir(folder) as entries:
         for entry in entries:

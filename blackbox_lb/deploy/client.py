@@ -1,7 +1,9 @@
-"""Sending a bias: a client of the same type as the caller's, whose chat and completion requests carry ``logit_bias``.
+"""Sending a bias: a client of the same type as the caller's, whose chat and completion requests
+carry ``logit_bias``.
 
-The biased client has an HTTP client of its own that edits bodies and hands everything else to the caller's, so ``.create``,
-``.stream``, ``.parse``, ``with_options()``, ``with_raw_response`` and raw ``client.post`` all carry the bias, on openai 2 and 3.
+The biased client has an HTTP client of its own that edits bodies and hands everything else to the
+caller's, so ``.create``, ``.stream``, ``.parse``, ``with_options()``, ``with_raw_response`` and raw
+``client.post`` all carry the bias, on openai 2 and 3.
 """
 
 from collections.abc import Iterable
@@ -29,26 +31,28 @@ def apply(
     as_pairs: bool = False,
     provider: str | None = None,
 ) -> C:
-    """Return a client of the same type that sends the bias; the caller's own client stays unchanged.
+    """Return a client of the same type that sends the bias; the caller's own client stays
+    unchanged.
 
-    bias: a Bias or the path of a bias file; values go out exactly as they are, in nats, whole ones as integers.
-    models: the model names in requests that get the bias, where the server uses other names, such as an Azure deployment;
-    default: ``bias.model``.
-    others: the rule for requests to any other model: send them unbiased, with one log record a model ("warn") or without ("pass");
-    or "raise".
-    on_conflict: the rule for a request with a ``logit_bias`` of its own: "raise"; send "ours" or "theirs" alone; or "add", the
-    sum per id.
-    as_pairs: send ``[[id, value], ...]`` instead of an object; llama.cpp reads a long list far faster, other servers refuse it.
-    provider: the profile of the server, where it is not that of the bias file; it says how a bias with phases is sent.
+    bias: a Bias or the path of a bias file; values go out exactly as they are, in nats, whole ones
+    as integers. models: the model names in requests that get the bias, where the server uses other
+    names, such as an Azure deployment; default: ``bias.model``. others: the rule for requests to
+    any other model: send them unbiased, with one log record a model ("warn") or without ("pass");
+    or "raise". on_conflict: the rule for a request with a ``logit_bias`` of its own: "raise"; send
+    "ours" or "theirs" alone; or "add", the sum per id. as_pairs: send ``[[id, value], ...]``
+    instead of an object; llama.cpp reads a long list far faster, other servers refuse it. provider:
+    the profile of the server, where it is not that of the bias file; it says how a bias with phases
+    is sent.
 
-    The two clients share one connection pool. Closing the biased client stops only that client; closing the caller's stops
-    both. Endpoints that generate but take no ``logit_bias`` (Responses, Assistants, Realtime and the like) raise for a biased
-    model; websocket traffic is not seen here and goes out unbiased. An upload of a batch file is not rewritten: an unbiased
-    line for a biased model raises, and ``apply_batch`` writes the biased file. Limits on entries and range are not checked: a
-    compiled bias keeps to them, a sum under "add" may not.
+    The two clients share one connection pool. Closing the biased client stops only that client;
+    closing the caller's stops both. Endpoints that generate but take no ``logit_bias`` (Responses,
+    Assistants, Realtime and the like) raise for a biased model; websocket traffic is not seen here
+    and goes out unbiased. An upload of a batch file is not rewritten: an unbiased line for a biased
+    model raises, and ``apply_batch`` writes the biased file. Limits on entries and range are not
+    checked: a compiled bias keeps to them, a sum under "add" may not.
 
-    Raises InputError here for a wrong argument, and from the request itself for a refused model, conflict, endpoint or
-    unreadable body. Raises BiasError for a bias file that cannot be read.
+    Raises InputError here for a wrong argument, and from the request itself for a refused model,
+    conflict, endpoint or unreadable body. Raises BiasError for a bias file that cannot be read.
     """
     policy = RequestPolicy.of(
         bias,
@@ -60,7 +64,8 @@ def apply(
     )
     if not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
         raise InputError(
-            f"cannot bias a {type(client).__name__}; give an openai.OpenAI or openai.AsyncOpenAI client"
+            f"cannot bias a {type(client).__name__}; give an openai.OpenAI or openai.AsyncOpenAI"
+            " client"
         )
     # The SDK has no public access to its HTTP client.
     http_client = wrapped(client._client, policy, owned=False)
@@ -68,5 +73,6 @@ def apply(
         return cast(C, client.with_options(http_client=http_client))
     except TypeError as error:
         raise InputError(
-            f"a {type(client).__name__} cannot be copied by its with_options() ({error}); let its __init__ take the SDK's arguments"
+            f"a {type(client).__name__} cannot be copied by its with_options() ({error}); let its"
+            " __init__ take the SDK's arguments"
         ) from error

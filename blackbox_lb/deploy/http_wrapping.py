@@ -1,9 +1,10 @@
 """An HTTP client that builds and sends requests with another one and changes only the request body.
 
-The SDK builds every request, each retry included, with ``build_request`` of its HTTP client and sends it with ``send``. Both
-reach the caller's HTTP client, so connection pool, proxies, mounts, event hooks, auth, cookies and redirects are its own,
-and auth flows and hooks see the final body. openai 2 is built on httpx, openai 3 on httpx2, and both take a client of
-either: the wrapper is a subclass of its library's ``Client`` or ``AsyncClient``.
+The SDK builds every request, each retry included, with ``build_request`` of its HTTP client and
+sends it with ``send``. Both reach the caller's HTTP client, so connection pool, proxies, mounts,
+event hooks, auth, cookies and redirects are its own, and auth flows and hooks see the final body.
+openai 2 is built on httpx, openai 3 on httpx2, and both take a client of either: the wrapper is a
+subclass of its library's ``Client`` or ``AsyncClient``.
 """
 
 import asyncio
@@ -27,7 +28,9 @@ OK, ENCODED = 200, ("content-encoding", "content-length", "transfer-encoding")
 
 
 def kind_of(client: object) -> tuple[ModuleType, Kind] | None:
-    """The library of an HTTP client, httpx2 or httpx, and whether the client is synchronous or asynchronous; None: neither."""
+    """The library of an HTTP client, httpx2 or httpx, and whether the client is synchronous or
+    asynchronous; None: neither.
+    """
     kinds: tuple[Kind, ...] = ("Client", "AsyncClient")
     for name in ("httpx2", "httpx"):
         library = sys.modules.get(name)
@@ -44,15 +47,17 @@ def policies_of(client: object) -> tuple[RequestPolicy, ...]:
 
 
 def wrapped(inner: Any, policy: RequestPolicy, *, owned: bool) -> Any:
-    """Return an HTTP client of the library and kind of ``inner``; closing it closes ``inner`` where that is ``owned``.
+    """Return an HTTP client of the library and kind of ``inner``; closing it closes ``inner`` where
+    that is ``owned``.
 
     Raises InputError: ``inner`` is of another library.
     """
     found = kind_of(inner)
     if found is None:
         raise InputError(
-            f"the client's HTTP client is a {type(inner).__module__}.{type(inner).__name__}, neither httpx2's nor httpx's; "
-            "leave http_client out, or pass one of those (for an asynchronous client their AsyncClient)"
+            f"the client's HTTP client is a {type(inner).__module__}.{type(inner).__name__},"
+            " neither httpx2's nor httpx's; leave http_client out, or pass one of those (for an"
+            " asynchronous client their AsyncClient)"
         )
     client, transport = _classes(*found)
     outer = client(transport=transport(inner, found[0], owned), timeout=inner.timeout)
@@ -105,7 +110,9 @@ class _Building:
             content = self._read(method, url, options)
         if content:
             if (parts := policy.in_parts(place, content)) is not None:
-                parts.body()  # what is wrong with it is an error here: one from send() would be repeated by the SDK
+                # what is wrong with it is an error here: one from send() would be repeated by the
+                # SDK
+                parts.body()
             options["content"] = (
                 content if self._later(policy) else policy.rewritten(place, content)
             )
@@ -116,14 +123,18 @@ class _Building:
         return policy.phased is not None
 
     def _in_parts(self, request: Any) -> PhasedRequest | None:
-        """The request in parts, None where this client's bias has no phases or does not concern it."""
+        """The request in parts, None where this client's bias has no phases or does not concern
+        it.
+        """
         place, policy = endpoint(str(request.url)), self._policies[-1]
         if policy.phased is None or not place.generates or request.method != "POST":
             return None
         return policy.in_parts(place, request.content)
 
     def _read(self, method: str, url: Any, options: Mapping[str, Any]) -> bytes:
-        """The JSON body, empty where there is none. Raises InputError: reading it would use it up."""
+        """The JSON body, empty where there is none. Raises InputError: reading it would use it
+        up.
+        """
         given = options.get("content")
         if given is None and options.get("json") is None:
             return b""
@@ -212,7 +223,9 @@ class _Sync(_Building):
 
 class _Async(_Building):
     def _later(self, policy: RequestPolicy) -> bool:
-        """Where a text is embedded, too, which takes milliseconds that the event loop does not wait for."""
+        """Where a text is embedded, too, which takes milliseconds that the event loop does not wait
+        for.
+        """
         return policy.injection.embeds or super()._later(policy)
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
@@ -290,7 +303,9 @@ def _with_body(request: Any, content: bytes) -> Any:
 
 
 def _replaced(answer: Any, **body: Any) -> Any:
-    """An answer with another body. Its headers are decoded already, so that none tells an encoding or a length."""
+    """An answer with another body. Its headers are decoded already, so that none tells an encoding
+    or a length.
+    """
     kept = [
         (name, value) for name, value in answer.headers.multi_items() if name.lower() not in ENCODED
     ]
@@ -341,7 +356,9 @@ def _stream(library: ModuleType) -> Any:
 
 
 class _Borrowed:
-    """The caller's client less its auth and redirects, for SDK code that takes an HTTP client's transport (X.509 identity)."""
+    """The caller's client less its auth and redirects, for SDK code that takes an HTTP client's
+    transport (X.509 identity).
+    """
 
     def __init__(self, inner: Any, library: ModuleType, owned: bool) -> None:
         self._inner, self._auth, self._owned = inner, library.Auth, owned

@@ -1,6 +1,7 @@
 """The one rule by which a bias enters the body of a request.
 
-Bytes in, bytes out; no HTTP library and no SDK, so that a client, a batch file and a proxy share it.
+Bytes in, bytes out; no HTTP library and no SDK, so that a client, a batch file and a proxy share
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ MAX_OWN = 1e6
 
 
 def route(path: str) -> Literal["completions", "responses"] | None:
-    """The sampling endpoint of a URL path: /chat/completions, the legacy /completions, /responses, or none."""
+    """The sampling endpoint of a URL path: /chat/completions, the legacy /completions, /responses,
+    or none.
+    """
     match unquote(path).rstrip("/").rpartition("/")[2]:
         case "completions":
             return "completions"
@@ -40,11 +43,13 @@ def route(path: str) -> Literal["completions", "responses"] | None:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """Puts ``values`` (token id -> nats) into request bodies, exactly as they are, whole ones as integers.
+    """Puts ``values`` (token id -> nats) into request bodies, exactly as they are, whole ones as
+    integers.
 
-    of_prompt: a bias that depends on the prompt, computed from each body in the place of ``values``.
-    on_conflict: what a body with a ``logit_bias`` of its own gets: "raise"; "ours" or "theirs" alone; or "add", the sum per id.
-    as_pairs: write ``[[id, value], ...]`` instead of an object, which llama.cpp alone takes, and reads far faster.
+    of_prompt: a bias that depends on the prompt, computed from each body in the place of
+    ``values``. on_conflict: what a body with a ``logit_bias`` of its own gets: "raise"; "ours" or
+    "theirs" alone; or "add", the sum per id. as_pairs: write ``[[id, value], ...]`` instead of an
+    object, which llama.cpp alone takes, and reads far faster.
     """
 
     values: Mapping[int, float]
@@ -70,7 +75,9 @@ class Injection:
         return self.of_prompt is not None and self.of_prompt.vectors is not None
 
     def _values(self, document: Mapping[str, Any]) -> Mapping[int, float]:
-        """What this body gets; the common vector where its prompt holds no text that can be read, which is said once."""
+        """What this body gets; the common vector where its prompt holds no text that can be read,
+        which is said once.
+        """
         if self.of_prompt is None:
             return self.values
         from blackbox_lb.bias.prompt_bias import (
@@ -82,14 +89,17 @@ class Injection:
             self.of_prompt.unread += 1
             if self.of_prompt.unread == 1:
                 log.warning(
-                    "a prompt without text that can be read: it gets what all prompts have in common of the bias"
+                    "a prompt without text that can be read: it gets what all prompts have in"
+                    " common of the bias"
                 )
         return self.of_prompt.of_text(text)
 
     def body(self, content: bytes, document: dict[str, Any]) -> bytes:
-        """``content`` with the bias; ``document`` is the JSON object in it. Without values: ``content`` as it is.
+        """``content`` with the bias; ``document`` is the JSON object in it. Without values:
+        ``content`` as it is.
 
-        Raises InputError: the body has a ``logit_bias`` of its own under "raise", or one that cannot be added under "add".
+        Raises InputError: the body has a ``logit_bias`` of its own under "raise", or one that
+        cannot be added under "add".
         """
         if not self.values:
             return content
@@ -106,7 +116,8 @@ class Injection:
             return content
         if own and self.on_conflict == "raise":
             raise InputError(
-                "the request has a logit_bias of its own; leave it out, or choose on_conflict='ours', 'theirs' or 'add'"
+                "the request has a logit_bias of its own; leave it out, or choose"
+                " on_conflict='ours', 'theirs' or 'add'"
             )
         total = _sum(values, own) if own and self.on_conflict == "add" else values
         return json.dumps(
@@ -114,7 +125,8 @@ class Injection:
         ).encode()
 
     def appended(self, content: bytes, *, empty: bool = False) -> bytes:
-        """``content``, a JSON object that holds no ``logit_bias``, with the bias as its last member.
+        """``content``, a JSON object that holds no ``logit_bias``, with the bias as its last
+        member.
 
         The caller's bytes all stay, and the cost is one copy, however long the prompt is.
         """
@@ -126,7 +138,9 @@ class Injection:
 
 
 def _member(values: Mapping[int, float], as_pairs: bool) -> bytes:
-    """The member of one request, as ``PromptBias`` gives it, written ten times as fast as ``json`` does."""
+    """The member of one request, as ``PromptBias`` gives it, written ten times as fast as ``json``
+    does.
+    """
     from msgspec.json import encode
 
     return b'"logit_bias":' + encode([*values.items()] if as_pairs else values) + b"}"
@@ -140,7 +154,9 @@ def quoted(name: object) -> str:
 
 
 def _sum(ours: Mapping[int, float], own: object) -> dict[int, float]:
-    """The bias plus the caller's, which is an object or a list of pairs; ``false`` (llama.cpp: never sample it) stays false."""
+    """The bias plus the caller's, which is an object or a list of pairs; ``false`` (llama.cpp:
+    never sample it) stays false.
+    """
     total = dict(ours)
     for key, value in _pairs(own):
         token = _token_id(key)
@@ -152,7 +168,8 @@ def _sum(ours: Mapping[int, float], own: object) -> dict[int, float]:
             or not abs(value) <= MAX_OWN
         ):
             raise InputError(
-                f"the request's own logit_bias gives {quoted(value)} to token {token}; give a number of nats within +-{MAX_OWN:g}"
+                f"the request's own logit_bias gives {quoted(value)} to token {token}; give a"
+                f" number of nats within +-{MAX_OWN:g}"
             )
         elif total.get(token) is not False:
             total[token] = total.get(token, 0.0) + value
@@ -165,7 +182,8 @@ def _pairs(own: object) -> list[tuple[object, object]]:
     if isinstance(own, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in own):
         return [(key, value) for key, value in own]
     raise InputError(
-        "the request's own logit_bias is neither an object nor a list of [id, value] pairs; correct it"
+        "the request's own logit_bias is neither an object nor a list of [id, value] pairs;"
+        " correct it"
     )
 
 
@@ -175,7 +193,8 @@ def _token_id(key: object) -> int:
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10:
         return int(key)
     raise InputError(
-        f"the request's own logit_bias has the key {quoted(key)}, which is no token id; give ids from 0"
+        f"the request's own logit_bias has the key {quoted(key)}, which is no token id; give ids"
+        " from 0"
     )
 
 

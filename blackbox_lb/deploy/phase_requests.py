@@ -1,8 +1,10 @@
-"""A bias with phases over an API that continues a message: one request for each phase, and the parts joined into one answer.
+"""A bias with phases over an API that continues a message: one request for each phase, and the
+parts joined into one answer.
 
-The first part is drawn with the vector of the first phase, and ends where that phase does: at its number of tokens, or at the text
-that it lasts until, as a stop text. The text so far goes back as the beginning of the answer, and the next part is drawn with the
-next vector. No HTTP here: a client and a proxy send the bodies and hand back what comes.
+The first part is drawn with the vector of the first phase, and ends where that phase does: at its
+number of tokens, or at the text that it lasts until, as a stop text. The text so far goes back as
+the beginning of the answer, and the next part is drawn with the next vector. No HTTP here: a client
+and a proxy send the bodies and hand back what comes.
 """
 
 from __future__ import annotations
@@ -28,20 +30,34 @@ log = logging.getLogger(__name__)
 GIVEN_UP = 3
 """Answers whose parts do not fit together, before any did, until all get the vector of the rest."""
 PAUSES = (0.5, 2.0)
-"""Seconds before a later part is asked for again: what came before it is with the client already, so no client can ask again."""
+"""Seconds before a later part is asked for again: what came before it is with the client already,
+so no client can ask again.
+"""
 REPEATED = 8
-"""Tokens: hardly ever does an answer go on with so many tokens that it began with, unless the server repeats them."""
+"""Tokens: hardly ever does an answer go on with so many tokens that it began with, unless the
+server repeats them.
+"""
 _ONE = "asks for several completions, which would go apart after the first part; ask once for each"
 _NOT_IN_PARTS = {
     "n": _ONE,
     "best_of": _ONE,
-    "tools": "offers tools, and a call that is cut could not be read; leave them out, or use an unbiased client",
-    "functions": "offers functions, and a call that is cut could not be read; leave them out, or use an unbiased client",
-    "response_format": "fixes the form of the answer, which a server would begin anew in each part; leave it out",
+    "tools": (
+        "offers tools, and a call that is cut could not be read; leave them out, or use an unbiased"
+        " client"
+    ),
+    "functions": (
+        "offers functions, and a call that is cut could not be read; leave them out, or use an"
+        " unbiased client"
+    ),
+    "response_format": (
+        "fixes the form of the answer, which a server would begin anew in each part; leave it out"
+    ),
     "echo": "asks for its prompt back, which grows with each part; leave it out",
     "suffix": "has a suffix, before which only the last part should end; leave it out",
 }
-"""Fields of a request that cannot be answered in parts, with the end of the sentence that refuses them."""
+"""Fields of a request that cannot be answered in parts, with the end of the sentence that refuses
+them.
+"""
 _PARTS = "a bias with phases is sent in parts, and this request"
 
 
@@ -49,8 +65,8 @@ _PARTS = "a bias with phases is sent in parts, and this request"
 class PhasedRequests:
     """How a bias with phases is sent to one server.
 
-    injections: the vector of each phase by its number. profile: the server's. joined, apart: answers whose parts fitted together,
-    and whose parts did not.
+    injections: the vector of each phase by its number. profile: the server's. joined, apart:
+    answers whose parts fitted together, and whose parts did not.
     """
 
     bias: PhasedBias
@@ -63,9 +79,11 @@ class PhasedRequests:
     def of(
         cls, bias: Bias, provider: str | None, on_conflict: OnConflict, as_pairs: bool
     ) -> PhasedRequests | None:
-        """Of a bias file, None where it has no phases. provider: the server's profile, by default that of the file.
+        """Of a bias file, None where it has no phases. provider: the server's profile, by default
+        that of the file.
 
-        Raises InputError: a text ends a phase, and the server is not known to say which stop text ended an answer.
+        Raises InputError: a text ends a phase, and the server is not known to say which stop text
+        ended an answer.
         """
         phased = PhasedBias.of(bias)
         if phased is None:
@@ -77,9 +95,10 @@ class PhasedRequests:
         profile = load_profile(provider or bias.provider)
         if phased.phases.until and profile.answers.stop_reason is False:
             raise InputError(
-                f"{profile.name} is not known to say which stop text ended an answer, so that the end of a phase "
-                f"({phased.phases.spec}) could not be told from the end of the answer; serve the bias inside vLLM "
-                "(docs/serving.md), name the server's profile with provider=, or learn one with --phases first"
+                f"{profile.name} is not known to say which stop text ended an answer, so that the"
+                f" end of a phase ({phased.phases.spec}) could not be told from the end of the"
+                " answer; serve the bias inside vLLM (docs/serving.md), name the server's profile"
+                " with provider=, or learn one with --phases first"
             )
         return cls(
             phased,
@@ -88,17 +107,21 @@ class PhasedRequests:
         )
 
     def count(self, why: str | None) -> None:
-        """Count an answer; ``why`` its parts do not fit together, None where they do. The first one is said, and giving up."""
+        """Count an answer; ``why`` its parts do not fit together, None where they do. The first one
+        is said, and giving up.
+        """
         self.joined += why is None
         self.apart += why is not None
         if why is not None and self.apart == 1:
             log.warning(
-                "an answer in parts could not be joined, because %s: it gets the vector of the rest throughout",
+                "an answer in parts could not be joined, because %s: it gets the vector of the rest"
+                " throughout",
                 why,
             )
         if why is not None and self.given_up:
             log.warning(
-                "%d answers in parts, and none could be joined: all get the vector of the rest from now on",
+                "%d answers in parts, and none could be joined: all get the vector of the rest from"
+                " now on",
                 self.apart,
             )
 
@@ -110,7 +133,9 @@ class PhasedRequests:
 
 @dataclass
 class _Part:
-    """What came of one request: the answer without its choice, the choice, and its text. A stream is gathered into the same."""
+    """What came of one request: the answer without its choice, the choice, and its text. A stream
+    is gathered into the same.
+    """
 
     answer: dict[str, Any] = field(default_factory=dict)
     choice: dict[str, Any] = field(default_factory=dict)
@@ -142,13 +167,15 @@ class _Part:
 
 
 class PhasedRequest:
-    """One request in parts. ``body`` is sent; ``take`` gets a whole answer, or ``feed`` its stream piece by piece, and then ``end``
-    is called; while there is ``more``, another body follows.
+    """One request in parts. ``body`` is sent; ``take`` gets a whole answer, or ``feed`` its stream
+    piece by piece, and then ``end`` is called; while there is ``more``, another body follows.
 
-    streams: whether the client asked for a stream. Its events are held back until a first answer of this server has been joined, so
-    that parts that do not fit together can be replaced by an answer with the vector of the rest.
+    streams: whether the client asked for a stream. Its events are held back until a first answer of
+    this server has been joined, so that parts that do not fit together can be replaced by an answer
+    with the vector of the rest.
 
-    Raises InputError: the request cannot be answered in parts, or the server is not known to continue a message.
+    Raises InputError: the request cannot be answered in parts, or the server is not known to
+    continue a message.
     """
 
     def __init__(self, sender: PhasedRequests, document: Mapping[str, Any]) -> None:
@@ -190,8 +217,9 @@ class PhasedRequest:
             raise InputError(f"{_PARTS} has a prompt that is not one text; give one as a string")
         if self._chat and self._rules.continues is False:
             raise InputError(
-                f"{self._sender.profile.name} is not known to continue a message, so a bias with phases cannot be sent to its chat "
-                "endpoint; name the server's profile with provider=, let blb doctor --save find out, or serve the bias inside vLLM"
+                f"{self._sender.profile.name} is not known to continue a message, so a bias with"
+                " phases cannot be sent to its chat endpoint; name the server's profile with"
+                " provider=, let blb doctor --save find out, or serve the bias inside vLLM"
             )
         last = messages[-1] if isinstance(messages, list) and messages else None
         if isinstance(last, dict) and last.get("role") == "assistant":
@@ -279,7 +307,9 @@ class PhasedRequest:
         return self._out()
 
     def failed(self, content: bytes) -> bytes:
-        """The end of a stream whose next part was refused with ``content``: its error as an event, as servers send it."""
+        """The end of a stream whose next part was refused with ``content``: its error as an event,
+        as servers send it.
+        """
         try:
             error = json.loads(content)["error"]
         except (ValueError, KeyError, TypeError):
@@ -290,9 +320,11 @@ class PhasedRequest:
     def pause(
         self, status: int | None = None, headers: Mapping[str, str] = MappingProxyType({})
     ) -> float | None:
-        """Seconds until a part whose request failed is sent again; None: no more. The first part is the client's own to repeat.
+        """Seconds until a part whose request failed is sent again; None: no more. The first part is
+        the client's own to repeat.
 
-        status, headers: of the answer, None and none where there is no answer. What it asks to wait counts up to a minute.
+        status, headers: of the answer, None and none where there is no answer. What it asks to wait
+        counts up to a minute.
         """
         self._failed += 1
         if (
@@ -387,7 +419,10 @@ class PhasedRequest:
         if not self._parts:
             self._prompt, self._before = ids, counted
         if counted != self._before + self._tokens:
-            return f"the server counts {counted} tokens before a part, and {self._before + self._tokens} were to be"
+            return (
+                f"the server counts {counted} tokens before a part, and"
+                f" {self._before + self._tokens} were to be"
+            )
         if self._parts and ids[len(self._prompt) :] != self._ids and ids and self._ids:
             return "the server read the part before as other tokens"
         if self._tokens >= REPEATED and part.text.startswith(self._text):

@@ -1,4 +1,6 @@
-"""The rule for which requests get the bias: those for its model, decided by a request's path and body alone."""
+"""The rule for which requests get the bias: those for its model, decided by a request's path and
+body alone.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ UNBIASABLE = {
     "Evals": r"/evals/[^/]+/runs",
     "Messages": r"/v\d+/messages",
 }
-"""Endpoints that generate and take no ``logit_bias``, by the request types of openai 3.54 and Anthropic's reference:
-https://github.com/openai/openai-python/tree/main/src/openai/types and https://docs.anthropic.com/en/api/messages."""
+"""Endpoints that generate and take no ``logit_bias``, by the request types of openai 3.54 and
+Anthropic's reference: https://github.com/openai/openai-python/tree/main/src/openai/types and
+https://docs.anthropic.com/en/api/messages."""
 _UNBIASABLE = re.compile(
     "(?:" + "|".join(f"(?P<{name}>{path})" for name, path in UNBIASABLE.items()) + ")/?$"
 )
@@ -42,8 +45,8 @@ log = logging.getLogger(__name__)
 
 
 class UrlPurpose(NamedTuple):
-    """The purpose of a URL: whether a model generates there, the API's name where it takes no bias, whether files are uploaded
-    there, and the Azure deployment that it names."""
+    """The purpose of a URL: whether a model generates there, the API's name where it takes no bias,
+    whether files are uploaded there, and the Azure deployment that it names."""
 
     generates: bool
     api: str | None
@@ -68,7 +71,9 @@ def endpoint(url: str) -> UrlPurpose:
 
 @dataclass(frozen=True, slots=True)
 class RequestPolicy:
-    """A bias, the models that get it, and the rule for requests to others. ``phased``: how a bias with phases is sent."""
+    """A bias, the models that get it, and the rule for requests to others. ``phased``: how a bias
+    with phases is sent.
+    """
 
     injection: Injection
     models: frozenset[str]
@@ -94,7 +99,9 @@ class RequestPolicy:
         as_pairs: bool,
         provider: str | None = None,
     ) -> RequestPolicy:
-        """Check the arguments of ``apply``. Raises InputError: a wrong one. BiasError: a file that cannot be read."""
+        """Check the arguments of ``apply``. Raises InputError: a wrong one. BiasError: a file that
+        cannot be read.
+        """
         _check_choice("others", others, get_args(Others))
         _check_choice("on_conflict", on_conflict, get_args(OnConflict))
         loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
@@ -107,7 +114,9 @@ class RequestPolicy:
         )
 
     def in_parts(self, place: UrlPurpose, content: bytes) -> PhasedRequest | None:
-        """The request in parts, None where it goes out as it is. Raises InputError as ``rewritten`` does."""
+        """The request in parts, None where it goes out as it is. Raises InputError as ``rewritten``
+        does.
+        """
         if (
             self.phased is None
             or (document := parsed(content)) is None
@@ -117,9 +126,11 @@ class RequestPolicy:
         return PhasedRequest(self.phased, document)
 
     def rewritten(self, place: UrlPurpose, content: bytes) -> bytes:
-        """The body to send in place of ``content``; one that is no JSON object stays, and the server judges it.
+        """The body to send in place of ``content``; one that is no JSON object stays, and the
+        server judges it.
 
-        Raises InputError: a refused model, an endpoint that takes no bias, a conflict with the body's own ``logit_bias``.
+        Raises InputError: a refused model, an endpoint that takes no bias, a conflict with the
+        body's own ``logit_bias``.
         """
         if place.api is None and self._plainly_wanted(content):
             return self.injection.appended(content)
@@ -131,10 +142,11 @@ class RequestPolicy:
         return self.injection.body(content, json.loads(content) if again else document)
 
     def _plainly_wanted(self, content: bytes) -> bool:
-        """Whether a body in the SDK's own spelling begins with a biased model and has no bias; False: it must be parsed.
+        """Whether a body in the SDK's own spelling begins with a biased model and has no bias;
+        False: it must be parsed.
 
-        A quote inside a string has a backslash before it, so a match can only be a key. This takes a fraction of the time of
-        parsing a long prompt.
+        A quote inside a string has a backslash before it, so a match can only be a key. This takes
+        a fraction of the time of parsing a long prompt.
         """
         return (
             content.startswith(self._starts)
@@ -146,7 +158,9 @@ class RequestPolicy:
         )
 
     def wanted(self, place: UrlPurpose, document: Mapping[str, Any]) -> bool:
-        """Whether this request gets the bias. Raises InputError: it cannot have it, or its model is refused."""
+        """Whether this request gets the bias. Raises InputError: it cannot have it, or its model is
+        refused.
+        """
         model = document.get("model")
         if place.api is None and isinstance(model, str) and model in self.models:
             return True
@@ -156,8 +170,9 @@ class RequestPolicy:
             return False
         if place.api:
             raise InputError(
-                f"the {place.api} API takes no logit_bias, so {quoted(named[0])} cannot be biased there; "
-                "use client.chat.completions, or a client without bias for an unbiased answer"
+                f"the {place.api} API takes no logit_bias, so {quoted(named[0])} cannot be biased"
+                " there; use client.chat.completions, or a client without bias for an unbiased"
+                " answer"
             )
         return True
 
@@ -182,7 +197,9 @@ class RequestPolicy:
 
 
 def parsed(content: bytes) -> dict[str, Any] | None:
-    """The JSON object in a body, else None. The first parser takes a quarter of the time, and is the stricter one."""
+    """The JSON object in a body, else None. The first parser takes a quarter of the time, and is
+    the stricter one.
+    """
     try:
         document = from_json(content)
     except ValueError:
@@ -196,7 +213,8 @@ def parsed(content: bytes) -> dict[str, Any] | None:
 def _named(place: UrlPurpose, document: Mapping[str, Any]) -> list[str]:
     """Every name of the model in a request.
 
-    They are the body's; the Azure deployment in the path; and, where no bias can go, those in the body's parts (``session``).
+    They are the body's; the Azure deployment in the path; and, where no bias can go, those in the
+    body's parts (``session``).
     """
     named = [document.get("model"), place.deployment]
     if place.api:
@@ -219,6 +237,7 @@ def _names(models: Iterable[str] | None, default: str) -> frozenset[str]:
     names = frozenset((default,) if models is None else models)
     if not names or "" in names:
         raise InputError(
-            f"models={sorted(names)!r} names no model, so no request would carry the bias; name at least one, or leave it out"
+            f"models={sorted(names)!r} names no model, so no request would carry the bias; name at"
+            " least one, or leave it out"
         )
     return names

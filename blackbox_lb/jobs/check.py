@@ -1,4 +1,6 @@
-"""``blb check``: whether a bias can correct a decision, from a few greedy answers and first lists, before a collection."""
+"""``blb check``: whether a bias can correct a decision, from a few greedy answers and first lists,
+before a collection.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +21,9 @@ from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
 LOOKED_AT = 60
-"""Prompts that a check looks at: they give a share of right decisions to about 6 %, for 120 short requests."""
+"""Prompts that a check looks at: they give a share of right decisions to about 6 %, for 120 short
+requests.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,9 +49,11 @@ class Checked:
 async def check(
     trials: Trials, examples: Sequence[Example], labels: Labels, listed: int | None = None
 ) -> Checked:
-    """Look at the first ``LOOKED_AT`` of ``examples``: their greedy answers, and one first list each; drawn unless stored.
+    """Look at the first ``LOOKED_AT`` of ``examples``: their greedy answers, and one first list
+    each; drawn unless stored.
 
-    Raises InputError: fewer than two labels among them. NoLogprobs: no list at all. ProviderError: the API failed.
+    Raises InputError: fewer than two labels among them. NoLogprobs: no list at all. ProviderError:
+    the API failed.
     """
     looked, title = examples[:LOOKED_AT], "check, greedy answers"
     for sentence in confusable(labels, trials.reward.matcher):
@@ -76,10 +82,11 @@ async def check(
 def after_label(
     reward: Reward, labels: Labels, said: Sequence[tuple[Example, str]], longest: int
 ) -> AfterLabel | None:
-    """Test the greedy answers ``said`` that begin with a label as if it were the right one; None where one token is all there is.
+    """Test the greedy answers ``said`` that begin with a label as if it were the right one; None
+    where one token is all there is.
 
-    A task's own test of correctness reads more of a row than its answer: there only right labels are looked at.
-    longest: tokens of the longest label.
+    A task's own test of correctness reads more of a row than its answer: there only right labels
+    are looked at. longest: tokens of the longest label.
     """
     matcher = reward.matcher
     if reward.max_tokens == 1:
@@ -111,7 +118,9 @@ def after_label(
 
 
 def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Feasibility:
-    """Judge whether a bias can correct the decisions at these first positions; ``right`` (p,): whether greedy answers are right."""
+    """Judge whether a bias can correct the decisions at these first positions; ``right`` (p,):
+    whether greedy answers are right.
+    """
     numbers = [labels.of(example) for example in found.examples]
     known = np.array([number is not None for number in numbers], np.bool_)
     if not known.any():

@@ -27,7 +27,9 @@ CHARACTERS_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class ForecastStage:
-    """``samples`` completions of each of ``examples``, of at most ``max_tokens`` (the run's own limit where None)."""
+    """``samples`` completions of each of ``examples``, of at most ``max_tokens`` (the run's own
+    limit where None).
+    """
 
     examples: Sequence[Example]
     samples: int
@@ -50,8 +52,9 @@ class Forecast:
     def sentence(self, prices: Prices | None, stored: int, mean: float) -> str:
         """The forecast in words. ``stored``: completions in the store, of ``mean`` tokens each."""
         text = (
-            f"at most {self.requests:,} requests with about {self.prompt_tokens:,} prompt tokens, for {self.completions:,} "
-            f"completions of at most {self.most_completion_tokens:,} tokens in all"
+            f"at most {self.requests:,} requests with about {self.prompt_tokens:,} prompt tokens,"
+            f" for {self.completions:,} completions of at most {self.most_completion_tokens:,}"
+            " tokens in all"
         )
         likely = round(self.completions * mean)
         if stored:
@@ -103,11 +106,14 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
     )  # each completion of two parts
     extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
     judged = [
-        ForecastStage(task.validation, 1, 1)
-        if plan.predicts
-        else ForecastStage(
-            task.validation,
-            (1 + most + len(plan.depends_on) + phased) * _count(setting, plan.validation_samples),
+        (
+            ForecastStage(task.validation, 1, 1)
+            if plan.predicts
+            else ForecastStage(
+                task.validation,
+                (1 + most + len(plan.depends_on) + phased)
+                * _count(setting, plan.validation_samples),
+            )
         )
         for setting in [*settings, *[SAMPLED] * extra]
     ]
@@ -145,7 +151,9 @@ def _count(setting: Setting, samples: int) -> int:
 def eval_stages(
     task: Task, biases: Mapping[str, Mapping[int, float]], plan: EvalPlan
 ) -> list[ForecastStage]:
-    """The most that an evaluation asks for: every arm of every setting on the test prompts, and the lists for decisions here."""
+    """The most that an evaluation asks for: every arm of every setting on the test prompts, and the
+    lists for decisions here.
+    """
     firsts = [
         ForecastStage(other.decision.lists(), 1, 1)
         for other in plan.alternatives

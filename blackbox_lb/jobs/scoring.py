@@ -1,4 +1,6 @@
-"""Rewards of stored completions, recomputed without sampling again: collect once, score with any reward."""
+"""Rewards of stored completions, recomputed without sampling again: collect once, score with any
+reward.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True, slots=True)
 class RewardMean:
-    """A mean over prompts of the means of their completions, with its 95 % bootstrap interval over prompts."""
+    """A mean over prompts of the means of their completions, with its 95 % bootstrap interval over
+    prompts.
+    """
 
     mean: float
     low: float
@@ -41,7 +45,9 @@ class RewardMean:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Biased less base on the ``prompts`` prompts with completions of both: paired, not adjusted for multiple comparisons."""
+    """Biased less base on the ``prompts`` prompts with completions of both: paired, not adjusted
+    for multiple comparisons.
+    """
 
     reward: RewardMean
     prompts: int
@@ -49,7 +55,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ScoredCompletion:
-    """One completion and its reward: ``nats``, and ``value`` in the user's own unit; both None where there was nothing to score."""
+    """One completion and its reward: ``nats``, and ``value`` in the user's own unit; both None
+    where there was nothing to score.
+    """
 
     split: Split
     example: str
@@ -130,10 +138,12 @@ async def rescore(
     watch: Callable[[ScoredCompletion], None] = lambda _record: None,
     budget: Budget | None = None,
 ) -> list[Group]:
-    """The stored completions of the task's prompts, scored: a group for each split and request; base before biased.
+    """The stored completions of the task's prompts, scored: a group for each split and request;
+    base before biased.
 
-    ``reward_of`` makes the reward for the token limit of a request. ``keep`` chooses requests by their settings.
-    ``watch`` gets every completion. Nothing is sampled; only a remote reward sends requests, a judge within ``budget``.
+    ``reward_of`` makes the reward for the token limit of a request. ``keep`` chooses requests by
+    their settings. ``watch`` gets every completion. Nothing is sampled; only a remote reward sends
+    requests, a judge within ``budget``.
 
     Raises InputError: no stored completion is of a prompt of the task, or a reward is not finite.
     """
@@ -177,13 +187,15 @@ async def rescore(
                     )
     if not groups:
         raise InputError(
-            f"{store.path} holds {store.size().completions:,} completions of {len(requests)} kinds of requests, none of them to be "
-            f"scored, chosen here and of a prompt of {task.name}; give the task that was collected, or other filters"
+            f"{store.path} holds {store.size().completions:,} completions of {len(requests)} kinds"
+            f" of requests, none of them to be scored, chosen here and of a prompt of {task.name};"
+            " give the task that was collected, or other filters"
         )
     if others:
         report.remark(
-            f"{others:,} stored completions are of prompts that are not this task's and are not scored: with an instruction of blb "
-            "eval, other examples before the question, other data"
+            f"{others:,} stored completions are of prompts that are not this task's and are not"
+            " scored: with an instruction of blb eval, other examples before the question, other"
+            " data"
         )
     return sorted(groups, key=lambda group: SPLITS.index(group.split))
 
@@ -226,7 +238,8 @@ async def _scored(
     check_values(f"{title}: {reward.label}", np.concatenate([np.zeros(0), *rewards]))
     if left_out:
         report.remark(
-            f"{title}: {left_out} completions are not scored: a content filter stopped them, or they could not be read"
+            f"{title}: {left_out} completions are not scored: a content filter stopped them, or"
+            " they could not be read"
         )
     known = all(flag is not None for flags in correct for flag in flags)
     right = tuple(np.array(flags, dtype=float) for flags in correct) if known else None

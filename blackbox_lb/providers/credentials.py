@@ -1,7 +1,8 @@
-"""The credentials of a request: a key or a token from the environment, in the header that the provider's profile names.
+"""The credentials of a request: a key or a token from the environment, in the header that the
+provider's profile names.
 
-The secret is added to each request as it leaves, in a header or the query, and is held nowhere else: not in the SDK's client, whose
-representation or errors could print it, and not in any file.
+The secret is added to each request as it leaves, in a header or the query, and is held nowhere
+else: not in the SDK's client, whose representation or errors could print it, and not in any file.
 """
 
 import os
@@ -14,7 +15,9 @@ from blackbox_lb.errors import AuthenticationFailed
 from blackbox_lb.providers.profile import Profile
 
 TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
-"""Called before every request for a bearer token, as ``azure.identity.aio.get_bearer_token_provider`` returns it."""
+"""Called before every request for a bearer token, as
+``azure.identity.aio.get_bearer_token_provider`` returns it.
+"""
 
 SDK_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")
 """Headers that the SDK adds from the environment of one provider to requests for any other."""
@@ -26,9 +29,11 @@ def environment(name: str | None) -> str | None:
 
 
 class Credentials:
-    """A request hook. ``token_provider`` wins over the key, the key over the token in ``connection.token_env``.
+    """A request hook. ``token_provider`` wins over the key, the key over the token in
+    ``connection.token_env``.
 
-    Raises AuthenticationFailed: the provider needs a key and there is none; names the variable and where to get one.
+    Raises AuthenticationFailed: the provider needs a key and there is none; names the variable and
+    where to get one.
     """
 
     def __init__(self, profile: Profile, token_provider: TokenProvider | None = None) -> None:
@@ -74,11 +79,14 @@ class Credentials:
 
 
 def _secret(name: str | None) -> str | None:
-    """The variable's value, valid in a header. Raises AuthenticationFailed, without the value, where it is not."""
+    """The variable's value, valid in a header. Raises AuthenticationFailed, without the value,
+    where it is not.
+    """
     value = (environment(name) or "").strip()
     if not value.isascii() or not value.isprintable():
         raise AuthenticationFailed(
-            f"the environment variable {name} holds a character that no key has (a line break, a curly quote ...); set it again"
+            f"the environment variable {name} holds a character that no key has (a line break, a"
+            " curly quote ...); set it again"
         )
     return value or None
 
@@ -87,4 +95,7 @@ def _missing(profile: Profile) -> str:
     rules = profile.connection
     other = f", or {rules.token_env} to a bearer token" if rules.token_env else ""
     where = f"; keys are made at {rules.api_key_url}" if rules.api_key_url else ""
-    return f"{profile.name} needs an API key: set the environment variable {rules.api_key_env}{other}{where}"
+    return (
+        f"{profile.name} needs an API key: set the environment variable"
+        f" {rules.api_key_env}{other}{where}"
+    )

@@ -1,4 +1,6 @@
-"""The names of the packaged provider profiles. Nothing heavy is loaded here: help and completion list them."""
+"""The names of the packaged provider profiles. Nothing heavy is loaded here: help and completion
+list them.
+"""
 
 from importlib import resources
 from importlib.resources.abc import Traversable

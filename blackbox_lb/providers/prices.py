@@ -1,4 +1,6 @@
-"""Prices of tokens: two a model, from the user, the user's table or the packaged one; else unknown."""
+"""Prices of tokens: two a model, from the user, the user's table or the packaged one; else
+unknown.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens. source: their origin. batch: the share of them that a batch costs, None if not known."""
+    """US dollars for a million tokens. source: their origin. batch: the share of them that a batch
+    costs, None if not known.
+    """
 
     prompt: float
     completion: float
@@ -43,7 +47,10 @@ class Prices:
 
     def __str__(self) -> str:
         source = f", {self.source}" if self.source else ""
-        return f"${self.prompt:g} and ${self.completion:g} a million prompt and completion tokens{source}"
+        return (
+            f"${self.prompt:g} and ${self.completion:g} a million prompt and completion"
+            f" tokens{source}"
+        )
 
 
 class _Row(BaseModel, extra="forbid", frozen=True):
@@ -80,20 +87,24 @@ class _Table(BaseModel, extra="forbid", frozen=True):
 
 
 def parse_prices(text: str) -> Prices:
-    """Parse the prices of ``--price``, as in "0.15,0.60". Raises InputError: not two finite numbers from 0."""
+    """Parse the prices of ``--price``, as in "0.15,0.60". Raises InputError: not two finite numbers
+    from 0.
+    """
     try:
         prompt, completion = (float(part) for part in text.split(","))
     except ValueError:
         prompt = completion = -1.0
     if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
         raise InputError(
-            f"--price is {text!r}; give two prices in US dollars for a million tokens, prompt and completion, as in 0.15,0.60"
+            f"--price is {text!r}; give two prices in US dollars for a million tokens, prompt and"
+            " completion, as in 0.15,0.60"
         )
     return Prices(prompt, completion, "--price")
 
 
 def find_prices(provider: str, model: str, own: Path | None = None) -> Prices | None:
-    """Return a model's prices: the first row that fits in the table ``own``, else in the packaged one; None where none fits.
+    """Return a model's prices: the first row that fits in the table ``own``, else in the packaged
+    one; None where none fits.
 
     Raises InputError: ``own`` cannot be read, or is no table of prices.
     """
@@ -116,5 +127,6 @@ def _table(path: Path) -> list[_Row]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"the price table {path}: {where}: {first['msg']}; a row [[price]] has {', '.join(_Row.model_fields)}"
+            f"the price table {path}: {where}: {first['msg']}; a row [[price]] has"
+            f" {', '.join(_Row.model_fields)}"
         ) from error

@@ -1,4 +1,6 @@
-"""Provider profiles: name, capabilities and limits of a provider, read from TOML. A capability is a row, never a branch in code."""
+"""Provider profiles: name, capabilities and limits of a provider, read from TOML. A capability is a
+row, never a branch in code.
+"""
 
 from __future__ import annotations
 
@@ -55,16 +57,18 @@ OF_A_HOST = frozenset(
         ),
     }
 )
-"""Rows and tables about one host: its keys, its headers, its models, its batches. Another address does not inherit them."""
+"""Rows and tables about one host: its keys, its headers, its models, its batches. Another address
+does not inherit them.
+"""
 
 
 class Profile(ProfileRow):
     """One provider.
 
-    neutral: request fields that make sampling exactly softmax(logits + bias) at temperature 1. request: fields of every request.
-    reference: None where whole distributions are not available. batch: None where requests cannot be sent in files.
-    unknown: dotted rows or tables whose values are guesses until ``blb doctor`` has measured them.
-    evidence: dotted row or table -> its source.
+    neutral: request fields that make sampling exactly softmax(logits + bias) at temperature 1.
+    request: fields of every request. reference: None where whole distributions are not available.
+    batch: None where requests cannot be sent in files. unknown: dotted rows or tables whose values
+    are guesses until ``blb doctor`` has measured them. evidence: dotted row or table -> its source.
     """
 
     name: str
@@ -98,7 +102,8 @@ class Profile(ProfileRow):
                 )
         if self.answers.prompt_logprobs is not False and self.reference is None:
             raise ValueError(
-                "row answers.prompt_logprobs needs prompts of token ids; give the rows under [reference], too"
+                "row answers.prompt_logprobs needs prompts of token ids; give the rows under"
+                " [reference], too"
             )
         if self.answers.continues is not False and "chat" not in self.endpoints:
             raise ValueError(
@@ -107,7 +112,9 @@ class Profile(ProfileRow):
         return self
 
     def endpoint(self, name: Endpoint) -> EndpointRules:
-        """The rules of an endpoint. Raises ProfileError, with a list of all endpoints, where the provider lacks this one."""
+        """The rules of an endpoint. Raises ProfileError, with a list of all endpoints, where the
+        provider lacks this one.
+        """
         if name not in self.endpoints:
             raise ProfileError(
                 f"{self.name} has no {name} endpoint; its profile lists {', '.join(self.endpoints)}"
@@ -120,7 +127,9 @@ class Profile(ProfileRow):
         return self.logprobs.limit if own is None else own
 
     def follows_ids(self, vocabulary: object) -> bool:
-        """Whether the lists after a prompt of token ids can be read: they tell ids themselves, or a ``vocabulary`` does."""
+        """Whether the lists after a prompt of token ids can be read: they tell ids themselves, or a
+        ``vocabulary`` does.
+        """
         if self.reference is None:
             return False
         kind = self.endpoint(self.reference.endpoint).id or self.tokens.id
@@ -129,12 +138,14 @@ class Profile(ProfileRow):
     def check_model(self, model: str | None) -> None:
         """Raise ModelUnsuitable for a model that is known to take no bias or to return no logprobs.
 
-        None means that no model was chosen: a ProfileError where the provider does not list its models.
+        None means that no model was chosen: a ProfileError where the provider does not list its
+        models.
         """
         if model is None:
             if not self.connection.lists_models:
                 raise ProfileError(
-                    f"{self.name} does not list what it serves; name the model or deployment with --model"
+                    f"{self.name} does not list what it serves; name the model or deployment with"
+                    " --model"
                 )
             return
         for refused in self.models.refused:
@@ -149,7 +160,9 @@ class Profile(ProfileRow):
 
     @property
     def rows_of_its_host(self) -> dict[str, Any]:
-        """The rows of ``OF_A_HOST`` but ``base_url_env``, for a profile of this host at another address."""
+        """The rows of ``OF_A_HOST`` but ``base_url_env``, for a profile of this host at another
+        address.
+        """
         connection = {row.partition(".")[2] for row in OF_A_HOST - {"connection.base_url_env"}}
         return self.model_dump(
             mode="json",
@@ -167,7 +180,9 @@ class Profile(ProfileRow):
         )
 
     def is_known(self, row: str) -> bool:
-        """Whether a dotted row or table is more than a guess; the tables around it and the rows in it count too."""
+        """Whether a dotted row or table is more than a guess; the tables around it and the rows in
+        it count too.
+        """
         return not self._guesses_about(row)
 
     def _guesses_about(self, row: str) -> list[str]:
@@ -178,32 +193,37 @@ class Profile(ProfileRow):
         ]
 
     def require(self, rows: Iterable[str], purpose: str, model: str | None = None) -> None:
-        """Raise ProfileError where one of ``rows``, or a row of a table among them, is not known; name the measuring command."""
+        """Raise ProfileError where one of ``rows``, or a row of a table among them, is not known;
+        name the measuring command.
+        """
         rows = list(rows)
         guesses = list(dict.fromkeys(guess for row in rows for guess in self._guesses_about(row)))
         if "bias" in rows and "bias" not in guesses and not self.tried(model):
             guesses.append(f"bias with {model}")
         if guesses:
             raise ProfileError(
-                f"{purpose} needs to know {', '.join(guesses)} of {self.name}, which nobody has proven; blb doctor --provider "
-                f"{self.name} --model {model or 'NAME'} --save mine.toml finds out, then give --provider mine.toml"
+                f"{purpose} needs to know {', '.join(guesses)} of {self.name}, which nobody has"
+                f" proven; blb doctor --provider {self.name} --model {model or 'NAME'} --save"
+                " mine.toml finds out, then give --provider mine.toml"
             )
 
 
 def load_profile(name: str) -> Profile:
     """Load the packaged profile ``name``, or a user's own from the TOML file of that path.
 
-    With ``extends = "NAME"`` a profile only holds its differences from that one. With another address than that one's, what
-    belongs to its host is not inherited: ``OF_A_HOST``.
+    With ``extends = "NAME"`` a profile only holds its differences from that one. With another
+    address than that one's, what belongs to its host is not inherited: ``OF_A_HOST``.
 
-    Raises ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of the wrong kind.
+    Raises ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of
+    the wrong kind.
     """
     rows = _rows(name)
     try:
         profile = Profile.model_validate(rows)
     except ValidationError as error:
         raise ProfileError(
-            f"provider profile {name}, {_complaint(error.errors()[0], rows)}; correct it (blb providers vllm shows all rows)"
+            f"provider profile {name}, {_complaint(error.errors()[0], rows)}; correct it (blb"
+            " providers vllm shows all rows)"
         ) from error
     watch(profile.connection.secret_variables)
     return profile
@@ -215,7 +235,9 @@ def _base_model(model: str) -> str:
 
 
 def _complaint(error: ErrorDetails, rows: Any) -> str:
-    """One validation error as part of a sentence, with the row's name in the file and the kinds that the row may have."""
+    """One validation error as part of a sentence, with the row's name in the file and the kinds
+    that the row may have.
+    """
     path = []
     for part in error["loc"]:
         try:
@@ -257,8 +279,9 @@ def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
 def _extended(base: dict[str, Any], own: dict[str, Any], name: str) -> dict[str, Any]:
     """``own`` laid over ``base``; evidence is replaced as a whole.
 
-    With the address of another host in ``own``, the rows of ``OF_A_HOST`` are not inherited, nor is the name, by which prices are
-    found. An engine on this machine is no host: its rows are about a server of the user's own, wherever that runs.
+    With the address of another host in ``own``, the rows of ``OF_A_HOST`` are not inherited, nor is
+    the name, by which prices are found. An engine on this machine is no host: its rows are about a
+    server of the user's own, wherever that runs.
     """
     address = own.get("connection")
     if isinstance(address, dict) and "base_url" in address:
@@ -312,6 +335,7 @@ def _read(name: str) -> bytes:
     if name not in profile_names():
         known = ", ".join(profile_names())
         raise ProfileError(
-            f"unknown provider {name!r}; known: {known}; or give the path of your own profile, ending in .toml"
+            f"unknown provider {name!r}; known: {known}; or give the path of your own profile,"
+            " ending in .toml"
         )
     return (profiles_folder() / f"{name}.toml").read_bytes()

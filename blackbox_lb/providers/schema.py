@@ -1,4 +1,6 @@
-"""The rows of a provider profile: every capability that differs between inference APIs, with its meaning and its default."""
+"""The rows of a provider profile: every capability that differs between inference APIs, with its
+meaning and its default.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ T = TypeVar("T", bound=Mapping[str, object])
 
 
 def no_secrets(table: T) -> T:
-    """Return ``table``. Raises ValueError, without the value, where a name or a value in it looks like a key."""
+    """Return ``table``. Raises ValueError, without the value, where a name or a value in it looks
+    like a key.
+    """
     for name, value in table.items():
         if isinstance(value, Mapping):
             no_secrets(value)
@@ -32,8 +36,10 @@ def no_secrets(table: T) -> T:
             and (SECRET_WORD.search(name) or redacted(value) != value)
         ):
             raise ValueError(
-                f"{name} holds what looks like a key, and a profile is no place for one; put it into an environment variable and "
-                f'name that in connection.query_env or connection.headers_env, as in query_env = {{ "{name}" = "MY_KEY" }}'
+                f"{name} holds what looks like a key, and a profile is no place for one; put it"
+                " into an environment variable and "
+                "name that in connection.query_env or connection.headers_env, as in query_env = {"
+                f' "{name}" = "MY_KEY" }}'
             )
     return table
 
@@ -43,17 +49,19 @@ class ProfileRow(BaseModel, frozen=True, extra="forbid", strict=True):
 
 
 class Connection(ProfileRow):
-    """Address and credentials of the API. Keys come from the environment variable ``api_key_env``, never from a file.
+    """Address and credentials of the API. Keys come from the environment variable ``api_key_env``,
+    never from a file.
 
-    base_url_env: a variable whose address goes before ``base_url``.
-    base_path: appended to an address that lacks it.
-    api_key_required: nothing is sent without a key or a token, so ``api_key_env`` or ``token_env`` must name its variable.
-    api_key_url: the page where a user gets a key. api_key_header: carries the key, ``Authorization`` as a bearer token.
-    token_env: a variable with a bearer token (Microsoft Entra), used without a key. headers_env: further headers -> variables.
-    query: goes with every request. query_env: variables that replace parts of it.
-    lists_models: GET /models lists the names that ``--model`` takes; elsewhere it only shows that the key is good.
-    concurrency: first number of requests in flight (``Pace`` finds a better one), the most for an ``embedded`` engine, which runs
-    in this process. rate_limit_headers: limit-requests ... -> the header's name (see ``rate_limits``).
+    base_url_env: a variable whose address goes before ``base_url``. base_path: appended to an
+    address that lacks it. api_key_required: nothing is sent without a key or a token, so
+    ``api_key_env`` or ``token_env`` must name its variable. api_key_url: the page where a user gets
+    a key. api_key_header: carries the key, ``Authorization`` as a bearer token. token_env: a
+    variable with a bearer token (Microsoft Entra), used without a key. headers_env: further headers
+    -> variables. query: goes with every request. query_env: variables that replace parts of it.
+    lists_models: GET /models lists the names that ``--model`` takes; elsewhere it only shows that
+    the key is good. concurrency: first number of requests in flight (``Pace`` finds a better one),
+    the most for an ``embedded`` engine, which runs in this process. rate_limit_headers:
+    limit-requests ... -> the header's name (see ``rate_limits``).
     """
 
     base_url: str | None = None
@@ -87,21 +95,24 @@ class Connection(ProfileRow):
     def _key(self) -> Connection:
         if self.api_key_required and not (self.api_key_env or self.token_env):
             raise ValueError(
-                "a key is required and no variable is named that holds it; set the row connection.api_key_env (or token_env), or "
-                "api_key_required = false"
+                "a key is required and no variable is named that holds it; set the row"
+                " connection.api_key_env (or token_env), or api_key_required = false"
             )
         return self
 
 
 class EndpointRules(ProfileRow):
-    """One endpoint. ``{model}`` in ``path`` is the model's (deployment's) name. ``dialect``: the shape of the answer's logprobs.
+    """One endpoint. ``{model}`` in ``path`` is the model's (deployment's) name. ``dialect``: the
+    shape of the answer's logprobs.
 
-    ask_logprobs: flag = ``logprobs: true, top_logprobs: k``; count = ``logprobs: k``; include = the Responses API's ``include`` and
-    ``top_logprobs``; no = the endpoint gives none. top_logprobs: most alternatives here, where not ``logprobs.limit``.
-    sampled_in_list: a sampled token not among the k most likely is not listed (no), listed beside them (added), or listed in
-    place of the last (replaces the last). This decides which listed alternatives are sure to be the most likely ones.
-    id: the place of token ids here, where not ``tokens.id``. sampled_ids: dotted field of a choice that lists the sampled ids.
-    bias: whether it takes ``logit_bias``. stop: whether it takes stop texts. max_tokens: the field that limits the completion.
+    ask_logprobs: flag = ``logprobs: true, top_logprobs: k``; count = ``logprobs: k``; include = the
+    Responses API's ``include`` and ``top_logprobs``; no = the endpoint gives none. top_logprobs:
+    most alternatives here, where not ``logprobs.limit``. sampled_in_list: a sampled token not among
+    the k most likely is not listed (no), listed beside them (added), or listed in place of the last
+    (replaces the last). This decides which listed alternatives are sure to be the most likely ones.
+    id: the place of token ids here, where not ``tokens.id``. sampled_ids: dotted field of a choice
+    that lists the sampled ids. bias: whether it takes ``logit_bias``. stop: whether it takes stop
+    texts. max_tokens: the field that limits the completion.
     """
 
     path: str
@@ -117,16 +128,19 @@ class EndpointRules(ProfileRow):
 
 
 class LogprobRules(ProfileRow):
-    """The meaning of returned logprobs. ``limit``: most alternatives a token (None: no limit known). ``limit_is_setting``: a server
-    may be started with another one, so that more may be asked for.
+    """The meaning of returned logprobs. ``limit``: most alternatives a token (None: no limit
+    known). ``limit_is_setting``: a server may be started with another one, so that more may be
+    asked for.
 
-    meaning: before bias = of the unbiased model at temperature 1, whatever was sent; after bias = of the distribution after bias
-    and temperature, so the model's own only without a bias at temperature 1; unknown = treated as after bias.
-    propensity: the field with the sampled token's logprob under the policy that sampled it. censored: the number in place of a
-    sampled token's logprob that is withheld. end_token_listed: None if not known. stop_text_listed: whether the tokens of the stop
-    text that ended a completion are listed, or only counted; None if not known. reasoning_listed: whether the tokens of a model's
-    thinking, their marks included, are listed before those of its text; False: an answer with thoughts is never whole; None if not
-    known: it is where its tokens are as many as are counted.
+    meaning: before bias = of the unbiased model at temperature 1, whatever was sent; after bias =
+    of the distribution after bias and temperature, so the model's own only without a bias at
+    temperature 1; unknown = treated as after bias. propensity: the field with the sampled token's
+    logprob under the policy that sampled it. censored: the number in place of a sampled token's
+    logprob that is withheld. end_token_listed: None if not known. stop_text_listed: whether the
+    tokens of the stop text that ended a completion are listed, or only counted; None if not known.
+    reasoning_listed: whether the tokens of a model's thinking, their marks included, are listed
+    before those of its text; False: an answer with thoughts is never whole; None if not known: it
+    is where its tokens are as many as are counted.
     """
 
     limit: Annotated[int, Field(ge=0)] | None = None
@@ -141,8 +155,9 @@ class LogprobRules(ProfileRow):
 
 
 class TokenRules(ProfileRow):
-    """The place of token ids: ``field NAME`` of each entry; ``string PREFIX``: behind it in the token string; ``bytes``: nowhere,
-    the token's bytes identify it under a vocabulary; ``text``: nowhere, and only its printed text is given.
+    """The place of token ids: ``field NAME`` of each entry; ``string PREFIX``: behind it in the
+    token string; ``bytes``: nowhere, the token's bytes identify it under a vocabulary; ``text``:
+    nowhere, and only its printed text is given.
 
     ``bytes_exact``: ``bytes`` are the token's own, not those of its printed text.
     """
@@ -152,7 +167,9 @@ class TokenRules(ProfileRow):
 
 
 class TokenizeRoute(ProfileRow):
-    """POST ``path`` under the server's root with the text in field ``text`` answers ``{"tokens": [ids]}``."""
+    """POST ``path`` under the server's root with the text in field ``text`` answers ``{"tokens":
+    [ids]}``.
+    """
 
     path: str
     text: str
@@ -160,7 +177,9 @@ class TokenizeRoute(ProfileRow):
 
 
 class DetokenizeRoute(ProfileRow):
-    """POST ``path`` under the server's root with ``{"tokens": [ids]}`` answers the text in field ``answer``."""
+    """POST ``path`` under the server's root with ``{"tokens": [ids]}`` answers the text in field
+    ``answer``.
+    """
 
     path: str
     answer: str
@@ -168,8 +187,9 @@ class DetokenizeRoute(ProfileRow):
 
 
 class TokenizerRules(ProfileRow):
-    """The source of the tokenizer. ``source``: server = by its own routes; openai names = the encoding that tiktoken knows for the
-    model's name; model name = not at all, so that a bias is tied to the model's name, unless ``--tokenizer`` names a vocabulary.
+    """The source of the tokenizer. ``source``: server = by its own routes; openai names = the
+    encoding that tiktoken knows for the model's name; model name = not at all, so that a bias is
+    tied to the model's name, unless ``--tokenizer`` names a vocabulary.
 
     ``vocabulary_size`` is a field of the first entry of GET /models.
     """
@@ -183,14 +203,16 @@ class TokenizerRules(ProfileRow):
     def _routes(self) -> TokenizerRules:
         if self.source == "server" and (self.tokenize is None or self.detokenize is None):
             raise ValueError(
-                "source 'server' needs the rows tokenize and detokenize; or set source = \"model name\""
+                "source 'server' needs the rows tokenize and detokenize; or set source = \"model"
+                ' name"'
             )
         return self
 
 
 class ChatRoute(ProfileRow):
-    """POST ``path`` under the server's root with ``{"messages": [...]}`` answers, in field ``answer``, the prompt made by the chat
-    template: token ids, or a text, which is split by the rules in ``ReferenceRules.text``."""
+    """POST ``path`` under the server's root with ``{"messages": [...]}`` answers, in field
+    ``answer``, the prompt made by the chat template: token ids, or a text, which is split by the
+    rules in ``ReferenceRules.text``."""
 
     path: str
     answer: str
@@ -198,11 +220,12 @@ class ChatRoute(ProfileRow):
 
 
 class ReferenceRules(ProfileRow):
-    """How to ask for the next token's distribution over the whole vocabulary after a prefix, a prompt of token ids.
+    """How to ask for the next token's distribution over the whole vocabulary after a prefix, a
+    prompt of token ids.
 
-    endpoint: takes such a prompt. chat: applies the template.
-    whole: the number of alternatives that means all; None: the size of the vocabulary; False: no list holds all.
-    text: fields for the route tokenizer.tokenize that make it split a text like a prompt.
+    endpoint: takes such a prompt. chat: applies the template. whole: the number of alternatives
+    that means all; None: the size of the vocabulary; False: no list holds all. text: fields for the
+    route tokenizer.tokenize that make it split a text like a prompt.
     """
 
     endpoint: Endpoint
@@ -214,12 +237,12 @@ class ReferenceRules(ProfileRow):
 class AnswerRules(ProfileRow):
     """How to ask for the lists along a given answer, beside ``ReferenceRules``; False: not known.
 
-    prompt_logprobs: the field of a request with token ids that asks for so many alternatives at each of them, and the field of
-    the choice that holds them: null for the first id, then ``{id: {"logprob": nats}}``.
-    continues: the fields that make the chat endpoint continue a trailing assistant message. repeats: an answer that is no stream
-    then begins with that message.
-    stop_reason: the field of a choice that holds the stop text that ended it.
-    prompt_ids: the field of its answer, or of the choice, that lists the ids of the prompt.
+    prompt_logprobs: the field of a request with token ids that asks for so many alternatives at
+    each of them, and the field of the choice that holds them: null for the first id, then ``{id:
+    {"logprob": nats}}``. continues: the fields that make the chat endpoint continue a trailing
+    assistant message. repeats: an answer that is no stream then begins with that message.
+    stop_reason: the field of a choice that holds the stop text that ended it. prompt_ids: the field
+    of its answer, or of the choice, that lists the ids of the prompt.
     """
 
     prompt_logprobs: str | Literal[False] = False
@@ -230,9 +253,11 @@ class AnswerRules(ProfileRow):
 
 
 class BiasRules(ProfileRow):
-    """The limits on ``logit_bias``: nats in [low, high], at most ``entries`` tokens (None: no limit), fractions or integers only.
+    """The limits on ``logit_bias``: nats in [low, high], at most ``entries`` tokens (None: no
+    limit), fractions or integers only.
 
-    ``highest_id``: ids above it are refused; "end of text" is the vocabulary's ``<|endoftext|>``; None: the whole vocabulary.
+    ``highest_id``: ids above it are refused; "end of text" is the vocabulary's ``<|endoftext|>``;
+    None: the whole vocabulary.
     """
 
     format: Literal["object", "pairs"]
@@ -250,7 +275,8 @@ class BiasRules(ProfileRow):
 
 
 class SamplingRules(ProfileRow):
-    """``n``: most completions a request; ``shares_prompt``: they pay for the prompt once, so several are asked for at a time.
+    """``n``: most completions a request; ``shares_prompt``: they pay for the prompt once, so
+    several are asked for at a time.
 
     ``seed``: the request takes a seed. ``stops``: most stop texts a request; None: no limit known.
     """
@@ -262,11 +288,13 @@ class SamplingRules(ProfileRow):
 
 
 class BatchRules(ProfileRow):
-    """Requests in files of JSON Lines, answered later. ``urls``: endpoint -> the ``url`` of each line.
+    """Requests in files of JSON Lines, answered later. ``urls``: endpoint -> the ``url`` of each
+    line.
 
-    command: the program that answers a file on the user's own machine, with {input}, {output} and {model}; None: files go to the
-    provider, by ``/files`` and ``/batches`` beside its endpoints. requests, size: most lines and bytes of a file (None: no limit).
-    price: the cost of a token there, as a share of its price in a live request.
+    command: the program that answers a file on the user's own machine, with {input}, {output} and
+    {model}; None: files go to the provider, by ``/files`` and ``/batches`` beside its endpoints.
+    requests, size: most lines and bytes of a file (None: no limit). price: the cost of a token
+    there, as a share of its price in a live request.
     """
 
     urls: Annotated[dict[Endpoint, str], Field(min_length=1)]
@@ -286,9 +314,10 @@ class RefusedModels(ProfileRow):
 class ModelRules(ProfileRow):
     """Models that are refused before anything is sent, and some that work.
 
-    untried: patterns of models about which sources contradict each other: they count as ``unknown = ["bias"]``.
-    fleet: many systems answer under one model name, so ``system`` changes between answers; elsewhere a change means another
-    server or set-up. system: the field of an answer that names the answering system.
+    untried: patterns of models about which sources contradict each other: they count as ``unknown =
+    ["bias"]``. fleet: many systems answer under one model name, so ``system`` changes between
+    answers; elsewhere a change means another server or set-up. system: the field of an answer that
+    names the answering system.
     """
 
     refused: list[RefusedModels] = []
@@ -299,8 +328,9 @@ class ModelRules(ProfileRow):
 
 
 class Evidence(ProfileRow):
-    """The source of a row. ``grade``: S source or official specification, R recorded traffic, L measured on a live server, D vendor
-    documentation, 3 third-party report; several joined by commas. ``seen``: the exact observation, where the row does not say it.
+    """The source of a row. ``grade``: S source or official specification, R recorded traffic, L
+    measured on a live server, D vendor documentation, 3 third-party report; several joined by
+    commas. ``seen``: the exact observation, where the row does not say it.
     """
 
     grade: Annotated[str, Field(pattern=r"^[SRLD3](, [SRLD3])*$")]

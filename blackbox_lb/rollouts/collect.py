@@ -1,4 +1,6 @@
-"""Collection: prompts go through a session into the store, many at a time, and nothing stored is asked for again."""
+"""Collection: prompts go through a session into the store, many at a time, and nothing stored is
+asked for again.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ BUSY = 0.85
 
 
 class Throughput(NamedTuple):
-    """Of a collection that took ``seconds``: the tokens generated for it, the mean number of requests under way, the share of their
-    time in which the server had none of them (reading, storing, rate limits, pauses), and of one core that this process used."""
+    """Of a collection that took ``seconds``: the tokens generated for it, the mean number of
+    requests under way, the share of their time in which the server had none of them (reading,
+    storing, rate limits, pauses), and of one core that this process used."""
 
     seconds: float
     tokens: int
@@ -47,8 +50,9 @@ class Throughput(NamedTuple):
             else ""
         )
         return (
-            f"{self.tokens / self.seconds:,.0f} tokens/s, {self.places:.0f} requests at a time, of whose time the server had them "
-            f"{1 - self.without_server:.0%}; this program used {self.cpu:.0%} of a core{ours}"
+            f"{self.tokens / self.seconds:,.0f} tokens/s, {self.places:.0f} requests at a time, of"
+            f" whose time the server had them {1 - self.without_server:.0%}; this program used"
+            f" {self.cpu:.0%} of a core{ours}"
         )
 
 
@@ -68,7 +72,8 @@ class Collection:
 
 
 MOST_TOKENS = 8192
-"""Most completion tokens of one request: an answer that is lost or cut off costs no more than that."""
+"""Most completion tokens of one request: an answer that is lost or cut off costs no more than that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,9 @@ class _Request:
 
 
 def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str, Any]:
-    """Everything but prompt and sample number that determines a completion; its hash is the request hash of the store."""
+    """Everything but prompt and sample number that determines a completion; its hash is the request
+    hash of the store.
+    """
     sampling = asdict(draw.sampling)
     if not draw.sampling.stop:
         del sampling["stop"]  # stores from before there were stop texts keep their hashes
@@ -111,17 +118,19 @@ async def collect(
     pace: Pace | None = None,
     only_stored: bool = False,
 ) -> Collection:
-    """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
+    """Make sure that the store holds ``samples`` completions of every prompt; ask only for those
+    that are missing.
 
     ``only_stored``: ask for none, and leave the missing ones out of ``keys``.
 
-    Where the samples of one request share the price of its prompt, it asks for several. ``concurrency`` requests are in flight
-    (default: as many as make the server faster, see ``Pace``). When one fails for good, no new ones start, those in flight are
-    still received and stored, and the failure is raised. An answer of another model or system than before is stored under a key
-    of its own, and never counted as the requested one.
+    Where the samples of one request share the price of its prompt, it asks for several.
+    ``concurrency`` requests are in flight (default: as many as make the server faster, see
+    ``Pace``). When one fails for good, no new ones start, those in flight are still received and
+    stored, and the failure is raised. An answer of another model or system than before is stored
+    under a key of its own, and never counted as the requested one.
 
-    Raises ProviderError: the first failure that retries did not cure. BudgetExhausted, Interrupted: the budget allows no more.
-    Drifted: another model or system answers.
+    Raises ProviderError: the first failure that retries did not cure. BudgetExhausted, Interrupted:
+    the budget allows no more. Drifted: another model or system answers.
     """
     settings = settings_of(session, tokenizer, draw)
     request = request_hash(settings)
@@ -180,8 +189,8 @@ async def collect(
                 watch(completion)
         if len(completions) != n:
             raise CorruptResponse(
-                f"{session.profile.name} answered with {len(completions)} completions where n = {n} were asked for; "
-                "set sampling.n = 1 in its profile"
+                f"{session.profile.name} answered with {len(completions)} completions where n = {n}"
+                " were asked for; set sampling.n = 1 in its profile"
             )
 
     connection = session.profile.connection
@@ -206,10 +215,11 @@ def of_another(asked: str, completion: Completion) -> dict[str, str]:
 
 
 def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
-    """The number of samples of a prompt in one request. A seed belongs to one sample, so then it is one.
+    """The number of samples of a prompt in one request. A seed belongs to one sample, so then it is
+    one.
 
-    It is one, too, where an answer does not list the tokens of each choice, or may leave out those of the stop text that ended
-    it: one sum for all would give no number for any.
+    It is one, too, where an answer does not list the tokens of each choice, or may leave out those
+    of the stop text that ended it: one sum for all would give no number for any.
     """
     rules = profile.sampling
     cut = bool(sampling.stop) and not profile.logprobs.stop_text_listed
@@ -227,7 +237,9 @@ def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
 def _missing(
     stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]], batch: int
 ) -> list[_Request]:
-    """Requests to send, prompt by prompt, so that a server's prefix cache serves the samples of one prompt."""
+    """Requests to send, prompt by prompt, so that a server's prefix cache serves the samples of one
+    prompt.
+    """
     seen = set(stored)
     requests: list[_Request] = []
     for prompt, row in zip(prompts, keys, strict=True):
@@ -240,5 +252,7 @@ def _missing(
 
 
 def _seed(seed: int, wanted: _Request) -> int:
-    """A seed of its own for every sample, the same in every run: 31 bits, which every server takes."""
+    """A seed of its own for every sample, the same in every run: 31 bits, which every server
+    takes.
+    """
     return (seed + int(wanted.keys[0][:8], 16)) & 0x7FFFFFFF

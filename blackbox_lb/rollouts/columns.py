@@ -1,4 +1,6 @@
-"""Completions laid end to end as the columns of ``Rollouts``, with the end tokens and stop texts that lose their ids."""
+"""Completions laid end to end as the columns of ``Rollouts``, with the end tokens and stop texts
+that lose their ids.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,11 +21,13 @@ def columns(
     rewards: Sequence[float],
     end_tokens: EndTokens = LISTED,
 ) -> Rollouts:
-    """Completions by key, with the number of the prompt and the reward in nats of each, laid end to end.
+    """Completions by key, with the number of the prompt and the reward in nats of each, laid end to
+    end.
 
-    The logprob of a sampled token is that of the policy that sampled it, where the provider gives it. End tokens, and tokens
-    that begin a stop text, lose their ids if they stand among the alternatives and never among the sampled tokens: they teach
-    nothing, and a fit that saw them predicted and never drawn would treat them as forbidden.
+    The logprob of a sampled token is that of the policy that sampled it, where the provider gives
+    it. End tokens, and tokens that begin a stop text, lose their ids if they stand among the
+    alternatives and never among the sampled tokens: they teach nothing, and a fit that saw them
+    predicted and never drawn would treat them as forbidden.
     """
     each = list(completions.values())
     width = max((completion.top_ids.shape[1] for completion in each), default=0)
@@ -38,9 +42,11 @@ def columns(
         logprobs=np.concatenate(
             [one.logprobs if one.propensities is None else one.propensities for one in each]
         ),
-        top_ids=np.where(np.isin(top_ids, hidden), UNNAMED, top_ids).astype(np.int32)
-        if hidden
-        else top_ids,
+        top_ids=(
+            np.where(np.isin(top_ids, hidden), UNNAMED, top_ids).astype(np.int32)
+            if hidden
+            else top_ids
+        ),
         top_logprobs=_stacked([completion.top_logprobs for completion in each], width, -np.inf),
         bounded=np.concatenate(
             [
@@ -59,7 +65,9 @@ def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt
 
 
 def openers(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
-    """The tokens of ``known`` (id -> bytes) in which a stop text may begin: they hold it, or end with its beginning."""
+    """The tokens of ``known`` (id -> bytes) in which a stop text may begin: they hold it, or end
+    with its beginning.
+    """
     texts = [text.encode() for text in stop]
     begun = tuple(text[:size] for text in texts for size in range(1, len(text) + 1))
     return frozenset(
@@ -77,7 +85,9 @@ def sampled_ids(completions: Iterable[tuple[str, Completion]]) -> frozenset[int]
 
 
 def settled(end_tokens: EndTokens, sampled: frozenset[int]) -> EndTokens:
-    """Settle, by the ``sampled`` ids, whether end tokens are listed, and which openers are never sampled."""
+    """Settle, by the ``sampled`` ids, whether end tokens are listed, and which openers are never
+    sampled.
+    """
     listed = end_tokens.listed
     if listed is None:
         listed = not end_tokens.ids.isdisjoint(sampled)

@@ -1,7 +1,9 @@
-"""Completions drawn phase by phase, where a server continues token ids, and the phases of logged positions.
+"""Completions drawn phase by phase, where a server continues token ids, and the phases of logged
+positions.
 
-The first part is drawn with the vector of the first phase; where the phase changes, its tokens go back as a part of the prompt, and
-the rest is drawn with the next vector. That is the distribution of a bias that changes inside the server, token for token.
+The first part is drawn with the vector of the first phase; where the phase changes, its tokens go
+back as a part of the prompt, and the rest is drawn with the next vector. That is the distribution
+of a bias that changes inside the server, token for token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,18 +21,20 @@ from blackbox_lb.types import NO_TOKEN, Completion, Draw, Prompt
 
 
 def check_continues(session: Session, phases: Phases) -> None:
-    """Raise InputError where the server takes no prompt of token ids, so that no part could be continued as it was drawn, or where
-    a text of the phases could not be found in its tokens."""
+    """Raise InputError where the server takes no prompt of token ids, so that no part could be
+    continued as it was drawn, or where a text of the phases could not be found in its tokens."""
     if not session.profile.follows_ids(session.vocabulary):
         raise InputError(
-            f"{session.profile.name} is not known to continue token ids, and another split of the same text would be another "
-            "prompt: a bias with phases cannot be drawn there; use vllm, llamacpp or local, or leave out --phases"
+            f"{session.profile.name} is not known to continue token ids, and another split of the"
+            " same text would be another prompt: a bias with phases cannot be drawn there; use"
+            " vllm, llamacpp or local, or leave out --phases"
         )
     exact = session.vocabulary is not None or session.profile.tokens.bytes_exact
     if not exact and not (phases.until + phases.back).isascii():
         raise InputError(
-            f"{session.profile.name} tells no bytes of parts of a character, so that the text of {phases.spec!r} could go unseen; "
-            "give the model's vocabulary with --tokenizer, or texts of ASCII characters"
+            f"{session.profile.name} tells no bytes of parts of a character, so that the text of"
+            f" {phases.spec!r} could go unseen; give the model's vocabulary with --tokenizer, or"
+            " texts of ASCII characters"
         )
 
 
@@ -39,8 +43,8 @@ async def drawn_by_phase(
 ) -> Completion:
     """One completion of a prompt; see ``Session.complete_many``.
 
-    A part that a text ends is drawn up to that text where the server lists the tokens of stop texts, else to its own end, and what
-    follows the text is dropped.
+    A part that a text ends is drawn up to that text where the server lists the tokens of stop
+    texts, else to its own end, and what follows the text is dropped.
     """
     rules, phases, sampling = session.profile.reference, bias.phases, draw.sampling
     assert rules is not None  # checked before anything is drawn
@@ -82,7 +86,8 @@ async def drawn_by_phase(
 class ThinkingBudget:
     """Thinking that is cut after so many tokens; 0: none at all.
 
-    phases: with the thinking as their first phase. tokens: of a completion, after which the text that ends thinking is put there.
+    phases: with the thinking as their first phase. tokens: of a completion, after which the text
+    that ends thinking is put there.
     """
 
     phases: Phases
@@ -107,7 +112,9 @@ class ThinkingBudget:
         """Nothing takes long here."""
 
     async def drawn(self, session: Session, prompt: Prompt, draw: Draw) -> Completion:
-        """One completion of a prompt, whose thinking is over after ``tokens``; the text that is put there counts like its own."""
+        """One completion of a prompt, whose thinking is over after ``tokens``; the text that is put
+        there counts like its own.
+        """
         phases, sampling, parts = self.phases, draw.sampling, list[Completion]()
         assert session.profile.reference is not None  # checked before anything is drawn
         ids, here = (
@@ -157,7 +164,9 @@ class ThinkingBudget:
 async def bytes_of(
     session: Session, tokens: Sequence[int], known: Mapping[int, bytes]
 ) -> dict[int, bytes]:
-    """Token id -> its bytes, from what is ``known``, else from the vocabulary or the server, which are asked once for each."""
+    """Token id -> its bytes, from what is ``known``, else from the vocabulary or the server, which
+    are asked once for each.
+    """
     unknown = [token for token in dict.fromkeys(tokens) if token not in known]
     return {**known, **dict(zip(unknown, await session.bytes_of(unknown), strict=True))}
 
@@ -186,7 +195,9 @@ async def _cut(session: Session, part: Completion, number: int) -> Completion:
 
 
 async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:
-    """All parts as the one completion that they are; the prompt counts once a part, as it is paid for."""
+    """All parts as the one completion that they are; the prompt counts once a part, as it is paid
+    for.
+    """
     width = max(part.top_ids.shape[1] for part in parts)
     counts = [part.n_tokens for part in parts]
     last, text = parts[-1], "".join(part.text for part in parts)
@@ -204,13 +215,15 @@ async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:
         whole=all(part.whole for part in parts),
         token_bytes={token: raw for part in parts for token, raw in part.token_bytes.items()},
         propensities=None,
-        bounded=None
-        if all(part.bounded is None for part in parts)
-        else np.concatenate(
-            [
-                np.zeros(len(p.token_ids), np.bool_) if p.bounded is None else p.bounded
-                for p in parts
-            ]
+        bounded=(
+            None
+            if all(part.bounded is None for part in parts)
+            else np.concatenate(
+                [
+                    np.zeros(len(p.token_ids), np.bool_) if p.bounded is None else p.bounded
+                    for p in parts
+                ]
+            )
         ),
         generated=sum(counts),
     )

@@ -1,4 +1,6 @@
-"""Progress of long work: stages with a known number of completions, and remarks. Silent without a listener."""
+"""Progress of long work: stages with a known number of completions, and remarks. Silent without a
+listener.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Silent:
 
 
 def short(value: float) -> str:
-    """A number for display: three decimals, or three digits where those would be too few or too many."""
+    """A number for display: three decimals, or three digits where those would be too few or too
+    many.
+    """
     return f"{value:.3f}" if value == 0 or 0.01 <= abs(value) < 100_000 else f"{value:.3g}"
 
 

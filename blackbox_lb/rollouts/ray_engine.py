@@ -1,8 +1,9 @@
-"""Ray as the engine of a fit: shares of the training rollouts on many cores or machines, read there and summed there.
+"""Ray as the engine of a fit: shares of the training rollouts on many cores or machines, read there
+and summed there.
 
-``RAY_ADDRESS`` names a running cluster; without it, workers are started on this machine. Extra ``ray``
-(https://docs.ray.io/en/latest/ray-core/actors.html). A lost worker is started again, reads its share again, and gives the
-same numbers.
+``RAY_ADDRESS`` names a running cluster; without it, workers are started on this machine. Extra
+``ray`` (https://docs.ray.io/en/latest/ray-core/actors.html). A lost worker is started again, reads
+its share again, and gives the same numbers.
 """
 
 import os
@@ -21,7 +22,9 @@ from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.rollouts.training import LISTS_IN_MEMORY
 
 REMEMBERED = 64
-"""Arguments that stay in Ray's object store while they may be sent again: the tail and the weights of each share."""
+"""Arguments that stay in Ray's object store while they may be sent again: the tail and the weights
+of each share.
+"""
 
 
 class _Worker:
@@ -57,7 +60,8 @@ class _Worker:
 
 
 class Cluster:
-    """A context manager. ``workers``: number of shares of the rollouts, None for one a core of the cluster.
+    """A context manager. ``workers``: number of shares of the rollouts, None for one a core of the
+    cluster.
 
     Raises InputError: Ray is not installed, or no cluster answers at RAY_ADDRESS.
     """
@@ -90,7 +94,8 @@ class Cluster:
                 )
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise InputError(
-                    f"no Ray cluster answers at {address or 'this machine'}: {error}; see RAY_ADDRESS"
+                    f"no Ray cluster answers at {address or 'this machine'}: {error}; see"
+                    " RAY_ADDRESS"
                 ) from error
             self._started = True
         return self
@@ -116,7 +121,8 @@ class Cluster:
     def whole(self, reading: Reading) -> tuple[Whole, Counter[str]]:
         """All rollouts of ``reading``, each share in a worker; and the tally of the completions.
 
-        Raises InputError, StoreError: a worker cannot read its share. NoLogprobs: nothing can be learned from any of them.
+        Raises InputError, StoreError: a worker cannot read its share. NoLogprobs: nothing can be
+        learned from any of them.
         """
         parts = reading.parts(self.workers)
         kind = self._ray.remote(
@@ -134,7 +140,9 @@ class Cluster:
         return Whole.of(self, rollouts, unlisted), count
 
     def _cores_each(self, workers: int) -> float:
-        """The part of a core for each of them, so that every machine has room for its share: none waits for ever."""
+        """The part of a core for each of them, so that every machine has room for its share: none
+        waits for ever.
+        """
         machines = [
             each["Resources"].get("CPU", 0.0) for each in self._ray.nodes() if each["Alive"]
         ]

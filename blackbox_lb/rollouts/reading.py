@@ -21,7 +21,9 @@ from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, EndTokens, Example
 
 BLOCK_BYTES = 1 << 23
-"""Bytes of listed ids and logprobs read from the store at a time; turning them into a table takes about eight times as much."""
+"""Bytes of listed ids and logprobs read from the store at a time; turning them into a table takes
+about eight times as much.
+"""
 
 KEPT_IN_MEMORY = 1 << 26
 """Bytes of the lists that ``ReadOnce`` keeps in memory. The rest goes to a scratch file."""
@@ -47,7 +49,9 @@ class CompletionSource(Protocol):
 
 
 class ReadOnce:
-    """A store and some of its completions, which are read once and then kept, their lists in memory or a scratch file."""
+    """A store and some of its completions, which are read once and then kept, their lists in memory
+    or a scratch file.
+    """
 
     def __init__(self, store: RolloutStore) -> None:
         self._store, self._kept = store, dict[str, Completion]()
@@ -65,14 +69,18 @@ class ReadOnce:
         self._kept.clear()
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
-        """The completions with these keys, in this order, from the store where they are not kept."""
+        """The completions with these keys, in this order, from the store where they are not
+        kept.
+        """
         keys = list(keys)
         others = self._store.completions(key for key in keys if key not in self._kept)
         for key in keys:
             yield self._kept[key] if key in self._kept else next(others)
 
     def _copied(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The same numbers in the same order of memory, so that sums over them have the same last bits."""
+        """The same numbers in the same order of memory, so that sums over them have the same last
+        bits.
+        """
         own = self._scratch(table.size, table.dtype.type).reshape(
             table.shape, order="F" if table.flags.fnc else "C"
         )
@@ -82,9 +90,11 @@ class ReadOnce:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """The stored completions to learn from, and their treatment; it can be sent to any process with access to the same files.
+    """The stored completions to learn from, and their treatment; it can be sent to any process with
+    access to the same files.
 
-    owner: key -> number of its example, in the order of reading. open: opens the store that holds them.
+    owner: key -> number of its example, in the order of reading. open: opens the store that holds
+    them.
     """
 
     examples: Mapping[int, Example]
@@ -96,7 +106,9 @@ class Reading:
     vocab_size: int | None = None
 
     def blocks(self, store: CompletionSource, count: Counter[str]) -> Iterator[Rollouts]:
-        """The rollouts, scored, so many at a time; ``count`` receives the category of each completion."""
+        """The rollouts, scored, so many at a time; ``count`` receives the category of each
+        completion.
+        """
         for batch in _batches(kept_completions(store, self.owner, self.encode, count)):
             prompts = [self.owner[key] for key in batch]
             scored_as = zip(prompts, batch.values(), strict=True)
@@ -199,8 +211,9 @@ def nothing_to_learn(drawn: int, filtered: int, encode: Encode | None) -> NoLogp
         "" if encode is not None else ", take --estimator ratio with --tokenizer, which needs none"
     )
     return NoLogprobs(
-        f"none of {drawn} completions has a complete list of token logprobs ({filtered} were stopped by a content filter); choose "
-        f"a model or server that gives them{remedy}, or other prompts; of a model that thinks, turn the thinking off"
+        f"none of {drawn} completions has a complete list of token logprobs ({filtered} were"
+        f" stopped by a content filter); choose a model or server that gives them{remedy}, or other"
+        " prompts; of a model that thinks, turn the thinking off"
     )
 
 

@@ -1,6 +1,8 @@
-"""Reference positions: places in stored completions where the server is asked for the whole next-token distribution.
+"""Reference positions: places in stored completions where the server is asked for the whole
+next-token distribution.
 
-They are drawn uniformly from the tokens of the completions, so that an average over them is one over their usage.
+They are drawn uniformly from the tokens of the completions, so that an average over them is one
+over their usage.
 """
 
 from __future__ import annotations
@@ -34,25 +36,33 @@ from blackbox_lb.store import next_token_key, prompt_hash
 from blackbox_lb.types import Completion, Draw, Example, FloatArray, Prompt, Sampling
 
 IN_FLIGHT = 8
-"""Requests at a time: an answer is megabytes of JSON for a whole vocabulary, and more of them at once only take memory."""
+"""Requests at a time: an answer is megabytes of JSON for a whole vocabulary, and more of them at
+once only take memory.
+"""
 WHOLE = 1e-3
-"""A whole distribution sums to 1 within this; float32 rounding of a quarter of a million logprobs stays below it."""
+"""A whole distribution sums to 1 within this; float32 rounding of a quarter of a million logprobs
+stays below it.
+"""
 MOST_BYTES = 2**32
-"""Bytes of distributions held in memory: 4,000 positions of a vocabulary of a quarter of a million."""
+"""Bytes of distributions held in memory: 4,000 positions of a vocabulary of a quarter of a million.
+"""
 FARTHEST = 0.1
-"""Largest mean total variation between a logged list and the later distribution at the same place. Engines agree to 2e-6
-(llama.cpp) and to the last bit (vLLM in bfloat16, many at a time); a single completion in bfloat16, whose kernels
-differ, is up to .1 nat apart. Lists after two different prefixes were .36 apart."""
+"""Largest mean total variation between a logged list and the later distribution at the same place.
+Engines agree to 2e-6 (llama.cpp) and to the last bit (vLLM in bfloat16, many at a time); a single
+completion in bfloat16, whose kernels differ, is up to .1 nat apart. Lists after two different
+prefixes were .36 apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
     """``exact`` (r, v): logprobs in nats at the ``positions`` (r,) of the completions.
 
-    unanswered: positions with an answer without a list. padding: ids above the tokenizer's vocabulary, which
-    name no token and are left out. disagreement: the largest difference in nats between the sampled token's logged logprob and
-    this one. distance: mean total variation between the logged list and this one. Both would be 0 with exact arithmetic and
-    correct prefixes. received: distributions that were not in the store, in ``seconds``, taking ``stored`` bytes there.
+    unanswered: positions with an answer without a list. padding: ids above the tokenizer's
+    vocabulary, which name no token and are left out. disagreement: the largest difference in nats
+    between the sampled token's logged logprob and this one. distance: mean total variation between
+    the logged list and this one. Both would be 0 with exact arithmetic and correct prefixes.
+    received: distributions that were not in the store, in ``seconds``, taking ``stored`` bytes
+    there.
     """
 
     positions: Ids
@@ -81,9 +91,9 @@ class Reference:
         missing += f", {self.padding} more ids name no token" if self.padding else ""
         word = "agree" if self.agrees else "DO NOT AGREE"
         return (
-            f"{r} reference positions with all {v:,} logprobs ({cost}{missing}); they {word} with the logged lists: total "
-            f"variation {short(self.distance)} on average (limit {FARTHEST:g}), sampled tokens at most "
-            f"{short(self.disagreement)} nats apart"
+            f"{r} reference positions with all {v:,} logprobs ({cost}{missing}); they {word} with"
+            f" the logged lists: total variation {short(self.distance)} on average (limit"
+            f" {FARTHEST:g}), sampled tokens at most {short(self.disagreement)} nats apart"
         )
 
 
@@ -92,23 +102,26 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
 
     count: number of distributions to come.
 
-    Raises ProfileError: the provider is not known to give them, or does not list the token that ends a completion. InputError:
-    completions are collected without lists to compare with, the vocabulary's size is not known, or so many distributions do not
-    fit into memory. RequestRejected: the server refuses, in its own words, with the remedy.
+    Raises ProfileError: the provider is not known to give them, or does not list the token that
+    ends a completion. InputError: completions are collected without lists to compare with, the
+    vocabulary's size is not known, or so many distributions do not fit into memory.
+    RequestRejected: the server refuses, in its own words, with the remedy.
     """
     session, profile = trials.session, trials.session.profile
     if profile.reference is None or profile.reference.whole is False:
         limit = profile.most_logprobs(session.endpoint)
         listed = "" if limit is None else f" (it lists at most {limit} tokens)"
         raise ProfileError(
-            f"--full-vocab needs the whole next-token distribution after a prefix of token ids, and {profile.name} is not known to "
-            f"give it{listed}: its profile has no rows under [reference]; use --provider vllm (a server with --max-logprobs -1), "
-            "llamacpp or local"
+            "--full-vocab needs the whole next-token distribution after a prefix of token ids, and"
+            f" {profile.name} is not known to give it{listed}: its profile has no rows under"
+            " [reference]; use --provider vllm (a server with --max-logprobs -1), llamacpp or"
+            " local"
         )
     if trials.top_logprobs < 1 or session.end_tokens.listed is not True:
         raise InputError(
-            f"--full-vocab compares whole distributions with logged lists, of which there are none with --top-logprobs "
-            f"{trials.top_logprobs} or where the token that ends a completion is not listed; use --top-logprobs from 1"
+            "--full-vocab compares whole distributions with logged lists, of which there are none"
+            f" with --top-logprobs {trials.top_logprobs} or where the token that ends a completion"
+            " is not listed; use --top-logprobs from 1"
         )
     try:
         row = await _Asker.of(trials).distribution(examples[0].prompt, ())
@@ -117,19 +130,20 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
         raise type(error)(with_remedy(error, needs)) from error
     if row is not None and count * row.nbytes > MOST_BYTES:
         raise InputError(
-            f"--full-vocab {count} holds {count} times {len(row):,} logprobs in memory, {count * row.nbytes / 2**30:.0f} GiB, and "
-            f"{MOST_BYTES / 2**30:.0f} GiB is the limit; give {MOST_BYTES // row.nbytes:,} positions at most"
+            f"--full-vocab {count} holds {count} times {len(row):,} logprobs in memory,"
+            f" {count * row.nbytes / 2**30:.0f} GiB, and {MOST_BYTES / 2**30:.0f} GiB is the limit;"
+            f" give {MOST_BYTES // row.nbytes:,} positions at most"
         )
 
 
 async def ask_reference(
     trials: Trials, examples: Sequence[Example], rollouts: Rollouts, count: int, seed: int
 ) -> Reference:
-    """The whole next-token distribution at ``count`` positions of ``rollouts``, whose lists are in memory; stored ones are not
-    asked for again.
+    """The whole next-token distribution at ``count`` positions of ``rollouts``, whose lists are in
+    memory; stored ones are not asked for again.
 
-    Raises CorruptResponse: an answer that is no distribution over the vocabulary, or fewer than two answers with a list.
-    ProviderError: the API failed; what was received is kept.
+    Raises CorruptResponse: an answer that is no distribution over the vocabulary, or fewer than two
+    answers with a list. ProviderError: the API failed; what was received is kept.
     """
     chosen = sample_positions(
         rollouts, count, seed, np.asarray((rollouts.top_ids >= 0).any(axis=1))
@@ -139,8 +153,9 @@ async def ask_reference(
     sizes = sorted({len(row) for row in found.values()})
     if len(sizes) != 1 or len(found) < 2:
         raise CorruptResponse(
-            f"{len(found)} of {len(chosen)} reference positions came with a list, of {sizes} tokens; at least 2 of one vocabulary "
-            "are needed: run without --full-vocab, or restart the server"
+            f"{len(found)} of {len(chosen)} reference positions came with a list, of {sizes}"
+            " tokens; at least 2 of one vocabulary are needed: run without --full-vocab, or"
+            " restart the server"
         )
     positions = np.array(sorted(found), dtype=np.int64)
     known = _vocabulary_size(trials, rollouts, sizes[0])
@@ -161,7 +176,9 @@ async def ask_reference(
 
 
 def _vocabulary_size(trials: Trials, rollouts: Rollouts, listed: int) -> int:
-    """The number of the ``listed`` ids that are tokens: a model's matrix often has rows without a token, as padding."""
+    """The number of the ``listed`` ids that are tokens: a model's matrix often has rows without a
+    token, as padding.
+    """
     size = trials.tokenizer.vocabulary_size
     return (
         listed
@@ -171,8 +188,8 @@ def _vocabulary_size(trials: Trials, rollouts: Rollouts, listed: int) -> int:
 
 
 def total_variation(rollouts: Rollouts, positions: Ids, exact: npt.NDArray[np.floating]) -> Vector:
-    """(r,) half the absolute differences, over the tokens listed at the ``positions`` (r,), between the logged probabilities and
-    those of the logprobs ``exact`` (r, v): 0 to 1."""
+    """(r,) half the absolute differences, over the tokens listed at the ``positions`` (r,), between
+    the logged probabilities and those of the logprobs ``exact`` (r, v): 0 to 1."""
     ids, logged = rollouts.top_ids[positions], rollouts.top_logprobs[positions].astype(np.float64)
     now = np.take_along_axis(exact, np.maximum(ids, 0), axis=1).astype(np.float64)
     return np.asarray(np.where(ids >= 0, np.abs(np.exp(now) - np.exp(logged)), 0.0).sum(axis=1) / 2)
@@ -206,8 +223,8 @@ async def _asked(
 def sample_positions(rollouts: Rollouts, count: int, seed: int, usable: Bools) -> Ids:
     """At most ``count`` positions that are ``usable`` (m,), in order.
 
-    Drawn uniformly without replacement; a position's rank depends on its rollout's key and ``seed`` only, so most of the
-    drawn ones stay when rollouts are added.
+    Drawn uniformly without replacement; a position's rank depends on its rollout's key and ``seed``
+    only, so most of the drawn ones stay when rollouts are added.
     """
     ranks = np.concatenate(
         [np.zeros(0, np.uint64)]
@@ -230,7 +247,9 @@ def _ranks(key: str, length: int, seed: int) -> np.ndarray[tuple[int], np.dtype[
 
 @dataclass(slots=True)
 class _Asker:
-    """Whole distributions from the store, or from the server into the store. received, stored: their number and bytes."""
+    """Whole distributions from the store, or from the server into the store. received, stored:
+    their number and bytes.
+    """
 
     trials: Trials
     rules: ReferenceRules
@@ -246,8 +265,8 @@ class _Asker:
         size = trials.tokenizer.vocabulary_size
         if rules is None or (rules.whole is None and size is None):
             raise InputError(
-                f"the size of the vocabulary of {session.model} is not known, so that not all of its logprobs can be asked "
-                "for; give the vocabulary with --tokenizer"
+                f"the size of the vocabulary of {session.model} is not known, so that not all of"
+                " its logprobs can be asked for; give the vocabulary with --tokenizer"
             )
         sampling = Sampling(1.0, 1, rules.whole or size or 0)
         settings = settings_of(session, trials.tokenizer, Draw(sampling, endpoint=rules.endpoint))
@@ -256,7 +275,9 @@ class _Asker:
     async def distribution(
         self, prompt: Prompt, prefix: Sequence[int], watch: Watcher | None = None
     ) -> FloatArray | None:
-        """(v,) logprobs in nats of the token after ``prompt`` and ``prefix``; None where the answer lists nothing."""
+        """(v,) logprobs in nats of the token after ``prompt`` and ``prefix``; None where the answer
+        lists nothing.
+        """
         store, session = self.trials.store, self.trials.session
         key = next_token_key(self.settings, prompt_hash(prompt), prefix)
         known = store.next_token(key)
@@ -278,14 +299,17 @@ class _Asker:
 
 
 def _whole(provider: str, completion: Completion) -> FloatArray:
-    """The logprobs of the first position by token id. CorruptResponse unless they are those of all ids from 0 and sum to 1."""
+    """The logprobs of the first position by token id. CorruptResponse unless they are those of all
+    ids from 0 and sum to 1.
+    """
     order = np.argsort(completion.top_ids[0])
     ids = completion.top_ids[0][order]
     row: FloatArray = completion.top_logprobs[0][order]
     total = float(np.exp(row.astype(np.float64)).sum())
     if not np.array_equal(ids, np.arange(len(ids))) or abs(total - 1) > WHOLE:
         raise CorruptResponse(
-            f"{provider} listed {len(ids):,} tokens with ids up to {ids.max(initial=0):,} whose probabilities sum to {total:.4f}, "
-            "where the whole vocabulary was asked for; is the server started so that it lists all (vLLM: --max-logprobs -1)?"
+            f"{provider} listed {len(ids):,} tokens with ids up to {ids.max(initial=0):,} whose"
+            f" probabilities sum to {total:.4f}, where the whole vocabulary was asked for; is the"
+            " server started so that it lists all (vLLM: --max-logprobs -1)?"
         )
     return row

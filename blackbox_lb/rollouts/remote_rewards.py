@@ -1,4 +1,6 @@
-"""Fetching remote rewards: completions go out in batches, many at a time, and every answer is stored before the next is awaited."""
+"""Fetching remote rewards: completions go out in batches, many at a time, and every answer is
+stored before the next is awaited.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -60,13 +62,16 @@ async def fetch_rewards(
     title: str,
     budget: Budget | None = None,
 ) -> int:
-    """Make sure that ``reward.score`` knows the remote reward of every completion; return the number asked for.
+    """Make sure that ``reward.score`` knows the remote reward of every completion; return the
+    number asked for.
 
-    Answers in ``store`` are read from there, and completions without a text are left out. A reward that is not remote needs
-    nothing. When one request fails for good, no new ones start, those in flight are still stored, and the failure is raised.
-    Requests to a judge, which has tokens, count in ``budget``.
+    Answers in ``store`` are read from there, and completions without a text are left out. A reward
+    that is not remote needs nothing. When one request fails for good, no new ones start, those in
+    flight are still stored, and the failure is raised. Requests to a judge, which has tokens, count
+    in ``budget``.
 
-    Raises ProviderError: one of its subclasses: the failure that retries did not cure, or an answer that is no reward.
+    Raises ProviderError: one of its subclasses: the failure that retries did not cure, or an answer
+    that is no reward.
     """
     remote = reward.remote
     if remote is None:
@@ -82,7 +87,8 @@ async def fetch_rewards(
         )
     if unread:
         report.remark(
-            f"{title}: {unread} of {len(wanted)} answers of {remote.name} hold no number and count as {remote.otherwise:g}"
+            f"{title}: {unread} of {len(wanted)} answers of {remote.name} hold no number and count"
+            f" as {remote.otherwise:g}"
         )
     return len(missing)
 
@@ -105,8 +111,9 @@ def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
     if value is None:
         said = masked(answer, remote.secrets())
         raise CorruptResponse(
-            f"{remote.name} said {said[:200]!r} of a completion of example {example!r}, where the pattern finds no number; correct "
-            f"pattern or prompt, or say with otherwise what such an answer is worth ({KEPT})"
+            f"{remote.name} said {said[:200]!r} of a completion of example {example!r}, where the"
+            " pattern finds no number; correct pattern or prompt, or say with otherwise what such"
+            f" an answer is worth ({KEPT})"
         )
     remote.known[key] = value
     return number is None
@@ -198,7 +205,8 @@ def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
     if response.status_code < 400:
         to = masked(response.headers.get("location", "no address"), remote.secrets())
         return RequestRejected(
-            f"{remote.name} answered {response.status_code}: it has moved to {to}; give that address"
+            f"{remote.name} answered {response.status_code}: it has moved to {to}; give that"
+            " address"
         )
     fault = classify(response.status_code, response.text, remote.name, secrets=remote.secrets())
     match fault.kind:

@@ -1,4 +1,6 @@
-"""Scratch: large arrays in memory up to a budget, beyond it in a file that lives as long as they do."""
+"""Scratch: large arrays in memory up to a budget, beyond it in a file that lives as long as they
+do.
+"""
 
 import mmap
 import os
@@ -13,15 +15,17 @@ import numpy.typing as npt
 from blackbox_lb.errors import StoreError
 
 SEGMENT = 1 << 28
-"""Least bytes of one mapping: each holds a file descriptor, and a process may have a few hundred."""
+"""Least bytes of one mapping: each holds a file descriptor, and a process may have a few hundred.
+"""
 ALIGNED = 64
 
 
 class Scratch:
-    """Allocates arrays: ``budget`` bytes of them in memory, later ones in unnamed temporary files in ``folder``.
+    """Allocates arrays: ``budget`` bytes of them in memory, later ones in unnamed temporary files
+    in ``folder``.
 
-    The operating system may page the latter out, so they take no memory that another program needs. Nobody has to free them: a
-    file goes when the last array in it does, or with the process.
+    The operating system may page the latter out, so they take no memory that another program needs.
+    Nobody has to free them: a file goes when the last array in it does, or with the process.
     """
 
     def __init__(self, folder: Path, budget: int) -> None:
@@ -31,7 +35,9 @@ class Scratch:
         self._lock = threading.Lock()
 
     def __call__(self, size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
-        """A writable array of shape (size,), for any thread. StoreError: the disk is full, or nothing can be written there."""
+        """A writable array of shape (size,), for any thread. StoreError: the disk is full, or
+        nothing can be written there.
+        """
         with self._lock:
             return self._given(size, dtype)
 
@@ -55,8 +61,8 @@ def _mapped(folder: Path, length: int) -> mmap.mmap:
             return mmap.mmap(file.fileno(), length)
     except OSError as error:
         raise StoreError(
-            f"the listed tokens need {length:,} bytes in {folder} while they are worked on: {error}; free some space there, or "
-            "move the rollout store to a larger disk"
+            f"the listed tokens need {length:,} bytes in {folder} while they are worked on:"
+            f" {error}; free some space there, or move the rollout store to a larger disk"
         ) from error
 
 

@@ -1,4 +1,6 @@
-"""From stored completions to the estimators' data: examples, their completions and a reward become ``Rollouts``."""
+"""From stored completions to the estimators' data: examples, their completions and a reward become
+``Rollouts``.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,24 @@ from blackbox_lb.tasks import Reward
 from blackbox_lb.types import BoolArray, EndTokens, Example
 
 LISTS_IN_MEMORY = 1 << 28
-"""Bytes of the table that stay in memory: 20 listed tokens at a million positions. The rest goes to a scratch file."""
+"""Bytes of the table that stay in memory: 20 listed tokens at a million positions. The rest goes to
+a scratch file.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Training:
-    """Scored rollouts without their lists, which are in ``next_token``, and counts of the completions left out.
+    """Scored rollouts without their lists, which are in ``next_token``, and counts of the
+    completions left out.
 
-    The lists are in memory or in a scratch file beside the store, which goes with the last ``NextToken`` that shares them.
-    ``base``: (n,) whether the base model drew each, None for all. ``incomplete``: the provider listed fewer tokens than it
-    generated, or one without an id; ``filtered``: its content filter withheld text; ``encoded``: it listed no token, and the
-    text's own were used; ``cut``: the tokens of the stop text that ended it are counted and not listed.
-    ``whole``: all rollouts, where an engine holds them; ``rollouts`` and ``next_token`` are then a sample of them, on the support
-    of all.
+    The lists are in memory or in a scratch file beside the store, which goes with the last
+    ``NextToken`` that shares them.
+    ``base``: (n,) whether the base model drew each, None for all. ``incomplete``: the provider
+    listed fewer tokens than it generated, or one without an id; ``filtered``: its content filter
+    withheld text; ``encoded``: it listed no token, and the text's own were used; ``cut``: the
+    tokens of the stop text that ended it are counted and not listed.
+    ``whole``: all rollouts, where an engine holds them; ``rollouts`` and ``next_token`` are then a
+    sample of them, on the support of all.
     """
 
     rollouts: Rollouts
@@ -81,7 +88,10 @@ class Training:
         reasons = (
             (
                 self.incomplete,
-                "the provider did not list all of their tokens (thoughts, say), or not with ids (characters split over several)",
+                (
+                    "the provider did not list all of their tokens (thoughts, say), or not with ids"
+                    " (characters split over several)"
+                ),
             ),
             (self.filtered, "the provider's content filter stopped them"),
         )
@@ -89,16 +99,23 @@ class Training:
 
     @property
     def remarks(self) -> list[str]:
-        """``left_out``, and a sentence on the completions whose tokens are not the provider's own list."""
+        """``left_out``, and a sentence on the completions whose tokens are not the provider's own
+        list.
+        """
         reasons = (
             (
                 self.encoded,
-                "came without token logprobs: their tokens are those of the text under the vocabulary, the end token not among "
-                "them",
+                (
+                    "came without token logprobs: their tokens are those of the text under the"
+                    " vocabulary, the end token not among them"
+                ),
             ),
             (
                 self.cut,
-                "ended at a stop text whose tokens the provider does not list: nothing is learned of stopping there",
+                (
+                    "ended at a stop text whose tokens the provider does not list: nothing is"
+                    " learned of stopping there"
+                ),
             ),
         )
         return [
@@ -117,7 +134,9 @@ class FitEngine(Protocol):
 def spread_training(
     engine: FitEngine, store: CompletionSource, reading: Reading, most: int, seed: int = 0
 ) -> Training:
-    """``training_set`` of ``reading``, with all of it in the engine, and here a sample of about ``most`` positions."""
+    """``training_set`` of ``reading``, with all of it in the engine, and here a sample of about
+    ``most`` positions.
+    """
     whole, count = engine.whole(reading)
     positions, keys = whole.positions.n_positions, list(whole.rollouts.keys)
     if positions > most:
@@ -139,12 +158,14 @@ def training_set(
     vocab_size: int | None = None,
     given: Rollouts | None = None,
 ) -> Training:
-    """Score the completions ``keys[p]`` of ``examples[p]``. A completion that two equal prompts share counts once.
+    """Score the completions ``keys[p]`` of ``examples[p]``. A completion that two equal prompts
+    share counts once.
 
-    The store is read in blocks, so memory grows with the positions and not with the lists.
-    encode: the ids of a text in the vocabulary, for completions without any token; their positions have no list, and
-    logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that many tokens are complete. given: given
-    answers, which come after the completions and are learned with them.
+    The store is read in blocks, so memory grows with the positions and not with the lists. encode:
+    the ids of a text in the vocabulary, for completions without any token; their positions have no
+    list, and logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that
+    many tokens are complete. given: given answers, which come after the completions and are learned
+    with them.
 
     Raises NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
@@ -183,7 +204,8 @@ def scored(
     reward: Reward,
     end_tokens: EndTokens = LISTED,
 ) -> tuple[Rollouts, Counter[str]]:
-    """The completions ``keys[p]`` of ``examples[p]`` that list all of their tokens, scored, with their lists in memory.
+    """The completions ``keys[p]`` of ``examples[p]`` that list all of their tokens, scored, with
+    their lists in memory.
 
     Also returns the number left out, ``incomplete`` or ``filtered``.
 
@@ -204,5 +226,7 @@ def scored(
 def censored(
     rollouts: Rollouts, next_token: NextToken, unobserved: Unobserved | None = None
 ) -> Censored:
-    """The tokens of these rollouts that the provider withheld, for the bias file; ``unobserved`` is the rule of ``ips``."""
+    """The tokens of these rollouts that the provider withheld, for the bias file; ``unobserved`` is
+    the rule of ``ips``.
+    """
     return Censored(**asdict(Censoring.of(rollouts, next_token)), unobserved=unobserved)

@@ -1,4 +1,6 @@
-"""Atomic file writes: a reader, or a crash, meets the old file or the new one, never a part of it. A failure names its remedy."""
+"""Atomic file writes: a reader, or a crash, meets the old file or the new one, never a part of it.
+A failure names its remedy.
+"""
 
 import os
 import secrets
@@ -11,10 +13,12 @@ from blackbox_lb.errors import InputError
 
 @contextmanager
 def replacing(path: Path, draft: str | None = None) -> Iterator[Path]:
-    """Open a draft beside ``path``, which replaces the file when the body ends well and is removed when it fails.
+    """Open a draft beside ``path``, which replaces the file when the body ends well and is removed
+    when it fails.
 
-    Afterwards a crash cannot lose the new file. draft: the draft's name, where the body needs a certain one; by default each draft
-    has a hidden name of its own, so several may write at once. Raises OSError.
+    Afterwards a crash cannot lose the new file. draft: the draft's name, where the body needs a
+    certain one; by default each draft has a hidden name of its own, so several may write at once.
+    Raises OSError.
     """
     new = path.with_name(draft or f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -36,7 +40,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def explained(doing: str, remedy: str) -> Iterator[None]:
-    """Raise InputError for an OSError of the body, in the form "cannot ``doing``: the reason; ``remedy``"."""
+    """Raise InputError for an OSError of the body, in the form "cannot ``doing``: the reason;
+    ``remedy``".
+    """
     try:
         yield
     except OSError as error:

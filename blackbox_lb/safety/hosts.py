@@ -1,4 +1,6 @@
-"""Hosts: whether an address is this machine, which needs neither a proxy server nor a question about money."""
+"""Hosts: whether an address is this machine, which needs neither a proxy server nor a question
+about money.
+"""
 
 import ipaddress
 

@@ -1,22 +1,28 @@
-"""Untrusted text, made safe for a terminal: characters that move a cursor or reverse a line become backslash escapes; and quotes
-of a user's value, or of another library's error, in an error message: on one line, and short.
+"""Untrusted text, made safe for a terminal: characters that move a cursor or reverse a line become
+backslash escapes; and quotes of a user's value, or of another library's error, in an error message:
+on one line, and short.
 """
 
 import unicodedata
 
-# Control, format (bidirectional overrides among them), surrogate, private and unassigned characters, and exotic line
-# ends: each can move a terminal's cursor, reverse a line or break a diff.
+# Control, format (bidirectional overrides among them), surrogate, private and unassigned
+# characters, and exotic line ends: each can move a terminal's cursor, reverse a line or break a
+# diff.
 UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 LIMIT = 60
 
 
 def printable(text: str) -> str:
-    """The text with every control, ANSI and bidirectional character as a backslash escape; distinct texts stay distinct."""
+    """The text with every control, ANSI and bidirectional character as a backslash escape; distinct
+    texts stay distinct.
+    """
     return "".join(_escape(character) for character in text)
 
 
 def legible(text: str) -> str:
-    """A message of several lines with the same characters escaped, but for its line ends; backslashes stay as they are."""
+    """A message of several lines with the same characters escaped, but for its line ends;
+    backslashes stay as they are.
+    """
     if text.isprintable():
         return text
     return "".join(c if c in "\n\\" or c.isprintable() else _escape(c) for c in text)
@@ -40,7 +46,9 @@ def first_line(error: BaseException) -> str:
 
 
 def with_remedy(said: object, remedy: str) -> str:
-    """Someone else's words, then ours: behind a semicolon in place of their full stop, or a new sentence after their question."""
+    """Someone else's words, then ours: behind a semicolon in place of their full stop, or a new
+    sentence after their question.
+    """
     words = str(said).rstrip(" .;:,")
     return (
         f"{words} {remedy[:1].upper()}{remedy[1:]}"

@@ -1,8 +1,10 @@
-"""The one layer that keeps secrets out of messages and files: known ones by their value, all others by their shape.
+"""The one layer that keeps secrets out of messages and files: known ones by their value, all others
+by their shape.
 
-Known are the credentials in use, and the values of environment variables that a profile, a judge or a reward names, or whose own
-name marks a secret. Names are remembered here, values never: they are read at each masking. Messages, log records, tracebacks,
-recorded command lines, reports and cassettes go through ``redacted``; answers of servers, which are data, go through
+Known are the credentials in use, and the values of environment variables that a profile, a judge or
+a reward names, or whose own name marks a secret. Names are remembered here, values never: they are
+read at each masking. Messages, log records, tracebacks, recorded command lines, reports and
+cassettes go through ``redacted``; answers of servers, which are data, go through
 ``Redactor.answer``, which masks the credentials in use and nothing else.
 """
 
@@ -21,15 +23,21 @@ from urllib.parse import quote
 
 MASK = "[masked]"
 SHORTEST = 6
-"""Shortest masked secret, in characters: with every "k" masked because a test server's key is "k", no message is readable."""
+"""Shortest masked secret, in characters: with every "k" masked because a test server's key is "k",
+no message is readable.
+"""
 SHORTEST_IN_ANSWERS = 16
-"""Shortest secret masked in answers, in characters: no provider issues shorter keys, and "nothing" may be a word of an answer."""
+"""Shortest secret masked in answers, in characters: no provider issues shorter keys, and "nothing"
+may be a word of an answer.
+"""
 
 SECRET_WORD = re.compile(
     r"(?:^|[-_.])(?:api-?key|key|token|sig|signature|secret|password|passwd|pwd|auth|authorization|credentials?|code)$",
     re.IGNORECASE,
 )
-"""Last part of the name of a secret query parameter, header or field: api-key, access_token, X-Amz-Signature."""
+"""Last part of the name of a secret query parameter, header or field: api-key, access_token,
+X-Amz-Signature.
+"""
 _VARIABLE = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)|(?<=[A-Z])(?:APIKEY|PASSWORD|PASSWD)$",
     re.IGNORECASE,
@@ -39,7 +47,8 @@ _SHAPES = re.compile(
     # By the issuer's prefix, and JSON web tokens.
     r"(?<![a-z0-9])(?:(?:sk|gsk|xai|nvapi|pplx|sess)[-_][\w-]{8,}|fw[-_](?=[\w-]*\d)[\w-]{8,}|(?:hf|tgp)_\w{16,}|AIza[\w-]{20,})|"
     r"(?<![a-z0-9])eyJ[\w-]{8,}(?:\.[\w-]+)*|"
-    r"(?<=bearer )(?=[^\s'\",]*\d)[^\s'\",]{8,}|(?<=basic )(?=[a-z0-9+/]*[\d=])[a-z0-9+/]{8,}={0,2}|"
+    r"(?<=bearer )(?=[^\s'\",]*\d)[^\s'\",]{8,}|(?<=basic"
+    r" )(?=[a-z0-9+/]*[\d=])[a-z0-9+/]{8,}={0,2}|"
     # After the name of a header that carries a key.
     r"(?<=api-key: )[^\s'\",]{6,}|"
     # In addresses: user:password@, with the escapes that RFC 3986 asks for, and query parameters.
@@ -54,7 +63,9 @@ _named: set[str] = set()
 
 
 def watch(names: Iterable[str | None]) -> None:
-    """Treat the values of these environment variables as secrets from now on, whatever their names are."""
+    """Treat the values of these environment variables as secrets from now on, whatever their names
+    are.
+    """
     _named.update(name for name in names if name)
 
 
@@ -88,7 +99,9 @@ def redaction(secrets: Iterable[str] = ()) -> Callable[[str], str]:
 
 
 def _spellings(secrets: Iterable[str], shortest: int) -> list[str]:
-    """Each secret as it is, in a URL's spelling and in JSON's; the longest first, because one may begin with another."""
+    """Each secret as it is, in a URL's spelling and in JSON's; the longest first, because one may
+    begin with another.
+    """
     told = {
         each
         for secret in secrets
@@ -104,7 +117,9 @@ def _spelled(secret: str) -> tuple[str, ...]:
 
 
 class Redactor:
-    """The layer for one connection. ``secrets``: called at each masking, returns the credentials in use."""
+    """The layer for one connection. ``secrets``: called at each masking, returns the credentials in
+    use.
+    """
 
     def __init__(self, secrets: Callable[[], Iterable[str]] = tuple) -> None:
         self._secrets = secrets
@@ -114,7 +129,9 @@ class Redactor:
         return redacted(text, self._secrets())
 
     def answer(self, content: bytes) -> bytes:
-        """A server's answer with the credentials in use masked; ``content`` itself where it holds none."""
+        """A server's answer with the credentials in use masked; ``content`` itself where it holds
+        none.
+        """
         for secret in _spellings(self._secrets(), SHORTEST_IN_ANSWERS):
             content = content.replace(secret.encode(), MASK.encode())
         return content
@@ -134,12 +151,14 @@ class Redactor:
         return "<Redactor>"
 
 
-# --- Logs and tracebacks of a whole process ---------------------------------------------------------------------------------
+# --- Logs and tracebacks of a whole process
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Inside, mask every log record; from now on, mask the traceback of an error that ends the process or a thread."""
+    """Inside, mask every log record; from now on, mask the traceback of an error that ends the
+    process or a thread.
+    """
     before = logging.getLogRecordFactory()
 
     def made(*arguments: Any, **more: Any) -> logging.LogRecord:

@@ -1,6 +1,8 @@
-"""Bounded reading of untrusted files and texts: limits on size and depth, each key once, nothing run.
+"""Bounded reading of untrusted files and texts: limits on size and depth, each key once, nothing
+run.
 
-JSON and TOML hold data and nothing else; no format that can hold code (pickle, YAML tags) is read anywhere in this package.
+JSON and TOML hold data and nothing else; no format that can hold code (pickle, YAML tags) is read
+anywhere in this package.
 """
 
 import json
@@ -13,15 +15,20 @@ from typing import Any, NoReturn
 from blackbox_lb.errors import InputError
 
 MAX_DEPTH = 200
-"""Depth of lists and objects. The parser of pydantic, and so of vLLM and of OpenAI's SDK, stops at the same depth (jiter)."""
+"""Depth of lists and objects. The parser of pydantic, and so of vLLM and of OpenAI's SDK, stops at
+the same depth (jiter).
+"""
 MAX_SETTINGS = 2**20
-"""Largest file of settings (a profile, blb.toml, a judge) in bytes: a hundred times the largest packaged one."""
+"""Largest file of settings (a profile, blb.toml, a judge) in bytes: a hundred times the largest
+packaged one.
+"""
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
     """The file's bytes; at most ``limit`` + 1 of them are ever held, whatever its size claims.
 
-    Raises OSError: it cannot be read. ValueError: it is larger than ``limit`` bytes, or the path is invalid.
+    Raises OSError: it cannot be read. ValueError: it is larger than ``limit`` bytes, or the path is
+    invalid.
     """
     with path.open("rb") as file:
         # A known size spares the reading; a pipe or a device has none.
@@ -32,10 +39,11 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def parse_json(content: bytes | str, *, constant: Callable[[str], Any] | None = None) -> Any:
-    """Parse JSON in UTF-8, with or without a mark. ``constant``: called for NaN and Infinity, which JSON does not have.
+    """Parse JSON in UTF-8, with or without a mark. ``constant``: called for NaN and Infinity, which
+    JSON does not have.
 
-    Raises ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key, which readers resolve
-    differently.
+    Raises ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key,
+    which readers resolve differently.
     """
     text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
     try:
@@ -52,7 +60,9 @@ def no_constant(name: str) -> NoReturn:
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """Parse a TOML table. Raises ValueError: no TOML in UTF-8, or nested deeper than ``MAX_DEPTH``."""
+    """Parse a TOML table. Raises ValueError: no TOML in UTF-8, or nested deeper than
+    ``MAX_DEPTH``.
+    """
     try:
         value = tomllib.loads(content.decode("utf-8"))
     except RecursionError:
@@ -64,7 +74,9 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 def read_settings(
     path: Path, what: str, remedy: str, *, parse: Callable[[bytes], Any] = parse_toml
 ) -> Any:
-    """Read a small file that a user wrote, called ``what`` in errors. Raises InputError: no such file, or it cannot be parsed."""
+    """Read a small file that a user wrote, called ``what`` in errors. Raises InputError: no such
+    file, or it cannot be parsed.
+    """
     try:
         content = read_bounded(path, MAX_SETTINGS)
     except (OSError, ValueError) as error:

@@ -1,1 +1,3 @@
-"""Serving a bias to clients that are not Python: a reverse proxy for any API, a logits processor inside vLLM."""
+"""Serving a bias to clients that are not Python: a reverse proxy for any API, a logits processor
+inside vLLM.
+"""

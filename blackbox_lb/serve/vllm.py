@@ -1,8 +1,10 @@
-"""A vLLM logits processor that adds whole learned vectors, kept on the device, to the rows of the requests that name them.
+"""A vLLM logits processor that adds whole learned vectors, kept on the device, to the rows of the
+requests that name them.
 
-Start the server with ``BLB_BIAS_DIR`` set to a folder of bias files; a request names one by ``vllm_xargs: {"blb_bias": "name"}``,
-all others get ``BLB_BIAS_DEFAULT``. Without ``BLB_BIAS_DIR`` it does nothing. It serves both model
-runners of vLLM (interfaces: ``vllm.v1.sample.logits_processor`` and ``vllm.v1.worker.gpu.sample.logits_processor``).
+Start the server with ``BLB_BIAS_DIR`` set to a folder of bias files; a request names one by
+``vllm_xargs: {"blb_bias": "name"}``, all others get ``BLB_BIAS_DEFAULT``. Without ``BLB_BIAS_DIR``
+it does nothing. It serves both model runners of vLLM (interfaces:
+``vllm.v1.sample.logits_processor`` and ``vllm.v1.worker.gpu.sample.logits_processor``).
 """
 
 import logging
@@ -36,16 +38,20 @@ __all__ = ["LearnedBias"]
 NAME = "blackbox_lb.serve.vllm:LearnedBias"
 GROUP = "vllm.logits_processors"
 MOST_OF_A_REQUEST = 1024
-"""Entries of a request's own ``logit_bias`` under model runner V2 (vLLM 0.32, MAX_NUM_LOGIT_BIAS_TOKENS)."""
+"""Entries of a request's own ``logit_bias`` under model runner V2 (vLLM 0.32,
+MAX_NUM_LOGIT_BIAS_TOKENS).
+"""
 NO_BIAS = Placed((NOTHING,))
 logger = logging.getLogger(f"vllm.{__name__}")  # vLLM shows records of its own loggers only
 
 
 class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
-    """Adds ``bias`` nats to the logits before temperature, as ``logit_bias`` does: ``softmax((logits + bias) / temperature)``.
+    """Adds ``bias`` nats to the logits before temperature, as ``logit_bias`` does:
+    ``softmax((logits + bias) / temperature)``.
 
-    A request keeps the vector that it started with; one that was preempted takes the current one when it resumes.
-    Raises BiasError at start: a folder, a default or a tokenizer that cannot be used.
+    A request keeps the vector that it started with; one that was preempted takes the current one
+    when it resumes. Raises BiasError at start: a folder, a default or a tokenizer that cannot be
+    used.
     """
 
     def __init__(self, vllm_config: VllmConfig, place: Any, is_pin_memory: bool = False) -> None:
@@ -62,14 +68,17 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise BiasError, which the server answers with 400, where a request cannot have the bias that it names."""
+        """Raise BiasError, which the server answers with 400, where a request cannot have the bias
+        that it names.
+        """
         if (
             len(sampling_params.logit_bias or ()) > MOST_OF_A_REQUEST
             and _caller_config().use_v2_model_runner
         ):
             raise BiasError(
-                f"a logit_bias of {len(sampling_params.logit_bias):,} entries would end the engine: vLLM's model runner V2 takes "
-                f"{MOST_OF_A_REQUEST:,}; send fewer, or serve the bias as a file"
+                f"a logit_bias of {len(sampling_params.logit_bias):,} entries would end the engine:"
+                f" vLLM's model runner V2 takes {MOST_OF_A_REQUEST:,}; send fewer, or serve the"
+                " bias as a file"
             )
         name = _wanted(sampling_params)
         if name is not None:
@@ -101,7 +110,9 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
 
 
 class _RunnerV1:
-    """The biased rows under vLLM's first runner, which reports rows added, removed and moved, at most once a step."""
+    """The biased rows under vLLM's first runner, which reports rows added, removed and moved, at
+    most once a step.
+    """
 
     def __init__(self, table: VectorTable) -> None:
         self._table, self._rows = table, Rows()
@@ -146,7 +157,8 @@ class _RunnerV1:
 
 
 class _RunnerV2:
-    """The biased slots under vLLM's second runner, which reports new requests only, and at each step the slot of each row.
+    """The biased slots under vLLM's second runner, which reports new requests only, and at each
+    step the slot of each row.
 
     The phase of a row is computed on the device, where its tokens are: no step waits for them.
     """
@@ -274,7 +286,9 @@ def _wanted(params: SamplingParams) -> str | None:
 
 
 def _named(params: SamplingParams) -> str | None:
-    """The requested name, beside the model, where an error would end the engine: an invalid name becomes one without a file."""
+    """The requested name, beside the model, where an error would end the engine: an invalid name
+    becomes one without a file.
+    """
     try:
         return _wanted(params)
     except BiasError as error:
@@ -285,7 +299,9 @@ _instances = count()
 
 
 def _is_first(config: VllmConfig) -> bool:
-    """Whether this is the first of the equal processors that vLLM makes when one is both installed and named."""
+    """Whether this is the first of the equal processors that vLLM makes when one is both installed
+    and named.
+    """
     installed = sum(point.value == NAME for point in entry_points(group=GROUP))
     named = sum(each in (NAME, LearnedBias) for each in config.model_config.logits_processors or ())
     return next(_instances) % max(1, installed + named) == 0
@@ -302,17 +318,21 @@ _admissions: dict[int, tuple[VllmConfig, BiasDirectory[None]]] = {}
 
 
 def _admissible(config: VllmConfig) -> BiasDirectory[None]:
-    """The directory in the process that admits requests: it checks whether a bias fits, and builds no vector."""
+    """The directory in the process that admits requests: it checks whether a bias fits, and builds
+    no vector.
+    """
     if id(config) not in _admissions:
         folder = bias_folder()
         if folder is None:
             raise BiasError(
-                "this server serves no biases; start it with BLB_BIAS_DIR set to the folder of the bias files"
+                "this server serves no biases; start it with BLB_BIAS_DIR set to the folder of the"
+                " bias files"
             )
         if config.speculative_config is not None and not config.use_v2_model_runner:
             raise BiasError(
-                "this server cannot add a bias: vLLM's model runner V1 runs no logits processors under speculative decoding; "
-                "start it without speculative decoding or with VLLM_USE_V2_MODEL_RUNNER=1"
+                "this server cannot add a bias: vLLM's model runner V1 runs no logits processors"
+                " under speculative decoding; start it without speculative decoding or with"
+                " VLLM_USE_V2_MODEL_RUNNER=1"
             )
         expected = expected_of(config)
         _admissions[id(config)] = (
@@ -333,13 +353,16 @@ def _check(bias: Bias, config: VllmConfig, expected: Expected) -> None:
     )
     if late and not config.use_v2_model_runner and Phases.of(bias.phases).until:
         raise BiasError(
-            "the phases of this bias depend on the drawn tokens, and model runner V1 keeps these from a processor that is not "
-            f"named on the command line; start it with --logits-processors {NAME}, or with --no-async-scheduling"
+            "the phases of this bias depend on the drawn tokens, and model runner V1 keeps these"
+            " from a processor that is not named on the command line; start it with"
+            f" --logits-processors {NAME}, or with --no-async-scheduling"
         )
 
 
 def _caller_config() -> VllmConfig:
-    """The configuration of the server that validates a request: vLLM 0.32 does not pass it, but its input processor holds it."""
+    """The configuration of the server that validates a request: vLLM 0.32 does not pass it, but its
+    input processor holds it.
+    """
     frame = sys._getframe(1)
     while frame is not None:
         config = getattr(frame.f_locals.get("self"), "vllm_config", None)
@@ -347,6 +370,6 @@ def _caller_config() -> VllmConfig:
             return config
         frame = frame.f_back  # type: ignore[assignment]
     raise BiasError(
-        "this vLLM validates requests in a way unknown to this version of blackbox-lb, so the bias cannot be checked "
-        "against the served model; use vLLM 0.32 or upgrade blackbox-lb"
+        "this vLLM validates requests in a way unknown to this version of blackbox-lb, so the bias"
+        " cannot be checked against the served model; use vLLM 0.32 or upgrade blackbox-lb"
     )

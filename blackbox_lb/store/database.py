@@ -1,7 +1,8 @@
-"""The SQLite file under a rollout store: opened, made, locked, and each of its errors put into a sentence.
+"""The SQLite file under a rollout store: opened, made, locked, and each of its errors put into a
+sentence.
 
-Write-ahead log, ``synchronous = FULL``: writers of any number of processes take turns, readers never wait
-(https://www.sqlite.org/wal.html).
+Write-ahead log, ``synchronous = FULL``: writers of any number of processes take turns, readers
+never wait (https://www.sqlite.org/wal.html).
 """
 
 import shutil
@@ -17,17 +18,31 @@ from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
 from blackbox_lb.store.schema import APPLICATION_ID, CREATION, SCHEMA
 
 PATIENCE = 30.0
-"""Seconds to wait for another writer: thousands of times a commit, so only a lock that stays runs into it."""
+"""Seconds to wait for another writer: thousands of times a commit, so only a lock that stays runs
+into it.
+"""
 
 _KEPT = "what was stored before is kept"
 _REMEDIES = {
     sqlite3.SQLITE_FULL: f"free some space on its disk, then run the same command again: {_KEPT}",
-    sqlite3.SQLITE_READONLY: "make the file and its folder writable, or give another path with --out or --store",
-    sqlite3.SQLITE_CANTOPEN: "check that its folder exists and may be written to, or give another path with --out or --store",
-    sqlite3.SQLITE_IOERR: f"check the disk, its free space and limits on file sizes, then run the same command again: {_KEPT}",
-    sqlite3.SQLITE_PERM: "give yourself the right to it, or give another path with --out or --store",
+    sqlite3.SQLITE_READONLY: (
+        "make the file and its folder writable, or give another path with --out or --store"
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        "check that its folder exists and may be written to, or give another path with --out or"
+        " --store"
+    ),
+    sqlite3.SQLITE_IOERR: (
+        "check the disk, its free space and limits on file sizes, then run the same command again:"
+        f" {_KEPT}"
+    ),
+    sqlite3.SQLITE_PERM: (
+        "give yourself the right to it, or give another path with --out or --store"
+    ),
     sqlite3.SQLITE_NOMEM: f"free some memory, then run the same command again: {_KEPT}",
-    sqlite3.SQLITE_TOOBIG: f"an answer holds a value that is too large for it: the provider is at fault; {_KEPT}",
+    sqlite3.SQLITE_TOOBIG: (
+        f"an answer holds a value that is too large for it: the provider is at fault; {_KEPT}"
+    ),
 }
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (
@@ -37,7 +52,9 @@ _DAMAGED = (
     sqlite3.SQLITE_MISMATCH,
     None,
 )
-"""No code: a text that is not UTF-8. A table or column missing for our own statement was there once, too."""
+"""No code: a text that is not UTF-8. A table or column missing for our own statement was there
+once, too.
+"""
 _OURS = (
     OSError,
     OverflowError,
@@ -57,10 +74,11 @@ def _code(error: Exception) -> int | None:
 class Database:
     """A connection to a store's file.
 
-    ``read_only``: the file is neither created nor written. ``patience``: seconds to wait for another writer.
+    ``read_only``: the file is neither created nor written. ``patience``: seconds to wait for
+    another writer.
 
-    Raises StoreError: the path cannot be opened, is another program's file, or was written by another version. StoreBusy:
-    another process keeps it locked. StoreCorrupt: it is damaged.
+    Raises StoreError: the path cannot be opened, is another program's file, or was written by
+    another version. StoreBusy: another process keeps it locked. StoreCorrupt: it is damaged.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, patience: float = PATIENCE) -> None:
@@ -104,7 +122,9 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write everything inside, or nothing; durable at the end. Waits for its turn among the writers, threads included."""
+        """Write everything inside, or nothing; durable at the end. Waits for its turn among the
+        writers, threads included.
+        """
         with self._turn, self._told("write to"):
             connection = self.connection
             connection.execute("BEGIN IMMEDIATE")
@@ -127,12 +147,13 @@ class Database:
         said, code = f"cannot {doing} {self.path}: {str(error)[:200]}", _code(error)
         if code in _LOCKED:
             return StoreBusy(
-                f"{said} by another process for {self.patience:g} s; end that process or wait for it, then run the same command "
-                f"again: {_KEPT}"
+                f"{said} by another process for {self.patience:g} s; end that process or wait for"
+                f" it, then run the same command again: {_KEPT}"
             )
         if not isinstance(error, _OURS) and code in _DAMAGED:
             return StoreCorrupt(
-                f"{said}; blb store check {self.path} says what is damaged, blb store recover {self.path} NEW copies what is intact"
+                f"{said}; blb store check {self.path} says what is damaged, blb store recover"
+                f" {self.path} NEW copies what is intact"
             )
         if code in (
             sqlite3.SQLITE_FULL,
@@ -159,8 +180,8 @@ class Database:
         self._insist(lambda: self.connection.execute("PRAGMA journal_mode = WAL"))
         self._connection.execute("PRAGMA synchronous = FULL")
         with self.transaction() as db:
-            # Read again: another process may have made it meanwhile. Written even if nothing changes, so that a full disk or a
-            # read-only file is found before anything costs money.
+            # Read again: another process may have made it meanwhile. Written even if nothing
+            # changes, so that a full disk or a read-only file is found before anything costs money.
             (mark,) = db.execute("PRAGMA application_id").fetchone()
             for statement in () if mark == APPLICATION_ID else CREATION:
                 db.execute(statement)
@@ -196,8 +217,8 @@ class Database:
                 raise
             if log.exists() and log.stat().st_size:
                 raise StoreError(
-                    f"cannot read {self.path}: its newest answers are in {log.name}, which cannot be used where nothing may be "
-                    "written; copy both files into a folder of yours"
+                    f"cannot read {self.path}: its newest answers are in {log.name}, which cannot"
+                    " be used where nothing may be written; copy both files into a folder of yours"
                 ) from error
             self._read_as(
                 "mode=ro&immutable=1"
@@ -229,9 +250,11 @@ class Database:
             )
         for kind in kinds.keys() & {"trigger", "view"}:
             raise StoreError(
-                f"{self.path} holds the {kind} {str(kinds[kind])[:60]!r}, which blackbox_lb never makes; do not use this file"
+                f"{self.path} holds the {kind} {str(kinds[kind])[:60]!r}, which blackbox_lb never"
+                " makes; do not use this file"
             )
         if mark == APPLICATION_ID and schema != SCHEMA:
             raise StoreError(
-                f"{self.path} has schema {schema}, this version knows {SCHEMA}; upgrade blackbox_lb, or see blb store check"
+                f"{self.path} has schema {schema}, this version knows {SCHEMA}; upgrade"
+                " blackbox_lb, or see blb store check"
             )

@@ -68,7 +68,9 @@ def check_row(table: str, row: Row) -> None:
 
 
 def _checked(row: Row) -> Row:
-    """The row, if each value has its column's type and the checksum, where the table has one, fits."""
+    """The row, if each value has its column's type and the checksum, where the table has one,
+    fits.
+    """
     for name, value in row.items():
         if not isinstance(value, TYPES[name]):
             raise StoreCorrupt(f"its {name} is of the kind {type(value).__name__}")
@@ -78,7 +80,9 @@ def _checked(row: Row) -> Row:
 
 
 def prompt_of(row: Row) -> Prompt:
-    """The prompt in a row of ``prompts``. Raises StoreCorrupt: its hash is not that of its messages, or these are none."""
+    """The prompt in a row of ``prompts``. Raises StoreCorrupt: its hash is not that of its
+    messages, or these are none.
+    """
     text = _hashed(row, "prompt", "messages")
     try:
         messages = tuple(Message(**each) for each in json.loads(text))
@@ -90,7 +94,9 @@ def prompt_of(row: Row) -> Prompt:
 
 
 def settings_of_row(row: Row) -> dict[str, Any]:
-    """The settings in a row of ``requests``. Raises StoreCorrupt: its hash is not theirs, or they are no object."""
+    """The settings in a row of ``requests``. Raises StoreCorrupt: its hash is not theirs, or they
+    are no object.
+    """
     text = _hashed(row, "request", "settings")
     try:
         loaded = json.loads(text)
@@ -113,7 +119,9 @@ def _hashed(row: Row, tag: str, column: str) -> str:
 
 
 def completion_of(row: Row) -> Completion:
-    """The completion in a row of ``completions``. StoreCorrupt: the damage in words; StoreError: it is of a newer format."""
+    """The completion in a row of ``completions``. StoreCorrupt: the damage in words; StoreError: it
+    is of a newer format.
+    """
     if _checked(row)["key"] != rollout_key(row["request_hash"], row["prompt_hash"], row["sample"]):
         raise StoreCorrupt("its key does not follow from its request, prompt and sample")
     arrays = unpack(row["tokens"])
@@ -134,7 +142,9 @@ def completion_of(row: Row) -> Completion:
 
 
 def distribution_of(row: Row) -> FloatArray:
-    """The logprobs (v,) in a row of ``next_tokens``. Raises StoreCorrupt with the damage in words."""
+    """The logprobs (v,) in a row of ``next_tokens``. Raises StoreCorrupt with the damage in
+    words.
+    """
     arrays = unpack(_checked(row)["tokens"])
     if arrays.top_ids.shape[0] != 1 or not np.array_equal(
         arrays.top_ids[0], np.arange(arrays.top_ids.shape[1])

@@ -38,17 +38,23 @@ def request_hash(settings: Mapping[str, Any]) -> str:
 
 
 def next_token_key(settings: Mapping[str, Any], prompt: str, prefix: Sequence[int]) -> str:
-    """The key of one next-token distribution: ``prompt`` is a hash, ``prefix`` the token ids of the completion so far."""
+    """The key of one next-token distribution: ``prompt`` is a hash, ``prefix`` the token ids of the
+    completion so far.
+    """
     return tagged_hash("next token", canonical([settings, prompt, list(prefix)]))
 
 
 def rollout_key(request: str, prompt: str, sample: int) -> str:
-    """The key of one completion: ``request`` and ``prompt`` are hashes, ``sample`` counts from 0."""
+    """The key of one completion: ``request`` and ``prompt`` are hashes, ``sample`` counts from
+    0.
+    """
     return tagged_hash("rollout", f"{request}\n{prompt}\n{sample}")
 
 
 def checksum(values: Iterable[bytes | str | float | None]) -> int:
-    """CRC-32 of a row's values, each with its length, so that none runs into the next: finds any one damaged byte."""
+    """CRC-32 of a row's values, each with its length, so that none runs into the next: finds any
+    one damaged byte.
+    """
     parts: list[bytes] = []
     for value in values:
         raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")

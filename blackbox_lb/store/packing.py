@@ -1,4 +1,6 @@
-"""Token arrays as compact bytes: ids, logprobs and the listed alternatives of one completion, column by column, deflated."""
+"""Token arrays as compact bytes: ids, logprobs and the listed alternatives of one completion,
+column by column, deflated.
+"""
 
 import struct
 import zlib
@@ -13,20 +15,27 @@ from blackbox_lb.types import BoolArray, FloatArray, IntArray
 HEADER = struct.Struct("<BIIB")
 """The number of the format, t, k, and the optional columns present."""
 PLAIN, DIFFERENCES = 2, 3
-"""The formats. In 3, each alternative's logprob is the difference of its bits' distance from zero to that of the one before it:
-lists go down, so the differences are small, and only run lengths are left to find. On real top-20 lists that is a tenth smaller
-than 2 and packed several times faster. The single row of a whole vocabulary is unordered and stays with 2.
+"""The formats. In 3, each alternative's logprob is the difference of its bits' distance from zero
+to that of the one before it: lists go down, so the differences are small, and only run lengths are
+left to find. On real top-20 lists that is a tenth smaller than 2 and packed several times faster.
+The single row of a whole vocabulary is unordered and stays with 2.
 """
 PROPENSITIES, BOUNDED = 1, 2
 LEVEL = 6
 SMALL = 4096
-"""Bytes of a body below which a quarter of a megabyte of memory for its deflation costs more than the deflation."""
+"""Bytes of a body below which a quarter of a megabyte of memory for its deflation costs more than
+the deflation.
+"""
 MOST = 1 << 30
-"""Most bytes of arrays in one blob: a million tokens with 100 alternatives. A stranger's few bytes cannot ask for more."""
+"""Most bytes of arrays in one blob: a million tokens with 100 alternatives. A stranger's few bytes
+cannot ask for more.
+"""
 
 
 class Arrays(NamedTuple):
-    """The arrays of a ``Completion``, shapes (t,), (t,), (t, k), (t, k), (t,), (t,); the last two may be None."""
+    """The arrays of a ``Completion``, shapes (t,), (t,), (t, k), (t, k), (t,), (t,); the last two
+    may be None.
+    """
 
     token_ids: IntArray
     logprobs: FloatArray
@@ -39,14 +48,16 @@ class Arrays(NamedTuple):
 def pack(arrays: Arrays) -> bytes:
     """Pack the arrays into one blob; ``unpack`` gives them back bit for bit.
 
-    The bytes of all numbers of a column are laid out by significance, which deflates much better than number by number.
+    The bytes of all numbers of a column are laid out by significance, which deflates much better
+    than number by number.
 
     Raises StoreError: the arrays are not of one length.
     """
     lengths = [len(column) for column in arrays if column is not None]
     if len(set(lengths)) > 1 or arrays.top_ids.shape != arrays.top_logprobs.shape:
         raise StoreError(
-            f"a completion has columns of {lengths} tokens; it cannot be stored: this is a bug, please report it"
+            f"a completion has columns of {lengths} tokens; it cannot be stored: this is a bug,"
+            " please report it"
         )
     flags = (arrays.propensities is not None) * PROPENSITIES | (
         arrays.bounded is not None
@@ -73,7 +84,9 @@ def pack(arrays: Arrays) -> bytes:
 
 
 def unpack(blob: bytes) -> Arrays:
-    """Return the arrays given to ``pack``. Raises StoreCorrupt: the blob is damaged. StoreError: it is of a newer format."""
+    """Return the arrays given to ``pack``. Raises StoreCorrupt: the blob is damaged. StoreError: it
+    is of a newer format.
+    """
     t, k, flags, body = _opened(blob)
     ids, logprobs, body = _column(body, "<i4", t), _column(body[4 * t :], "<f4", t), body[8 * t :]
     top_ids, top_logprobs = (
@@ -94,11 +107,14 @@ def unpack(blob: bytes) -> Arrays:
 
 
 def _opened(blob: bytes) -> tuple[int, int, int, bytes]:
-    """t, k, the optional columns present, and the inflated columns, of the length that these need."""
+    """t, k, the optional columns present, and the inflated columns, of the length that these
+    need.
+    """
     version = blob[0] if blob else 0
     if version > DIFFERENCES:
         raise StoreError(
-            f"a stored completion has format {version}, this version reads {DIFFERENCES}; upgrade blackbox_lb"
+            f"a stored completion has format {version}, this version reads {DIFFERENCES}; upgrade"
+            " blackbox_lb"
         )
     if version < PLAIN:
         raise _damaged(f"format {version}")
@@ -127,8 +143,8 @@ def _inflated(deflated: bytes, size: int) -> bytes:
 
 def _damaged(how: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"a stored completion is damaged, or of a newer version ({how}): upgrade blackbox_lb, or delete it from the store and "
-        "collect again"
+        f"a stored completion is damaged, or of a newer version ({how}): upgrade blackbox_lb, or"
+        " delete it from the store and collect again"
     )
 
 
@@ -137,7 +153,9 @@ def _bytes_of_bits(t: int, flags: int) -> int:
 
 
 def _differences(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Rows (k, t) of float32 as the differences of their bits, modulo 2^32, from row to row; the first as it is."""
+    """Rows (k, t) of float32 as the differences of their bits, modulo 2^32, from row to row; the
+    first as it is.
+    """
     bits = np.ascontiguousarray(rows).view("<u4")
     return np.concatenate([bits[:1], bits[1:] - bits[:-1]])
 

@@ -1,7 +1,9 @@
-"""The rollout store: every paid completion in one SQLite file, durable before the next request is awaited.
+"""The rollout store: every paid completion in one SQLite file, durable before the next request is
+awaited.
 
-A completion's key is a hash of everything that determined it: the request without the prompt, the prompt, and the number of the
-sample. Asking for a stored key is free; resuming a collection means no more than that.
+A completion's key is a hash of everything that determined it: the request without the prompt, the
+prompt, and the number of the sample. Asking for a stored key is free; resuming a collection means
+no more than that.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ T = TypeVar("T")
 class StoredSize:
     """Contents of a store: completions, listed tokens, and bytes of packed token data.
 
-    ``bounded`` tokens have only a bound for a logprob; ``outside`` ones were sampled and are missing from their lists.
+    ``bounded`` tokens have only a bound for a logprob; ``outside`` ones were sampled and are
+    missing from their lists.
     """
 
     completions: int
@@ -51,7 +54,9 @@ class StoredSize:
 
 
 def _storable(text: str) -> str:
-    """``text`` with half a surrogate pair, which JSON allows and UTF-8 does not, as U+FFFD, as tokenizers read it."""
+    """``text`` with half a surrogate pair, which JSON allows and UTF-8 does not, as U+FFFD, as
+    tokenizers read it.
+    """
     return (
         text
         if text.isascii()
@@ -62,7 +67,9 @@ def _storable(text: str) -> str:
 def completion_row(
     request: str, prompt: str, sample: int, completion: Completion, received: float
 ) -> dict[str, Any]:
-    """The row of a completion; ``request`` and ``prompt`` are hashes, ``received`` seconds since 1970."""
+    """The row of a completion; ``request`` and ``prompt`` are hashes, ``received`` seconds since
+    1970.
+    """
     arrays = Arrays(*(getattr(completion, name) for name in Arrays._fields))
     row = {
         "key": rollout_key(request, prompt, sample),
@@ -93,7 +100,9 @@ def next_token_row(key: str, logprobs: FloatArray, received: float) -> dict[str,
 
 
 class _Shown:
-    """The ids whose bytes are stored. Those above ``HIGHEST`` count as not stored, and are stored again."""
+    """The ids whose bytes are stored. Those above ``HIGHEST`` count as not stored, and are stored
+    again.
+    """
 
     HIGHEST = 1 << 20
 
@@ -120,14 +129,17 @@ def summed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class RolloutStore:
-    """Completions by content-hash key in one SQLite file. Use as a context manager. Any number of processes may have it open.
+    """Completions by content-hash key in one SQLite file. Use as a context manager. Any number of
+    processes may have it open.
 
-    ``read_only``: the file is neither created nor written (SQLite may leave an empty -wal and a -shm beside it).
+    ``read_only``: the file is neither created nor written (SQLite may leave an empty -wal and a
+    -shm beside it).
     ``patience``: seconds to wait for another process that writes.
 
     Raises, here and from every method:
-        StoreError: the path cannot be opened or written (a full disk, say), is another program's file, or of another version.
-        StoreBusy: another process keeps it locked. StoreCorrupt: it, or a row read from it, is damaged.
+        StoreError: the path cannot be opened or written (a full disk, say), is another program's
+        file, or of another version. StoreBusy: another process keeps it locked. StoreCorrupt: it,
+        or a row read from it, is damaged.
     """
 
     def __init__(
@@ -158,7 +170,8 @@ class RolloutStore:
     def add_answer(
         self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
     ) -> list[str]:
-        """Store the completions of one answer by sample number, in one transaction, safe from a crash afterwards.
+        """Store the completions of one answer by sample number, in one transaction, safe from a
+        crash afterwards.
 
         Returns their keys.
         """
@@ -193,7 +206,9 @@ class RolloutStore:
     def add_answers(
         self, answers: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]
     ) -> list[list[str]]:
-        """Store several results of ``rows_of``, all in one transaction. Returns the keys of each."""
+        """Store several results of ``rows_of``, all in one transaction. Returns the keys of
+        each.
+        """
         together = {table: [row for rows in answers for row in rows[table]] for table in answers[0]}
         self.add_rows(
             together
@@ -207,7 +222,9 @@ class RolloutStore:
         return [[row["key"] for row in rows["completions"]] for rows in answers]
 
     def add_rows(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-        """Store whole rows by table, in one transaction, without those with a stored key. Returns the number added, by table."""
+        """Store whole rows by table, in one transaction, without those with a stored key. Returns
+        the number added, by table.
+        """
         with self._db.transaction() as db:
             return {
                 table: db.executemany(insertion(table), each).rowcount
@@ -216,7 +233,9 @@ class RolloutStore:
             }
 
     def rows(self, table: str, *, ordered: bool = False) -> Iterator[dict[str, Any]]:
-        """All rows of a table, unchecked, one by one; ``ordered``: completions by request, prompt and sample."""
+        """All rows of a table, unchecked, one by one; ``ordered``: completions by request, prompt
+        and sample.
+        """
         order = (
             "ORDER BY request_hash, prompt_hash, sample"
             if ordered and table == "completions"
@@ -245,8 +264,9 @@ class RolloutStore:
             return parse(row)
         except StoreCorrupt as error:
             raise StoreCorrupt(
-                f"{self.path}: {name_of(table, row)} is damaged: {error}; blb store check {self.path} lists what is, blb store "
-                f"recover {self.path} NEW copies what is intact"
+                f"{self.path}: {name_of(table, row)} is damaged: {error}; blb store check"
+                f" {self.path} lists what is, blb store recover {self.path} NEW copies what is"
+                " intact"
             ) from error
 
     def requests(self) -> dict[str, dict[str, Any]]:
@@ -266,10 +286,12 @@ class RolloutStore:
         }
 
     def prompts(self, request: str) -> dict[str, Prompt]:
-        """Key -> prompt, of all stored completions of one request hash, the samples of a prompt together and in order."""
+        """Key -> prompt, of all stored completions of one request hash, the samples of a prompt
+        together and in order.
+        """
         rows = self._db.read(
-            "SELECT key, hash, messages FROM completions JOIN prompts ON prompts.hash = prompt_hash WHERE request_hash = ? "
-            "ORDER BY prompt_hash, sample",
+            "SELECT key, hash, messages FROM completions JOIN prompts ON prompts.hash = prompt_hash"
+            " WHERE request_hash = ? ORDER BY prompt_hash, sample",
             (request,),
         )
         texts = {name: text for _, name, text in rows}
@@ -280,11 +302,15 @@ class RolloutStore:
         return {key: known[name] for key, name, _ in rows}
 
     def again(self, keys: Collection[str]) -> Callable[[], RolloutStore]:
-        """A function that opens it again for reading these keys, in any process with access to the same file."""
+        """A function that opens it again for reading these keys, in any process with access to the
+        same file.
+        """
         return partial(RolloutStore, self.path.resolve(), read_only=True)
 
     def order(self, keys: Collection[str]) -> dict[str, Any]:
-        """The places of ``keys``, all of them here, in the cheapest order to read; here the given order."""
+        """The places of ``keys``, all of them here, in the cheapest order to read; here the given
+        order.
+        """
         return {key: number for number, key in enumerate(keys)}
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
@@ -293,12 +319,15 @@ class RolloutStore:
             found = self._one("completions", key, completion_of)
             if found is None:
                 raise StoreError(
-                    f"{self.path} has no completion {key[:12]}...; run the same command again to collect it"
+                    f"{self.path} has no completion {key[:12]}...; run the same command again to"
+                    " collect it"
                 )
             yield found
 
     def add_next_token(self, key: str, logprobs: FloatArray) -> int:
-        """Store the logprobs (v,) of a whole vocabulary, safe from a crash afterwards. Returns the bytes used."""
+        """Store the logprobs (v,) of a whole vocabulary, safe from a crash afterwards. Returns the
+        bytes used.
+        """
         row = next_token_row(key, logprobs, time.time())
         self.add_rows({"next_tokens": [row]})
         return len(row["tokens"])
@@ -308,7 +337,9 @@ class RolloutStore:
         return self._one("next_tokens", key, distribution_of)
 
     def add_rewards(self, answers: Mapping[str, str]) -> None:
-        """Store answers for remote rewards, by key, in one transaction, safe from a crash afterwards."""
+        """Store answers for remote rewards, by key, in one transaction, safe from a crash
+        afterwards.
+        """
         now = time.time()
         rows = [
             {"key": key, "answer": _storable(answer), "received": now}
@@ -327,8 +358,13 @@ class RolloutStore:
         return dict(self._parsed("token_bytes", row, token_of) for row in rows)
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
-        """The number of completions with these keys, and their tokens: of their prompts, one for each, and generated."""
-        query = "SELECT CAST(prompt_tokens AS INTEGER), CAST(coalesce(generated, n_tokens) AS INTEGER) FROM completions WHERE key = ?"
+        """The number of completions with these keys, and their tokens: of their prompts, one for
+        each, and generated.
+        """
+        query = (
+            "SELECT CAST(prompt_tokens AS INTEGER), CAST(coalesce(generated, n_tokens) AS INTEGER)"
+            " FROM completions WHERE key = ?"
+        )
         rows = [row for key in keys for row in self._db.read(query, (key,))]
         return len(rows), sum(prompt for prompt, _ in rows), sum(generated for _, generated in rows)
 

@@ -6,7 +6,9 @@ from contextlib import closing
 from typing import Any
 
 APPLICATION_ID = 0x626C6221
-"""Marks the file as this package's, so that another program's database is refused and never written to."""
+"""Marks the file as this package's, so that another program's database is refused and never written
+to.
+"""
 SCHEMA = 5
 """The number in ``PRAGMA user_version``; a file of another number is refused."""
 _SCRIPT = """
@@ -57,7 +59,7 @@ _SCRIPT = """
         received REAL NOT NULL,          -- seconds since 1970
         checksum INTEGER
     ) WITHOUT ROWID
-"""
+"""  # noqa: E501
 CREATION = _SCRIPT.split(";\n")
 """The statements that make the tables and the index of a new store."""
 

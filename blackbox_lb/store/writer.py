@@ -1,8 +1,10 @@
-"""A thread that stores answers while others are received: waiting ones share a transaction, durable before their callers go on.
+"""A thread that stores answers while others are received: waiting ones share a transaction, durable
+before their callers go on.
 
-A commit waits for the disk (``synchronous = FULL``), and SQLite releases the interpreter meanwhile; the deflation of an answer does
-so, too. The answers that arrive during one commit share the next. A worker awaits its own commit before it asks again, and this is
-all the back-pressure: at most one answer a worker is not stored.
+A commit waits for the disk (``synchronous = FULL``), and SQLite releases the interpreter meanwhile;
+the deflation of an answer does so, too. The answers that arrive during one commit share the next. A
+worker awaits its own commit before it asks again, and this is all the back-pressure: at most one
+answer a worker is not stored.
 """
 
 import asyncio
@@ -21,7 +23,9 @@ Waiting = tuple[
 
 
 class Writer:
-    """Adds answers to ``store`` from a thread of its own. A context manager: at its end everything given is stored."""
+    """Adds answers to ``store`` from a thread of its own. A context manager: at its end everything
+    given is stored.
+    """
 
     def __init__(self, store: RolloutStore) -> None:
         self._store = store
@@ -39,7 +43,8 @@ class Writer:
     async def add_answer(
         self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
     ) -> list[str]:
-        """Run ``RolloutStore.add_answer``, with the same safety. Answers are stored even where the caller is cancelled.
+        """Run ``RolloutStore.add_answer``, with the same safety. Answers are stored even where the
+        caller is cancelled.
 
         Raises StoreError: they are not stored.
         """

@@ -1,5 +1,5 @@
-"""From the user's choice to a Task: a built-in one, files of their own, or a data set of the hub or a folder, whose own splits are
-taken where it has them, with repeated rows left out and counted.
+"""From the user's choice to a Task: a built-in one, files of their own, or a data set of the hub or
+a folder, whose own splits are taken where it has them, with repeated rows left out and counted.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,29 +54,33 @@ def load_task(
 ) -> Task:
     """A task by its name in ``spec``, or the task in ``data``, named after it.
 
-    ``spec``: a built-in one, or lm-eval:NAME of lm-evaluation-harness, read as ``harness`` says (:func:`load_harness`). ``data``: a
-    file, a folder that the library ``datasets`` reads, or hf:NAME[/CONFIG][@SPLIT] of the hub. It keeps the splits that it has, and
-    is otherwise split three ways. ``validation`` and ``test`` are files used whole for their split; the rest of ``fractions``
-    then divides ``data``. InputError: an unknown name, both a name and files, or neither. DataError: see :func:`load_examples`, and
-    one prompt or id in two splits.
+    ``spec``: a built-in one, or lm-eval:NAME of lm-evaluation-harness, read as ``harness`` says
+    (:func:`load_harness`). ``data``: a file, a folder that the library ``datasets`` reads, or
+    hf:NAME[/CONFIG][@SPLIT] of the hub. It keeps the splits that it has, and is otherwise split
+    three ways. ``validation`` and ``test`` are files used whole for their split; the rest of
+    ``fractions`` then divides ``data``. InputError: an unknown name, both a name and files, or
+    neither. DataError: see :func:`load_examples`, and one prompt or id in two splits.
     """
     columns = ColumnNames(prompt_column, answer_column, messages_column, prompt_template)
     if spec is not None:
         if data or validation or test or columns != ColumnNames():
             raise InputError(
-                f"a task by name ({shorten(spec)}) and data or its columns were both given; give one of them"
+                f"a task by name ({shorten(spec)}) and data or its columns were both given; give"
+                " one of them"
             )
         if spec.startswith(HARNESS):
             return load_harness(spec.removeprefix(HARNESS), harness)
     if harness not in (None, HarnessOptions()):
         raise InputError(
-            "--data-dir, --num-fewshot, --filter, --metric and --validation-size are for --task lm-eval:NAME; leave them out"
+            "--data-dir, --num-fewshot, --filter, --metric and --validation-size are for --task"
+            " lm-eval:NAME; leave them out"
         )
     if spec is not None:
         return _built_in(spec)
     if data is None:
         raise InputError(
-            f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts to learn from"
+            f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts"
+            " to learn from"
         )
     given: dict[Split, str | Path | None] = {"validation": validation, "test": test}
     whole = {
@@ -102,8 +106,8 @@ def load_task(
 def _built_in(spec: str) -> Task:
     if spec not in BUILT_IN:
         raise InputError(
-            f"unknown task {shorten(spec)}; the built-in tasks are: {', '.join(BUILT_IN)}; or name one of lm-evaluation-harness "
-            "(lm-eval:gsm8k), or give a data file"
+            f"unknown task {shorten(spec)}; the built-in tasks are: {', '.join(BUILT_IN)}; or name"
+            " one of lm-evaluation-harness (lm-eval:gsm8k), or give a data file"
         )
     return BUILT_IN[spec]()
 
@@ -115,7 +119,8 @@ def _whole(
     for row in rows:
         if row.split not in (None, split):
             raise DataError(
-                f"{row.source} says split {row.split}, but the file was given as {split} data; remove the column or the row"
+                f"{row.source} says split {row.split}, but the file was given as {split} data;"
+                " remove the column or the row"
             )
     return rows
 
@@ -129,12 +134,13 @@ def load_dataset(
     fractions: Sequence[float],
     require_answers: bool,
 ) -> Task:
-    """The task in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have files of their own.
+    """The task in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have
+    files of their own.
 
-    Splits called train, validation (valid, val, dev) and test are used as they are, others are left out; a missing one is divided
-    off train, and a single split is divided three ways. Unlike in a user's own file, id and split columns are ignored,
-    and of rows with one prompt only the first is kept, test's before validation's before train's. DataError: no train split
-    beside others.
+    Splits called train, validation (valid, val, dev) and test are used as they are, others are left
+    out; a missing one is divided off train, and a single split is divided three ways. Unlike in a
+    user's own file, id and split columns are ignored, and of rows with one prompt only the first is
+    kept, test's before validation's before train's. DataError: no train split beside others.
     """
     records = dataset_records(spec)
     found: dict[Split, list[SourcedExample]] = {}
@@ -151,7 +157,8 @@ def load_dataset(
                 )
     if not found.get("train"):
         raise DataError(
-            f"{spec} has the splits {', '.join(records)} and none called train; choose one to divide with @SPLIT"
+            f"{spec} has the splits {', '.join(records)} and none called train; choose one to"
+            " divide with @SPLIT"
         )
     unused = [name for name in records if not single and name not in NAMES]
     found, dropped = _without_repeats(found, whole)

@@ -1,6 +1,8 @@
-"""From bytes to token ids: a vocabulary on this side, for providers that give a token's bytes and not its id.
+"""From bytes to token ids: a vocabulary on this side, for providers that give a token's bytes and
+not its id.
 
-A vocabulary comes from tiktoken (OpenAI's models), from a ``tokenizer.json`` or from a ``.gguf`` file.
+A vocabulary comes from tiktoken (OpenAI's models), from a ``tokenizer.json`` or from a ``.gguf``
+file.
 """
 
 import os
@@ -15,13 +17,15 @@ __all__ = ["Vocabulary", "load_vocabulary", "vocabulary_of_model"]
 
 
 def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
-    """Load the vocabulary ``name``: a tiktoken encoding (plugins' included), or the path of a tokenizer.json or .gguf file.
+    """Load the vocabulary ``name``: a tiktoken encoding (plugins' included), or the path of a
+    tokenizer.json or .gguf file.
 
-    It is read once in a process; a changed file is read again. A vocabulary that cannot encode is refused here, because
-    without a fingerprint a bias could not name its tokenizer.
+    It is read once in a process; a changed file is read again. A vocabulary that cannot encode is
+    refused here, because without a fingerprint a bias could not name its tokenizer.
 
-    Raises InputError: no such encoding or file, a rank file that is neither cached nor reachable, a file of another kind or
-    with a tokenizer that this package cannot read, or the extra ``hf`` is missing for a file.
+    Raises InputError: no such encoding or file, a rank file that is neither cached nor reachable, a
+    file of another kind or with a tokenizer that this package cannot read, or the extra ``hf`` is
+    missing for a file.
     """
     from blackbox_lb.vocabulary.tiktoken_encodings import encoding_names
 
@@ -45,12 +49,14 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
 def vocabulary_of_model(model: str) -> str | None:
     """The name of an OpenAI model's encoding, None if it is not known.
 
-    Dated names, Azure's ``gpt-35-turbo``, fine-tuned models (``ft:gpt-4o-mini-2024-07-18:org::id``) and names under ``openai/``
-    are understood. An Azure deployment's own name gives no answer: ask with the name of the model behind it.
+    Dated names, Azure's ``gpt-35-turbo``, fine-tuned models (``ft:gpt-4o-mini-2024-07-18:org::id``)
+    and names under ``openai/`` are understood. An Azure deployment's own name gives no answer: ask
+    with the name of the model behind it.
     """
     import tiktoken.model
 
-    # tiktoken reads a fine-tuned model's name by its first letters, and takes ft:gpt-4.1... for a gpt-4: ask for the base model.
+    # tiktoken reads a fine-tuned model's name by its first letters, and takes ft:gpt-4.1... for a
+    # gpt-4: ask for the base model.
     base = model.removeprefix("openai/").removeprefix("ft:").partition(":")[0]
     try:
         return tiktoken.model.encoding_name_for_model(base)
@@ -89,12 +95,14 @@ def _whole(vocabulary: Vocabulary) -> Vocabulary:
 def _foreign(path: Path, head: bytes) -> str:
     if path.suffix == ".tiktoken":
         return (
-            f"{path} holds ranks only, without the splitting pattern and the special tokens: name the encoding instead, as in "
-            f"{path.stem}, and let TIKTOKEN_CACHE_DIR say where tiktoken finds the file"
+            f"{path} holds ranks only, without the splitting pattern and the special tokens: name"
+            f" the encoding instead, as in {path.stem}, and let TIKTOKEN_CACHE_DIR say where"
+            " tiktoken finds the file"
         )
     return (
-        f"{path} is neither a .gguf file nor a tokenizer.json: it begins with {head[:8]!r}; give one of those: a SentencePiece "
-        ".model is saved as tokenizer.json by transformers' save_pretrained"
+        f"{path} is neither a .gguf file nor a tokenizer.json: it begins with {head[:8]!r}; give"
+        " one of those: a SentencePiece .model is saved as tokenizer.json by transformers'"
+        " save_pretrained"
     )
 
 
@@ -105,4 +113,7 @@ def _no_such(text: str) -> str:
     if encoding is not None:
         return f"{text!r} is a model and not a vocabulary; its vocabulary is {encoding}"
     names = ", ".join(sorted(encoding_names()))
-    return f"no file {text!r}, and it is no tiktoken encoding: give the path of a tokenizer.json or .gguf file, or one of {names}"
+    return (
+        f"no file {text!r}, and it is no tiktoken encoding: give the path of a tokenizer.json or"
+        f" .gguf file, or one of {names}"
+    )

@@ -1,7 +1,8 @@
 """Byte-pair encoding by the tokenizers library, for vocabularies in tables.
 
-Byte-level BPE (GPT-2: Radford et al. 2019, section 2.2) writes bytes as 256 printable characters and joins listed pairs;
-SentencePiece BPE (Kudo and Richardson 2018) writes a space as U+2581 and joins the pair with the best score.
+Byte-level BPE (GPT-2: Radford et al. 2019, section 2.2) writes bytes as 256 printable characters
+and joins listed pairs; SentencePiece BPE (Kudo and Richardson 2018) writes a space as U+2581 and
+joins the pair with the best score.
 """
 
 from __future__ import annotations
@@ -27,14 +28,23 @@ CONTRACTION = r"'(?i:s|t|re|ve|m|ll|d)"
 NEWLINES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 DIGITS = (r"\p{N}", GPT2)
-LLAMA3 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{NEWLINES}"
-QWEN2 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{NEWLINES}"
-QWEN35 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{NEWLINES}"
+LLAMA3 = (
+    rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|"
+    rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{NEWLINES}"
+)
+QWEN2 = (
+    rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|"
+    rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{NEWLINES}"
+)
+QWEN35 = (
+    rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}|"
+    rf" ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{NEWLINES}"
+)
 DEEPSEEK3 = (
     r"\p{N}{1,3}",
     r"[一-龥぀-ゟ゠-ヿ]+",
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
-    + NEWLINES,
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+    r" ?[\p{P}\p{S}]+[\r\n]*|" + NEWLINES,
 )
 PATTERNS: Mapping[str, Sequence[str]] = {
     "gpt-2": (GPT2,),
@@ -51,16 +61,20 @@ PATTERNS: Mapping[str, Sequence[str]] = {
     "qwen35": (QWEN35,),
     "deepseek-v3": DEEPSEEK3,
 }
-"""The patterns that split a text into words before any pair is joined, by the name in ``tokenizer.ggml.pre``; each splits further.
+"""The patterns that split a text into words before any pair is joined, by the name in
+``tokenizer.ggml.pre``; each splits further.
 
 From llama.cpp's ``llama_vocab``, without those that llama.cpp only approximates.
 """
 WHOLE_WORDS = frozenset({"llama-bpe", "llama-v3", "llama3"})
-"""Of these, those that keep a word which is a token whole, whatever its merges ("ignore_merges")."""
+"""Of these, those that keep a word which is a token whole, whatever its merges ("ignore_merges").
+"""
 
 
 def _characters() -> dict[int, str]:
-    """GPT-2's table: printable Latin-1 bytes stand for themselves, the others for characters from U+0100 on."""
+    """GPT-2's table: printable Latin-1 bytes stand for themselves, the others for characters from
+    U+0100 on.
+    """
     table = {byte: chr(byte) for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "}
     others = [byte for byte in range(256) if byte not in table]
     return table | {byte: chr(256 + number) for number, byte in enumerate(others)}
@@ -71,7 +85,9 @@ BYTE_OF = {character: byte for byte, character in CHARACTER_OF.items()}
 
 
 def bytes_of_piece(piece: str) -> bytes | None:
-    """The bytes of a piece of a byte-level vocabulary; None if a character of it stands for no byte."""
+    """The bytes of a piece of a byte-level vocabulary; None if a character of it stands for no
+    byte.
+    """
     try:
         return bytes(BYTE_OF[character] for character in piece)
     except KeyError:
@@ -81,7 +97,8 @@ def bytes_of_piece(piece: str) -> bytes | None:
 def byte_level_encoder(
     ids: Mapping[str, int], merges: Iterable[tuple[str, str]], pre: str, literal: Mapping[str, int]
 ) -> Encoder:
-    """Encoder of a byte-level vocabulary. ``literal``: tokens that are matched in the text first, as they are.
+    """Encoder of a byte-level vocabulary. ``literal``: tokens that are matched in the text first,
+    as they are.
 
     Raises InputError: no pre-tokenizer ``pre`` is known, or the extra ``hf`` is missing.
     """
@@ -100,7 +117,8 @@ def sentencepiece_encoder(
     byte_ids: Mapping[int, int],
     prefix: bool,
 ) -> Encoder:
-    """Encoder of a SentencePiece BPE vocabulary; ``prefix``: a space is put before each stretch of text, as for Llama 2.
+    """Encoder of a SentencePiece BPE vocabulary; ``prefix``: a space is put before each stretch of
+    text, as for Llama 2.
 
     ``byte_ids``: the token of each byte, for characters that have none.
 
@@ -125,7 +143,8 @@ def sentencepiece_encoder(
 
 
 def splitter(pre: str) -> PreTokenizer:
-    """The pre-tokenizer that splits a text into words, by each pattern of ``pre`` in order, and writes them as characters.
+    """The pre-tokenizer that splits a text into words, by each pattern of ``pre`` in order, and
+    writes them as characters.
 
     Raises InputError: no pre-tokenizer ``pre`` is known.
     """
@@ -133,7 +152,8 @@ def splitter(pre: str) -> PreTokenizer:
 
     if pre not in PATTERNS:
         raise InputError(
-            f"the pre-tokenizer {pre!r} is not known here (known: {', '.join(PATTERNS)}); give the model's tokenizer.json instead"
+            f"the pre-tokenizer {pre!r} is not known here (known: {', '.join(PATTERNS)}); give the"
+            " model's tokenizer.json instead"
         )
     steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[pre]]
     return pre_tokenizers.Sequence(
@@ -148,7 +168,9 @@ def _tokenizer(
     *,
     whole_words: bool = False,
 ) -> Tokenizer:
-    """A tokenizer that joins the first of ``merges`` first; pairs whose parts or whole are no token are left out."""
+    """A tokenizer that joins the first of ``merges`` first; pairs whose parts or whole are no token
+    are left out.
+    """
     try:
         from tokenizers import AddedToken, Tokenizer, models
     except ModuleNotFoundError as error:
@@ -173,7 +195,8 @@ def _encoder(tokenizer: Tokenizer, unknown: Callable[[str], list[bytes]]) -> Enc
         missing = unknown(text)
         if missing:
             raise InputError(
-                f"the text cannot be encoded: this vocabulary has no token for its bytes {missing[0]!r}; leave them out"
+                "the text cannot be encoded: this vocabulary has no token for its bytes"
+                f" {missing[0]!r}; leave them out"
             )
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 

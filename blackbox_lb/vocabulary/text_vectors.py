@@ -44,9 +44,10 @@ class AnswerStore(Protocol):
 class TextVectors:
     """Embeddings of texts, of length 1, each computed once.
 
-    name: of a model, as ``load_encoder`` takes it; or ``MODEL@URL``, an OpenAI-compatible API whose address ends before
-    ``/embeddings``, with its key in EMBEDDINGS_API_KEY (at OpenAI itself, OPENAI_API_KEY).
-    tokens: that such an API has counted. kept: a store, where what an API answered is paid for once and for all.
+    name: of a model, as ``load_encoder`` takes it; or ``MODEL@URL``, an OpenAI-compatible API whose
+    address ends before ``/embeddings``, with its key in EMBEDDINGS_API_KEY (at OpenAI itself,
+    OPENAI_API_KEY). tokens: that such an API has counted. kept: a store, where what an API answered
+    is paid for once and for all.
     """
 
     def __init__(self, name: str, kept: AnswerStore | None = None) -> None:
@@ -59,7 +60,8 @@ class TextVectors:
         """The vector of each text; that of an empty one is empty.
 
         Raises:
-            InputError: no such model. ConnectionFailed, RateLimited, ServerFailed, CorruptResponse: the API gives no vectors.
+            InputError: no such model. ConnectionFailed, RateLimited, ServerFailed, CorruptResponse:
+            the API gives no vectors.
         """
         with self._turn:  # a proxy asks from several threads
             return self._of(texts)
@@ -81,7 +83,8 @@ class TextVectors:
                 length = sqrt(sum(value * value for value in numbers))
                 if not 0 < length < float("inf"):
                     raise InputError(
-                        f"the embedding model {self.name} gives a vector of length {length}; use another"
+                        f"the embedding model {self.name} gives a vector of length {length}; use"
+                        " another"
                     )
                 self._known[text] = tuple(round(value / length, 6) for value in numbers)
         return [self._known[text] if text else () for text in texts]

@@ -1,4 +1,6 @@
-"""OpenAI's vocabularies in tiktoken: the encoding of each model, and how to read it without internet."""
+"""OpenAI's vocabularies in tiktoken: the encoding of each model, and how to read it without
+internet.
+"""
 
 import hashlib
 import os
@@ -11,7 +13,9 @@ from blackbox_lb.vocabulary.table import Vocabulary
 
 
 def encoding_names() -> Sequence[str]:
-    """The encodings that tiktoken and its plugins (namespace ``tiktoken_ext``) define. Raises InputError: a plugin is broken."""
+    """The encodings that tiktoken and its plugins (namespace ``tiktoken_ext``) define. Raises
+    InputError: a plugin is broken.
+    """
     import tiktoken
 
     try:
@@ -25,7 +29,8 @@ def encoding_names() -> Sequence[str]:
 def read_encoding(name: str) -> Vocabulary:
     """The vocabulary of tiktoken's encoding ``name``.
 
-    Raises InputError: its rank file is not in tiktoken's cache and cannot be fetched, or is damaged.
+    Raises InputError: its rank file is not in tiktoken's cache and cannot be fetched, or is
+    damaged.
     """
     import tiktoken
 
@@ -65,7 +70,10 @@ def cache_name(address: str) -> str:
 def _unread(name: str, error: OSError) -> str:
     address = getattr(getattr(error, "request", None), "url", None)
     if address is None:  # no failed download: the cache itself
-        return f"tiktoken cannot read or write its cache for {name}: {error}; TIKTOKEN_CACHE_DIR says where it is"
+        return (
+            f"tiktoken cannot read or write its cache for {name}: {error}; TIKTOKEN_CACHE_DIR says"
+            " where it is"
+        )
     folder = cache_folder()
     where = (
         "tiktoken's cache is switched off"
@@ -73,6 +81,7 @@ def _unread(name: str, error: OSError) -> str:
         else f"it is not in tiktoken's cache {folder}"
     )
     return (
-        f"{name} needs the rank file {address}: {where}, and it cannot be fetched ({type(error).__name__}). Fetch it on a "
-        f"machine with internet, save it as {cache_name(address)} in a folder, and set TIKTOKEN_CACHE_DIR to that folder"
+        f"{name} needs the rank file {address}: {where}, and it cannot be fetched"
+        f" ({type(error).__name__}). Fetch it on a machine with internet, save it as"
+        f" {cache_name(address)} in a folder, and set TIKTOKEN_CACHE_DIR to that folder"
     )

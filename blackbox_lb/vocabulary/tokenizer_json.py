@@ -1,6 +1,7 @@
 """The vocabulary of a ``tokenizer.json``, the format of Hugging Face's tokenizers library.
 
-The library (extra ``hf``) reads the table and encodes; the bytes of a piece follow from the file's decoder.
+The library (extra ``hf``) reads the table and encodes; the bytes of a piece follow from the file's
+decoder.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_BYTES = 256 * 2**20
-"""Largest tokenizer.json that is read, in bytes: eight times that of Gemma 3, which has 262,144 tokens."""
+"""Largest tokenizer.json that is read, in bytes: eight times that of Gemma 3, which has 262,144
+tokens.
+"""
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 Decode = Callable[[str], "bytes | None"]
 
 
 def read_tokenizer_json(path: Path) -> Vocabulary:
-    """The vocabulary of a tokenizer.json whose decoder is byte-level or SentencePiece-like (U+2581 for a space).
+    """The vocabulary of a tokenizer.json whose decoder is byte-level or SentencePiece-like (U+2581
+    for a space).
 
-    Raises InputError: the extra is missing, or the file is damaged, no tokenizer.json, or of another kind.
+    Raises InputError: the extra is missing, or the file is damaged, no tokenizer.json, or of
+    another kind.
     """
     try:
         text = read_bounded(path, MAX_BYTES).decode("utf-8")
@@ -74,7 +79,8 @@ def _tokenizer(path: Path, text: str) -> Tokenizer:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing more specific
         raise InputError(
-            f"{path} is no tokenizer.json that the tokenizers library reads: {error}; give the model's own"
+            f"{path} is no tokenizer.json that the tokenizers library reads: {error}; give the"
+            " model's own"
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -83,13 +89,16 @@ def _tokenizer(path: Path, text: str) -> Tokenizer:
 
 
 def _same_ids(path: Path, added: list[dict[str, Any]], tokenizer: Tokenizer) -> None:
-    """Raise InputError where the library changes an id: it numbers added tokens itself where the file leaves a gap."""
+    """Raise InputError where the library changes an id: it numbers added tokens itself where the
+    file leaves a gap.
+    """
     for token in added:
         given = tokenizer.token_to_id(token["content"])
         if given != token["id"]:
             raise InputError(
-                f"{path} gives the added token {token['content']!r} the id {token['id']}, the tokenizers library {given}: save "
-                "the tokenizer anew with the transformers version that the model was made with"
+                f"{path} gives the added token {token['content']!r} the id {token['id']}, the"
+                f" tokenizers library {given}: save the tokenizer anew with the transformers"
+                " version that the model was made with"
             )
 
 
@@ -111,8 +120,8 @@ def _decoding(path: Path, decoders: list[Mapping[str, Any]]) -> tuple[Decode, De
         return (_fallback if "ByteFallback" in kinds else _spaced), _spaced
     found = ", ".join(sorted(kinds)) or "none"
     raise InputError(
-        f"{path} has a decoder of kind {found}: pieces that are no bytes cannot be matched; give the model's .gguf file, if its "
-        "tokenizer is byte-level or SentencePiece-like"
+        f"{path} has a decoder of kind {found}: pieces that are no bytes cannot be matched; give"
+        " the model's .gguf file, if its tokenizer is byte-level or SentencePiece-like"
     )
 
 

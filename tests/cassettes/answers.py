@@ -1,4 +1,6 @@
-"""Constructed answers in the shape that each provider documents, from completions of the toy model."""
+"""Constructed answers in the shape that each provider documents, from completions of the toy
+model.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ JSON: TypeAlias = dict[str, Any]
 NOW = 1795219200
 """2026-11-21, in seconds since 1970."""
 FAR_AWAY = -9999.0
-"""What OpenAI tells of a sampled token outside the 20 likeliest (schema ChatCompletionTokenLogprob)."""
+"""What OpenAI tells of a sampled token outside the 20 likeliest (schema
+ChatCompletionTokenLogprob).
+"""
 FIREWORKS_MODEL = "accounts/example/deployments/smollm2"
 LMSTUDIO_MODEL = "smollm2-135m-instruct"
 QUESTION_TOKENS, CHAT_TOKENS = 10, 30
@@ -68,7 +72,8 @@ DETAILS = {
 }
 
 
-# --- OpenAI: schemas CreateChatCompletionResponse, ChatCompletionTokenLogprob, CreateCompletionResponse ---
+# --- OpenAI: schemas CreateChatCompletionResponse, ChatCompletionTokenLogprob,
+# CreateCompletionResponse ---
 
 
 def openai_chat(
@@ -131,7 +136,9 @@ def _escaped(token: Token) -> str:
 
 
 def openai_legacy(story: Story, tokens: Sequence[Token], prompt: str, prompt_tokens: int) -> JSON:
-    """Parallel lists of strings. A sampled token outside its list of five stands beside it; the lists have no order."""
+    """Parallel lists of strings. A sampled token outside its list of five stands beside it; the
+    lists have no order.
+    """
     places = drawn(story, tokens)
     tops = [
         {_key(token): value for token, value in [*at.listed[:5], (at.token, at.logprob)]}
@@ -163,7 +170,8 @@ def _key(token: Token) -> str:
     return _escaped(token) if whole else f"bytes:{_escaped(token)}"
 
 
-# --- Azure: schemas createChatCompletionResponse, contentFilterPromptResults, contentFilterChoiceResults ---
+# --- Azure: schemas createChatCompletionResponse, contentFilterPromptResults,
+# contentFilterChoiceResults ---
 
 SAFE: JSON = {
     name: {"filtered": False, "severity": "safe"}
@@ -173,16 +181,20 @@ HATE: JSON = {**SAFE, "hate": {"filtered": True, "severity": "high"}}
 
 
 def filtered(answer: JSON, *withheld: int) -> JSON:
-    """OpenAI's answer as it leaves Azure's filter: of a ``withheld`` choice neither message nor logprobs are left."""
+    """OpenAI's answer as it leaves Azure's filter: of a ``withheld`` choice neither message nor
+    logprobs are left.
+    """
     choices = [
-        {
-            "index": choice["index"],
-            "finish_reason": "content_filter",
-            "logprobs": None,
-            "content_filter_results": HATE,
-        }
-        if choice["index"] in withheld
-        else {**choice, "content_filter_results": SAFE}
+        (
+            {
+                "index": choice["index"],
+                "finish_reason": "content_filter",
+                "logprobs": None,
+                "content_filter_results": HATE,
+            }
+            if choice["index"] in withheld
+            else {**choice, "content_filter_results": SAFE}
+        )
         for choice in answer["choices"]
     ]
     prompt = [{"prompt_index": 0, "content_filter_results": SAFE}]
@@ -199,7 +211,9 @@ def fireworks(
     *,
     chat: bool = True,
 ) -> JSON:
-    """Five alternatives. ``logprob`` is the model's, ``sampling_logprob`` that of softmax(logits + bias)."""
+    """Five alternatives. ``logprob`` is the model's, ``sampling_logprob`` that of softmax(logits +
+    bias).
+    """
     entries = []
     for t, at in enumerate(drawn(story, tokens)):
         logprob = dict(at.listed)[at.token]
@@ -244,7 +258,9 @@ def _printed(token: Token) -> str:
 def _tilted(
     listed: Sequence[tuple[Token, float]], sampled: Token, bias: Mapping[Token, float]
 ) -> float:
-    """log p + delta - log(1 + sum over biased tokens of p (e^delta - 1)); all biased tokens must be listed."""
+    """log p + delta - log(1 + sum over biased tokens of p (e^delta - 1)); all biased tokens must be
+    listed.
+    """
     logprobs = dict(listed)
     moved = sum(math.exp(logprobs[token]) * math.expm1(nats) for token, nats in bias.items())
     return logprobs[sampled] + bias.get(sampled, 0.0) - math.log1p(moved)
@@ -254,7 +270,9 @@ def _tilted(
 
 
 def lmstudio_response(story: Story, tokens: Sequence[Token], *, logprobs: bool = True) -> JSON:
-    """The Responses API; ``bytes`` are those of the printed text. Without logprobs the list is empty."""
+    """The Responses API; ``bytes`` are those of the printed text. Without logprobs the list is
+    empty.
+    """
 
     def alternative(token: Token, logprob: float | None) -> JSON:
         return {
@@ -310,7 +328,9 @@ def lmstudio_response(story: Story, tokens: Sequence[Token], *, logprobs: bool =
 
 
 def lmstudio_chat(text: str, prompt: int, generated: int) -> JSON:
-    """A chat completion, whose logprobs are always null. ``prompt`` and ``generated`` count tokens."""
+    """A chat completion, whose logprobs are always null. ``prompt`` and ``generated`` count
+    tokens.
+    """
     message = {"role": "assistant", "content": text}
     return {
         "id": "chatcmpl-constructed",

@@ -1,4 +1,5 @@
-"""Cassettes are evidence: no network while replaying, matching on method, path, query and body, no header that could hold a key.
+"""Cassettes are evidence: no network while replaying, matching on method, path, query and body, no
+header that could hold a key.
 
 What is kept of addresses and answers goes through the same layer as every message of the package.
 """
@@ -38,7 +39,8 @@ def _response(response: dict[str, Any]) -> dict[str, Any]:
 
 
 def _same_body(one: Any, other: Any) -> None:
-    # As text, because 5 and 5.0 are equal and a provider that wants whole numbers takes only one of them.
+    # As text, because 5 and 5.0 are equal and a provider that wants whole numbers takes only one of
+    # them.
     first, second = (
         json.dumps(json.loads(each.body), sort_keys=True) if each.body else ""
         for each in (one, other)

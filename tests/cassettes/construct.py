@@ -1,4 +1,5 @@
-"""Writes the cassettes that nobody recorded: ``python -m tests.cassettes.construct``. A test compares.
+"""Writes the cassettes that nobody recorded: ``python -m tests.cassettes.construct``. A test
+compares.
 
 What is in them: ``scenes``; how a provider answers: ``answers``; what the model says: ``toy``.
 """
@@ -18,12 +19,17 @@ __all__ = ["FOLDER", "SOURCES", "cassettes"]
 FOLDER = Path(__file__).parents[2] / "cassettes"
 DATE = "2026-11-21"
 SCHEMA = "openai/openai-openapi 2.3.0"
-AZURE = "azure-rest-api-specs AzureOpenAI inference 2024-10-21, learn.microsoft.com reference and content-filter"
+AZURE = (
+    "azure-rest-api-specs AzureOpenAI inference 2024-10-21, learn.microsoft.com reference and"
+    " content-filter"
+)
 SOURCES = {
     "openai": f"{SCHEMA}, platform.openai.com/docs/guides error-codes and rate-limits",
     "azure": f"{AZURE} and api-version-lifecycle",
     "azure-classic": AZURE,
-    "fireworks": "fw-ai-external/python-sdk of 2026-07-21, docs.fireworks.ai/guides/inference-error-codes",
+    "fireworks": (
+        "fw-ai-external/python-sdk of 2026-07-21, docs.fireworks.ai/guides/inference-error-codes"
+    ),
     "lmstudio": f"lmstudio-ai/docs of 2026-04-29, lmstudio.ai/blog/openresponses, {SCHEMA}",
 }
 """Folder of constructed cassettes -> what they were built from."""
@@ -50,9 +56,10 @@ def _interaction(exchange: Exchange) -> str:
     if exchange.body is not None:
         method, body, headers = "POST", _block(exchange.body, 6), _headers({})
     return (
-        f"- request:\n    body:{body}\n    headers:{headers}\n    method: {method}\n    uri: {exchange.url}\n"
-        f"  response:\n    body:\n      string:{_block(exchange.answer, 8)}\n    headers:{_headers(exchange.headers)}\n"
-        f"    status:\n      code: {exchange.status}\n      message: {HTTPStatus(exchange.status).phrase}\n"
+        f"- request:\n    body:{body}\n    headers:{headers}\n    method: {method}\n    uri:"
+        f" {exchange.url}\n  response:\n    body:\n      string:{_block(exchange.answer, 8)}\n   "
+        f" headers:{_headers(exchange.headers)}\n    status:\n      code: {exchange.status}\n     "
+        f" message: {HTTPStatus(exchange.status).phrase}\n"
     )
 
 

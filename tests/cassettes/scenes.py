@@ -1,6 +1,8 @@
-"""What was asked of each provider and what it answered, exchange by exchange, as its documentation has it.
+"""What was asked of each provider and what it answered, exchange by exchange, as its documentation
+has it.
 
-Requests are written out here and not built with the package, so that a replay compares two readings of the documentation.
+Requests are written out here and not built with the package, so that a replay compares two readings
+of the documentation.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def listing(base: str, *names: str) -> Exchange:
     return Exchange(base, None, {"object": "list", "data": data})
 
 
-# --- OpenAI -----------------------------------------------------------------------------------------------------------------
+# --- OpenAI
 
 OPENAI = "https://api.openai.com/v1"
 MODELS = listing(f"{OPENAI}/models", "gpt-4o-mini", "gpt-4.1-mini", "gpt-3.5-turbo-instruct")
@@ -170,12 +172,16 @@ def _legacy() -> list[Exchange]:
 
 
 def _openai_refusals() -> Scenes:
-    shown = "Incorrect API key provided: wrong***word. You can find your API key at https://platform.openai.com/account/api-keys."
+    shown = (
+        "Incorrect API key provided: wrong***word. You can find your API key at"
+        " https://platform.openai.com/account/api-keys."
+    )
     unknown = "The model `gpt-4o-tiny` does not exist or you do not have access to it."
     lacks = "Unsupported parameter: 'logprobs' is not supported with this model."
     spent = (
-        "You exceeded your current quota, please check your plan and billing details. For more information on this error, read "
-        "the docs: https://platform.openai.com/docs/guides/error-codes/api-errors."
+        "You exceeded your current quota, please check your plan and billing details. For more"
+        " information on this error, read the docs:"
+        " https://platform.openai.com/docs/guides/error-codes/api-errors."
     )
     return {
         "a_wrong_key": [
@@ -207,12 +213,15 @@ def _openai_refusals() -> Scenes:
 
 
 def _rate_limit() -> list[Exchange]:
-    """Of 10,000 tokens a minute 4 are left, the request costs 28 (its characters / 4, 2 more, and max_completion_tokens)."""
+    """Of 10,000 tokens a minute 4 are left, the request costs 28 (its characters / 4, 2 more, and
+    max_completion_tokens).
+    """
     limit, used, cost = 10_000, 9_996, len(CAPITAL) // 4 + 2 + 16
     wait = (used + cost - limit) * 60_000 // limit
     message = (
-        f"Rate limit reached for gpt-4o-mini in organization org-example on tokens per min (TPM): Limit {limit}, Used {used}, "
-        f"Requested {cost}. Please try again in {wait}ms. Visit https://platform.openai.com/account/rate-limits to learn more."
+        "Rate limit reached for gpt-4o-mini in organization org-example on tokens per min (TPM):"
+        f" Limit {limit}, Used {used}, Requested {cost}. Please try again in {wait}ms. Visit"
+        " https://platform.openai.com/account/rate-limits to learn more."
     )
     asks = {"retry-after": "1", "retry-after-ms": str(wait)}
     refusal = openai_error(message, "tokens", code="rate_limit_exceeded")
@@ -237,7 +246,7 @@ def _budget(limit: int, left: int) -> dict[str, str]:
     return {f"x-ratelimit-{name}": value for name, value in told.items()}
 
 
-# --- Azure ------------------------------------------------------------------------------------------------------------------
+# --- Azure
 
 AZURE = "https://example-resource.openai.azure.com/openai"
 DEPLOYMENT = "capitals"
@@ -248,9 +257,12 @@ BAD_PROMPT, BAD_ANSWER = (
 )
 REFUSED = {
     "error": {
-        "message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy. Please modify "
-        "your prompt and retry. To learn more about our content filtering policies please read our documentation: "
-        "https://go.microsoft.com/fwlink/?linkid=2198766",
+        "message": (
+            "The response was filtered due to the prompt triggering Azure OpenAI's content"
+            " management policy. Please modify your prompt and retry. To learn more about our"
+            " content filtering policies please read our documentation:"
+            " https://go.microsoft.com/fwlink/?linkid=2198766"
+        ),
         "type": None,
         "param": "prompt",
         "code": "content_filter",
@@ -276,12 +288,13 @@ def azure() -> Scenes:
     two = asked(CAPITAL, DEPLOYMENT, n=2)
     good = filtered(openai_chat(ESTONIA, [TALLINN, REVAL], CAPITAL_TOKENS))
     missing = (
-        "The API deployment for this resource does not exist. If you created the deployment within the last 5 minutes, please "
-        "wait a moment and try again."
+        "The API deployment for this resource does not exist. If you created the deployment within"
+        " the last 5 minutes, please wait a moment and try again."
     )
     denied = (
-        "Access denied due to invalid subscription key or wrong API endpoint. Make sure to provide a valid key for an active "
-        "subscription and use a correct regional API endpoint for your resource."
+        "Access denied due to invalid subscription key or wrong API endpoint. Make sure to provide"
+        " a valid key for an active subscription and use a correct regional API endpoint for your"
+        " resource."
     )
     return {
         "collect": [AZURE_MODELS, to_azure(two, good)],
@@ -313,7 +326,9 @@ def azure() -> Scenes:
 
 
 def azure_classic() -> Scenes:
-    """The deployment is in the path, every request names an api-version, and tokens are limited by ``max_tokens``."""
+    """The deployment is in the path, every request names an api-version, and tokens are limited by
+    ``max_tokens``.
+    """
     version = "api-version=2024-10-21"
     url = f"{AZURE}/deployments/{DEPLOYMENT}/chat/completions?{version}"
     body = {
@@ -344,7 +359,7 @@ def _without_logprobs(answer: JSON) -> JSON:
     return {**answer, "choices": [{**choice, "logprobs": None} for choice in answer["choices"]]}
 
 
-# --- Fireworks --------------------------------------------------------------------------------------------------------------
+# --- Fireworks
 
 FIREWORKS = "https://api.fireworks.ai/inference/v1"
 FIREWORKS_NEUTRAL: JSON = {
@@ -406,7 +421,7 @@ def fireworks_ai() -> Scenes:
     }
 
 
-# --- LM Studio --------------------------------------------------------------------------------------------------------------
+# --- LM Studio
 
 LMSTUDIO = "http://localhost:1234/v1"
 LMSTUDIO_NEUTRAL: JSON = {**NEUTRAL, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0}

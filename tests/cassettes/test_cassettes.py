@@ -1,4 +1,6 @@
-"""What holds for every cassette: it belongs to a test, says where it is from, keeps no secret, and answers nothing else."""
+"""What holds for every cassette: it belongs to a test, says where it is from, keeps no secret, and
+answers nothing else.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SECRETS = re.compile(
     r"\b(?:sk|fw|gsk|hf|xai|sess)[-_][A-Za-z0-9]{8,}|\bBearer\s+\S|\beyJ[\w-]{8,}|placeholder-for-|authorization|set-cookie",
     re.IGNORECASE,
 )
-"""Keys by the prefix of their issuer, tokens, the tests' own placeholders, and headers that hold such things."""
+"""Keys by the prefix of their issuer, tokens, the tests' own placeholders, and headers that hold
+such things.
+"""
 PATHS = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|usr|var|opt|mnt|Users|private)/|\b[A-Z]:\\")
 
 
@@ -45,7 +49,9 @@ def exchanges(path: Path) -> list[tuple[Request, dict[str, Any]]]:
 
 
 def test_every_cassette_belongs_to_a_test() -> None:
-    """A constructed one to the test of its folder and name, a recorded one to the test of its name, which has one."""
+    """A constructed one to the test of its folder and name, a recorded one to the test of its name,
+    which has one.
+    """
     tests = {
         kind: set(
             re.findall(
@@ -67,7 +73,9 @@ def test_every_cassette_belongs_to_a_test() -> None:
 
 
 def test_every_cassette_says_where_it_is_from() -> None:
-    """The README's table lists every folder, as recorded or constructed; in the first line of each file stands the same."""
+    """The README's table lists every folder, as recorded or constructed; in the first line of each
+    file stands the same.
+    """
     rows = re.findall(
         r"^\| `([\w-]+)/` \| (recorded|constructed) \|",
         (FOLDER / "README.md").read_text(),
@@ -105,7 +113,9 @@ def test_no_cassette_holds_a_secret(path: Path, vcr_config: dict[str, Any]) -> N
 def test_no_cassette_answers_another_body(
     path: Path, vcr_config: dict[str, Any], pytestconfig: pytest.Config
 ) -> None:
-    """The order of fields is free; one more, one less, another number or the same number of another kind is another request."""
+    """The order of fields is free; one more, one less, another number or the same number of another
+    kind is another request.
+    """
     from vcr import VCR
     from vcr.matchers import requests_match
 
@@ -148,7 +158,9 @@ def others(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     "path", [path for path in FILES if path.parent.name in SOURCES], ids=name_of
 )
 def test_constructed_numbers_agree(path: Path) -> None:
-    """Lists run from the most likely and hold at most the whole mass, the sampled token has one logprob, and usage adds up."""
+    """Lists run from the most likely and hold at most the whole mass, the sampled token has one
+    logprob, and usage adds up.
+    """
     for _, answer in exchanges(path):
         for found in objects(json.loads(answer["body"]["string"])):
             if isinstance(top := found.get("top_logprobs"), list) and "token" in found:

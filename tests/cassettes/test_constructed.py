@@ -1,4 +1,6 @@
-"""Providers that cannot be recorded here, played from their documentation: what goes out, what comes back, what is refused."""
+"""Providers that cannot be recorded here, played from their documentation: what goes out, what
+comes back, what is refused.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def vcr_config(vcr_config: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def default_cassette_name(request: pytest.FixtureRequest) -> str:
-    """test_azure_classic_collect plays cassettes/azure-classic/collect.yaml; a mark may name another."""
+    """test_azure_classic_collect plays cassettes/azure-classic/collect.yaml; a mark may name
+    another.
+    """
     named = request.node.get_closest_marker("default_cassette")
     if named is not None:
         return str(named.args[0])
@@ -99,7 +103,9 @@ def default_cassette_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Placeholders for keys, nothing else that a user's shell may hold, and no waiting but what a provider asks for."""
+    """Placeholders for keys, nothing else that a user's shell may hold, and no waiting but what a
+    provider asks for.
+    """
     for name in (
         "OPENAI_BASE_URL",
         "OPENAI_ORG_ID",
@@ -128,7 +134,9 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _all_played(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every part of a test's own cassette is asked for; one that another test borrows need not be."""
+    """Every part of a test's own cassette is asked for; one that another test borrows need not
+    be.
+    """
     vcr: Cassette | None = request.getfixturevalue("vcr")
     yield
     if vcr is not None and request.node.get_closest_marker("default_cassette") is None:
@@ -166,7 +174,9 @@ def gathered(
     sampling: Sampling,
     **options: Any,
 ) -> tuple[Keys, list[Completion]]:
-    """Keys and completions of all prompts, collected into ``store``; a second run has nothing left to ask for."""
+    """Keys and completions of all prompts, collected into ``store``; a second run has nothing left
+    to ask for.
+    """
 
     async def work(session: Session) -> Keys:
         tokenizer = await session.tokenizer()
@@ -193,12 +203,14 @@ def store(tmp_path: Path) -> Iterator[RolloutStore]:
         yield opened
 
 
-# --- OpenAI -----------------------------------------------------------------------------------------------------------------
+# --- OpenAI
 
 
 @pytest.mark.vcr
 def test_openai_collect(store: RolloutStore) -> None:
-    """Three samples a request; bytes become ids, of fragments of an emoji too; a censored token is bounded, a special unnamed."""
+    """Three samples a request; bytes become ids, of fragments of an emoji too; a censored token is
+    bounded, a special unnamed.
+    """
     examples = [Example("capital", CAPITAL), Example("emoji", EMOJI)]
     keys, drawn = gathered("openai", store, [CAPITAL, EMOJI], 3, SIXTEEN, **MINI)
     assert ids(drawn[:3]) == [[155897, 3148], [155897, 3148, 13], [720, 1105]]
@@ -224,7 +236,9 @@ def test_openai_collect(store: RolloutStore) -> None:
 
 @pytest.mark.vcr
 def test_openai_a_biased_request() -> None:
-    """Whole numbers go out as integers; logprobs that come back are the unbiased model's, so what the bias forced is bounded."""
+    """Whole numbers go out as integers; logprobs that come back are the unbiased model's, so what
+    the bias forced is bounded.
+    """
 
     async def work(session: Session) -> tuple[Completion, Completion]:
         assert session.highest_id == 199999
@@ -268,7 +282,9 @@ def bias_file(provider: str, model: str, bias: dict[int, float]) -> Bias:
 
 @pytest.mark.vcr
 def test_openai_completions_endpoint() -> None:
-    """Strings become ids, ``bytes:\\x`` escapes and a special token's name too; a sampled token beside its five stays outside."""
+    """Strings become ids, ``bytes:\\x`` escapes and a special token's name too; a sampled token
+    beside its five stays outside.
+    """
 
     async def work(session: Session) -> list[Completion]:
         sampling = Sampling(max_tokens=3, top_logprobs=5)
@@ -344,7 +360,9 @@ def test_openai_too_many_entries() -> None:
 
 @pytest.mark.vcr
 def test_openai_a_rate_limit(vcr: Cassette, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked again after the milliseconds of ``retry-after-ms``, not after the whole second beside it."""
+    """Asked again after the milliseconds of ``retry-after-ms``, not after the whole second beside
+    it.
+    """
     waits: list[float] = []
     wait = retrying.retry_pause
 
@@ -372,12 +390,14 @@ def test_another_bias_is_not_answered(changed: dict[int, float]) -> None:
         ask("openai", bias=bias, **MINI)
 
 
-# --- Azure ------------------------------------------------------------------------------------------------------------------
+# --- Azure
 
 
 @pytest.mark.vcr
 def test_azure_collect(store: RolloutStore) -> None:
-    """Two samples a request under /openai/v1, the key in a header of its own; the answer names the model behind the deployment."""
+    """Two samples a request under /openai/v1, the key in a header of its own; the answer names the
+    model behind the deployment.
+    """
     _, drawn = gathered("azure", store, [CAPITAL], 2, SIXTEEN, **DEPLOYMENT)
     assert ids(drawn) == [[155897, 3148], [720, 1105]]
     assert {each.model for each in drawn} == {"gpt-4o-mini-2024-07-18"}
@@ -388,7 +408,9 @@ def test_azure_collect(store: RolloutStore) -> None:
 
 @pytest.mark.vcr
 def test_azure_a_filtered_prompt(store: RolloutStore, vcr: Cassette) -> None:
-    """Refused with 400, or with 200 and the refusal inside: asked once, counted, kept, and the other prompts go on."""
+    """Refused with 400, or with 200 and the refusal inside: asked once, counted, kept, and the
+    other prompts go on.
+    """
     bad = "A prompt that the filter refuses."
     prompts = [Prompt.user(bad), Prompt.user(f"{bad} Again."), CAPITAL]
     keys, drawn = gathered("azure", store, prompts, 2, SIXTEEN, **DEPLOYMENT)
@@ -472,12 +494,14 @@ def test_azure_classic_a_client_with_a_bias() -> None:
     assert asyncio.run(go()) == "Tallinn"
 
 
-# --- Fireworks --------------------------------------------------------------------------------------------------------------
+# --- Fireworks
 
 
 @pytest.mark.vcr
 def test_fireworks_collect(store: RolloutStore) -> None:
-    """One sample a request; ids stand beside the tokens and are the vocabulary's; four of five alternatives are sure."""
+    """One sample a request; ids stand beside the tokens and are the vocabulary's; four of five
+    alternatives are sure.
+    """
     model = {"model": FIREWORKS_MODEL, "tokenizer": str(resolve_model(None))}
     keys, drawn = gathered("fireworks", store, [QUESTION], 3, EIGHT, **model)
     assert ids(drawn) == [[10539, 30], [5230], [34355, 17]]
@@ -497,7 +521,9 @@ def test_fireworks_collect(store: RolloutStore) -> None:
 
 @pytest.mark.vcr
 def test_fireworks_a_biased_request() -> None:
-    """Fractions go out as they are; the propensity is the tilted logprob, the logprob and the list stay the model's."""
+    """Fractions go out as they are; the propensity is the tilted logprob, the logprob and the list
+    stay the model's.
+    """
     bias = {5230: 2.5, 10539: -1.25}
     biased = talk(
         "fireworks", lambda session: session.complete(QUESTION, EIGHT, bias), model=FIREWORKS_MODEL
@@ -535,12 +561,14 @@ def test_fireworks_an_unknown_field(tmp_path: Path) -> None:
         talk(str(mine), lambda session: session.complete(QUESTION, EIGHT), model=FIREWORKS_MODEL)
 
 
-# --- LM Studio --------------------------------------------------------------------------------------------------------------
+# --- LM Studio
 
 
 @pytest.mark.vcr
 def test_lmstudio_collect(store: RolloutStore) -> None:
-    """The Responses API, under the vocabulary of the model's own file; printed fragments of a character name no token."""
+    """The Responses API, under the vocabulary of the model's own file; printed fragments of a
+    character name no token.
+    """
     keys, drawn = gathered(
         "lmstudio", store, [QUESTION], 3, RESPONSES, tokenizer=str(resolve_model(None))
     )
@@ -559,7 +587,9 @@ def test_lmstudio_collect(store: RolloutStore) -> None:
 
 @pytest.mark.vcr
 def test_lmstudio_an_answer_without_logprobs() -> None:
-    """An older LM Studio, or an engine that gives none: the sentence says what is missing, and where."""
+    """An older LM Studio, or an engine that gives none: the sentence says what is missing, and
+    where.
+    """
     options = {"tokenizer": str(resolve_model(None))}
     with pytest.raises(
         NoLogprobs, match="lmstudio returned no logprobs on its responses endpoint; learning needs"
@@ -569,7 +599,9 @@ def test_lmstudio_an_answer_without_logprobs() -> None:
 
 @pytest.mark.vcr
 def test_lmstudio_judging(store: RolloutStore) -> None:
-    """Base and biased completions both come from chat, which takes a bias and gives no logprobs; usage counts their tokens."""
+    """Base and biased completions both come from chat, which takes a bias and gives no logprobs;
+    usage counts their tokens.
+    """
     examples = [
         Example("sky", QUESTION),
         Example("grass", Prompt.user("Is grass green? Answer yes or no.")),

@@ -1,4 +1,6 @@
-"""Real servers' answers, replayed: collection, both endpoints, the bias, the tokenizer and the errors of each provider."""
+"""Real servers' answers, replayed: collection, both endpoints, the bias, the tokenizer and the
+errors of each provider.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ def talk(provider: str, endpoint: Endpoint, work: Callable[[Session], Awaitable[
     address = os.environ.get(f"BLB_RECORD_{provider.upper()}", RECORDED_AT)
 
     profile = load_profile(provider)
-    # Where an endpoint names tokens by their text alone, their ids come from the model's own vocabulary.
+    # Where an endpoint names tokens by their text alone, their ids come from the model's own
+    # vocabulary.
     tokenizer = str(resolve_model(None)) if profile.endpoint(endpoint).id == "latin-1" else None
 
     async def go() -> T:
@@ -80,7 +83,9 @@ def assert_played(vcr: Cassette) -> None:
 
 @pytest.mark.vcr
 def test_collect(provider: str, tmp_path: Path, vcr: Cassette) -> None:
-    """Six prompts with four samples each become rollouts in which the estimator finds a better policy for short answers."""
+    """Six prompts with four samples each become rollouts in which the estimator finds a better
+    policy for short answers.
+    """
     reward = parse_reward("length", max_tokens=12)
     with RolloutStore(tmp_path / "s.db") as store:
 
@@ -143,7 +148,9 @@ def test_completions_endpoint(provider: str, vcr: Cassette) -> None:
 
 @pytest.mark.vcr
 def test_a_bias_moves_sampling(provider: str, vcr: Cassette) -> None:
-    """+100 on the end token ends every completion at once; its logprob is the unbiased model's, or the biased one's: as claimed."""
+    """+100 on the end token ends every completion at once; its logprob is the unbiased model's, or
+    the biased one's: as claimed.
+    """
 
     async def work(session: Session) -> None:
         prompt = EXAMPLES[0].prompt
@@ -165,7 +172,9 @@ def test_a_bias_moves_sampling(provider: str, vcr: Cassette) -> None:
 @pytest.mark.vcr
 @pytest.mark.parametrize("provider", ["llamacpp"], indirect=True)
 def test_a_stop_text(provider: str, vcr: Cassette) -> None:
-    """The text ends before a stop text, whose tokens are counted and not listed; what is listed can be learned from."""
+    """The text ends before a stop text, whose tokens are counted and not listed; what is listed can
+    be learned from.
+    """
 
     async def work(session: Session) -> None:
         prompt, stopping = (

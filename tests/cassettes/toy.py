@@ -1,6 +1,8 @@
-"""A toy model for constructed answers: for each beginning of a text the likeliest next tokens, in one distribution.
+"""A toy model for constructed answers: for each beginning of a text the likeliest next tokens, in
+one distribution.
 
-The same beginning has the same list wherever it occurs. A token is bytes, or the name of a special one, which has none.
+The same beginning has the same list wherever it occurs. A token is bytes, or the name of a special
+one, which has none.
 """
 
 from __future__ import annotations
@@ -33,13 +35,17 @@ STEP = 1 / 16
 
 @dataclass(frozen=True)
 class Place:
-    """What may come next: ``likeliest`` in this order, the first ``lead`` nats before the second."""
+    """What may come next: ``likeliest`` in this order, the first ``lead`` nats before the
+    second.
+    """
 
     lead: float
     likeliest: tuple[Token, ...]
 
     def listed(self) -> list[tuple[Token, float]]:
-        """The likeliest tokens with their logprobs; what is left of the mass belongs to all other tokens."""
+        """The likeliest tokens with their logprobs; what is left of the mass belongs to all other
+        tokens.
+        """
         ranks = range(1, len(self.likeliest))
         gaps = [0.0] + [STEP * round((self.lead + 1.25 * math.log(rank)) / STEP) for rank in ranks]
         others = 4 * math.exp(-gaps[-1])
@@ -54,7 +60,9 @@ Story: TypeAlias = Mapping[bytes, Place]
 
 
 class Drawn(NamedTuple):
-    """A sampled token with the list of its position; ``logprob`` is None where it is not in the list."""
+    """A sampled token with the list of its position; ``logprob`` is None where it is not in the
+    list.
+    """
 
     token: Token
     logprob: float | None
@@ -115,7 +123,9 @@ ESTONIA: Story = {
     b"Tallinn": place(1.5, "<|end|>", b".", b"\n", b"!", rest=MARKS),
     b"Re": place(1.0, b"val", b"yk", b"ady", b"as", rest=MARKS),
 }
-"""In tokens of o200k_base. "Re" is sampled and never listed; ``<|end|>``, which no public vocabulary has, is listed."""
+"""In tokens of o200k_base. "Re" is sampled and never listed; ``<|end|>``, which no public
+vocabulary has, is listed.
+"""
 PARROT: Story = {
     b"": place(1.0, b"\xf0\x9f", b"Sure", b"Here", b"\xe2\x80", rest=WORDS),
     b"\xf0\x9f": place(3.0, b"\xa6", b"\x90", rest=BYTES),

@@ -1,4 +1,6 @@
-"""Every line of ``blb`` and ``bench.paper`` on a page is run, page by page, with an exact model where the page has its server."""
+"""Every line of ``blb`` and ``bench.paper`` on a page is run, page by page, with an exact model
+where the page has its server.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,15 @@ FEW = {
     "eval": {"--test-samples": "2"},
     "fit": {"--samples-per-prompt": "3", "--validation-samples": "2", "--test-samples": "2"},
 }
-"""And few, where a page leaves their number to the defaults: a line that runs with these runs with more."""
+"""And few, where a page leaves their number to the defaults: a line that runs with these runs with
+more.
+"""
 
 
 def command_lines(page: Path) -> list[list[str]]:
-    """The words after ``blb``, or from ``bench.paper`` on, of every line that a reader would type, continued lines joined."""
+    """The words after ``blb``, or from ``bench.paper`` on, of every line that a reader would type,
+    continued lines joined.
+    """
     blocks = re.findall(
         r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
@@ -70,7 +76,9 @@ def engine() -> Iterator[ExactServer]:
 
 @pytest.fixture
 def gateways(engine: ExactServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Provider -> address of its rules on loopback, and the exact model's vocabulary as an encoding of tiktoken."""
+    """Provider -> address of its rules on loopback, and the exact model's vocabulary as an encoding
+    of tiktoken.
+    """
     register_encoding(monkeypatch, "pages", engine.texts, END)
     monkeypatch.setattr("blackbox_lb.jobs.batches.run.FIRST_PAUSE", 0.0)
     for variable in KEYS.values():
@@ -151,7 +159,8 @@ def run(words: list[str]) -> None:
         if words[0] == "bench.paper"
         else CliRunner().invoke(main, words)
     )
-    # blb doctor ends with 1 where a claim is contradicted: here the encoding has more tokens than the exact model.
+    # blb doctor ends with 1 where a claim is contradicted: here the encoding has more tokens than
+    # the exact model.
     expected = {0, 1} if words[0] == "doctor" and "fireworks" in words else {0}
     assert result.exit_code in expected, (words, result.output)
 
@@ -246,7 +255,9 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
 
 
 def serve(words: list[str], engine: ExactServer) -> None:
-    """``blb proxy`` as a process of its own: it says where it listens, answers one request, and stops when asked."""
+    """``blb proxy`` as a process of its own: it says where it listens, answers one request, and
+    stops when asked.
+    """
     words = [*without(words, "--upstream"), "--upstream", engine.base_url, "--port", "0"]
     command = [sys.executable, "-m", "blackbox_lb", *words]
     with subprocess.Popen(

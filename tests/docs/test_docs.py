@@ -1,4 +1,6 @@
-"""Documents do not drift: snippets run, tables and layout match the code, the command reference is the help."""
+"""Documents do not drift: snippets run, tables and layout match the code, the command reference is
+the help.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_the_readme_is_short() -> None:
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
-    """Each names a file that is there, and a heading in it. The pages of docs/ are checked by the site's own build."""
+    """Each names a file that is there, and a heading in it. The pages of docs/ are checked by the
+    site's own build.
+    """
     links = re.findall(r"\]\(((?!https?://)[^)#]*)#?([^)]*)\)", README)
     assert links
     for path, anchor in links:
@@ -82,7 +86,9 @@ def test_programs_that_a_page_names_exist(page: str) -> None:
 
 
 def test_the_architecture_page_is_true() -> None:
-    """It has the rooms in their order and the sentences of the test of layers, and every file and folder that it names exists."""
+    """It has the rooms in their order and the sentences of the test of layers, and every file and
+    folder that it names exists.
+    """
     page = DOCS["architecture"]
     rooms = re.findall(r"^\| `(\w+)` \|", page.split("## Reading")[0], flags=re.MULTILINE)
     assert rooms == [room for room in ROOMS if not room.startswith("_")]
@@ -124,7 +130,9 @@ def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_toml_snippets_are_profiles(tmp_path: Path) -> None:
-    """Each loads as a user's own profile, and the one of a foreign host is the one that the tests send requests with."""
+    """Each loads as a user's own profile, and the one of a foreign host is the one that the tests
+    send requests with.
+    """
     found = snippets("toml", README) + snippets("toml", DOCS["providers"])
     for snippet in found:
         path = tmp_path / "mine.toml"
@@ -185,7 +193,9 @@ def test_the_layout_is_true() -> None:
 
 
 def test_pins_are_the_same_for_uv_and_pip() -> None:
-    """constraints.txt and uv's constraints in pyproject.toml list the same versions, without any address."""
+    """constraints.txt and uv's constraints in pyproject.toml list the same versions, without any
+    address.
+    """
     pins = [
         line
         for line in (ROOT / "constraints.txt").read_text().splitlines()

@@ -1,4 +1,6 @@
-"""Every block of code in docs/ is run, parsed or says why not; the site builds, without a network."""
+"""Every block of code in docs/ is run, parsed or says why not; the site builds, without a
+network.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,9 @@ def test_python_blocks_run(block: Block, folder: Path) -> None:
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
 def test_command_lines_parse(page: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every option exists and takes such a value. What a page leaves to its blb.toml may be missing."""
+    """Every option exists and takes such a value. What a page leaves to its blb.toml may be
+    missing.
+    """
     command = main.get_command(click.Context(main), words[0])
     assert command is not None, words
     for param in command.params:
@@ -135,7 +139,9 @@ def test_quick_command_lines_run(words: list[str], folder: Path) -> None:
 
 
 def test_toml_blocks_are_settings_or_prices(tmp_path: Path) -> None:
-    """Each is a table of prices, or a blb.toml: every command takes what it says. Profiles: see test_docs."""
+    """Each is a table of prices, or a blb.toml: every command takes what it says. Profiles: see
+    test_docs.
+    """
     found = [block for block in of("toml") if block.page != "providers.md"]
     assert found
     for block in found:
@@ -190,7 +196,9 @@ def server() -> Iterator[ExactServer]:
 
 
 def test_the_tutorial_runs(folder: Path, server: ExactServer) -> None:
-    """Its commands from init to the report, in order, against an exact model's server in place of vLLM's."""
+    """Its commands from init to the report, in order, against an exact model's server in place of
+    vLLM's.
+    """
     (folder / "runs" / "train" / "bias.json").unlink()
     steps = [
         words
@@ -222,7 +230,9 @@ def test_the_tutorial_runs(folder: Path, server: ExactServer) -> None:
 
 
 def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
-    """mkdocs --strict finds no broken link, and no page loads a script, style or font from elsewhere."""
+    """mkdocs --strict finds no broken link, and no page loads a script, style or font from
+    elsewhere.
+    """
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     command = [
         sys.executable,

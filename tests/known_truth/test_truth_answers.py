@@ -1,4 +1,6 @@
-"""Given answers on exact models: the optimum of the objective, its majorise-minimise steps, and sums of objectives."""
+"""Given answers on exact models: the optimum of the objective, its majorise-minimise steps, and
+sums of objectives.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ VOCAB, PROMPTS, L2 = 30, 80, 2.0
 
 
 def world(seed: int, spellings: int = 1) -> tuple[Vector, list[npt.NDArray[np.int64]]]:
-    """(p, v) logprobs at first positions, and the accepted tokens of each: one of three labels, each spelled in so many ways."""
+    """(p, v) logprobs at first positions, and the accepted tokens of each: one of three labels,
+    each spelled in so many ways.
+    """
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 1, (PROMPTS, VOCAB)) + rng.normal(0, 1.5, VOCAB)
     labels = logits[:, :3].argmax(axis=1)
@@ -36,7 +40,9 @@ def world(seed: int, spellings: int = 1) -> tuple[Vector, list[npt.NDArray[np.in
 def answers(
     logprobs: Vector, accepted: list[npt.NDArray[np.int64]], width: int = VOCAB
 ) -> Rollouts:
-    """The accepted tokens as given answers, with lists of ``width`` tokens and the answers' own at their true probability."""
+    """The accepted tokens as given answers, with lists of ``width`` tokens and the answers' own at
+    their true probability.
+    """
     prompts = np.repeat(np.arange(len(accepted)), [len(each) for each in accepted])
     tokens = np.concatenate(accepted)
     wanted = np.unique(tokens)
@@ -88,7 +94,9 @@ def learned(rollouts: Rollouts, l2: float = L2) -> Vector:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("width", "short"), [(VOCAB, 1e-5), (20, 0.02), (5, 0.15)])
 def test_the_optimum_is_reached(seed: int, width: int, short: float) -> None:
-    """Full lists give the optimum of the exact objective; shorter ones miss a little of its gain, never more than ``short``."""
+    """Full lists give the optimum of the exact objective; shorter ones miss a little of its gain,
+    never more than ``short``.
+    """
     logprobs, accepted = world(seed)
 
     def loss(delta: Vector) -> float:
@@ -102,7 +110,9 @@ def test_the_optimum_is_reached(seed: int, width: int, short: float) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_steps_never_lower_the_objective_and_spellings_help(seed: int) -> None:
-    """The penalised likelihood of the sets rises with every solve, and ends above that of the likeliest spelling alone."""
+    """The penalised likelihood of the sets rises with every solve, and ends above that of the
+    likeliest spelling alone.
+    """
     logprobs, accepted = world(seed, spellings=3)
     rollouts = answers(logprobs, accepted)
     table = NextToken.of(rollouts, vocab_size=VOCAB)
@@ -124,7 +134,9 @@ def test_steps_never_lower_the_objective_and_spellings_help(seed: int) -> None:
 
 
 def test_shares_of_a_prompt_sum_to_its_weight() -> None:
-    """Spellings share one answer by their probability under the bias; drawn completions have none."""
+    """Spellings share one answer by their probability under the bias; drawn completions have
+    none.
+    """
     logprobs, accepted = world(0, spellings=2)
     rollouts = answers(logprobs, accepted)
     table = NextToken.of(rollouts, vocab_size=VOCAB)
@@ -141,7 +153,9 @@ def test_shares_of_a_prompt_sum_to_its_weight() -> None:
 
 
 def test_both_is_the_sum_of_the_two_objectives() -> None:
-    """Answers joined with rewarded samples are learned as the sum of both: answers weigh 1, samples exp(r / tau) with mean 1."""
+    """Answers joined with rewarded samples are learned as the sum of both: answers weigh 1, samples
+    exp(r / tau) with mean 1.
+    """
     logprobs, accepted = world(1)
     given, rng = answers(logprobs, accepted), np.random.default_rng(3)
     tokens = np.array([rng.choice(VOCAB, p=np.exp(row) / np.exp(row).sum()) for row in logprobs])
@@ -164,7 +178,9 @@ def test_both_is_the_sum_of_the_two_objectives() -> None:
 
 
 def test_a_sweep_learns_the_shared_margin_from_answers() -> None:
-    """Through the table of estimators, with a limit of entries: each label is lifted by about what was taken from all of them."""
+    """Through the table of estimators, with a limit of entries: each label is lifted by about what
+    was taken from all of them.
+    """
     logprobs, accepted = world(2)
     rollouts = answers(logprobs, accepted)
     table = NextToken.of(rollouts, vocab_size=VOCAB)

@@ -1,4 +1,6 @@
-"""Lists in blocks: however positions are cut, picked or left without a list, the numbers are those of the whole table."""
+"""Lists in blocks: however positions are cut, picked or left without a list, the numbers are those
+of the whole table.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ def assert_same(one: NextToken, other: NextToken, seed: int = 0) -> None:
 def test_blocks_of_any_size_are_one_table(
     top: int, size: int, seed: int, unnamed: int | None
 ) -> None:
-    """Cutting the rollouts changes no number, with and without tokens that have no id, before and after conditioning on those."""
+    """Cutting the rollouts changes no number, with and without tokens that have no id, before and
+    after conditioning on those.
+    """
     data = rollouts(top, seed, unnamed)
     whole, blocks = NextToken.of(data), NextToken.gather(pieces(data, size))
     assert_same(blocks, whole, seed)
@@ -120,7 +124,9 @@ def test_blocks_of_any_size_are_one_table(
 
 
 def test_arrays_may_live_in_files(tmp_path: Path) -> None:
-    """With memory-mapped arrays the numbers are the same, and so are those of the columns that integer search asks for."""
+    """With memory-mapped arrays the numbers are the same, and so are those of the columns that
+    integer search asks for.
+    """
     given: list[Path] = []
 
     def allocate(size: int, dtype: type[np.generic], /) -> np.ndarray[Any, Any]:
@@ -163,7 +169,9 @@ def test_complete_lists_are_exact_in_blocks(size: int) -> None:
 def test_taken_positions_keep_their_distributions(
     data: st.DataObject, top: int, size: int, unnamed: int | None
 ) -> None:
-    """Positions in any order and any number of times, taken once or twice, have the rows that they had."""
+    """Positions in any order and any number of times, taken once or twice, have the rows that they
+    had.
+    """
     table = NextToken.gather(pieces(rollouts(top, 1, unnamed), size))
     picked = np.array(
         data.draw(st.lists(st.integers(0, table.n_positions - 1), min_size=1, max_size=80))
@@ -187,7 +195,9 @@ def test_taken_positions_keep_their_distributions(
 
 
 def test_a_fit_to_a_part_is_the_fit_to_those_rollouts() -> None:
-    """Taking half of the rollouts and their positions gives the projection of that half, with full lists and no copy of them."""
+    """Taking half of the rollouts and their positions gives the projection of that half, with full
+    lists and no copy of them.
+    """
     data = rollouts(VOCAB)
     table, chosen = NextToken.of(data, vocab_size=VOCAB), np.arange(N) % 2 == 0
     half = table.take(chosen[data.rollout_of])
@@ -231,7 +241,9 @@ def test_tokens_that_nobody_saw_may_join(top: int) -> None:
 
 
 def test_without_any_list_the_model_is_the_unigram() -> None:
-    """Every position has the shares of the sampled tokens, and the projection a closed form: rewarded over plain shares."""
+    """Every position has the shares of the sampled tokens, and the projection a closed form:
+    rewarded over plain shares.
+    """
     data = without_lists(rollouts(5))
     table = NextToken.gather(pieces(data, 11))
     shares = table.sampled_counts() / table.n_positions
@@ -246,7 +258,9 @@ def test_without_any_list_the_model_is_the_unigram() -> None:
 
 @pytest.mark.parametrize("size", [13, 2 * N])
 def test_completions_with_and_without_lists_do_not_mix(size: int) -> None:
-    """Beside completions without lists the others keep their tails; the former have the shares of everything sampled."""
+    """Beside completions without lists the others keep their tails; the former have the shares of
+    everything sampled.
+    """
     listed, bare = rollouts(4, 1), without_lists(rollouts(4, 2))
     both = Rollouts.join([listed, bare])
     shuffled = np.random.default_rng(0).permutation(2 * N)
@@ -272,7 +286,9 @@ def _positions(data: Rollouts, order: np.ndarray) -> np.ndarray:
 
 
 def test_the_divergence_needs_no_list() -> None:
-    """Biased completions without lists are compared with the unigram of the unbiased ones, and no bias is no divergence."""
+    """Biased completions without lists are compared with the unigram of the unbiased ones, and no
+    bias is no divergence.
+    """
     data = without_lists(rollouts(3))
     table, delta = NextToken.of(data), np.linspace(-1, 1, VOCAB)
     assert divergence(data, [], [], table).kl == pytest.approx(0, abs=1e-12)

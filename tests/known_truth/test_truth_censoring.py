@@ -1,4 +1,6 @@
-"""Censored probabilities against the uncensored truth: what each rule for them does, and that the projection does not notice."""
+"""Censored probabilities against the uncensored truth: what each rule for them does, and that the
+projection does not notice.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from tests.support.truth import Exact
 
 TAU, TOP = 0.8, 3
 MODEL = ExactModel(8, 3, seed=7, end=True, prompts=2, sharpness=0.4, unigram=-0.8 * np.arange(8))
-"""Token 0 is always among the three likeliest and token 6 never is; the list holds 91 % of the probability."""
+"""Token 0 is always among the three likeliest and token 6 never is; the list holds 91 % of the
+probability.
+"""
 ALWAYS, NEVER = 0, 6
 
 
@@ -54,7 +58,9 @@ def drawn_outside(data: Rollouts) -> np.ndarray:
 
 
 def test_the_model_is_as_it_is_described() -> None:
-    """The two tokens are what their names say at every prefix, or the tests below would prove nothing."""
+    """The two tokens are what their names say at every prefix, or the tests below would prove
+    nothing.
+    """
     data = rollouts(5_000, 1)
     assert (data.top_ids == ALWAYS).any(axis=1).all()
     assert not (data.top_ids == NEVER).any()
@@ -62,7 +68,9 @@ def test_the_model_is_as_it_is_described() -> None:
 
 
 def test_the_bound_is_at_least_the_probability() -> None:
-    """Only sampled tokens that are not listed are bounded, by the least listed logprob, which is never below the true one."""
+    """Only sampled tokens that are not listed are bounded, by the least listed logprob, which is
+    never below the true one.
+    """
     data, truth = rollouts(500, 1), rollouts(500, 1, censored=False)
     assert not truth.is_bounded.any()
     outside = ~(data.top_ids == data.token_ids[:, None]).any(axis=1)
@@ -74,7 +82,9 @@ def test_the_bound_is_at_least_the_probability() -> None:
 
 @pytest.mark.parametrize("positions", [None, 2])
 def test_the_bound_never_exceeds_the_truth(positions: int | None) -> None:
-    """On the same rollouts Zhat with bounds is at most Zhat with all logprobs, and the same for tokens that were always listed."""
+    """On the same rollouts Zhat with bounds is at most Zhat with all logprobs, and the same for
+    tokens that were always listed.
+    """
     for seed in range(5):
         whole = zhat(rollouts(300, seed, censored=False), positions=positions, seed=seed)
         bound = zhat(rollouts(300, seed), positions=positions, seed=seed)
@@ -86,7 +96,9 @@ def test_the_bound_never_exceeds_the_truth(positions: int | None) -> None:
 
 
 def test_dropping_is_too_high_where_nothing_is_censored_and_zero_where_all_is() -> None:
-    """On the same rollouts "drop" is above the truth for a token that is always listed, 0 for one that never is."""
+    """On the same rollouts "drop" is above the truth for a token that is always listed, 0 for one
+    that never is.
+    """
     for seed in range(5):
         whole, drop = zhat(rollouts(300, seed, censored=False)), zhat(rollouts(300, seed), "drop")
         assert drop[ALWAYS] > whole[ALWAYS]
@@ -99,7 +111,9 @@ def test_dropping_is_too_high_where_nothing_is_censored_and_zero_where_all_is() 
 def test_the_direction_of_the_bias_against_the_exact_truth(
     rule: Unobserved, token: int, side: int
 ) -> None:
-    """Over 200 replications the mean of Zhat is off the exact Z_avg by more than 4 standard errors, to the side that is said."""
+    """Over 200 replications the mean of Zhat is off the exact Z_avg by more than 4 standard errors,
+    to the side that is said.
+    """
     truth = Exact(MODEL, reward).z_avg(TAU)
     draws = np.array([zhat(rollouts(100, seed), rule) for seed in range(200)])
     error = draws.std(0, ddof=1)[token] / np.sqrt(len(draws))
@@ -107,7 +121,9 @@ def test_the_direction_of_the_bias_against_the_exact_truth(
 
 
 def test_the_bound_is_unbiased_for_what_is_never_censored() -> None:
-    """Over 200 replications the mean of Zhat with bounds is the exact Z_avg of the always listed token, within sampling error."""
+    """Over 200 replications the mean of Zhat with bounds is the exact Z_avg of the always listed
+    token, within sampling error.
+    """
     draws = np.array([zhat(rollouts(100, seed), "bound")[ALWAYS] for seed in range(200)])
     z = (draws.mean() - Exact(MODEL, reward).z_avg(TAU)[ALWAYS]) / (
         draws.std(ddof=1) / np.sqrt(len(draws))
@@ -116,7 +132,9 @@ def test_the_bound_is_unbiased_for_what_is_never_censored() -> None:
 
 
 def test_drawing_fewer_positions_does_not_move_what_drop_estimates() -> None:
-    """With one position a completion "drop" has the expectation that it has with all, token by token."""
+    """With one position a completion "drop" has the expectation that it has with all, token by
+    token.
+    """
     few, all_ = (
         np.array([zhat(rollouts(100, seed), "drop", positions, seed) for seed in range(200)])
         for positions in (1, None)
@@ -129,7 +147,9 @@ def test_drawing_fewer_positions_does_not_move_what_drop_estimates() -> None:
 
 @pytest.mark.parametrize("top", [1, TOP, 5])
 def test_the_projection_does_not_notice(top: int) -> None:
-    """With and without censoring the projection, its table and every candidate are the same bit for bit."""
+    """With and without censoring the projection, its table and every candidate are the same bit for
+    bit.
+    """
     whole, censored = rollouts(800, 2, censored=False, top=top), rollouts(800, 2, top=top)
     assert censored.is_bounded.any()
     one, other = projection(whole, tau=TAU), projection(censored, tau=TAU)
@@ -159,7 +179,9 @@ def test_the_rule_reaches_the_candidates() -> None:
 
 @pytest.mark.parametrize("top", [1, TOP])
 def test_censoring_is_counted_and_its_chance_is_the_unlisted_mass(top: int) -> None:
-    """Counts are those of the rollouts, and the mean unlisted mass predicts the share of censored tokens."""
+    """Counts are those of the rollouts, and the mean unlisted mass predicts the share of censored
+    tokens.
+    """
     data = rollouts(5_000, 4, top=top)
     found = Censoring.of(data, NextToken.of(data))
     outside = ~(data.top_ids == data.token_ids[:, None]).any(axis=1)

@@ -1,4 +1,6 @@
-"""The cluster-tied estimator against exact Z_avg, and its two ends: one token a cluster, and one cluster."""
+"""The cluster-tied estimator against exact Z_avg, and its two ends: one token a cluster, and one
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ GROUPS = np.arange(VOCABULARY) % 3
 
 
 class GroupedModel(ExactModel):
-    """What follows depends on the groups of the tokens before and not on the tokens: within a group all have one Z."""
+    """What follows depends on the groups of the tokens before and not on the tokens: within a group
+    all have one Z.
+    """
 
     def next_logprobs(
         self, prefixes: npt.NDArray[np.int64], prompts: npt.NDArray[np.int64]
@@ -60,7 +64,9 @@ def some(size: int = 60, seed: int = 1) -> Statistics:
 
 
 def test_tying_tokens_of_equal_value_reduces_the_error() -> None:
-    """Where every token of a cluster has the same Z, the tied estimate has under half the squared error (4 tokens each)."""
+    """Where every token of a cluster has the same Z, the tied estimate has under half the squared
+    error (4 tokens each).
+    """
     model, sets = replicated(400, 40)
     truth = Exact(model, grouped_reward).z_avg(TAU)
     for group in range(3):
@@ -76,7 +82,9 @@ def test_tying_tokens_of_equal_value_reduces_the_error() -> None:
 
 
 def test_a_mean_over_observed_tokens_only_is_too_high_where_many_are_not() -> None:
-    """With 6 rollouts the mean over all of a cluster's tokens is unbiased; the paper's, over the sampled, is off by 40 %."""
+    """With 6 rollouts the mean over all of a cluster's tokens is unbiased; the paper's, over the
+    sampled, is off by 40 %.
+    """
     model, sets = replicated(6, 1000, sharpness=1.0)
     truth = Exact(model, grouped_reward).z_avg(TAU)[:3]
     whole, tied = np.zeros((len(sets), 3)), np.zeros((len(sets), 3))
@@ -91,7 +99,9 @@ def test_a_mean_over_observed_tokens_only_is_too_high_where_many_are_not() -> No
 
 
 def test_every_token_its_own_cluster_is_plain_ips() -> None:
-    """K = vocabulary gives the bias of ``IPS`` bit for bit and 0 elsewhere, whether as labels or as no cluster at all."""
+    """K = vocabulary gives the bias of ``IPS`` bit for bit and 0 elsewhere, whether as labels or as
+    no cluster at all.
+    """
     statistics = some(8)
     ips = IPS(statistics)
     expected = np.zeros(VOCABULARY)
@@ -108,7 +118,9 @@ def test_every_token_its_own_cluster_is_plain_ips() -> None:
 
 
 def test_one_cluster_changes_no_policy() -> None:
-    """K = 1 gives every token the same bias, which is no change of any softmax; the paper's centred bias is 0."""
+    """K = 1 gives every token the same bias, which is no change of any softmax; the paper's centred
+    bias is 0.
+    """
     tied = TiedIPS(some(8), np.zeros(VOCABULARY, np.int64))
     delta = tied.delta(TAU, ALPHA)
     assert delta[0] > 0
@@ -117,7 +129,9 @@ def test_one_cluster_changes_no_policy() -> None:
 
 
 def test_the_tied_bias_is_the_papers() -> None:
-    """``log(alpha + Z_tied) - c`` with Zbar(k) as a loop over the cluster's sampled tokens (algorithm "Cluster-tied Zbar")."""
+    """``log(alpha + Z_tied) - c`` with Zbar(k) as a loop over the cluster's sampled tokens
+    (algorithm "Cluster-tied Zbar").
+    """
     statistics, labels = some(8), np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3])
     ips = IPS(statistics)
     zhat = dict(zip(ips.token_ids.tolist(), zhat_of(ips, TAU).tolist(), strict=True))
@@ -158,7 +172,9 @@ def drawn(*tokens: int, rewards: tuple[float, ...] | None = None) -> Statistics:
 
 
 def test_what_was_not_observed_is_zero_and_counted() -> None:
-    """A cluster without a sampled token and an unsampled token without a cluster are at 0; both are counted."""
+    """A cluster without a sampled token and an unsampled token without a cluster are at 0; both are
+    counted.
+    """
     tied = TiedIPS(drawn(0, 0, 1, 6), [4, 4, 4, 4, 9, 9, -1, -1])
     np.testing.assert_allclose(zhat_of(tied, 1.0), [0.75, 0.75, 0.75, 0.75, 0, 0, 0.5, 0])
     assert (tied.delta(1.0, 0.1)[[4, 5, 7]] == 0).all()

@@ -1,4 +1,6 @@
-"""The cross-validated L2 strength against the exact divergence from the tilted target that it stands for."""
+"""The cross-validated L2 strength against the exact divergence from the tilted target that it
+stands for.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def population() -> tuple[ExactModel, Exact]:
 def test_the_best_on_held_out_prompts_is_close_to_the_true_best(
     population: tuple[ExactModel, Exact],
 ) -> None:
-    """Over 3 sets of 400 completions ``best`` loses a fifth at most of what the worst of the grid loses in KL(p* || p_delta)."""
+    """Over 3 sets of 400 completions ``best`` loses a fifth at most of what the worst of the grid
+    loses in KL(p* || p_delta).
+    """
     model, exact = population
     lost = []
     for seed in (1, 2, 3):
@@ -55,7 +59,9 @@ def test_the_best_on_held_out_prompts_is_close_to_the_true_best(
 
 
 def test_held_out_gain_estimates_the_exact_one(population: tuple[ExactModel, Exact]) -> None:
-    """The gain of each strength is within three standard errors of the exact gain of the fit to all rollouts."""
+    """The gain of each strength is within three standard errors of the exact gain of the fit to all
+    rollouts.
+    """
     model, exact = population
     rollouts = model.rollouts(1_000, liked, 3)
     table = NextToken.of(rollouts)
@@ -73,7 +79,9 @@ def test_held_out_gain_estimates_the_exact_one(population: tuple[ExactModel, Exa
 def test_more_data_wants_no_other_l2_and_noise_wants_the_strongest(
     population: tuple[ExactModel, Exact],
 ) -> None:
-    """Four times the rollouts move the best l2 by one step of the grid at most; where rewards are noise it is a large one."""
+    """Four times the rollouts move the best l2 by one step of the grid at most; where rewards are
+    noise it is a large one.
+    """
     model, _ = population
     best = []
     for n in (400, 1_600):
@@ -90,7 +98,9 @@ def test_more_data_wants_no_other_l2_and_noise_wants_the_strongest(
 def test_the_rule_takes_the_weakest_strength_that_keeps_the_gain(
     population: tuple[ExactModel, Exact],
 ) -> None:
-    """The table is sorted, the best has nothing ahead of it, and what may lose more of the gain is never a stronger penalty."""
+    """The table is sorted, the best has nothing ahead of it, and what may lose more of the gain is
+    never a stronger penalty.
+    """
     rollouts = population[0].rollouts(240, liked, 5)
     table = NextToken.of(rollouts)
     chosen = []
@@ -116,7 +126,9 @@ def some(rewarded: dict[int, float], n: int = 24, prompts: int = 4) -> Rollouts:
 
 
 def test_folds_where_little_is_rewarded() -> None:
-    """One rewarded prompt is folded by rollouts; fewer units than folds leave one out at a time; one heavy rollout does no harm."""
+    """One rewarded prompt is folded by rollouts; fewer units than folds leave one out at a time;
+    one heavy rollout does no harm.
+    """
     one = some({0: 0.0, 4: 0.0, 8: 0.0})
     choice = choose_l2(one, NextToken.of(one), tau=1.0)
     assert (choice.units, choice.rewarded, choice.folds, choice.unfitted) == ("rollouts", 3, 3, 0)

@@ -1,4 +1,6 @@
-"""Degenerate input: every estimator gives a right answer through ``candidates`` or says in one sentence what is wrong."""
+"""Degenerate input: every estimator gives a right answer through ``candidates`` or says in one
+sentence what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,9 @@ def made(
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("case", CASES)
 def test_a_right_answer_or_one_sentence(case: str, name: str) -> None:
-    """Numbers that the provider takes, finite, and no further from what was learned than sending nothing; or an InputError."""
+    """Numbers that the provider takes, finite, and no further from what was learned than sending
+    nothing; or an InputError.
+    """
     rollouts, refused = CASES[case]
     for sweep in sweeps(name):
         if name in refused:
@@ -150,7 +154,8 @@ def test_a_right_answer_or_one_sentence(case: str, name: str) -> None:
             assert ((values != 0) & (limits.low <= values) & (values <= limits.high)).all()
             assert not limits.integers or (values == np.rint(values)).all()
             assert max(candidate.logit_bias, default=0) <= (limits.highest_id or VOCAB)
-            # A refit of few integers is closest to the reward and not to what all tokens together learned.
+            # A refit of few integers is closest to the reward and not to what all tokens together
+            # learned.
             assert name == "projection" or sparse.kept >= -1e-9
 
 
@@ -210,7 +215,9 @@ def test_rewards_that_are_no_number_are_refused_with_their_row(value: float) -> 
     "rollouts", [BASE.take([]), emptied(np.arange(N))], ids=["none", "all empty"]
 )
 def test_no_token_at_all_is_refused(rollouts: Rollouts) -> None:
-    """No completion, or none with a token: there is nothing to learn from, whatever the estimator."""
+    """No completion, or none with a token: there is nothing to learn from, whatever the
+    estimator.
+    """
     with pytest.raises(InputError, match="rollouts hold no token position"):
         NextToken.of(rollouts)
 
@@ -225,7 +232,9 @@ def test_no_token_at_all_is_refused(rollouts: Rollouts) -> None:
     ],
 )
 def test_too_little_to_cross_validate_is_said(case: str, found: str | None) -> None:
-    """l2 from cross-validation needs two completions that count; a number beside it does not hide that, and is the remedy."""
+    """l2 from cross-validation needs two completions that count; a number beside it does not hide
+    that, and is the remedy.
+    """
     message = (
         "no completion earned a reward"
         if found is None

@@ -1,4 +1,6 @@
-"""The diagnosis: each cause is planted in a model, named there, and not named where it is absent."""
+"""The diagnosis: each cause is planted in a model, named there, and not named where it is
+absent.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def failed(found: tuple[Finding, ...]) -> list[str]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_healthy_fit_has_no_reason_to_fail(seed: int) -> None:
-    """A common good token and enough rollouts: nothing FAILs, and a bias that helped says so first."""
+    """A common good token and enough rollouts: nothing FAILs, and a bias that helped says so
+    first.
+    """
     known = planted(seed, 2_000, good_tokens)
     found = diagnose(replace(known, effect=Effect(0.3, 0.2, 0.4, 100, 600)))
     assert failed(found) == []
@@ -120,7 +124,9 @@ def test_a_constant_reward_is_named(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_too_few_rollouts_are_named_with_how_many_would_do(seed: int) -> None:
-    """Two completions of 40 prompts: the samples are the reason, and the remedy is a number of rollouts."""
+    """Two completions of 40 prompts: the samples are the reason, and the remedy is a number of
+    rollouts.
+    """
     found = diagnose(planted(seed, 80, good_tokens))
     first = next(each for each in found if each.code in ("samples", "reward", "tau", "saturated"))
     assert first.code == "samples"
@@ -145,7 +151,9 @@ def test_the_recommended_number_of_prompts_does() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_censored_lists_are_named_for_who_reads_them(seed: int) -> None:
-    """With one listed token most samples are bounded: the reason for ips, and none for the projection."""
+    """With one listed token most samples are bounded: the reason for ips, and none for the
+    projection.
+    """
     known = planted(seed, 2_000, good_tokens, top=1, censored=True)
     ips = diagnose(replace(known, estimator="ips"))
     assert failed(ips) == ["censoring"]
@@ -182,7 +190,9 @@ def test_a_tau_that_forbids_any_gain_is_named_with_one_that_does_not(seed: int) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_bias_of_nothing_is_told_from_one_of_too_little_data(seed: int) -> None:
-    """A reward that no token explains: with 6,000 completions of a small model the bias is surely 0, with 80 it is not known."""
+    """A reward that no token explains: with 6,000 completions of a small model the bias is surely
+    0, with 80 it is not known.
+    """
     small = ExactModel(6, 3, seed=seed, prompts=40, sharpness=0.6)
     data = small.rollouts(6_000, good_tokens, seed)
     data = replace(data, rewards=np.random.default_rng(seed).integers(0, 2, 6_000).astype(float))
@@ -210,7 +220,9 @@ def test_an_infinite_number_is_never_fine() -> None:
 
 
 def test_the_recommended_test_has_the_power_it_says() -> None:
-    """At the recommended size a true difference of that size is 1.96 + .84 standard errors, and so is seen in 80 % of tests."""
+    """At the recommended size a true difference of that size is 1.96 + .84 standard errors, and so
+    is seen in 80 % of tests.
+    """
     found = by_code(diagnose(Facts("projection", effect=Effect(0.1, -0.1, 0.3, 50, 300))))["test"]
     assert found.word == "INCONCLUSIVE"
     prompts = int(found.remedy.split("about ")[1].split(" test")[0])
@@ -220,7 +232,9 @@ def test_the_recommended_test_has_the_power_it_says() -> None:
 
 
 def test_an_effect_that_is_excluded_wants_no_larger_test() -> None:
-    """An interval inside a fifth of a standard deviation is an answer; one around 0 recommends no number; one below 0 hurts."""
+    """An interval inside a fifth of a standard deviation is an answer; one around 0 recommends no
+    number; one below 0 hurts.
+    """
     room = planted(0, 800, good_tokens).headroom
     tests = {
         "excluded": Effect(0.0, -0.01, 0.01, 500, 3_000),
@@ -238,8 +252,8 @@ def test_an_effect_that_is_excluded_wants_no_larger_test() -> None:
 
 
 def test_a_finding_never_says_more_than_the_verdict() -> None:
-    """An interval beside 0 that the verdict does not count, for many rows or few prompts, neither helped nor hurt; nor do
-    prompts that all agree exclude an effect."""
+    """An interval beside 0 that the verdict does not count, for many rows or few prompts, neither
+    helped nor hurt; nor do prompts that all agree exclude an effect."""
     room = planted(0, 800, good_tokens).headroom
     for effect in (
         Effect(0.2, 0.1, 0.3, 5, 30, proven=False),
@@ -257,7 +271,9 @@ def test_a_finding_never_says_more_than_the_verdict() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_split_half_agrees_with_the_standard_errors(seed: int) -> None:
-    """Two ways to the same reliability: from two halves of the prompts and from the standard errors."""
+    """Two ways to the same reliability: from two halves of the prompts and from the standard
+    errors.
+    """
     data = model(seed).rollouts(1_200, good_tokens, seed, top=10)
     table = NextToken.of(data)
     fit = projection(data, tau=0.5, l2=5.0, next_token=table)

@@ -51,12 +51,16 @@ def test_reward_variance_estimates_v0() -> None:
 
 
 def test_reward_variance_by_eye() -> None:
-    """Two completions each: variances .5 and 2 with the n - 1 divisor, so V_0 = 1.25, and a standard error of .75."""
+    """Two completions each: variances .5 and 2 with the n - 1 divisor, so V_0 = 1.25, and a
+    standard error of .75.
+    """
     assert reward_variance([0.0, 1.0, 0.0, 2.0], [7, 7, 9, 9]) == pytest.approx((1.25, 0.75))
 
 
 def test_nothing_to_learn() -> None:
-    """A reward that differs between prompts and not within them has V_0 = 0, whatever prompts have one completion."""
+    """A reward that differs between prompts and not within them has V_0 = 0, whatever prompts have
+    one completion.
+    """
     assert reward_variance([1.0, 1.0, 0.0, 0.0, 0.5], [0, 0, 1, 1, 2]) == (0, 0)
 
 
@@ -80,7 +84,9 @@ def test_tail_coverage_matches_the_model() -> None:
 
 
 def test_delta_statistics_by_eye() -> None:
-    """Two of ten tokens at +4 and +1: mean .5, so the others are at -.5, and only the first passes five medians."""
+    """Two of ten tokens at +4 and +1: mean .5, so the others are at -.5, and only the first passes
+    five medians.
+    """
     found = delta_statistics(np.array([4.0, 1.0]), 10)
     assert (found.low, found.high, found.sampled_fraction, found.selected_fraction) == (
         -0.5,
@@ -100,7 +106,9 @@ def test_delta_statistics_of_nothing() -> None:
 
 @pytest.mark.parametrize(("tau", "error"), [(0.3, 0.1), (1.0, 0.03)])
 def test_headroom_is_the_gain_of_the_unconstrained_optimum(tau: float, error: float) -> None:
-    """From eight completions a prompt the jackknifed gain is near the exact one of p*, where a plain one is too small."""
+    """From eight completions a prompt the jackknifed gain is near the exact one of p*, where a
+    plain one is too small.
+    """
     model = ExactModel(4, 3, seed=1, end=True, prompts=3)
     exact = Exact(model, reward)
     p0, gain = exact.probabilities(), 0.0
@@ -116,7 +124,9 @@ def test_headroom_is_the_gain_of_the_unconstrained_optimum(tau: float, error: fl
 
 
 def test_headroom_covers_after_fifty_prompts() -> None:
-    """Normal rewards gain their variance over tau: the 95 % interval of 50 prompts with 10 completions holds it in 92 to 98 %."""
+    """Normal rewards gain their variance over tau: the 95 % interval of 50 prompts with 10
+    completions holds it in 92 to 98 %.
+    """
     rng, held = np.random.default_rng(0), 0
     prompts = np.repeat(np.arange(50), 10)
     for _ in range(150):
@@ -127,7 +137,9 @@ def test_headroom_covers_after_fifty_prompts() -> None:
 
 
 def test_headroom_of_a_log_reward_by_eye() -> None:
-    """One of two is right in one prompt, none in another: the optimum is always right in the first and changes nothing else."""
+    """One of two is right in one prompt, none in another: the optimum is always right in the first
+    and changes nothing else.
+    """
     found = headroom([0.0, -np.inf, -np.inf, -np.inf], [0, 0, 1, 1], [1.0, 0.0, 0.0, 0.0], tau=0.5)
     assert (found.v0, found.ceiling) == (0.25, 0.25)
     assert found.gain == pytest.approx(0.5)
@@ -140,7 +152,9 @@ def test_headroom_of_a_log_reward_by_eye() -> None:
 
 
 def test_headroom_decides() -> None:
-    """The same rewards everywhere are nothing, from 30 prompts on; a rare or weak difference is little; a common one enough."""
+    """The same rewards everywhere are nothing, from 30 prompts on; a rare or weak difference is
+    little; a common one enough.
+    """
     rng, prompts = np.random.default_rng(1), np.repeat(np.arange(50), 10)
     same = rng.standard_normal(50)[prompts]
     coin, rare = (rng.random(500) < p for p in (0.5, 0.97))
@@ -174,7 +188,9 @@ def test_headroom_refuses_what_has_no_gain() -> None:
 
 
 def test_touched_is_the_probability_of_the_biased_tokens() -> None:
-    """Of a model without context the biased token has its own probability, and its tilted one with the bias."""
+    """Of a model without context the biased token has its own probability, and its tilted one with
+    the bias.
+    """
     model = ExactModel(5, 1, seed=3)
     rollouts = model.rollouts(50, lambda *_: 0.0, 1)
     table = NextToken.of(rollouts)
@@ -187,7 +203,9 @@ def test_touched_is_the_probability_of_the_biased_tokens() -> None:
 
 
 def test_a_threshold_never_fails_open() -> None:
-    """Between good and bad is INCONCLUSIVE, an interval must agree as a whole, and inf and NaN never PASS."""
+    """Between good and bad is INCONCLUSIVE, an interval must agree as a whole, and inf and NaN
+    never PASS.
+    """
     for rising, values in ((True, (0.9, 0.6, 0.1)), (False, (-0.9, -0.6, -0.1))):
         sign = 1 if rising else -1
         limit = Threshold(sign * 0.8, sign * 0.5, "by eye", rising)

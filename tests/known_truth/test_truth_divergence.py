@@ -47,7 +47,9 @@ def biased_rollouts(
 @pytest.mark.parametrize(("top", "tolerance"), [(40, 0.02), (20, 0.03), (5, 0.06)])
 @pytest.mark.parametrize("kind", ["random", "ips", "none"])
 def test_the_divergence_is_the_exact_one(kind: str, top: int, tolerance: float) -> None:
-    """With complete lists within Monte Carlo error, with top-20 and top-5 within a few percent, rare promoted tokens or not."""
+    """With complete lists within Monte Carlo error, with top-20 and top-5 within a few percent,
+    rare promoted tokens or not.
+    """
     base = MODEL.rollouts(4000, ends_low, seed=1, top=top)
     delta = np.zeros(40)
     if kind == "random":
@@ -63,7 +65,9 @@ def test_the_divergence_is_the_exact_one(kind: str, top: int, tolerance: float) 
 
 
 def test_the_factor_mends_a_tail_that_is_misjudged() -> None:
-    """A large bias on a token that is always very rare: the tail model alone takes it for common, the factor puts it right."""
+    """A large bias on a token that is always very rare: the tail model alone takes it for common,
+    the factor puts it right.
+    """
     base = MODEL.rollouts(4000, ends_low, seed=1, top=5)
     delta = np.where(RARE < 0, 4.0, 0.0)
     rollouts = biased_rollouts(delta, 20_000, 5, 3)

@@ -1,4 +1,6 @@
-"""Evaluations that hold: of policies that are all the same, seldom is anything said, however many are compared."""
+"""Evaluations that hold: of policies that are all the same, seldom is anything said, however many
+are compared.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SAMPLES = 4
 
 
 def drawn(arm: Arm, seed: int, salt: int) -> ArmResult:
-    """Completions of the base model, whatever the arm is called: reward and accuracy ask for token 3."""
+    """Completions of the base model, whatever the arm is called: reward and accuracy ask for token
+    3.
+    """
     of = np.repeat(np.arange(MODEL.prompts), SAMPLES)
     rows = MODEL.sample(len(of), np.random.default_rng([seed, salt]), prompts=of)
     right = (rows == 3).any(axis=1).astype(np.float64).reshape(-1, SAMPLES)
@@ -26,7 +30,9 @@ def drawn(arm: Arm, seed: int, salt: int) -> ArmResult:
 
 
 def loud(seed: int) -> bool:
-    """Whether anything is said of a bias, an alternative and both together, 11 comparisons, none of which changes anything."""
+    """Whether anything is said of a bias, an alternative and both together, 11 comparisons, none of
+    which changes anything.
+    """
     arms = [
         Arm(SAMPLED, name, {1: 1.0} if name else {}, other)
         for other in OTHERS

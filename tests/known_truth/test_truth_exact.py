@@ -20,7 +20,9 @@ def reward(tokens: tuple[int, ...], prompt: int) -> float:
 
 
 def test_enumeration_is_the_product_of_conditionals() -> None:
-    """Without an end token every sequence occurs once, with the product of its next-token probabilities."""
+    """Without an end token every sequence occurs once, with the product of its next-token
+    probabilities.
+    """
     model = ExactModel(3, 3, seed=1, prompts=2)
     exact = Exact(model, reward)
     seen = {
@@ -34,7 +36,9 @@ def test_enumeration_is_the_product_of_conditionals() -> None:
 
 
 def test_probabilities_sum_to_one_with_an_end_token() -> None:
-    """Completions of all lengths together are a distribution, with and without a bias; none goes on after its end."""
+    """Completions of all lengths together are a distribution, with and without a bias; none goes on
+    after its end.
+    """
     exact = Exact(ExactModel(4, 4, seed=2, end=True, prompts=2), reward)
     assert exact.probabilities().sum() == pytest.approx(1)
     assert exact.probabilities([1.0, -2.0, 0.0, 0.5]).sum() == pytest.approx(1)
@@ -44,7 +48,9 @@ def test_probabilities_sum_to_one_with_an_end_token() -> None:
 
 
 def test_z_avg_is_the_average_over_interventions() -> None:
-    """Z_avg from the enumeration equals the paper's definition, summed by hand over t, prefix, inserted token, suffix."""
+    """Z_avg from the enumeration equals the paper's definition, summed by hand over t, prefix,
+    inserted token, suffix.
+    """
     model, tau = ExactModel(3, 2, seed=3), 0.7
     expected = np.zeros(3)
     for y in range(3):
@@ -56,7 +62,9 @@ def test_z_avg_is_the_average_over_interventions() -> None:
 
 
 def test_stopping_z_avg_of_two_tokens() -> None:
-    """One token and an end, at most two positions: Z is what the definition in Statistics gives on paper."""
+    """One token and an end, at most two positions: Z is what the definition in Statistics gives on
+    paper.
+    """
     model = ExactModel(2, 2, seed=4, end=True)
     stop, go = np.exp(model.logprobs())[[1, 0]]
     last = np.exp(model.logprobs([0]))
@@ -69,7 +77,9 @@ def test_stopping_z_avg_of_two_tokens() -> None:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_samples_follow_the_enumeration(temperature: float) -> None:
-    """20,000 completions under a bias pass a chi-square test against exact probabilities, a temperature being delta / T."""
+    """20,000 completions under a bias pass a chi-square test against exact probabilities, a
+    temperature being delta / T.
+    """
     model, delta = ExactModel(3, 3, seed=5, end=True, sharpness=0.6), np.array([0.8, -0.5, 0.2])
     tokens = model.sample(20_000, np.random.default_rng(0), delta, temperature)
     exact = Exact(_sharper(model, temperature), reward)
@@ -86,7 +96,9 @@ def test_greedy_takes_the_most_likely_token() -> None:
 
 
 def test_kl_and_reward_of_a_bias() -> None:
-    """KL per sequence is the expected sum over positions of the next-token KL, and E[r] is the probability-weighted mean."""
+    """KL per sequence is the expected sum over positions of the next-token KL, and E[r] is the
+    probability-weighted mean.
+    """
     model, delta = ExactModel(3, 2, seed=7), np.array([1.0, 0.0, -1.0])
     exact = Exact(model, reward)
 
@@ -103,7 +115,9 @@ def test_kl_and_reward_of_a_bias() -> None:
 
 @pytest.mark.parametrize("per_prompt", [False, True])
 def test_objective_is_kl_to_the_target_and_its_gradient_is_right(per_prompt: bool) -> None:
-    """objective = entropy term - KL(p* || p_delta) with KL from its definition; finite differences agree at the optimum."""
+    """objective = entropy term - KL(p* || p_delta) with KL from its definition; finite differences
+    agree at the optimum.
+    """
     exact, tau = Exact(ExactModel(4, 3, seed=8, end=True, prompts=2, sharpness=0.7), reward), 0.6
     delta = np.array([0.3, -0.8, 0.1, 0.9])
     target = exact.probabilities() * np.exp(exact.rewards / tau)
@@ -121,7 +135,9 @@ def test_objective_is_kl_to_the_target_and_its_gradient_is_right(per_prompt: boo
 
 
 def test_rollouts_list_what_the_model_says() -> None:
-    """Full lists hold every logprob, sorted; top-k lists hold the k most likely; lengths count the end token."""
+    """Full lists hold every logprob, sorted; top-k lists hold the k most likely; lengths count the
+    end token.
+    """
     model = ExactModel(6, 3, seed=9, end=True, prompts=2)
     full, short = model.rollouts(30, reward, 4), model.rollouts(30, reward, 4, top=2)
     np.testing.assert_array_equal(full.token_ids, short.token_ids)
@@ -137,7 +153,9 @@ def test_rollouts_list_what_the_model_says() -> None:
 
 
 def test_short_lists_are_the_head_of_full_lists() -> None:
-    """The likeliest k of a large vocabulary, whichever way they are found, are the first k of all."""
+    """The likeliest k of a large vocabulary, whichever way they are found, are the first k of
+    all.
+    """
     model = ExactModel(60, 4, seed=3, end=True, prompts=2)
     full = model.rollouts(50, reward, 4)
     for top in (0, 1, 5, 14, 15, 30, 60, 100):
@@ -149,7 +167,9 @@ def test_short_lists_are_the_head_of_full_lists() -> None:
 
 @pytest.mark.parametrize("end_sharpness", [None, 0.2])
 def test_evaluation_is_the_enumeration(end_sharpness: float | None) -> None:
-    """Mean reward and KL of 20,000 sampled completions are within 4 of their standard errors of the exact ones."""
+    """Mean reward and KL of 20,000 sampled completions are within 4 of their standard errors of the
+    exact ones.
+    """
     model = ExactModel(5, 4, seed=5, end=True, prompts=2, end_sharpness=end_sharpness)
     exact, delta = Exact(model, reward), np.array([0.8, -1.5, 0.2, 9.0, 8.0])
     found = estimate_policy(model, delta, reward, 20_000, 1)
@@ -163,7 +183,9 @@ def test_evaluation_is_the_enumeration(end_sharpness: float | None) -> None:
 
 
 def test_standard_errors_of_an_evaluation_are_those_of_its_repetitions() -> None:
-    """Over 150 evaluations the spread of the means is what each of them states, within sampling error."""
+    """Over 150 evaluations the spread of the means is what each of them states, within sampling
+    error.
+    """
     model, delta = ExactModel(5, 4, seed=5, end=True), np.array([0.8, -1.5, 0.2, 0.0, 1.0])
     found = [estimate_policy(model, delta, reward, 200, seed) for seed in range(150)]
     for value, error in (("reward", "reward_error"), ("kl", "kl_error")):
@@ -172,7 +194,9 @@ def test_standard_errors_of_an_evaluation_are_those_of_its_repetitions() -> None
 
 
 def test_an_evaluation_without_a_bias_is_at_no_distance() -> None:
-    """KL 0 for a constant bias; a reward of -inf makes the mean -inf; fewer than two completions are refused."""
+    """KL 0 for a constant bias; a reward of -inf makes the mean -inf; fewer than two completions
+    are refused.
+    """
     model = ExactModel(5, 3, seed=5)
     assert estimate_policy(model, np.full(5, 3.0), reward, 500, 1).kl == pytest.approx(0, abs=1e-12)
     worthless = estimate_policy(
@@ -185,7 +209,9 @@ def test_an_evaluation_without_a_bias_is_at_no_distance() -> None:
 
 
 def test_rollouts_under_a_bias_list_the_base_model() -> None:
-    """The bias moves what is drawn, and no logprob: the chi-square test knows the biased probabilities from the base's."""
+    """The bias moves what is drawn, and no logprob: the chi-square test knows the biased
+    probabilities from the base's.
+    """
     model, delta = ExactModel(4, 1, seed=6), np.array([1.0, -1.0, 0.0, 0.5])
     found = model.rollouts(4_000, reward, 3, delta=delta)
     np.testing.assert_allclose(found.logprobs, model.logprobs()[found.token_ids], rtol=1e-6)
@@ -196,7 +222,9 @@ def test_rollouts_under_a_bias_list_the_base_model() -> None:
 
 
 def test_quantised_gaps_are_whole_steps() -> None:
-    """Every gap below the likeliest token is a multiple of 1/16 nat, as measured at OpenAI; the whole list still sums to 1."""
+    """Every gap below the likeliest token is a multiple of 1/16 nat, as measured at OpenAI; the
+    whole list still sums to 1.
+    """
     model = ExactModel(30, 3, seed=7)
     found = model.rollouts(40, reward, 3, quantum=1 / 16)
     gaps = 16 * (found.top_logprobs - found.top_logprobs[:, :1]).astype(np.float64)
@@ -209,7 +237,9 @@ def test_quantised_gaps_are_whole_steps() -> None:
 
 
 def test_noise_has_the_stated_size_and_leaves_the_draw_alone() -> None:
-    """Completions stay; log odds against the truth differ by .3 nat, sorted anew; a seed gives the same noise again."""
+    """Completions stay; log odds against the truth differ by .3 nat, sorted anew; a seed gives the
+    same noise again.
+    """
     model = ExactModel(30, 3, seed=7, prompts=2)
     found, exact = model.rollouts(300, reward, 3, noise=0.3), model.rollouts(300, reward, 3)
     np.testing.assert_array_equal(found.token_ids, exact.token_ids)
@@ -226,7 +256,9 @@ def test_noise_has_the_stated_size_and_leaves_the_draw_alone() -> None:
 
 
 def test_an_end_that_context_hardly_moves() -> None:
-    """With end_sharpness 0 the end token's logit is the same after every prefix: its odds vary by the other tokens alone."""
+    """With end_sharpness 0 the end token's logit is the same after every prefix: its odds vary by
+    the other tokens alone.
+    """
     steady, moved = (
         ExactModel(6, 3, seed=2, end=True, prompts=4, end_sharpness=sharp) for sharp in (0.0, None)
     )

@@ -1,4 +1,6 @@
-"""Whole distributions at reference positions: how far logged lists are from them, and where they are asked for."""
+"""Whole distributions at reference positions: how far logged lists are from them, and where they
+are asked for.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def logged(n: int, seed: int, top: int) -> tuple[Rollouts, np.ndarray, np.ndarra
 
 @pytest.mark.parametrize("top", [1, 5, 20, VOCAB])
 def test_lists_are_no_way_from_the_models_own_distributions(top: int) -> None:
-    """Whatever is listed, the total variation is 0 to the float32 of the lists; from another model's distributions it is not."""
+    """Whatever is listed, the total variation is 0 to the float32 of the lists; from another
+    model's distributions it is not.
+    """
     rollouts, positions, exact = logged(60, 1, top)
     assert total_variation(rollouts, positions, exact).max() < 1e-6
     others = ExactModel(
@@ -57,7 +61,9 @@ def test_lists_are_no_way_from_the_models_own_distributions(top: int) -> None:
 
 
 def test_the_total_variation_is_its_definition() -> None:
-    """With all tokens listed it is half the sum of all absolute differences; what is not listed adds nothing."""
+    """With all tokens listed it is half the sum of all absolute differences; what is not listed
+    adds nothing.
+    """
     rollouts, positions, exact = logged(60, 2, VOCAB)
     other = np.asarray(log_softmax(exact + np.random.default_rng(3).standard_normal(VOCAB), axis=1))
     whole = np.abs(np.exp(other) - np.exp(exact)).sum(axis=1) / 2
@@ -75,7 +81,9 @@ def test_the_total_variation_is_its_definition() -> None:
 
 
 def test_drawn_positions_stay_when_rollouts_are_added() -> None:
-    """The draw is repeatable, within what may be drawn, and what more rollouts push out is all that changes."""
+    """The draw is repeatable, within what may be drawn, and what more rollouts push out is all that
+    changes.
+    """
     first, second = MODEL.rollouts(30, rewarded, 0, top=3), MODEL.rollouts(30, rewarded, 1, top=3)
     both, some = Rollouts.join([first, second]), np.arange(180) % 3 != 0
     alone = sample_positions(first, 40, 7, some)

@@ -1,4 +1,6 @@
-"""Feasibility on planted decisions: of each kind at least 95 of 100 checks give the right answer, from 60 prompts."""
+"""Feasibility on planted decisions: of each kind at least 95 of 100 checks give the right answer,
+from 60 prompts.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def shared_margin(rng: np.random.Generator) -> tuple[Vector, npt.NDArray[np.int6
 
 
 def opposite_signs(rng: np.random.Generator) -> tuple[Vector, npt.NDArray[np.int64]]:
-    """The model is surest of what is wrong: every prompt wants its own label lifted above another."""
+    """The model is surest of what is wrong: every prompt wants its own label lifted above
+    another.
+    """
     logits, labels = noise(rng)
     logits[:, :LABELS] += 5.0
     logits[np.arange(PROMPTS), labels] -= 4.0
@@ -84,7 +88,9 @@ def test_planted_decisions_are_recognised(planted: Planted, answer: Answer) -> N
 
 
 def test_what_is_predicted_is_what_the_bias_does() -> None:
-    """The predicted share of right decisions is within three standard errors of that on fresh prompts under the planted offset."""
+    """The predicted share of right decisions is within three standard errors of that on fresh
+    prompts under the planted offset.
+    """
     rng = np.random.default_rng(0)
     for _ in range(20):
         logits, labels = shared_margin(rng)

@@ -1,4 +1,6 @@
-"""Reward against KL at equal rollouts, with known truth: the projection from five logprobs against the paper's estimator."""
+"""Reward against KL at equal rollouts, with known truth: the projection from five logprobs against
+the paper's estimator.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def point(kl: float, reward: float) -> Point:
 
 
 def test_a_frontier_by_eye() -> None:
-    """Dominated points drop out; between two biases the frontier is the straight line that mixing them reaches."""
+    """Dominated points drop out; between two biases the frontier is the straight line that mixing
+    them reaches.
+    """
     found = Curve(
         [point(1.0, 2.0), point(1.5, 1.9), point(3.0, 3.0), point(0.5, 0.9), point(4.0, 2.0)], 0.0
     )
@@ -40,13 +44,17 @@ def test_a_frontier_by_eye() -> None:
 
 
 def test_a_frontier_of_nothing_better_is_the_base() -> None:
-    """Where no bias beats the base model, or no KL is known, the frontier is the base model alone."""
+    """Where no bias beats the base model, or no KL is known, the frontier is the base model
+    alone.
+    """
     for points in ([], [point(1.0, -1.0)], [point(math.nan, 5.0)]):
         assert Curve(points, 0.5).hull == [(0.0, 0.5)]
 
 
 def test_a_mixture_of_biases_lies_on_or_above_the_line() -> None:
-    """A policy that picks one of two biases for each completion has at most the average KL, so the hull promises nothing untrue."""
+    """A policy that picks one of two biases for each completion has at most the average KL, so the
+    hull promises nothing untrue.
+    """
     rng = np.random.default_rng(0)
     base, one, other = rng.dirichlet(np.ones(50), 3)
     mixed = (one + other) / 2
@@ -55,7 +63,9 @@ def test_a_mixture_of_biases_lies_on_or_above_the_line() -> None:
 
 
 def test_the_model_is_as_peaked_as_it_is_described() -> None:
-    """Five tokens hold about .74 of the probability and twenty about .91; completions have about five tokens."""
+    """Five tokens hold about .74 of the probability and twenty about .91; completions have about
+    five tokens.
+    """
     problem = PROBLEMS["rare"]
     found = problem.model().rollouts(600, problem.reward, 1, top=20)
     mass = np.exp(found.top_logprobs.astype(np.float64)).cumsum(axis=1).mean(axis=0)
@@ -66,7 +76,9 @@ def test_the_model_is_as_peaked_as_it_is_described() -> None:
 
 
 def test_a_rare_good_token_costs_a_fraction_of_the_kl_and_of_the_rollouts() -> None:
-    """Quick: 400 rollouts with five logprobs beat 2,000 of ips on E[r] - tau KL, and its best reward costs under half of its KL."""
+    """Quick: 400 rollouts with five logprobs beat 2,000 of ips on E[r] - tau KL, and its best
+    reward costs under half of its KL.
+    """
     plan = Plan(rollouts=(400, 2000), draws=1, completions=500, estimators=(SUBJECT, PEER))
     base, points = measure(["rare"], plan)["rare"]
     found = compare(PROBLEMS["rare"], base, points)
@@ -89,7 +101,9 @@ def test_what_depends_on_content_needs_a_fifth_of_the_rollouts(name: str) -> Non
 
 @pytest.mark.parametrize("limit", [None, 2])
 def test_the_run_on_a_real_model_resumes_and_reports(tmp_path: Path, limit: int | None) -> None:
-    """Against an exact server: every planned bias is judged, and a second run asks for no completion."""
+    """Against an exact server: every planned bias is judged, and a second run asks for no
+    completion.
+    """
     splits = (("train", range(6)), ("validation", range(6, 9)), ("test", range(9, 13)))
     rows = [
         {"prompt": f"question {n}", "answer": "a", "split": split}

@@ -35,7 +35,9 @@ def bias(seed: int, size: float = 1.0) -> np.ndarray:
 
 
 def without_end(data: Rollouts, end: int) -> Rollouts:
-    """The same from a provider that does not list the end token when it is drawn and keeps its identity back otherwise."""
+    """The same from a provider that does not list the end token when it is drawn and keeps its
+    identity back otherwise.
+    """
     kept = data.token_ids != end
     ended = np.bincount(data.rollout_of[~kept], minlength=len(data.keys))
     return Rollouts(
@@ -51,7 +53,9 @@ def without_end(data: Rollouts, end: int) -> Rollouts:
 
 
 def test_the_ratio_of_a_completion_is_that_of_its_probabilities() -> None:
-    """With complete lists log p_delta / p_0 of each completion is the difference of the enumerated log probabilities."""
+    """With complete lists log p_delta / p_0 of each completion is the difference of the enumerated
+    log probabilities.
+    """
     data, delta = MODEL.rollouts(300, reward, 1), bias(1)
     truth = np.log(EXACT.probabilities(delta)) - EXACT.base
     of = {
@@ -66,7 +70,9 @@ def test_the_ratio_of_a_completion_is_that_of_its_probabilities() -> None:
 
 
 def test_hidden_end_tokens_cost_less_where_their_mass_is_counted() -> None:
-    """Reweighted lengths come out nearer to the truth than when tokens without an id are conditioned out of both policies."""
+    """Reweighted lengths come out nearer to the truth than when tokens without an id are
+    conditioned out of both policies.
+    """
     delta, model = bias(1), ExactModel(VOCAB, 5, seed=5, end=True, sharpness=0.8)
     assert model.end is not None
     full = model.rollouts(20_000, reward, 3)

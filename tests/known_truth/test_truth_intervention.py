@@ -28,7 +28,9 @@ DELTA = np.random.default_rng(2).normal(size=V)
 BIAS = dict(enumerate(DELTA.tolist()))
 MODEL = ExactModel(V, T, seed=5, unigram=RARE)
 BIASED = ExactModel(V, T, seed=5, unigram=RARE + DELTA)
-"""The same model with the bias built in: what it lists are logprobs after the bias, and it draws the very same completions."""
+"""The same model with the bias built in: what it lists are logprobs after the bias, and it draws
+the very same completions.
+"""
 
 
 def nothing(tokens: tuple[int, ...], prompt: int) -> float:
@@ -67,7 +69,9 @@ def three_sources(
 def true_scores(
     model: ExactModel, delta: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """(v,) S by enumeration of every prefix: the shift of each token there, weighted by how likely it is to be generated."""
+    """(v,) S by enumeration of every prefix: the shift of each token there, weighted by how likely
+    it is to be generated.
+    """
     total, weight = np.zeros(model.vocab_size), np.zeros(model.vocab_size)
     for length in range(model.horizon):
         for prefix in product(range(model.vocab_size), repeat=length):
@@ -91,7 +95,9 @@ def tilted(
 
 
 def test_a_worked_example() -> None:
-    """pi_0 = (.5, .3, .2), delta = (ln 2, 0, -ln 2): Z = 1 + .3 + .1, so pi_delta / pi_0 = (2, 1, 1/2) / 1.4 everywhere."""
+    """pi_0 = (.5, .3, .2), delta = (ln 2, 0, -ln 2): Z = 1 + .3 + .1, so pi_delta / pi_0 = (2, 1,
+    1/2) / 1.4 everywhere.
+    """
     base, delta = np.log([[0.5, 0.3, 0.2]]), np.log([2.0, 1.0, 0.5])
     tokens, completions = np.array([0, 0, 1, 0, 2, 1]), np.array([0, 0, 0, 1, 1, 1])
     found = intervention_scores(
@@ -105,21 +111,27 @@ def test_a_worked_example() -> None:
 
 
 def test_the_error_is_that_of_completions() -> None:
-    """Two completions with one token, shifts (1, 1) and (3): S = 5/3, residuals sum to -4/3 and 4/3, so sqrt(2 * 2 * 16/9) / 3."""
+    """Two completions with one token, shifts (1, 1) and (3): S = 5/3, residuals sum to -4/3 and
+    4/3, so sqrt(2 * 2 * 16/9) / 3.
+    """
     found = intervention_scores([7, 7, 7], [0, 0, 1], [1.0, 1.0, 3.0])
     assert found.scores.tolist() == pytest.approx([5 / 3])
     assert found.errors.tolist() == pytest.approx([np.sqrt(2 * 2 * 16 / 9) / 3])
 
 
 def test_complete_lists_are_exact() -> None:
-    """With every token listed all three sources give the same shift at every position, up to float32."""
+    """With every token listed all three sources give the same shift at every position, up to
+    float32.
+    """
     _, shifts = three_sources(None)
     assert shifts["tail model"] == pytest.approx(shifts["exact"], abs=2e-5)
     assert shifts["after the bias"] == pytest.approx(shifts["exact"], abs=2e-5)
 
 
 def test_scores_are_the_enumerated_ones() -> None:
-    """Of five tokens, within 4 standard errors of the sum over all prefixes; and their mean is KL(p_delta || p_0) a token."""
+    """Of five tokens, within 4 standard errors of the sum over all prefixes; and their mean is
+    KL(p_delta || p_0) a token.
+    """
     model, delta = ExactModel(5, 3, seed=1), np.array([1.5, 0.0, -2.0, 0.5, 0.0])
     drawn = model.rollouts(6000, nothing, 2, delta=delta)
     found = scores_of(
@@ -132,7 +144,9 @@ def test_scores_are_the_enumerated_ones() -> None:
 
 @pytest.mark.parametrize(("top", "tolerance"), [(20, 0.01), (8, 0.06)])
 def test_short_lists_come_close(top: int, tolerance: float) -> None:
-    """By the usage of the tokens, the scores by the tail model and after the bias are this near to the exact ones, in nats."""
+    """By the usage of the tokens, the scores by the tail model and after the bias are this near to
+    the exact ones, in nats.
+    """
     drawn, shifts = three_sources(top)
     exact = scores_of(drawn, shifts["exact"])
     for source in ("tail model", "after the bias"):
@@ -143,7 +157,9 @@ def test_short_lists_come_close(top: int, tolerance: float) -> None:
 
 
 def test_the_sources_agree_on_other_completions_within_their_errors() -> None:
-    """Three sources, each on completions of its own: scores of tokens used 200 times differ by noise of the expected size."""
+    """Three sources, each on completions of its own: scores of tokens used 200 times differ by
+    noise of the expected size.
+    """
     pairs = [
         (source, scores_of(*_one(seed, source)))
         for seed, source in ((3, "exact"), (30, "tail model"), (60, "after the bias"))
@@ -163,7 +179,9 @@ def _one(seed: int, source: str) -> tuple[Rollouts, np.ndarray[tuple[int], np.dt
 
 
 def test_a_banned_token_is_not_forgotten() -> None:
-    """After the bias its mass is neither listed nor drawn: it is known from unbiased completions, to a tenth of what it moves."""
+    """After the bias its mass is neither listed nor drawn: it is known from unbiased completions,
+    to a tenth of what it moves.
+    """
     common = int(np.bincount(MODEL.rollouts(1000, nothing, 9).token_ids).argmax())
     for strength in (-6.0, -100.0):
         delta = np.where(np.arange(V) == common, strength, 0.0)
@@ -180,7 +198,9 @@ def test_a_banned_token_is_not_forgotten() -> None:
 
 
 def test_the_errors_cover() -> None:
-    """Of 100 sets of 150 completions, 95 % intervals hold the enumerated score in 90 to 99 % of cases."""
+    """Of 100 sets of 150 completions, 95 % intervals hold the enumerated score in 90 to 99 % of
+    cases.
+    """
     model, delta = ExactModel(5, 3, seed=1), np.array([1.5, 0.0, -2.0, 0.5, 0.0])
     truth, inside = true_scores(model, delta), []
     for seed in range(100):
@@ -196,7 +216,9 @@ def test_the_errors_cover() -> None:
 
 
 def test_a_position_without_a_list_is_not_scored() -> None:
-    """After the bias nothing is known where nothing is listed: NaN, which is left out of the scores; all NaN is refused."""
+    """After the bias nothing is known where nothing is listed: NaN, which is left out of the
+    scores; all NaN is refused.
+    """
     drawn = BIASED.rollouts(3, nothing, 1, top=20)
     drawn.top_ids[4], drawn.top_logprobs[4] = -1, -np.inf
     shifts = shifts_after_bias(drawn, BIAS, NextToken.of(MODEL.rollouts(50, nothing, 2, top=20)))
@@ -208,7 +230,9 @@ def test_a_position_without_a_list_is_not_scored() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.floats(-5, 5)), min_size=1))
 def test_scores_weighted_by_use_are_the_mean_shift(rows: list[tuple[int, int, float]]) -> None:
-    """Whatever the tokens are, the scores by count add up to the mean over positions, the KL a token."""
+    """Whatever the tokens are, the scores by count add up to the mean over positions, the KL a
+    token.
+    """
     tokens, completions, shifts = (np.array(column) for column in zip(*rows, strict=True))
     found = intervention_scores(tokens, completions, shifts)
     assert found.mean == pytest.approx(shifts.mean(), abs=1e-9)

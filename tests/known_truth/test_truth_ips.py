@@ -50,7 +50,9 @@ def replicated(
 @pytest.mark.parametrize("end", [False, True], ids=["fixed horizon", "stopping"])
 @pytest.mark.parametrize("positions", [None, 1, 2])
 def test_zhat_is_unbiased_for_z_avg(end: bool, positions: int | None) -> None:
-    """Over 250 replications of 60 rollouts the mean of Zhat is Z_avg within Monte Carlo error, for every token."""
+    """Over 250 replications of 60 rollouts the mean of Zhat is Z_avg within Monte Carlo error, for
+    every token.
+    """
     model = ExactModel(6, 3, seed=7, end=end, prompts=2, sharpness=0.5)
     draws = replicated(model, positions, 250, 60)
     z = (draws.mean(0) - Exact(model, reward).z_avg(TAU)) / (
@@ -61,7 +63,9 @@ def test_zhat_is_unbiased_for_z_avg(end: bool, positions: int | None) -> None:
 
 @pytest.mark.parametrize("end", [False, True], ids=["fixed horizon", "stopping"])
 def test_the_z_test_has_power(end: bool) -> None:
-    """The same test rejects an estimator that is off by 10 %, so that passing it means something."""
+    """The same test rejects an estimator that is off by 10 %, so that passing it means
+    something.
+    """
     model = ExactModel(6, 3, seed=7, end=end, prompts=2, sharpness=0.5)
     draws = 1.1 * replicated(model, None, 250, 60)
     z = (draws.mean(0) - Exact(model, reward).z_avg(TAU)) / (
@@ -72,7 +76,9 @@ def test_the_z_test_has_power(end: bool) -> None:
 
 @dataclass(frozen=True)
 class Truth:
-    """Exact moments of one completion's ``exp(r / tau) / T sum_t 1{y_t = y} min(1 / pi_0, clip)``, by enumeration."""
+    """Exact moments of one completion's ``exp(r / tau) / T sum_t 1{y_t = y} min(1 / pi_0, clip)``,
+    by enumeration.
+    """
 
     mean: np.ndarray
     variance: np.ndarray
@@ -134,7 +140,9 @@ def pooled(model: ExactModel, reward: RewardOf, seed: int, parts: int, size: int
 def test_the_error_of_zhat_is_its_exact_standard_error(
     vocab_size: int, horizon: int, parts: int, seed: int
 ) -> None:
-    """On stopping, context-dependent models of up to 1,000 tokens the error over the exact standard error is standard normal."""
+    """On stopping, context-dependent models of up to 1,000 tokens the error over the exact standard
+    error is standard normal.
+    """
     model = ExactModel(
         vocab_size,
         horizon,
@@ -169,7 +177,9 @@ def test_zhat_is_the_sum_over_positions() -> None:
 
 
 def test_delta_and_center_are_the_papers() -> None:
-    """delta + log(alpha) - c is ``log(alpha + Zhat) - c`` over the whole vocabulary, whose mean is 0."""
+    """delta + log(alpha) - c is ``log(alpha + Zhat) - c`` over the whole vocabulary, whose mean is
+    0.
+    """
     ips = IPS(statistics_of(ExactModel(30, 2, seed=1).rollouts(12, reward, 3), TAUS))
     alpha, vocab = 0.052, 50
     z = np.zeros(vocab)
@@ -185,7 +195,9 @@ def test_delta_and_center_are_the_papers() -> None:
 
 
 def test_relative_alpha_forgets_the_scale_of_the_reward() -> None:
-    """With alpha relative to the mean weight a constant added to all rewards, even 10,000 nats, changes nothing."""
+    """With alpha relative to the mean weight a constant added to all rewards, even 10,000 nats,
+    changes nothing.
+    """
     rollouts = ExactModel(6, 3, seed=2).rollouts(50, reward, 1)
     near, far = (
         IPS(statistics_of(rollouts, TAUS)),
@@ -257,7 +269,9 @@ CLIP = 5.0
 def test_clipping_lowers_the_expectation_as_far_as_it_should(
     end: bool, positions: int | None
 ) -> None:
-    """Over 200 replications the mean of the clipped Zhat is its exact expectation within Monte Carlo error, for every token."""
+    """Over 200 replications the mean of the clipped Zhat is its exact expectation within Monte
+    Carlo error, for every token.
+    """
     model = ExactModel(8, 3, seed=7, end=end, prompts=2, sharpness=0.6)
     exact = Exact(model, reward)
     clipped, whole = exact_moments(exact, CLIP).mean, exact.z_avg(TAU)
@@ -281,7 +295,9 @@ def test_clipping_lowers_the_expectation_as_far_as_it_should(
 
 
 def test_clipping_comes_on_top_of_bounds() -> None:
-    """Of bounded positions clipping takes what is beyond the bound: less than of the same rollouts uncensored."""
+    """Of bounded positions clipping takes what is beyond the bound: less than of the same rollouts
+    uncensored.
+    """
     model, clip = ExactModel(20, 3, seed=2, end=True, sharpness=1.0), 15.0
     censored, given_ = (
         model.rollouts(300, reward, 1, top=4, censored=censored) for censored in (True, False)
@@ -298,7 +314,9 @@ def test_clipping_comes_on_top_of_bounds() -> None:
 
 
 def test_the_papers_statistics_are_of_the_centred_bias() -> None:
-    """Sampled fraction, sigma, min, max and selected fraction of ``delta`` are those of the whole centred vector, by definition."""
+    """Sampled fraction, sigma, min, max and selected fraction of ``delta`` are those of the whole
+    centred vector, by definition.
+    """
     ips, vocab = IPS(statistics_of(ExactModel(300, 2, seed=1).rollouts(40, reward, 3), TAUS)), 1_000
     found, full = delta_statistics(ips.delta(TAU, 0.052), vocab), centered(ips, TAU, 0.052, vocab)
     assert found.sampled_fraction == len(ips.token_ids) / vocab

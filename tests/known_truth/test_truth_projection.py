@@ -1,4 +1,6 @@
-"""The projection against the optimum of the exact objective, found by gradient descent on the enumerated model."""
+"""The projection against the optimum of the exact objective, found by gradient descent on the
+enumerated model.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ VOCAB, RARE, TAU, N, L2 = 40, 37, 0.5, 20_000, 5.0
 
 
 def contains_rare(tokens: tuple[int, ...], prompt: int) -> float:
-    """2 nats for a token that only 2.8 % of completions contain and that a top-5 list hardly ever shows."""
+    """2 nats for a token that only 2.8 % of completions contain and that a top-5 list hardly ever
+    shows.
+    """
     return 2.0 if RARE in tokens else 0.0
 
 
@@ -42,7 +46,9 @@ def dense(fit: Fit) -> np.ndarray:
 
 
 def excess(exact: Exact, delta: np.ndarray, best: np.ndarray) -> float:
-    """KL(p* || p_delta) beyond the best fixed bias's, as a share of what that one gains over no bias."""
+    """KL(p* || p_delta) beyond the best fixed bias's, as a share of what that one gains over no
+    bias.
+    """
     reached, least, none = (exact.kl_to_target(d, TAU) for d in (delta, best, np.zeros(VOCAB)))
     return (reached - least) / (none - least)
 
@@ -51,7 +57,9 @@ def excess(exact: Exact, delta: np.ndarray, best: np.ndarray) -> float:
 def test_projection_reaches_the_exact_optimum(
     truth: tuple[ExactModel, Exact, np.ndarray], top: int | None, tolerance: float
 ) -> None:
-    """20,000 rollouts reach 98 % of the exact gain with full, top-20 (6 % tail) and top-5 (28 % tail) logprobs."""
+    """20,000 rollouts reach 98 % of the exact gain with full, top-20 (6 % tail) and top-5 (28 %
+    tail) logprobs.
+    """
     model, exact, best = truth
     fit = projection(model.rollouts(N, contains_rare, 1, top=top), tau=TAU, l2=L2)
     delta = dense(fit)
@@ -64,7 +72,9 @@ def test_projection_reaches_the_exact_optimum(
 
 
 def test_more_rollouts_come_closer(truth: tuple[ExactModel, Exact, np.ndarray]) -> None:
-    """The excess falls about tenfold with ten times the rollouts, as maximum likelihood should (here at least fourfold)."""
+    """The excess falls about tenfold with ten times the rollouts, as maximum likelihood should
+    (here at least fourfold).
+    """
     model, exact, best = truth
     few, many = (
         excess(
@@ -80,7 +90,9 @@ def test_more_rollouts_come_closer(truth: tuple[ExactModel, Exact, np.ndarray]) 
 def test_projection_beats_ips_on_its_own_objective(
     truth: tuple[ExactModel, Exact, np.ndarray],
 ) -> None:
-    """On 2,000 rollouts with five logprobs a position, projection is closer to the tilted target than ips at any alpha."""
+    """On 2,000 rollouts with five logprobs a position, projection is closer to the tilted target
+    than ips at any alpha.
+    """
     model, exact, best = truth
     rollouts = model.rollouts(2_000, contains_rare, 1, top=5)
     ips = IPS(statistics_of(rollouts, TAU))
@@ -93,7 +105,9 @@ def test_projection_beats_ips_on_its_own_objective(
 
 
 def test_a_tail_left_at_zero_is_biased_upward(truth: tuple[ExactModel, Exact, np.ndarray]) -> None:
-    """Why the tail is spread: with the unlisted mass at bias 0 the rare token's bias comes out more than 0.5 nats too high."""
+    """Why the tail is spread: with the unlisted mass at bias 0 the rare token's bias comes out more
+    than 0.5 nats too high.
+    """
     model, exact, best = truth
     rollouts = model.rollouts(N, contains_rare, 1, top=5)
     table = NextToken.of(rollouts)
@@ -108,7 +122,9 @@ def test_a_tail_left_at_zero_is_biased_upward(truth: tuple[ExactModel, Exact, np
 
 
 def test_weights_within_prompts_reach_their_own_optimum() -> None:
-    """With scale 'prompt' an easy prompt does not drown a hard one: each scale is best on its own exact objective."""
+    """With scale 'prompt' an easy prompt does not drown a hard one: each scale is best on its own
+    exact objective.
+    """
     model = ExactModel(8, 3, seed=5, prompts=3, sharpness=0.7, end=True)
 
     def reward(tokens: tuple[int, ...], prompt: int) -> float:
@@ -128,7 +144,9 @@ def test_weights_within_prompts_reach_their_own_optimum() -> None:
 
 
 def test_support_and_start() -> None:
-    """Only tokens of ``support`` may move, unseen ones are counted, and a warm start ends at the same place."""
+    """Only tokens of ``support`` may move, unseen ones are counted, and a warm start ends at the
+    same place.
+    """
     model = ExactModel(12, 3, seed=5)
     rollouts = model.rollouts(2_000, lambda tokens, _: 1.0 * (3 in tokens), 2, top=6)
     full = projection(rollouts)
@@ -141,7 +159,9 @@ def test_support_and_start() -> None:
 
 
 def test_gain_is_the_weighted_likelihood_per_token() -> None:
-    """``gain`` equals the mean over weighted tokens of log pi_delta / pi_0, read off the full lists."""
+    """``gain`` equals the mean over weighted tokens of log pi_delta / pi_0, read off the full
+    lists.
+    """
     rollouts = ExactModel(6, 3, seed=5, end=True).rollouts(
         300, lambda tokens, _: 0.4 * len(tokens), 2
     )
@@ -164,7 +184,9 @@ def test_the_size_of_a_fit() -> None:
 
 
 def test_lists_may_come_apart_from_the_rollouts() -> None:
-    """With ``next_token`` given, the rollouts' own lists are never read: without any they give the same fit."""
+    """With ``next_token`` given, the rollouts' own lists are never read: without any they give the
+    same fit.
+    """
     rollouts = ExactModel(12, 3, seed=5).rollouts(
         300, lambda tokens, _: 1.0 * (3 in tokens), 2, top=6
     )
@@ -179,7 +201,9 @@ def test_lists_may_come_apart_from_the_rollouts() -> None:
 
 
 def test_a_fit_at_another_tau_is_a_warm_start() -> None:
-    """Started from tau = 1, the fit at tau = 0.5 is the same and needs no more iterations than from 0."""
+    """Started from tau = 1, the fit at tau = 0.5 is the same and needs no more iterations than from
+    0.
+    """
     rollouts = ExactModel(40, 3, seed=5).rollouts(
         500, lambda tokens, _: 1.0 * (3 in tokens), 2, top=10
     )
@@ -190,7 +214,9 @@ def test_a_fit_at_another_tau_is_a_warm_start() -> None:
 
 
 def test_rewards_beyond_exp_do_not_overflow() -> None:
-    """Rewards of 10^5 nats apart give finite weights: the best completions count, the others do not."""
+    """Rewards of 10^5 nats apart give finite weights: the best completions count, the others do
+    not.
+    """
     rollouts = ExactModel(5, 2, seed=5).rollouts(200, lambda tokens, _: 1e5 * (1 in tokens), 2)
     fit = projection(rollouts)
     assert np.isfinite(fit.delta).all()

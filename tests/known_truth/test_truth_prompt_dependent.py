@@ -1,4 +1,6 @@
-"""A bias that depends on the prompt, on exact models: the optimum of its objective, its limits, and features that say nothing."""
+"""A bias that depends on the prompt, on exact models: the optimum of its objective, its limits, and
+features that say nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ VOCAB, PROMPTS, FEATURES = 20, 90, 4
 
 
 def world(seed: int) -> tuple[Array, npt.NDArray[np.int64], sparse.csr_array]:
-    """(p, v) logprobs at first positions, (p,) the answer of each, one of three tokens, and (p, f) features."""
+    """(p, v) logprobs at first positions, (p,) the answer of each, one of three tokens, and (p, f)
+    features.
+    """
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 1, (PROMPTS, VOCAB))
     table = rng.normal(size=(PROMPTS, FEATURES)) * (rng.random((PROMPTS, FEATURES)) < 0.6)
@@ -79,7 +83,9 @@ def likelihood(
 def test_it_reaches_the_optimum_of_its_objective(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With complete lists, in one block of prompts and in many: as a general optimiser finds it on the objective as written."""
+    """With complete lists, in one block of prompts and in many: as a general optimiser finds it on
+    the objective as written.
+    """
     monkeypatch.setattr(prompt_dependent, "BLOCK", block)
     logprobs, answers, table = world(1)
     found = fit_prompts(
@@ -138,7 +144,9 @@ def test_without_slopes_it_is_the_projection() -> None:
 
 
 def test_groups_without_a_pull_are_separate_fits() -> None:
-    """One-hot features with hardly any pull towards the common vector: the fit of each group alone."""
+    """One-hot features with hardly any pull towards the common vector: the fit of each group
+    alone.
+    """
     logprobs, answers, _ = world(4)
     group = np.arange(PROMPTS) % 2
     table = sparse.csr_array(np.eye(2)[group])
@@ -166,7 +174,9 @@ def test_the_argmax_under_a_weight_is_that_of_the_bias_that_is_sent() -> None:
 
 
 def test_standard_errors_are_the_spread_over_other_prompts() -> None:
-    """Of 60 samples of prompts the estimates vary as much as each sample says of itself, but for a tenth; the pull is in both."""
+    """Of 60 samples of prompts the estimates vary as much as each sample says of itself, but for a
+    tenth; the pull is in both.
+    """
     size, tokens = 300, 3
     rng = np.random.default_rng(0)
     truth = np.array([[0.5, -0.5, 0.0], [1.5, 0.0, -1.0]])

@@ -1,4 +1,6 @@
-"""The conditional ratio against exact conditional expectations, and on completions that come without logprobs."""
+"""The conditional ratio against exact conditional expectations, and on completions that come
+without logprobs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def exact_relative(exact: Exact) -> np.ndarray:
 
 
 def test_the_ratio_converges_to_the_conditional_mean() -> None:
-    """At 20,000 rollouts Z / zbar is the exact conditional mean within 5 linearised standard errors, for every token."""
+    """At 20,000 rollouts Z / zbar is the exact conditional mean within 5 linearised standard
+    errors, for every token.
+    """
     data = MODEL.rollouts(20_000, reward, 1, top=0)
     ratio, truth = Ratio(statistics_of(data, TAUS)), exact_relative(Exact(MODEL, reward))
     v = np.exp(data.rewards / TAU)
@@ -75,7 +79,9 @@ def test_delta_is_the_formula() -> None:
 
 
 def test_logprobs_do_not_matter() -> None:
-    """Completions without any logprob (bounded by 0 everywhere, no lists) give the same bias bit for bit."""
+    """Completions without any logprob (bounded by 0 everywhere, no lists) give the same bias bit
+    for bit.
+    """
     data = MODEL.rollouts(200, reward, 4)
     np.testing.assert_array_equal(
         Ratio(statistics_of(text_only(data), TAUS)).delta(TAU, 2.0),
@@ -91,7 +97,9 @@ def test_a_constant_reward_gives_exactly_no_bias(level: float) -> None:
 
 
 def test_a_planted_token_stands_out_and_shrinkage_pulls_it_back() -> None:
-    """A token that is worth 2 nats wherever it occurs has the largest bias; kappa moves every value toward 0, none across it."""
+    """A token that is worth 2 nats wherever it occurs has the largest bias; kappa moves every value
+    toward 0, none across it.
+    """
     ratio = Ratio(
         statistics_of(MODEL.rollouts(3_000, lambda tokens, _: 2.0 * (5 in tokens), 6), TAUS)
     )
@@ -103,7 +111,9 @@ def test_a_planted_token_stands_out_and_shrinkage_pulls_it_back() -> None:
 
 
 def test_rewards_beyond_float64_are_no_trouble() -> None:
-    """A constant added to all rewards, even 10,000 nats, changes nothing; a completion of weight 0 pulls its tokens down."""
+    """A constant added to all rewards, even 10,000 nats, changes nothing; a completion of weight 0
+    pulls its tokens down.
+    """
     data = MODEL.rollouts(100, reward, 7)
     far = Ratio(statistics_of(replace(data, rewards=data.rewards + 1e4), TAUS))
     np.testing.assert_allclose(
@@ -145,7 +155,9 @@ def test_no_reward_at_all_is_an_error() -> None:
 
 
 def text_only(data: Rollouts) -> Rollouts:
-    """The same completions as a provider without logprobs gives them, once their texts are encoded."""
+    """The same completions as a provider without logprobs gives them, once their texts are
+    encoded.
+    """
     nothing = np.zeros((len(data.token_ids), 0))
     return replace(
         data,

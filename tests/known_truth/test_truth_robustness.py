@@ -1,4 +1,6 @@
-"""Logprobs as hosted APIs return them: what rounding, noise and censoring take from the gain of each estimator."""
+"""Logprobs as hosted APIs return them: what rounding, noise and censoring take from the gain of
+each estimator.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_the_completions_are_the_same_and_the_logprobs_are_not() -> None:
 
 
 def test_the_projection_hardly_moves_and_ips_does() -> None:
-    """Quick: all three together move the projection by less than a tenth of what they move ips, in KL."""
+    """Quick: all three together move the projection by less than a tenth of what they move ips, in
+    KL.
+    """
     moved = {"projection": 0.0, "ips": 0.0}
     for seed in range(2):
         exact, other = reported("exact", seed), reported("all three", seed)
@@ -46,7 +50,9 @@ def test_the_projection_hardly_moves_and_ips_does() -> None:
 
 
 def test_the_projection_keeps_its_gain() -> None:
-    """Quick: at one setting, the gain in E[r] - tau KL with all three is at least 85 % of that with exact logprobs."""
+    """Quick: at one setting, the gain in E[r] - tau KL with all three is at least 85 % of that with
+    exact logprobs.
+    """
     gains = {"exact": 0.0, "all three": 0.0}
     for kind in gains:
         for seed in range(3):
@@ -60,7 +66,9 @@ def test_the_projection_keeps_its_gain() -> None:
 
 @pytest.mark.slow
 def test_the_projection_loses_less_than_5_percent() -> None:
-    """The criterion: in the mean over three problems and eight draws, for both lengths of lists, and every kind of logprobs."""
+    """The criterion: in the mean over three problems and eight draws, for both lengths of lists,
+    and every kind of logprobs.
+    """
     plan = Plan(estimators=tuple(name for name in NAMES if name.startswith("projection")))
     found = [losses(problem, plan, processes=2) for problem in ("rare", "length", "answer")]
     for name in plan.estimators:

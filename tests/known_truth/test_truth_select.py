@@ -1,4 +1,6 @@
-"""Selection against known truth: it finds what is better, and the number printed for what it chose is not flattered."""
+"""Selection against known truth: it finds what is better, and the number printed for what it chose
+is not flattered.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ TAIL = NextToken.of(TRAINING)
 
 
 class Simulated:
-    """Trials on an exact model in this process: completions are drawn once and kept by key, as in a store."""
+    """Trials on an exact model in this process: completions are drawn once and kept by key, as in a
+    store.
+    """
 
     draw, scores, scored, judge, kl = (
         Trials.draw,
@@ -95,7 +99,9 @@ class Simulated:
 
 
 def completion(tokens: np.ndarray, prompt: int, serial: int, listed: bool) -> Completion:
-    """A completion whose text is its tokens as letters and a serial number; only those of the base list their logprobs."""
+    """A completion whose text is its tokens as letters and a serial number; only those of the base
+    list their logprobs.
+    """
     width = VOCABULARY if listed else 0
     table = np.zeros((len(tokens), width))
     if listed:
@@ -124,7 +130,9 @@ def noise(example: Example, completed: Completion) -> float:
 
 
 def reward_of(function: Any) -> Reward:
-    """A reward on the linear scale by this function; examples have no answers, so accuracy is not known."""
+    """A reward on the linear scale by this function; examples have no answers, so accuracy is not
+    known.
+    """
     matcher = parse_reward("contains", max_tokens=HORIZON).matcher
     return Reward("own", "own", "own", "linear", False, HORIZON, matcher, function)
 
@@ -147,7 +155,9 @@ def selected(
 
 
 def reported(trials: Simulated, choice: Choice) -> tuple[float, float]:
-    """What a fit prints for the chosen candidate: its reward on the test prompts, and the difference to the base."""
+    """What a fit prints for the chosen candidate: its reward on the test prompts, and the
+    difference to the base.
+    """
     judged = asyncio.run(
         Trials.judge(cast(Trials, trials), TEST, [SAMPLED], 4, choice.candidate.logit_bias)
     )
@@ -165,8 +175,9 @@ def reported(trials: Simulated, choice: Choice) -> tuple[float, float]:
 def test_the_number_printed_for_the_best_of_fifty_noise_candidates_is_not_flattered(
     scale: float, sweeps: int, flattery: float
 ) -> None:
-    """Over sweeps of 50 biases under a pure-noise reward, the reported minus the true value is 0 within two standard errors;
-    the validation number of the same candidate is too high by more than eight of 100 sweeps, or five of 40.
+    """Over sweeps of 50 biases under a pure-noise reward, the reported minus the true value is 0
+    within two standard errors; the validation number of the same candidate is too high by more than
+    eight of 100 sweeps, or five of 40.
     """
     errors = []
     for seed in range(sweeps):
@@ -185,7 +196,9 @@ def test_the_number_printed_for_the_best_of_fifty_noise_candidates_is_not_flatte
 
 @pytest.mark.slow
 def test_the_printed_number_is_true_for_biases_that_differ() -> None:
-    """With a real reward the reported value of the chosen one is its exact value on the test prompts within two standard errors."""
+    """With a real reward the reported value of the chosen one is its exact value on the test
+    prompts within two standard errors.
+    """
 
     def letter_c(example: Example, completed: Completion) -> float:
         del example
@@ -209,7 +222,9 @@ def test_the_printed_number_is_true_for_biases_that_differ() -> None:
 
 
 def test_what_is_better_is_found_cheaply() -> None:
-    """Of 16 biases from harmful to helpful the chosen one has at least 90 % of the best's gain, on no more than the budget."""
+    """Of 16 biases from harmful to helpful the chosen one has at least 90 % of the best's gain, on
+    no more than the budget.
+    """
     direction = np.array([-0.5, 0.0, 1.0, 0.0, 0.0])
     scales = np.linspace(-1.0, 2.0, 16)
     exact = Exact(MODEL, lambda tokens, prompt: float(2 in tokens))
@@ -233,7 +248,9 @@ COLD = Setting("temperature 0.3", 0.3)
 
 
 def worth(delta: np.ndarray, temperature: float) -> float:
-    """The exact mean of ``taste`` on the validation prompts under softmax((logits + delta) / temperature), over all sequences."""
+    """The exact mean of ``taste`` on the validation prompts under softmax((logits + delta) /
+    temperature), over all sequences.
+    """
     prompts = np.arange(len(VALIDATION))
     prefixes, mass, total = np.zeros((len(prompts), 0), dtype=np.int64), np.ones(len(prompts)), 0.0
     for depth in range(HORIZON):
@@ -256,8 +273,9 @@ def taste(tokens: Sequence[int]) -> float:
 
 
 def test_the_strength_is_chosen_for_the_temperature_that_is_deployed() -> None:
-    """A cold policy sharpens a bias. The strength that is best by exact sums at T = .3 is not that at T = 1. The chosen one loses
-    less than a tenth of what there is to lose at the settings to deploy with; chosen for the other, it loses most of it.
+    """A cold policy sharpens a bias. The strength that is best by exact sums at T = .3 is not that
+    at T = 1. The chosen one loses less than a tenth of what there is to lose at the settings to
+    deploy with; chosen for the other, it loses most of it.
     """
     direction, scales = np.array([0.0, 0.0, 1.0, 0.0, 0.0]), (-0.5, 0.0, 0.5)
     exact = np.array([[worth(scale * direction, t) for t in (1.0, 0.3)] for scale in scales])
@@ -306,7 +324,9 @@ def outcome(
 
 
 def test_the_three_objectives_by_eye() -> None:
-    """Most reward; most reward less the price of its KL; fewest tokens among those that keep the accuracy."""
+    """Most reward; most reward less the price of its KL; fewest tokens among those that keep the
+    accuracy.
+    """
     base = outcome([0.0, 0.0], [10, 10], [0.5, 0.7])
     bold = outcome([1.0, 1.0], [4, 4], [0.2, 0.4], kl=2.0)
     mild = outcome([0.6, 0.6], [8, 8], [0.52, 0.65], kl=0.1)
@@ -317,7 +337,8 @@ def test_the_three_objectives_by_eye() -> None:
     assert Goal("pareto").ranking(base, [bold, mild]) == [1, 0]
     assert Goal("pareto").beats(base, mild)
     assert not Goal("pareto").beats(base, bold)
-    # The mild one loses .015 on average, less than the standard error .035; the bold one .3, with no error at all.
+    # The mild one loses .015 on average, less than the standard error .035; the bold one .3, with
+    # no error at all.
     assert Goal("pareto").keeps(base, mild)
     with pytest.raises(InputError, match="needs to know which completions are correct"):
         Goal("pareto").ranking(outcome([1.0]), [outcome([1.0])])
@@ -330,7 +351,9 @@ def test_the_three_objectives_by_eye() -> None:
 @pytest.mark.parametrize("candidates", [1, 2, 3, 5, 8, 50])
 @pytest.mark.parametrize("samples", [1, 2, 6, 20])
 def test_halving_stays_within_the_budget(candidates: int, samples: int) -> None:
-    """All start, fewer go on, each has more samples than the rung before, and nobody pays for more than a plain comparison."""
+    """All start, fewer go on, each has more samples than the rung before, and nobody pays for more
+    than a plain comparison.
+    """
     plan = rungs(candidates, samples)
     assert plan[0].candidates == candidates
     spent, drawn = 0, 0

@@ -55,7 +55,9 @@ def ids(choice: Any) -> tuple[int, ...]:
     [(None, 1.0), ({"0": 1.5, "3": -1.0}, 1.0), ([[0, 1.5], [4, -0.5]], 0.5)],
 )
 def test_completions_follow_the_model(http: httpx2.Client, bias: Any, temperature: float) -> None:
-    """Completions over HTTP pass a chi-square test against softmax((logits + bias) / temperature), enumerated."""
+    """Completions over HTTP pass a chi-square test against softmax((logits + bias) / temperature),
+    enumerated.
+    """
     extra = {} if bias is None else {"logit_bias": bias}
     delta = np.zeros(5)
     for token, value in bias.items() if isinstance(bias, dict) else bias or []:
@@ -80,7 +82,9 @@ def test_completions_follow_the_model(http: httpx2.Client, bias: Any, temperatur
 
 
 def test_default_sampling_is_truncated(http: httpx2.Client) -> None:
-    """Without the neutral settings the tail is never drawn and the temperature is .8, as on llama.cpp."""
+    """Without the neutral settings the tail is never drawn and the temperature is .8, as on
+    llama.cpp.
+    """
     likely = np.exp(MODEL.logprobs([], 0))
     rare = int(likely.argmin())
     first = {
@@ -102,7 +106,9 @@ def test_default_sampling_is_truncated(http: httpx2.Client) -> None:
 
 
 def test_logprobs_are_those_of_the_unbiased_model(http: httpx2.Client) -> None:
-    """Neither bias nor temperature changes what is listed: the model's own logprobs, sorted, the end token with text ""."""
+    """Neither bias nor temperature changes what is listed: the model's own logprobs, sorted, the
+    end token with text "".
+    """
     choice = chat(
         http, seed=3, logprobs=True, top_logprobs=9, logit_bias={"4": 30.0}, temperature=0.5
     )["choices"][0]
@@ -121,7 +127,9 @@ def test_logprobs_are_those_of_the_unbiased_model(http: httpx2.Client) -> None:
 
 
 def test_seed_and_length(http: httpx2.Client) -> None:
-    """Same seed and body: same completion. Without a seed they differ. max_tokens cuts with finish_reason length."""
+    """Same seed and body: same completion. Without a seed they differ. max_tokens cuts with
+    finish_reason length.
+    """
     assert len({chat(http, seed=5)["choices"][0]["message"]["content"] for _ in range(5)}) == 1
     assert len({chat(http)["choices"][0]["message"]["content"] for _ in range(30)}) > 1
     cut = chat(http, seed=5, max_tokens=1, logprobs=True, top_logprobs=1, logit_bias={"4": False})
@@ -144,7 +152,9 @@ def test_greedy_over_http(http: httpx2.Client) -> None:
 
 
 def test_text_completions_answer_in_chat_logprob_format(http: httpx2.Client) -> None:
-    """POST /v1/completions takes a text and the number of alternatives in logprobs, and lists them as chat does."""
+    """POST /v1/completions takes a text and the number of alternatives in logprobs, and lists them
+    as chat does.
+    """
     body = {"prompt": "1", "logprobs": 2, "seed": 1, "max_tokens": 1, **NEUTRAL}
     answer = http.post("/v1/completions", json=body).json()
     (choice,) = answer["choices"]
@@ -156,14 +166,18 @@ def test_text_completions_answer_in_chat_logprob_format(http: httpx2.Client) -> 
 
 
 def test_no_alternatives_means_no_logprobs(http: httpx2.Client) -> None:
-    """logprobs true with top_logprobs 0 lists nothing; top_logprobs alone is refused: both as llama.cpp does."""
+    """logprobs true with top_logprobs 0 lists nothing; top_logprobs alone is refused: both as
+    llama.cpp does.
+    """
     assert "logprobs" not in chat(http, logprobs=True, top_logprobs=0)["choices"][0]
     body = {"messages": [], "top_logprobs": 3}
     assert http.post("/v1/chat/completions", json=body).status_code == 400
 
 
 def test_stop_strings(http: httpx2.Client) -> None:
-    """The text ends before a stop string, whose tokens are counted and, as on llama.cpp, not listed."""
+    """The text ends before a stop string, whose tokens are counted and, as on llama.cpp, not
+    listed.
+    """
     asked = {"seed": 1, "logprobs": True, "top_logprobs": 1}
     whole = chat(http, **asked)
     tokens = ids(whole["choices"][0])
@@ -188,7 +202,9 @@ def test_stop_strings(http: httpx2.Client) -> None:
 
 
 def test_tokens_have_texts_of_their_own(server: ExactServer, http: httpx2.Client) -> None:
-    """Every token but the end has a text; tokenize inverts detokenize; unknown characters get ids, always the same."""
+    """Every token but the end has a text; tokenize inverts detokenize; unknown characters get ids,
+    always the same.
+    """
     assert len(set(server.texts)) == MODEL.vocab_size
     text = http.post("/detokenize", json={"tokens": [3, 0, 2]}).json()["content"]
     assert text == " d a c"
@@ -211,7 +227,9 @@ def test_many_tokens_have_different_texts() -> None:
 
 
 def test_about_the_server(server: ExactServer, http: httpx2.Client) -> None:
-    """Health, properties and the model with its vocabulary size; anything else is 404 with an error body."""
+    """Health, properties and the model with its vocabulary size; anything else is 404 with an error
+    body.
+    """
     assert http.get("/health").json() == {"status": "ok"}
     assert http.get("/v1/models").json()["data"][0]["meta"]["n_vocab"] == 5
     assert http.get("/props").json()["total_slots"] >= 1
@@ -248,7 +266,9 @@ def test_requests_are_recorded() -> None:
 
 
 def test_planted_faults() -> None:
-    """A fault function may change a body (NaN included), answer a status, or drop the connection; it sees the number."""
+    """A fault function may change a body (NaN included), answer a status, or drop the connection;
+    it sees the number.
+    """
 
     def faults(number: int, response: dict[str, Any]) -> Any:
         if number == 0:

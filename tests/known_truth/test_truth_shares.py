@@ -1,4 +1,6 @@
-"""Shares: rollouts that are spread over workers give the fit, the strength and the statistics of one place."""
+"""Shares: rollouts that are spread over workers give the fit, the strength and the statistics of
+one place.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def liked(tokens: tuple[int, ...], prompt: int) -> float:
 
 
 class Here:
-    """Shares in this process; everything travels as bytes, and one of them is lost and made again now and then."""
+    """Shares in this process; everything travels as bytes, and one of them is lost and made again
+    now and then.
+    """
 
     def __init__(self, parts: Sequence[Rollouts], lose: int | None = None) -> None:
         self.parts, self.lose, self.calls = parts, lose, 0
@@ -57,7 +61,9 @@ def whole(workers: Here) -> Whole:
 
 @pytest.fixture
 def rollouts() -> Rollouts:
-    """Completions with short lists, so that there are tails, and tokens that only some shares saw."""
+    """Completions with short lists, so that there are tails, and tokens that only some shares
+    saw.
+    """
     return ExactModel(40, 6, seed=2, prompts=6, sharpness=0.7).rollouts(240, liked, 5, top=3)
 
 
@@ -73,7 +79,9 @@ def cut(rollouts: Rollouts, shares: int) -> list[Rollouts]:
 def test_shares_learn_what_one_place_learns(
     rollouts: Rollouts, shares: int, precise: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bias is the same to 1e-9 nats, with lists in float64 and in float32, whatever a share alone would have chosen."""
+    """The bias is the same to 1e-9 nats, with lists in float64 and in float32, whatever a share
+    alone would have chosen.
+    """
     if not precise:
         monkeypatch.setattr(normaliser, "EXACT", 1000)
     table = NextToken.of(rollouts)
@@ -97,7 +105,9 @@ def test_shares_learn_what_one_place_learns(
 
 
 def test_a_share_without_positions_adds_nothing(rollouts: Rollouts) -> None:
-    """Whether it has no rollout at all, or only some without a token: the bias, and the bits of the statistics, of one place."""
+    """Whether it has no rollout at all, or only some without a token: the bias, and the bits of the
+    statistics, of one place.
+    """
     one, none = cut(rollouts, 2), rollouts.take(np.zeros(0, np.int64))
     blank = replace(
         none,
@@ -131,7 +141,9 @@ def test_a_share_without_positions_adds_nothing(rollouts: Rollouts) -> None:
 
 
 def test_a_share_of_bare_positions_learns_with_the_others(rollouts: Rollouts) -> None:
-    """Sampled tokens without any alternative are given the shares of all sampled tokens, as in one place."""
+    """Sampled tokens without any alternative are given the shares of all sampled tokens, as in one
+    place.
+    """
     first, second = cut(rollouts, 2)
     parts = [first, second.without_lists()]
     table, spread = NextToken.gather(parts), whole(Here(parts))
@@ -170,7 +182,9 @@ def test_statistics_are_the_same(rollouts: Rollouts) -> None:
 
 
 def test_a_bias_travels_with_its_weights(rollouts: Rollouts) -> None:
-    """Every method of the spread positions gives what the table gives, position by position, in the order of the shares."""
+    """Every method of the spread positions gives what the table gives, position by position, in the
+    order of the shares.
+    """
     table, spread = NextToken.of(rollouts).named(), whole(Here(cut(rollouts, 3))).positions
     rng = np.random.default_rng(3)
     delta, weights = rng.normal(size=len(table.token_ids)), rng.random(table.n_positions)

@@ -1,4 +1,6 @@
-"""Self-normalised inverse propensities against the exact mean after an intervention, and against plain ones."""
+"""Self-normalised inverse propensities against the exact mean after an intervention, and against
+plain ones.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def reward(tokens: tuple[int, ...], prompt: int) -> float:
 
 
 def exact_relative(exact: Exact) -> np.ndarray:
-    """(v,) the mean of exp(r / tau) after ``do(y_t = y)`` over all positions, over the mean without an intervention."""
+    """(v,) the mean of exp(r / tau) after ``do(y_t = y)`` over all positions, over the mean without
+    an intervention.
+    """
     model, probability, v = exact.model, np.exp(exact.base), np.exp(exact.rewards / TAU)
     inserted = np.zeros((2, model.vocab_size))
     for t in range(model.horizon):
@@ -44,7 +48,9 @@ def exact_relative(exact: Exact) -> np.ndarray:
 
 @pytest.mark.parametrize("positions", [None, 1])
 def test_snips_converges_to_the_intervention_mean(positions: int | None) -> None:
-    """At 20,000 rollouts Z / zbar is the exact one within 5 linearised standard errors, for every token and any P."""
+    """At 20,000 rollouts Z / zbar is the exact one within 5 linearised standard errors, for every
+    token and any P.
+    """
     data = MODEL.rollouts(20_000, reward, 1, top=0)
     cells = Cells.of(data, positions=positions)
     truth, v = exact_relative(Exact(MODEL, reward)), np.exp(data.rewards / TAU)
@@ -60,7 +66,9 @@ def test_snips_converges_to_the_intervention_mean(positions: int | None) -> None
 
 
 def test_it_is_not_what_the_ratio_estimates() -> None:
-    """Where good prefixes choose a token it looks good to the ratio; SNIPS credits it with what it causes, which is nothing."""
+    """Where good prefixes choose a token it looks good to the ratio; SNIPS credits it with what it
+    causes, which is nothing.
+    """
     model = ExactModel(6, 2, seed=3, sharpness=1.5)
     first_only = lambda tokens, _: 2.0 * (tokens[0] == 0)  # noqa: E731
     data = model.rollouts(30_000, first_only, 2, top=0)
@@ -75,7 +83,9 @@ def test_it_is_not_what_the_ratio_estimates() -> None:
 
 
 def test_delta_is_the_formula() -> None:
-    """``log[(kappa zbar + ess Z) / (kappa + ess)] - log zbar`` with ess of the shares, written out as a loop."""
+    """``log[(kappa zbar + ess Z) / (kappa + ess)] - log zbar`` with ess of the shares, written out
+    as a loop.
+    """
     data, kappa = MODEL.rollouts(60, reward, 3), 2.5
     v = np.exp(data.rewards / TAU)
     zbar = data.lengths @ v / data.lengths.sum()
@@ -95,14 +105,18 @@ def test_delta_is_the_formula() -> None:
 @pytest.mark.parametrize("level", [0.0, -7.3, 1e4])
 @pytest.mark.parametrize("positions", [None, 1])
 def test_a_constant_reward_gives_exactly_no_bias(level: float, positions: int | None) -> None:
-    """Whatever the constant, however long the completions, however many positions: 0, where plain IPS has noise."""
+    """Whatever the constant, however long the completions, however many positions: 0, where plain
+    IPS has noise.
+    """
     statistics = statistics_of(MODEL.rollouts(100, lambda *_: level, 5), TAUS, positions=positions)
     assert not SNIPS(statistics).delta(0.3, 2.0).any()
     assert np.ptp(IPS(statistics).delta(0.3, 0.1, relative=True)) > 0.5
 
 
 def test_a_planted_token_stands_out_and_shrinkage_pulls_it_back() -> None:
-    """A token that is worth 2 nats wherever it occurs has the largest bias; kappa moves every value toward 0, none across it."""
+    """A token that is worth 2 nats wherever it occurs has the largest bias; kappa moves every value
+    toward 0, none across it.
+    """
     snips = SNIPS(
         statistics_of(MODEL.rollouts(3_000, lambda tokens, _: 2.0 * (5 in tokens), 6), TAUS)
     )
@@ -114,8 +128,8 @@ def test_a_planted_token_stands_out_and_shrinkage_pulls_it_back() -> None:
 
 
 def test_one_lucky_draw_does_not_rule() -> None:
-    """A token seen once at probability 1e-6 in the best completion: plain IPS gives it over 5 nats, SNIPS at most log 2 at kappa
-    as large as the reward says."""
+    """A token seen once at probability 1e-6 in the best completion: plain IPS gives it over 5 nats,
+    SNIPS at most log 2 at kappa as large as the reward says."""
     data = MODEL.rollouts(400, lambda tokens, _: 0.0, 8, top=0)
     last = int(data.lengths[:-1].sum())
     data.token_ids[last], data.logprobs[last] = 9, np.log(1e-6)
@@ -131,8 +145,9 @@ def test_one_lucky_draw_does_not_rule() -> None:
 
 
 def test_shrunk_means_beat_plain_inverse_propensities_at_equal_rollouts() -> None:
-    """From 150 rollouts of 40 tokens the exact E[r] - tau KL, best setting of each, is higher than plain IPS's on the mean of four
-    draws: SNIPS 1.5 times, SNIPS with a clip of 100 more, the ratio twice."""
+    """From 150 rollouts of 40 tokens the exact E[r] - tau KL, best setting of each, is higher than
+    plain IPS's on the mean of four draws: SNIPS 1.5 times, SNIPS with a clip of 100 more, the ratio
+    twice."""
     model, tau = ExactModel(40, 3, seed=11, end=True), 0.5
     data = [
         model.rollouts(
@@ -172,7 +187,9 @@ def test_shrunk_means_beat_plain_inverse_propensities_at_equal_rollouts() -> Non
 
 
 def test_any_propensity_and_reward_that_float64_holds() -> None:
-    """Inverse propensities of exp(690) are not squared into infinity, nor rewards of 10,000 nats exponentiated."""
+    """Inverse propensities of exp(690) are not squared into infinity, nor rewards of 10,000 nats
+    exponentiated.
+    """
     data = MODEL.rollouts(50, reward, 9)
     data.logprobs[:5] = -690.0
     snips = SNIPS(statistics_of(replace(data, rewards=data.rewards + 1e4), TAUS))

@@ -19,7 +19,9 @@ VOCAB = 9
 
 
 def problem(seed: int, top: int | None = None) -> tuple[NextToken, np.ndarray]:
-    """Logged positions and a learned bias; in odd ones a common and a rare token are all but forbidden."""
+    """Logged positions and a learned bias; in odd ones a common and a rare token are all but
+    forbidden.
+    """
     model = ExactModel(VOCAB, 3, seed=seed, sharpness=0.8, unigram=-0.4 * np.arange(VOCAB))
     table = NextToken.of(model.rollouts(120, lambda *_: 0.0, seed, top=top))
     delta = (0.3, 0.6, 1.5)[seed % 3] * np.random.default_rng(seed).standard_normal(
@@ -58,7 +60,9 @@ def refitted(table: NextToken, learned: np.ndarray, support: np.ndarray) -> floa
 
 @pytest.mark.parametrize("seed", range(6))
 def test_everything_fits(seed: int) -> None:
-    """Without limits, or with enough entries, the learned values come back exactly and nothing is lost."""
+    """Without limits, or with enough entries, the learned values come back exactly and nothing is
+    lost.
+    """
     table, delta = problem(seed, top=3)
     for entries in (None, VOCAB):
         sparse = sparsify(table, delta, entries=entries)
@@ -71,7 +75,9 @@ def test_everything_fits(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("entries", [2, 4])
 def test_refit_is_never_worse_than_cut(seed: int, entries: int) -> None:
-    """The loss reported is the KL of what is listed, below a cut to the same support and below sending nothing."""
+    """The loss reported is the KL of what is listed, below a cut to the same support and below
+    sending nothing.
+    """
     table, delta = problem(seed)
     sparse = sparsify(table, delta, entries=entries)
     values = table.align(sparse.token_ids, sparse.values)
@@ -85,8 +91,8 @@ def test_refit_is_never_worse_than_cut(seed: int, entries: int) -> None:
 
 
 def hard(seed: int) -> tuple[Problem, int]:
-    """5 to 12 tokens and 1 to 3 entries: small and large biases, suppressed tokens, common shifts, lists that are cut, forbidden
-    ids, ranges, penalties."""
+    """5 to 12 tokens and 1 to 3 entries: small and large biases, suppressed tokens, common shifts,
+    lists that are cut, forbidden ids, ranges, penalties."""
     rng = np.random.default_rng(seed)
     size, entries = int(rng.integers(5, 13)), int(rng.integers(1, 4))
     model = ExactModel(
@@ -108,13 +114,16 @@ def hard(seed: int) -> tuple[Problem, int]:
     reach = 1.0 if seed % 7 == 0 else 100.0
     l2 = 5.0 if seed % 6 == 0 else 0.0
     weights = np.ones(table.n_positions)
-    return Problem(
-        table, table.expected(delta) + l2 * delta, weights, allowed, l2, -reach, reach
-    ), entries
+    return (
+        Problem(table, table.expected(delta) + l2 * delta, weights, allowed, l2, -reach, reach),
+        entries,
+    )
 
 
 def least_loss(problem: Problem, entries: int) -> float:
-    """The least loss of all supports, each refitted: Newton's method on full tables, all supports at once."""
+    """The least loss of all supports, each refitted: Newton's method on full tables, all supports
+    at once.
+    """
     chosen = np.array(list(itertools.combinations(np.flatnonzero(problem.allowed), entries)))
     base, w, linear = dense(problem.next_token), problem.weights, problem.linear[chosen]
     p, rest = base[:, chosen].transpose(1, 0, 2), 1 - base[:, chosen].sum(axis=2).T
@@ -152,7 +161,9 @@ def least_loss(problem: Problem, entries: int) -> float:
 
 @pytest.mark.parametrize("start", [0, 43, 183, 271, 691, 1585])
 def test_the_support_is_the_best_of_all(start: int) -> None:
-    """The refitted loss equals the least over all supports; where a search begins are problems that a weaker one gets wrong."""
+    """The refitted loss equals the least over all supports; where a search begins are problems that
+    a weaker one gets wrong.
+    """
     for seed in range(start, start + 10):
         problem, entries = hard(seed)
         found = best_support(problem, entries, np.zeros(len(problem.linear)))
@@ -178,7 +189,9 @@ def test_the_support_is_the_best_of_all_in_a_thousand_problems() -> None:
 
 @pytest.mark.parametrize("seed", range(40, 52))
 def test_whole_numbers_are_the_best_of_all(seed: int) -> None:
-    """Of all biases with at most 3 values from -3 to 3 on 4 to 7 tokens, none is closer to the learned policy than what is sent."""
+    """Of all biases with at most 3 values from -3 to 3 on 4 to 7 tokens, none is closer to the
+    learned policy than what is sent.
+    """
     rng = np.random.default_rng(seed)
     size, entries = int(rng.integers(4, 8)), int(rng.integers(1, 4))
     table = NextToken.of(
@@ -201,7 +214,9 @@ def test_whole_numbers_are_the_best_of_all(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_entries_freed_by_rounding_are_used(seed: int) -> None:
-    """Where whole numbers leave refitted values at 0, other tokens are listed, and the loss is less than without them."""
+    """Where whole numbers leave refitted values at 0, other tokens are listed, and the loss is less
+    than without them.
+    """
     model = ExactModel(40, 3, seed=seed, sharpness=0.7, unigram=-0.7 * np.log1p(np.arange(40)))
     table = NextToken.of(model.rollouts(300, lambda *_: 0.0, seed, top=8))
     delta = 0.5 * np.random.default_rng(seed).standard_normal(len(table.token_ids))
@@ -215,7 +230,9 @@ def test_entries_freed_by_rounding_are_used(seed: int) -> None:
 
 
 def test_kept_is_the_share_of_the_estimated_gain() -> None:
-    """Of the divergence from the tilted target on the logged prefixes, where the learned policy has no penalty to speak of."""
+    """Of the divergence from the tilted target on the logged prefixes, where the learned policy has
+    no penalty to speak of.
+    """
     model = ExactModel(8, 4, seed=2, sharpness=0.5)
     rollouts = model.rollouts(2_000, lambda tokens, _: float(np.sin(tokens).sum()), 1)
     table = NextToken.of(rollouts)
@@ -233,7 +250,9 @@ def test_kept_is_the_share_of_the_estimated_gain() -> None:
 
 
 def test_the_usual_cut_does_harm_where_the_refit_does_not() -> None:
-    """A bias that lifts all common tokens alike is no bias; keeping its largest entries suppresses the rest, refitting does not."""
+    """A bias that lifts all common tokens alike is no bias; keeping its largest entries suppresses
+    the rest, refitting does not.
+    """
     model = ExactModel(30, 2, seed=1, sharpness=0.3, unigram=-0.3 * np.arange(30))
     table = NextToken.of(model.rollouts(100, lambda *_: 0.0, 1))
     delta = np.where(np.arange(30) < 10, 4.0, 0.0)
@@ -249,7 +268,9 @@ def test_the_usual_cut_does_harm_where_the_refit_does_not() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_integer_search_is_never_worse_than_rounding(seed: int) -> None:
-    """Integers only, a loss at most that of rounding the refit, and no single step of one that would lower it."""
+    """Integers only, a loss at most that of rounding the refit, and no single step of one that
+    would lower it.
+    """
     table, delta = problem(seed)
     real = sparsify(table, delta, entries=5)
     whole = sparsify(table, delta, entries=5, integers=True)
@@ -266,7 +287,9 @@ def test_integer_search_is_never_worse_than_rounding(seed: int) -> None:
 
 
 def test_integer_search_improves_on_rounding_somewhere() -> None:
-    """Rounding one entry shifts what is best for the others: over 8 problems the search is strictly better in some."""
+    """Rounding one entry shifts what is best for the others: over 8 problems the search is strictly
+    better in some.
+    """
     better = 0
     for seed in range(8):
         table, delta = problem(seed, top=4)
@@ -286,8 +309,9 @@ def test_integer_search_improves_on_rounding_somewhere() -> None:
 
 @pytest.mark.parametrize("seed", [4, 10, 61, 149, 151, 176, 189, 286])
 def test_integers_are_never_worse_than_none(seed: int) -> None:
-    """Values that differ by .5 at most around a common one are close to no bias; rounded to two integers a whole nat apart they are
-    not, and in these problems no single step leads back (6 % of 300, by up to 1.5 times what was learned)."""
+    """Values that differ by .5 at most around a common one are close to no bias; rounded to two
+    integers a whole nat apart they are not, and in these problems no single step leads back (6 % of
+    300, by up to 1.5 times what was learned)."""
     table, _ = problem(seed % 6)
     rng = np.random.default_rng(seed)
     delta = rng.uniform(0.5, 2.5) + rng.choice([0.0, 0.15, 0.3, -0.2], VOCAB)
@@ -300,7 +324,9 @@ def test_integers_are_never_worse_than_none(seed: int) -> None:
 
 @pytest.mark.parametrize("integers", [False, True])
 def test_a_range_without_room_sends_nothing(integers: bool) -> None:
-    """Where 0 alone is allowed, as of integers in [-0.5, 0.5], the answer is no entry and no error."""
+    """Where 0 alone is allowed, as of integers in [-0.5, 0.5], the answer is no entry and no
+    error.
+    """
     table, delta = problem(1)
     reach = 0.5 if integers else 0.0
     sparse = sparsify(table, delta, low=-reach, high=reach, integers=integers)
@@ -310,7 +336,9 @@ def test_a_range_without_room_sends_nothing(integers: bool) -> None:
 
 
 def test_room_is_used_where_an_id_is_forbidden() -> None:
-    """Without a limit of entries every other token may be refitted, also one of which the bare cut would do harm."""
+    """Without a limit of entries every other token may be refitted, also one of which the bare cut
+    would do harm.
+    """
     for seed in range(6):
         model = ExactModel(40, 3, seed=seed, sharpness=0.7, unigram=-0.7 * np.log1p(np.arange(40)))
         table = NextToken.of(model.rollouts(300, lambda *_: 0.0, seed, top=5))
@@ -321,7 +349,9 @@ def test_room_is_used_where_an_id_is_forbidden() -> None:
 
 
 def test_range_and_forbidden_ids_are_kept() -> None:
-    """Values stay inside the range, which costs something; one forbidden id costs none: under whole lists the others shift."""
+    """Values stay inside the range, which costs something; one forbidden id costs none: under whole
+    lists the others shift.
+    """
     table, delta = problem(1)
     sparse = sparsify(table, delta, low=-2.0, high=2.0)
     assert np.abs(sparse.values).max() <= 2
@@ -335,7 +365,9 @@ def test_range_and_forbidden_ids_are_kept() -> None:
 
 
 def test_narrow_integer_range() -> None:
-    """Integers in a fractional range stay inside it, and an entry on the last integer counts as clipped."""
+    """Integers in a fractional range stay inside it, and an entry on the last integer counts as
+    clipped.
+    """
     table, delta = problem(1)
     sparse = sparsify(table, delta, low=-2.5, high=2.5, integers=True)
     assert np.abs(sparse.values).max() == 2
@@ -343,7 +375,9 @@ def test_narrow_integer_range() -> None:
 
 
 def test_sparse_refit_of_the_projection_on_a_tail() -> None:
-    """With top-5 lists of 40 tokens, ten refitted entries keep more than 90 % of what all of them learned."""
+    """With top-5 lists of 40 tokens, ten refitted entries keep more than 90 % of what all of them
+    learned.
+    """
     unigram = -0.7 * np.log1p(np.arange(40))
     model = ExactModel(40, 3, seed=3, sharpness=0.7, unigram=unigram)
     rollouts = model.rollouts(

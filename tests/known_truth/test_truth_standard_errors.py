@@ -1,4 +1,6 @@
-"""Standard errors of the projection against the spread of fits, and against exact optima, over many sets of prompts."""
+"""Standard errors of the projection against the spread of fits, and against exact optima, over many
+sets of prompts.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,15 @@ from tests.support.truth import Exact
 
 VOCAB, PROMPTS, DRAWN, TAU, L2 = 14, 50, 40, 1.0, 5.0
 UNLIMITED = 200
-"""A fit to this many times the rollouts, of all prompts, stands for the limit: its own error is a 14th of those measured."""
+"""A fit to this many times the rollouts, of all prompts, stands for the limit: its own error is a
+14th of those measured.
+"""
 
 
 def liked(tokens: tuple[int, ...], prompt: int) -> float:
-    """1 nat for a token that depends on the prompt, half a nat for token 7, and a price for length."""
+    """1 nat for a token that depends on the prompt, half a nat for token 7, and a price for
+    length.
+    """
     return 1.0 * (prompt % 6 in tokens) + 0.5 * (7 in tokens) - 0.3 * len(tokens)
 
 
@@ -53,7 +59,9 @@ class Population:
 
     @functools.cache  # noqa: B019 - two populations, that live as long as the module
     def truth(self) -> tuple[np.ndarray, np.ndarray]:
-        """(v,) the best bias under the penalty per rollout, and the expected weighted samples of each token."""
+        """(v,) the best bias under the penalty per rollout, and the expected weighted samples of
+        each token.
+        """
         exact = Exact(self.model, liked)
         weights = np.exp(exact.base + exact.rewards / TAU)
         sampled = np.array(
@@ -66,7 +74,9 @@ class Population:
 
     @functools.cache  # noqa: B019
     def limit(self, top: int | None) -> np.ndarray:
-        """(v,) what the estimator tends to with lists of ``top`` tokens; with complete ones it is the truth."""
+        """(v,) what the estimator tends to with lists of ``top`` tokens; with complete ones it is
+        the truth.
+        """
         if top is None:
             return self.truth()[0]
         rollouts = self.model.rollouts(UNLIMITED * self.n, liked, 0, top=top)
@@ -102,7 +112,9 @@ LARGE = Population(
 
 @dataclass(frozen=True)
 class Coverage:
-    """(runs, v) of each draw: whether the 95 % interval holds the truth and the limit; delta less the limit; its standard error."""
+    """(runs, v) of each draw: whether the 95 % interval holds the truth and the limit; delta less
+    the limit; its standard error.
+    """
 
     truth: np.ndarray
     limit: np.ndarray
@@ -111,7 +123,9 @@ class Coverage:
 
     @classmethod
     def of(cls, population: Population, runs: int, top: int | None) -> Coverage:
-        """A token that no list and no sample holds is left at 0, with an interval that holds everything."""
+        """A token that no list and no sample holds is left at 0, with an interval that holds
+        everything.
+        """
         truth, limit = population.truth()[0], population.limit(top)
         shape = (runs, population.model.vocab_size)
         out = cls(
@@ -131,7 +145,9 @@ class Coverage:
         return out
 
     def size(self, tokens: np.ndarray) -> float:
-        """Root mean square of the standard errors of ``tokens``, over that of what they are the errors of."""
+        """Root mean square of the standard errors of ``tokens``, over that of what they are the
+        errors of.
+        """
         return float(
             np.sqrt((self.errors[:, tokens] ** 2).mean() / (self.miss[:, tokens] ** 2).mean())
         )
@@ -139,7 +155,9 @@ class Coverage:
 
 @pytest.mark.parametrize("top", [None, 6, 0])
 def test_errors_are_the_spread_of_fits(top: int | None) -> None:
-    """Over 25 sets of prompts, errors of tokens with 20 weighted samples or more are the deviations from the limit; rarer too."""
+    """Over 25 sets of prompts, errors of tokens with 20 weighted samples or more are the deviations
+    from the limit; rarer too.
+    """
     found, common = Coverage.of(SMALL, 25, top), SMALL.truth()[1] >= 20
     assert common.sum() >= 6
     assert 0.85 < found.size(common) < 1.15
@@ -150,16 +168,18 @@ def test_errors_are_the_spread_of_fits(top: int | None) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("population", "top"), [(SMALL, None), (SMALL, 6), (SMALL, 0), (LARGE, 5)])
 def test_intervals_cover_at_their_level(population: Population, top: int | None) -> None:
-    """Over 400 sets of prompts 93 to 97 % of 95 % intervals hold the limit where a token has 20 weighted samples or more.
+    """Over 400 sets of prompts 93 to 97 % of 95 % intervals hold the limit where a token has 20
+    weighted samples or more.
 
-    Rarer tokens are covered about as often: their intervals know that few prompts speak for them. The limit is that of the
-    estimator with these lists. Wherever there are any, it is so near the truth under complete lists that as many intervals hold
-    that, too.
+    Rarer tokens are covered about as often: their intervals know that few prompts speak for them.
+    The limit is that of the estimator with these lists. Wherever there are any, it is so near the
+    truth under complete lists that as many intervals hold that, too.
     """
     truth, samples = population.truth()
     found, limit = Coverage.of(population, 400, top), population.limit(top)
     print(
-        f"\n{population.model.vocab_size} tokens, top {top}: token, weighted samples, truth, limit, coverage of both, size"
+        f"\n{population.model.vocab_size} tokens, top {top}: token, weighted samples, truth, limit,"
+        " coverage of both, size"
     )
     for token in np.argsort(-samples):
         row = (
@@ -168,7 +188,8 @@ def test_intervals_cover_at_their_level(population: Population, top: int | None)
             found.size(np.arange(len(samples)) == token),
         )
         print(
-            f"{token:5d} {samples[token]:8.1f} {truth[token]:7.3f} {limit[token]:7.3f} {row[0]:7.3f} {row[1]:7.3f} {row[2]:7.2f}"
+            f"{token:5d} {samples[token]:8.1f} {truth[token]:7.3f} {limit[token]:7.3f}"
+            f" {row[0]:7.3f} {row[1]:7.3f} {row[2]:7.2f}"
         )
     common = samples >= 20
     for name, tokens in {"common": common, "rare": ~common}.items():
@@ -186,7 +207,9 @@ def test_intervals_cover_at_their_level(population: Population, top: int | None)
 @pytest.mark.parametrize("scale", ["global", "prompt"])
 @pytest.mark.parametrize("top", [None, 4, 0])
 def test_contributions_are_what_leaving_a_prompt_out_changes(scale: Scale, top: int | None) -> None:
-    """Refits without each prompt, its samples of the tail included, move delta by its contribution, to second order."""
+    """Refits without each prompt, its samples of the tail included, move delta by its contribution,
+    to second order.
+    """
     rollouts = SMALL.draw(3, top)
     table = NextToken.of(rollouts)
     fit = projection(rollouts, tau=TAU, l2=L2, weights=scale, next_token=table)
@@ -202,7 +225,9 @@ def test_contributions_are_what_leaving_a_prompt_out_changes(scale: Scale, top: 
 
 @pytest.mark.parametrize(("top", "bare"), [(0, 0), (1, 0), (5, 0), (5, 400), (VOCAB, 0)])
 def test_tails_shared_anew_are_as_if_read_so(top: int, bare: int) -> None:
-    """with_unigram equals reading the lists with that unigram: named or not, picked, on a larger support, in place, and back."""
+    """with_unigram equals reading the lists with that unigram: named or not, picked, on a larger
+    support, in place, and back.
+    """
     rollouts = SMALL.draw(0, top)
     rollouts.top_ids[:bare], rollouts.top_logprobs[:bare] = NO_TOKEN, -np.inf
     rollouts = replace(
@@ -257,7 +282,9 @@ class Memoryless(ExactModel):
 def test_part_of_a_large_table_tells_nearly_the_same(
     top: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quarter of the positions for the curvature moves few errors by more than they are known to, and the noise hardly."""
+    """A quarter of the positions for the curvature moves few errors by more than they are known to,
+    and the noise hardly.
+    """
     model = ExactModel(40, 12, seed=5, end=True, prompts=16, unigram=-0.1 * np.arange(40))
     rollouts = model.rollouts(
         3200, lambda tokens, _: 1.0 * (2 in tokens) + 0.5 * (7 in tokens), 0, top=top
@@ -285,7 +312,9 @@ def test_part_of_a_large_table_tells_nearly_the_same(
 
 
 def test_a_planted_bias_comes_back_within_its_errors() -> None:
-    """Where log Z is a token's own value plus a term of the prefix, delta is that value / tau: mean z^2 is near 1."""
+    """Where log Z is a token's own value plus a term of the prefix, delta is that value / tau: mean
+    z^2 is near 1.
+    """
     planted = np.random.default_rng(0).normal(size=VOCAB) * 0.5
     model = Memoryless(VOCAB, 6, seed=2, prompts=DRAWN, sharpness=0.5)
     z, inside = [], []
@@ -325,7 +354,9 @@ def test_noise_has_no_signal_and_more_rollouts_have_less_noise() -> None:
 
 
 def test_a_sparse_fit_has_errors_on_its_support_only() -> None:
-    """Tokens that had to stay at 0 have error 0 and the interval [0, 0]; a token that nobody sampled has no interval."""
+    """Tokens that had to stay at 0 have error 0 and the interval [0, 0]; a token that nobody
+    sampled has no interval.
+    """
     model = ExactModel(
         VOCAB, 3, seed=4, prompts=DRAWN, unigram=np.where(np.arange(VOCAB) == 9, -30.0, 0.0)
     )
@@ -341,7 +372,9 @@ def test_a_sparse_fit_has_errors_on_its_support_only() -> None:
 
 
 def test_one_prompt_counts_its_rollouts_and_many_are_dealt_into_groups() -> None:
-    """With one rewarded prompt each rollout stands for itself, at most 100 groups are made, and every group has a reward."""
+    """With one rewarded prompt each rollout stands for itself, at most 100 groups are made, and
+    every group has a reward.
+    """
     model = ExactModel(6, 2, seed=4, prompts=300)
     for prompts in ([5], None):
         rollouts = model.rollouts(
@@ -360,7 +393,9 @@ def test_one_prompt_counts_its_rollouts_and_many_are_dealt_into_groups() -> None
 
 
 def test_what_has_no_standard_error_is_refused() -> None:
-    """Another fit's delta, a rounded one, one rewarded completion, other rollouts: each is named."""
+    """Another fit's delta, a rounded one, one rewarded completion, other rollouts: each is
+    named.
+    """
     model = ExactModel(6, 2, seed=4, prompts=4)
     rollouts = model.rollouts(200, lambda tokens, _: 1.0 * (3 in tokens), 1)
     table = NextToken.of(rollouts)

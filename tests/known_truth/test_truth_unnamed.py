@@ -1,4 +1,6 @@
-"""A listed token without an id: its mass is listed, no bias moves it, and everything else is as exact as with its id."""
+"""A listed token without an id: its mass is listed, no bias moves it, and everything else is as
+exact as with its id.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def reward(tokens: tuple[int, ...], prompt: int) -> float:
 
 
 def without(data: Rollouts, tokens: tuple[int, ...]) -> Rollouts:
-    """The rollouts that never sampled one of ``tokens``, as a provider's special tokens hardly ever are."""
+    """The rollouts that never sampled one of ``tokens``, as a provider's special tokens hardly ever
+    are.
+    """
     bad = np.isin(data.token_ids, tokens)
     kept = np.bincount(data.rollout_of[bad], minlength=len(data.keys)) == 0
     at = kept[data.rollout_of]
@@ -74,7 +78,9 @@ def random_bias(seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("top", [None, 6, 3])
 def test_normaliser_policy_and_kl_are_those_with_ids(top: int | None) -> None:
-    """For any bias on the other tokens all three are what they are when the ids are known, lists complete or not."""
+    """For any bias on the other tokens all three are what they are when the ids are known, lists
+    complete or not.
+    """
     known, kept_back = pair(top)
     one, other = NextToken.of(known), NextToken.of(kept_back)
     assert not np.isin([HIDDEN, ALSO_HIDDEN], other.token_ids).any()
@@ -91,7 +97,9 @@ def test_normaliser_policy_and_kl_are_those_with_ids(top: int | None) -> None:
 
 
 def test_complete_lists_are_exact() -> None:
-    """Against the model itself: the normaliser is the log of the sum over the whole vocabulary, hidden tokens at bias 0."""
+    """Against the model itself: the normaliser is the log of the sum over the whole vocabulary,
+    hidden tokens at bias 0.
+    """
     data = hidden(MODEL.rollouts(300, reward, 3))
     table, delta = NextToken.of(data), random_bias(1)
     truth = np.zeros(len(data.token_ids))
@@ -104,7 +112,9 @@ def test_complete_lists_are_exact() -> None:
 
 
 def without_them() -> Rollouts:
-    """The same rollouts of the model that cannot draw the two tokens: complete lists of all others."""
+    """The same rollouts of the model that cannot draw the two tokens: complete lists of all
+    others.
+    """
     known, _ = pair(None)
     named = np.isin(known.top_ids, [HIDDEN, ALSO_HIDDEN], invert=True)
     mass = np.log((np.exp(known.top_logprobs) * named).sum(axis=1, keepdims=True))
@@ -117,7 +127,9 @@ def without_them() -> Rollouts:
 
 
 def test_the_projection_is_that_of_the_tokens_with_an_id() -> None:
-    """Hiding two tokens that were never drawn is fitting to the distribution over all the others, their lists scaled to 1."""
+    """Hiding two tokens that were never drawn is fitting to the distribution over all the others,
+    their lists scaled to 1.
+    """
     scaled, kept_back = without_them(), pair(None)[1]
     one, other = projection(scaled), projection(kept_back)
     np.testing.assert_array_equal(one.token_ids, other.token_ids)
@@ -127,7 +139,9 @@ def test_the_projection_is_that_of_the_tokens_with_an_id() -> None:
 
 @pytest.mark.parametrize("top", [None, 5])
 def test_a_provider_that_does_not_list_the_end_token_teaches_no_length(top: int | None) -> None:
-    """With nothing to learn (a constant reward), the length stays; were the end token taken for one never drawn, it would grow."""
+    """With nothing to learn (a constant reward), the length stays; were the end token taken for one
+    never drawn, it would grow.
+    """
     model = ExactModel(VOCAB, 6, seed=7, end=True, sharpness=0.5)
     data = model.rollouts(4000, lambda tokens, prompt: 0.0, 3, top=top)
     drawn = data.token_ids != VOCAB - 1
@@ -165,7 +179,9 @@ def test_sparse_compilation_counts_their_mass() -> None:
 
 @pytest.mark.parametrize("top", [None, 6])
 def test_the_divergence_is_the_exact_one(top: int | None) -> None:
-    """KL of a biased policy estimated with hidden tokens is the one with ids, and the exact one within Monte Carlo error."""
+    """KL of a biased policy estimated with hidden tokens is the one with ids, and the exact one
+    within Monte Carlo error.
+    """
     delta, n = random_bias(3), 20_000
     tokens = RARELY.sample(n, np.random.default_rng(0), delta)
     running = tokens >= 0
@@ -191,7 +207,9 @@ def test_the_divergence_is_the_exact_one(top: int | None) -> None:
 
 
 def test_the_divergence_is_that_of_the_tokens_with_an_id() -> None:
-    """With a third of the mass hidden the estimate is that of the model without those tokens; no bias is no distance."""
+    """With a third of the mass hidden the estimate is that of the model without those tokens; no
+    bias is no distance.
+    """
     scaled, kept_back = without_them(), pair(None)[1]
     delta = 2 * random_bias(3)
     one, other = (
@@ -204,7 +222,9 @@ def test_the_divergence_is_that_of_the_tokens_with_an_id() -> None:
 
 
 def _base(tokens: np.ndarray, t: int) -> np.ndarray:
-    """(n, v) the base model's logprobs at position t; rows of completions that have ended are not read."""
+    """(n, v) the base model's logprobs at position t; rows of completions that have ended are not
+    read.
+    """
     table = np.zeros((len(tokens), VOCAB))
     running = tokens[:, t] >= 0
     table[running] = RARELY.next_logprobs(

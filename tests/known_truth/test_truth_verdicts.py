@@ -1,4 +1,6 @@
-"""Verdicts that hold: the whole job on an exact model, in process, with rewards of which the truth is known."""
+"""Verdicts that hold: the whole job on an exact model, in process, with rewards of which the truth
+is known.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ LIMITS = CompileLimits(entries=None, low=-100.0, high=100.0, integers=False)
 
 @dataclass(frozen=True)
 class Job:
-    """One run from rollouts to verdicts: learns from ``learned``, chooses and judges by ``score``."""
+    """One run from rollouts to verdicts: learns from ``learned``, chooses and judges by
+    ``score``.
+    """
 
     learned: Score
     score: Score
@@ -128,7 +132,9 @@ def test_noise_is_seldom_called_anything() -> None:
 
 @pytest.mark.parametrize(("learned", "word"), [(good, "HELPS"), (bad, "HURTS")])
 def test_a_reward_helps_and_its_opposite_hurts(learned: Score, word: str) -> None:
-    """Learned from what is wanted, the bias helps at temperature 1; learned from the opposite, it hurts: in ten of ten runs."""
+    """Learned from what is wanted, the bias helps at temperature 1; learned from the opposite, it
+    hurts: in ten of ten runs.
+    """
     assert {Job(learned, good, seed).words()[0] for seed in range(10)} == {word}
 
 
@@ -141,7 +147,9 @@ def length(tokens: tuple[int, ...], prompt: int) -> float:
 @pytest.mark.parametrize("prompts", [16, 50, 200])
 @pytest.mark.parametrize("reward", [good, length])
 def test_the_interval_of_the_evaluation_covers(prompts: int, reward: Score) -> None:
-    """Prompts drawn anew each time, from a population with a known difference: 93 to 97 % of 1,000 intervals hold it."""
+    """Prompts drawn anew each time, from a population with a known difference: 93 to 97 % of 1,000
+    intervals hold it.
+    """
     model = ExactModel(6, 4, end=True, prompts=300, sharpness=1.0, seed=5)
     delta = np.array([0.0, -1.0, 0.5, 1.0, 0.0, 0.7])
     exact = Exact(model, reward)

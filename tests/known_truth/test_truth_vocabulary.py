@@ -1,6 +1,8 @@
-"""Every id of real vocabularies, against the rank files themselves, a second implementation, or what llama.cpp makes of them.
+"""Every id of real vocabularies, against the rank files themselves, a second implementation, or
+what llama.cpp makes of them.
 
-The vocabularies of two of the models are checked where BLB_TEST_MODELS names a folder that holds their .gguf files.
+The vocabularies of two of the models are checked where BLB_TEST_MODELS names a folder that holds
+their .gguf files.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from blackbox_lb.vocabulary.gguf import read_metadata
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT
 
 MODELS = {
-    # file: ids, ordinary, special, bytes that two ids share, fingerprint of llama.cpp's own answer to /tokenize
+    # file: ids, ordinary, special, bytes that two ids share, fingerprint of llama.cpp's own answer
+    # to /tokenize
     "SmolLM2-135M-Instruct.Q4_1.gguf": (
         49_152,
         49_135,
@@ -61,7 +64,9 @@ def ranks(folder: Path, encoding: str) -> Iterator[tuple[bytes, int]]:
 def test_every_id_of_openai_comes_back(
     tiktoken_cache: Path, encoding: str, tokens: int, special: int, size: int
 ) -> None:
-    """Id to bytes to id is the identity over the whole rank file, no two ids share bytes, and all other ids are no tokens."""
+    """Id to bytes to id is the identity over the whole rank file, no two ids share bytes, and all
+    other ids are no tokens.
+    """
     vocabulary = load_vocabulary(encoding)
     listed = 0
     for raw, token in ranks(tiktoken_cache, encoding):
@@ -92,7 +97,9 @@ def test_every_special_token_of_openai_has_its_name_and_no_bytes(
 
 
 def test_chat_end_tokens_lie_past_what_a_bias_can_reach(tiktoken_cache: Path) -> None:
-    """100257 is the limit in OpenAI's own error message; gpt-oss' <|end|> and <|return|> have ids above its limit."""
+    """100257 is the limit in OpenAI's own error message; gpt-oss' <|end|> and <|return|> have ids
+    above its limit.
+    """
     assert load_vocabulary("cl100k_base").end_of_text == 100_257
     harmony = load_vocabulary("o200k_harmony")
     assert harmony.end_of_text == 199_999
@@ -110,7 +117,9 @@ def test_chat_end_tokens_lie_past_what_a_bias_can_reach(tiktoken_cache: Path) ->
 
 
 def test_every_display_string_of_cl100k_comes_back(tiktoken_cache: Path) -> None:
-    """What legacy completions print for a token leads back to its id, but for the 9 that hold U+FFFD themselves."""
+    """What legacy completions print for a token leads back to its id, but for the 9 that hold
+    U+FFFD themselves.
+    """
     vocabulary = load_vocabulary("cl100k_base")
     lost = []
     for token, raw in vocabulary.ordinary.items():
@@ -133,13 +142,17 @@ def test_every_display_string_of_cl100k_comes_back(tiktoken_cache: Path) -> None
 def test_a_second_implementation_gives_the_same_fingerprint(
     tiktoken_cache: Path, encoding: str
 ) -> None:
-    """The probe text becomes the same ids in GitHub's encoder, which shares no code with tiktoken."""
+    """The probe text becomes the same ids in GitHub's encoder, which shares no code with
+    tiktoken.
+    """
     second = importlib.import_module("bpe_openai").get_encoding(encoding)
     assert load_vocabulary(encoding).encode(PROBE_TEXT) == second.encode(PROBE_TEXT)
 
 
 def model_file(name: str) -> Path:
-    """A .gguf file: SmolLM2 from the development dependencies, the others from the folder in BLB_TEST_MODELS."""
+    """A .gguf file: SmolLM2 from the development dependencies, the others from the folder in
+    BLB_TEST_MODELS.
+    """
     if name.startswith("SmolLM2"):
         return resolve_model()
     folder = os.environ.get("BLB_TEST_MODELS")
@@ -155,7 +168,9 @@ def model_file(name: str) -> Path:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_id_of_a_gguf_file_comes_back(name: str) -> None:
-    """Id to bytes to id is the identity, but for ids that share their bytes; the tokenizer is the one llama.cpp runs."""
+    """Id to bytes to id is the identity, but for ids that share their bytes; the tokenizer is the
+    one llama.cpp runs.
+    """
     vocabulary = load_vocabulary(model_file(name))
     size, ordinary, special, shared, fingerprint = MODELS[name]
     counts = (
@@ -182,7 +197,9 @@ def test_every_id_of_a_gguf_file_comes_back(name: str) -> None:
 
 
 def test_gemma_writes_110_bytes_in_two_ways() -> None:
-    """Each byte that two ids of Gemma 3 share is a piece and a <0xNN> token; such bytes name no id."""
+    """Each byte that two ids of Gemma 3 share is a piece and a <0xNN> token; such bytes name no
+    id.
+    """
     vocabulary = load_vocabulary(model_file("gemma-3-270m-q4_k_m.gguf"))
     assert vocabulary.shared[b"\n"] == (107, 248)
     assert all(len(raw) == 1 and len(ids) == 2 for raw, ids in vocabulary.shared.items())
@@ -192,7 +209,9 @@ def test_gemma_writes_110_bytes_in_two_ways() -> None:
 
 @pytest.fixture(scope="module")
 def smollm_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2's tokenizer as a tokenizer.json, put together by the tokenizers library from the .gguf file's table."""
+    """SmolLM2's tokenizer as a tokenizer.json, put together by the tokenizers library from the
+    .gguf file's table.
+    """
     metadata = read_metadata(resolve_model())
     pieces = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
@@ -212,7 +231,9 @@ def smollm_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_one_vocabulary_from_two_files(smollm_json: Path) -> None:
-    """A tokenizer.json and a .gguf file of one model agree on every id, on every special token and on the fingerprint."""
+    """A tokenizer.json and a .gguf file of one model agree on every id, on every special token and
+    on the fingerprint.
+    """
     one, other = load_vocabulary(smollm_json), load_vocabulary(resolve_model())
     assert one.fingerprint == other.fingerprint
     assert one.ordinary == other.ordinary
@@ -221,7 +242,9 @@ def test_one_vocabulary_from_two_files(smollm_json: Path) -> None:
 
 
 def test_bytes_are_what_the_tokenizers_library_decodes(smollm_json: Path) -> None:
-    """Over the whole vocabulary the library's own decoding of an id is the UTF-8 of the bytes, with U+FFFD for fragments."""
+    """Over the whole vocabulary the library's own decoding of an id is the UTF-8 of the bytes, with
+    U+FFFD for fragments.
+    """
     vocabulary = load_vocabulary(smollm_json)
     tokenizer = Tokenizer.from_file(str(smollm_json))
     for token in range(vocabulary.size):
@@ -231,7 +254,9 @@ def test_bytes_are_what_the_tokenizers_library_decodes(smollm_json: Path) -> Non
 
 
 def test_special_names_in_a_text_are_text(smollm_json: Path) -> None:
-    """A user who writes <|im_end|> ends nothing: no special token is ever encoded, whichever file the vocabulary comes from."""
+    """A user who writes <|im_end|> ends nothing: no special token is ever encoded, whichever file
+    the vocabulary comes from.
+    """
     for file in (smollm_json, resolve_model()):
         vocabulary = load_vocabulary(file)
         ids = vocabulary.encode("say <|im_end|> now")

@@ -40,7 +40,9 @@ def table_of(seed: int, top: int) -> NextToken:
 
 
 def by_hand(data: Rollouts, table: NextToken) -> np.ndarray:
-    """(m, s + 1) pi_0 written out position by position; the last column is mass that no token can have."""
+    """(m, s + 1) pi_0 written out position by position; the last column is mass that no token can
+    have.
+    """
     ids, out = table.token_ids.tolist(), np.zeros((len(data.token_ids), len(table.token_ids) + 1))
     outside = Counter(
         int(y) for y, row in zip(data.token_ids, data.top_ids, strict=True) if y not in row
@@ -69,7 +71,9 @@ def by_hand(data: Rollouts, table: NextToken) -> np.ndarray:
 
 @given(seeds, tops, biases)
 def test_it_is_the_distribution_of_the_definition(seed: int, top: int, bias: np.ndarray) -> None:
-    """log_normaliser, expected and kl equal their definitions on the distribution written out by hand."""
+    """log_normaliser, expected and kl equal their definitions on the distribution written out by
+    hand.
+    """
     data = rollouts(seed, top)
     table = NextToken.of(data, vocab_size=VOCAB)
     delta = bias[table.token_ids]
@@ -137,7 +141,9 @@ def test_full_lists_do_not_feel_a_shift(seed: int, bias: np.ndarray, c: float) -
 
 @given(seeds, tops, biases)
 def test_policies_are_distributions(seed: int, top: int, bias: np.ndarray) -> None:
-    """Expected counts are not negative and sum to the positions, less what no token can have; KL is not negative."""
+    """Expected counts are not negative and sum to the positions, less what no token can have; KL is
+    not negative.
+    """
     table = table_of(seed, top)
     expected = table.expected(bias[table.token_ids])
     assert (expected >= 0).all()
@@ -149,7 +155,9 @@ def test_policies_are_distributions(seed: int, top: int, bias: np.ndarray) -> No
 
 @given(seeds, tops, st.floats(100, 690), st.integers(0, VOCAB - 1))
 def test_large_biases_stay_finite(seed: int, top: int, size: float, token: int) -> None:
-    """Biases of hundreds of nats, the range that providers allow and beyond, give finite numbers."""
+    """Biases of hundreds of nats, the range that providers allow and beyond, give finite
+    numbers.
+    """
     table = table_of(seed, top)
     for sign in (-size, size):
         delta = np.where(table.token_ids == token, sign, 0.0)
@@ -161,7 +169,9 @@ def test_large_biases_stay_finite(seed: int, top: int, size: float, token: int) 
 @settings(max_examples=25)
 @given(seeds, tops, biases, st.floats(0.01, 5))
 def test_the_solver_finds_the_maximum(seed: int, top: int, target: np.ndarray, l2: float) -> None:
-    """With counts made from a known policy, no other bias scores higher, and without l2 the policy itself is found."""
+    """With counts made from a known policy, no other bias scores higher, and without l2 the policy
+    itself is found.
+    """
     table = table_of(seed, top)
     learned = target[table.token_ids] / 4
     linear = table.expected(learned)
@@ -184,7 +194,9 @@ def test_the_solver_finds_the_maximum(seed: int, top: int, target: np.ndarray, l
 @settings(max_examples=25)
 @given(seeds, tops, biases)
 def test_integer_search_ends_where_no_step_helps(seed: int, top: int, bias: np.ndarray) -> None:
-    """Its result is integer, in range, and not further from the target than rounding or any neighbour."""
+    """Its result is integer, in range, and not further from the target than rounding or any
+    neighbour.
+    """
     table = table_of(seed, top)
     learned, weights = bias[table.token_ids], np.ones(table.n_positions)
     usage, chosen = table.expected(learned), np.arange(0, len(table.token_ids), 2)
@@ -266,7 +278,9 @@ def test_padding_is_not_a_token() -> None:
 
 @given(seeds)
 def test_wrong_shapes_are_refused(seed: int) -> None:
-    """A delta or weights of another size, NaN, negative or all-zero weights are errors that say what is wanted."""
+    """A delta or weights of another size, NaN, negative or all-zero weights are errors that say
+    what is wanted.
+    """
     table = table_of(seed, 3)
     size = len(table.token_ids)
     assume(size > 1)

@@ -1,4 +1,6 @@
-"""Statistics is a monoid: laws that hold for any rollouts, any order, any sharding and any repetition."""
+"""Statistics is a monoid: laws that hold for any rollouts, any order, any sharding and any
+repetition.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +136,9 @@ def test_any_sharding_and_order_is_the_whole(
     clip: float | None,
     data: st.DataObject,
 ) -> None:
-    """Shards in any order and of any size, some empty, add up to the statistics of all rollouts at once."""
+    """Shards in any order and of any size, some empty, add up to the statistics of all rollouts at
+    once.
+    """
     whole = of(some, positions, seed, rule, clip)
     shuffled = data.draw(st.permutations(some))
     where = [data.draw(st.integers(0, 3)) for _ in some]
@@ -176,7 +180,9 @@ def test_a_rollout_in_two_parts_is_refused() -> None:
 
 
 def test_parts_of_two_recipes_are_refused() -> None:
-    """The message names what differs, above all the highest reward, which a part cannot know by itself."""
+    """The message names what differs, above all the highest reward, which a part cannot know by
+    itself.
+    """
     some: list[Row] = [("a", 0.5, [(1, -0.5)])]
     other: list[Row] = [("b", 0.7, [(1, -0.5)])]
     with pytest.raises(InputError, match="have another highest: use one highest reward"):
@@ -191,7 +197,9 @@ def test_parts_of_two_recipes_are_refused() -> None:
 def test_clipping_only_lowers(
     some: list[Row], positions: int | None, rule: Unobserved, clip: float
 ) -> None:
-    """A rollout without a clipped token keeps its row, every other one is lower or the same, and no clip is one beyond all."""
+    """A rollout without a clipped token keeps its row, every other one is lower or the same, and no
+    clip is one beyond all.
+    """
     whole, clipped = (
         cells_of(some, positions, rule=rule),
         cells_of(some, positions, rule=rule, clip=clip),
@@ -230,7 +238,9 @@ def test_without_bounded_positions_there_is_one_answer(
 
 @given(rows, draws, st.integers(0, 3))
 def test_dropped_positions_are_not_drawn(some: list[Row], positions: int | None, seed: int) -> None:
-    """ "drop" draws min(P, usable) of the positions with a logprob, and their mean of 1 / pi_0 is all that a row holds."""
+    """ "drop" draws min(P, usable) of the positions with a logprob, and their mean of 1 / pi_0 is
+    all that a row holds.
+    """
     s = cells_of(some, positions, seed, "drop")
     for n, (_, _, tokens) in enumerate(some):
         usable = [(token[0], token[1]) for token in tokens if not is_bounded(token)]
@@ -251,7 +261,9 @@ def test_dropped_positions_are_not_drawn(some: list[Row], positions: int | None,
 
 @given(rows, st.integers(1, 9))
 def test_rows_account_for_every_position(some: list[Row], positions: int) -> None:
-    """P_n is min(P, T_n), counts cover all positions, and each row is its drawn positions' mean of 1 / pi_0."""
+    """P_n is min(P, T_n), counts cover all positions, and each row is its drawn positions' mean of
+    1 / pi_0.
+    """
     s = cells_of(some, positions)
     assert s.sampled.sum() == sum(len(row[2]) for row in some)
     for n, (_, _, tokens) in enumerate(some):
@@ -268,7 +280,9 @@ def test_rows_account_for_every_position(some: list[Row], positions: int) -> Non
 @settings(max_examples=20)
 @given(st.integers(2, 12), st.integers(1, 11), st.integers(0, 5))
 def test_positions_are_drawn_uniformly(length: int, positions: int, seed: int) -> None:
-    """Over 400 keys every position is drawn about equally often, exactly min(P, T) of each, never twice."""
+    """Over 400 keys every position is drawn about equally often, exactly min(P, T) of each, never
+    twice.
+    """
     tokens = [(t, 0.0) for t in range(length)]
     s = cells_of([(f"k{i}", 0.0, tokens) for i in range(400)], positions, seed)
     kept = s.inverse.reshape(length, 400).T > 0
@@ -278,7 +292,9 @@ def test_positions_are_drawn_uniformly(length: int, positions: int, seed: int) -
 
 
 def test_the_draw_is_recorded() -> None:
-    """The drawn positions of one key under one seed are a recorded fact, so that stored results can be reproduced."""
+    """The drawn positions of one key under one seed are a recorded fact, so that stored results can
+    be reproduced.
+    """
     s = of([("rollout", 0.0, [(t, 0.0) for t in range(10)])], 3, 1)
     assert np.flatnonzero(s.drawn_tokens).tolist() == [0, 1, 6]
 
@@ -300,13 +316,17 @@ def test_impossible_logprobs_are_refused_by_key(logprob: float, message: str) ->
 
 @pytest.mark.parametrize("rule", get_args(Unobserved))
 def test_a_mark_is_no_bound(rule: Unobserved) -> None:
-    """A mark for 'not given' is refused even where it is said to be a bound: nobody has put the bound in its place."""
+    """A mark for 'not given' is refused even where it is said to be a bound: nobody has put the
+    bound in its place.
+    """
     with pytest.raises(InputError, match="-9999 in rollout bad is a mark"):
         of([("bad", 0.0, [(1, -0.5, False), (2, -9999.0, True)])], rule=rule)
 
 
 def test_shards_under_two_rules_are_refused() -> None:
-    """Bounded positions taken in one part and dropped in another do not make one estimate; the message names the rule."""
+    """Bounded positions taken in one part and dropped in another do not make one estimate; the
+    message names the rule.
+    """
     row: Row = ("a", 0.0, [(1, -0.5, False), (2, -3.0, True)])
     with pytest.raises(InputError, match=r"another unobserved.*one rule for bounded positions"):
         of([row], rule="bound") + of([("b", *row[1:])], rule="drop")
@@ -331,7 +351,9 @@ def test_empty_completions_do_not_enter_n() -> None:
 
 @pytest.mark.parametrize("rule", get_args(Unobserved))
 def test_without_any_logprob_only_the_ratio_is_left(rule: Unobserved) -> None:
-    """Where no sampled token has a logprob there are no propensities: the message names the estimator that needs none."""
+    """Where no sampled token has a logprob there are no propensities: the message names the
+    estimator that needs none.
+    """
     rows: list[Row] = [("a", 0.5, [(1, 0.0, True)]), ("b", 0.2, [(0, 0.0, True), (1, 0.0, True)])]
     for each in (IPS, SNIPS):
         with pytest.raises(
@@ -347,7 +369,9 @@ def test_without_any_logprob_only_the_ratio_is_left(rule: Unobserved) -> None:
 
 
 def test_bad_arguments_are_named() -> None:
-    """No positions, an unknown rule, a vocabulary that is too small and a negative id are errors."""
+    """No positions, an unknown rule, a vocabulary that is too small and a negative id are
+    errors.
+    """
     with pytest.raises(InputError, match="'guess' is unknown; choose 'bound' or 'drop'"):
         of([], rule="guess")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="positions is 0"):

@@ -1,4 +1,6 @@
-"""A real embedding model: what means alike lands in one cluster, and the whole way from words to a tied bias runs."""
+"""A real embedding model: what means alike lands in one cluster, and the whole way from words to a
+tied bias runs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def encoder() -> Encoder:
 
 
 def test_the_encoder_knows_meanings(encoder: Encoder) -> None:
-    """One vector of length 1 a text, the same for the same text in another batch; a cat is nearer to a dog than to an integral."""
+    """One vector of length 1 a text, the same for the same text in another batch; a cat is nearer
+    to a dog than to an integral.
+    """
     vectors = np.asarray(encoder(["cat", "dog", "integral", "cat"]))
     assert vectors.shape == (4, 384)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -48,7 +52,9 @@ def test_the_encoder_knows_meanings(encoder: Encoder) -> None:
 
 
 def test_tokens_join_words_of_their_meaning_and_are_tied() -> None:
-    """Numbers, colours and animals part; unseen tokens follow their own kind, and one bias serves each cluster."""
+    """Numbers, colours and animals part; unseen tokens follow their own kind, and one bias serves
+    each cluster.
+    """
     tokens = [text for family in (*FAMILIES.values(), *UNSEEN.values()) for text in family]
     ordinary = {number: text.encode() for number, text in enumerate(tokens)}
     vocabulary = Vocabulary("families", ordinary, {}, len(tokens) + 1, lambda text: [])

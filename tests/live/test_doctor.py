@@ -27,7 +27,9 @@ PROVEN = {
 
 
 def test_the_embedded_engine(tmp_path: Path) -> None:
-    """No row is contradicted, those that a fit leans on are confirmed, and the saved profile keeps the evidence."""
+    """No row is contradicted, those that a fit leans on are confirmed, and the saved profile keeps
+    the evidence.
+    """
     path = tmp_path / "mine.toml"
     command = [
         sys.executable,

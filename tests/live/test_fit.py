@@ -26,7 +26,9 @@ END = 2
 
 
 def test_fit_and_judge(tmp_path: Path) -> None:
-    """The first command of the README on fewer prompts: greedy decisions of SmolLM2 become right."""
+    """The first command of the README on fewer prompts: greedy decisions of SmolLM2 become
+    right.
+    """
     accuracy, bias = fitted(
         tmp_path,
         "continents",
@@ -44,10 +46,11 @@ def test_fit_and_judge(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_fit_from_samples(tmp_path: Path) -> None:
-    """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on, by more than six standard errors.
+    """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on, by more
+    than six standard errors.
 
-    With a low tau the end token, one of few entries, learns more from a smaller sample than a mild tau does from a large one.
-    ``known_truth`` states the same of exact models by default.
+    With a low tau the end token, one of few entries, learns more from a smaller sample than a mild
+    tau does from a large one. ``known_truth`` states the same of exact models by default.
     """
     asked = [
         "--max-tokens",
@@ -75,7 +78,9 @@ def fitted(
     metric: str,
     at: str,
 ) -> tuple[dict[str, Any], Bias]:
-    """The verdict on ``metric`` at one setting of ``blb fit`` on the first prompts of a built-in task, and the bias."""
+    """The verdict on ``metric`` at one setting of ``blb fit`` on the first prompts of a built-in
+    task, and the bias.
+    """
     task = load_task(name)
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
@@ -110,7 +115,9 @@ def fitted(
 
 
 def test_a_biased_client_on_a_real_engine(tmp_path: Path) -> None:
-    """With +100 on the end token the biased client's answer is empty; the plain client's, over the same connection, is not."""
+    """With +100 on the end token the biased client's answer is empty; the plain client's, over the
+    same connection, is not.
+    """
     with LocalEngine(resolve_model()) as engine:
         client = OpenAI(base_url=engine.base_url, api_key="none")
         (model,) = [each.id for each in client.models.list()]
@@ -129,7 +136,9 @@ def test_a_biased_client_on_a_real_engine(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_the_command_and_its_engine(tmp_path: Path) -> None:
-    """Interrupted while it collects, the command ends without a traceback, its engine with it, its completions kept."""
+    """Interrupted while it collects, the command ends without a traceback, its engine with it, its
+    completions kept.
+    """
     command = [
         sys.executable,
         "-m",

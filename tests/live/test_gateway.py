@@ -1,4 +1,6 @@
-"""The rules gateway in front of the embedded engine: the same tokens and logprobs in the provider's shape."""
+"""The rules gateway in front of the embedded engine: the same tokens and logprobs in the provider's
+shape.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def ask(gateway: RulesGateway, model: str, **fields: Any) -> Any:
 
 
 def test_openai_rules_on_a_real_model(engine: LocalEngine) -> None:
-    """Bytes add up to the text, gaps are sixteenths, special tokens have a name and no bytes, and the last id may be biased."""
+    """Bytes add up to the text, gaps are sixteenths, special tokens have a name and no bytes, and
+    the last id may be biased.
+    """
     with RulesGateway("openai", engine) as gateway:
         answer = ask(
             gateway, "gpt-4o-mini", n=4, seed=1, max_tokens=24, logprobs=True, top_logprobs=20
@@ -64,7 +68,9 @@ def test_openai_rules_on_a_real_model(engine: LocalEngine) -> None:
 
 
 def test_characters_of_several_tokens_leave_the_list_short(engine: LocalEngine) -> None:
-    """What llama.cpp leaves out of its list stays visible: more completion tokens than entries, but each with exact bytes."""
+    """What llama.cpp leaves out of its list stays visible: more completion tokens than entries, but
+    each with exact bytes.
+    """
     with RulesGateway("openai", engine) as gateway:
         fields: JSON = {
             "messages": [{"role": "user", "content": "Repeat: 😀😎"}],
@@ -77,7 +83,9 @@ def test_characters_of_several_tokens_leave_the_list_short(engine: LocalEngine) 
 
 
 def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
-    """Both logprobs are exact: the model's, and the tilted one's over the whole vocabulary; the end token can be forced."""
+    """Both logprobs are exact: the model's, and the tilted one's over the whole vocabulary; the end
+    token can be forced.
+    """
     bias = {3575: 2.0, 504: -3.0}
     with RulesGateway("fireworks", engine) as gateway:
         fields: JSON = {"n": 8, "max_tokens": 8, "logprobs": True, "top_logprobs": 5}
@@ -85,7 +93,8 @@ def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
         whole = _whole_list(engine)
         delta = np.array([bias.get(token, 0.0) for token in range(VOCABULARY)])
         tilted = log_softmax(whole + delta)
-        # A character of several tokens is not listed, and then what is listed first was not sampled first.
+        # A character of several tokens is not listed, and then what is listed first was not sampled
+        # first.
         listed = [
             (choice["logprobs"]["content"], choice["message"]["content"])
             for choice in biased["choices"]

@@ -1,7 +1,9 @@
-"""lm-evaluation-harness and the package ask one engine the same questions and give every answer the same score.
+"""lm-evaluation-harness and the package ask one engine the same questions and give every answer the
+same score.
 
-By default ``unit/test_harness.py`` states the same without an engine: ``test_the_prompts_are_the_harnesss`` of the questions,
-``test_every_score_is_the_harnesss`` of extracted answers and scores.
+By default ``unit/test_harness.py`` states the same without an engine:
+``test_the_prompts_are_the_harnesss`` of the questions, ``test_every_score_is_the_harnesss`` of
+extracted answers and scores.
 """
 
 from __future__ import annotations
@@ -35,8 +37,14 @@ def problems(first: int, count: int) -> list[dict[str, str]]:
     """Word problems in the columns of GSM8K."""
     return [
         {
-            "question": f"Bo has {n} {THINGS[n % 6]} and gets {n % 7} more. How many {THINGS[n % 6]} has Bo now?",
-            "answer": f"Bo has {n} + {n % 7} = <<{n}+{n % 7}={n + n % 7}>>{n + n % 7} {THINGS[n % 6]}.\n#### {n + n % 7}",
+            "question": (
+                f"Bo has {n} {THINGS[n % 6]} and gets {n % 7} more. How many {THINGS[n % 6]} has Bo"
+                " now?"
+            ),
+            "answer": (
+                f"Bo has {n} + {n % 7} = <<{n}+{n % 7}={n + n % 7}>>{n + n % 7}"
+                f" {THINGS[n % 6]}.\n#### {n + n % 7}"
+            ),
         }
         for n in range(first, first + count)
     ]
@@ -84,7 +92,9 @@ def run_harness(engine: LocalEngine, folder: Path, data: Path) -> list[dict[str,
 
 
 def test_every_answer_is_scored_alike(tmp_path: Path) -> None:
-    """Same prompts, same extracted answers, same scores under both filters; and our own greedy run gives the same completions."""
+    """Same prompts, same extracted answers, same scores under both filters; and our own greedy run
+    gives the same completions.
+    """
     data = tmp_path / "data"
     data.mkdir()
     for split, rows in (("train", problems(10, 30)), ("test", problems(60, QUESTIONS))):
@@ -106,7 +116,8 @@ def test_every_answer_is_scored_alike(tmp_path: Path) -> None:
                 assert [task.correct.judge.extracted(example, text)] == sample["filtered_resps"]
                 assert task.correct(example, text) == bool(sample["exact_match"])
             print(
-                f"{name}: {sum(sample['exact_match'] for sample in samples)} of {QUESTIONS} correct, by both"
+                f"{name}: {sum(sample['exact_match'] for sample in samples)} of {QUESTIONS}"
+                " correct, by both"
             )
         same = 0
         for example, sample in zip(task.test, samples, strict=True):

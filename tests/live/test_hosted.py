@@ -1,7 +1,9 @@
-"""The main job through hosted APIs' rules with a real language model behind them: the verdict is the one of the engine itself.
+"""The main job through hosted APIs' rules with a real language model behind them: the verdict is
+the one of the engine itself.
 
-``unit/test_hosted.py::test_a_fit_from_prompts_to_a_verdict`` states the same by default, with an exact model behind the rules;
-the model's fingerprint is stated by ``known_truth/test_truth_vocabulary.py``.
+``unit/test_hosted.py::test_a_fit_from_prompts_to_a_verdict`` states the same by default, with an
+exact model behind the rules; the model's fingerprint is stated by
+``known_truth/test_truth_vocabulary.py``.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def engine() -> Iterator[LocalEngine]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short task: capitals, 40 prompts to learn from and 60 to judge on, so that six rows can be judged together."""
+    """A short task: capitals, 40 prompts to learn from and 60 to judge on, so that six rows can be
+    judged together.
+    """
     task = load_task("capitals")
     splits = (
         ("train", task.train[:40]),
@@ -102,7 +106,8 @@ def direct(
 def test_the_same_verdict_through_every_providers_rules(
     provider: str, engine: LocalEngine, data: Path, direct: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Without ids, without the end token, with -9999.0, whole numbers and five logprobs a token: still shorter, and proven so.
+    """Without ids, without the end token, with -9999.0, whole numbers and five logprobs a token:
+    still shorter, and proven so.
 
     The base rewards agree within noise, and every request is valid under OpenAI's official schema.
     """

@@ -1,4 +1,6 @@
-"""The embedded engine with SmolLM2: it samples exactly what it reports, a bias tilts exactly that, and it ends when it should."""
+"""The embedded engine with SmolLM2: it samples exactly what it reports, a bias tilts exactly that,
+and it ends when it should.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,9 @@ def draw(engine: LocalEngine, path: str, text: str, **options: Any) -> Counter[i
 
 
 def p_value(counts: Counter[int], logprobs: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Chi-square of the draws against the distribution: tokens expected at least 8 times, and the rest as one cell."""
+    """Chi-square of the draws against the distribution: tokens expected at least 8 times, and the
+    rest as one cell.
+    """
     expected = np.exp(log_softmax(logprobs)) * DRAWS
     cells = np.flatnonzero(expected >= 8)
     assert len(cells) >= 4
@@ -135,7 +139,9 @@ def test_the_full_vector_sums_to_one(engine: LocalEngine, path: str) -> None:
 
 
 def test_neutral_sampling_draws_from_the_returned_softmax(engine: LocalEngine) -> None:
-    """With every sampling knob neutral, the draws cannot be told from the returned distribution; with the defaults they can."""
+    """With every sampling knob neutral, the draws cannot be told from the returned distribution;
+    with the defaults they can.
+    """
     vector = logprobs_of(engine, "/v1/chat/completions", QUESTION)
     assert p_value(draw(engine, "/v1/chat/completions", QUESTION), vector) > 1e-3
     assert (
@@ -150,7 +156,9 @@ def test_neutral_sampling_draws_from_the_returned_softmax(engine: LocalEngine) -
 def test_the_openai_routes_honour_neutral_sampling(
     engine: LocalEngine, path: str, text: str
 ) -> None:
-    """On the routes that rollouts use the draws follow the returned softmax too; a byte fragment is not listed: the rest."""
+    """On the routes that rollouts use the draws follow the returned softmax too; a byte fragment is
+    not listed: the rest.
+    """
     asked = {"logprobs": True, "top_logprobs": 1} if "chat" in path else {"logprobs": 1}
     body = request(path, text, max_tokens=1, **asked)
 
@@ -164,7 +172,9 @@ def test_the_openai_routes_honour_neutral_sampling(
 
 
 def test_a_bias_tilts_the_softmax_exactly(engine: LocalEngine) -> None:
-    """Reported logprobs stay those of the unbiased model; what is sampled is softmax(logits + bias)."""
+    """Reported logprobs stay those of the unbiased model; what is sampled is softmax(logits +
+    bias).
+    """
     path = "/v1/chat/completions"
     vector = logprobs_of(engine, path, QUESTION)
     biased = np.argsort(vector)[[-2, -5, -40]]
@@ -192,7 +202,9 @@ def test_a_bias_tilts_the_softmax_exactly(engine: LocalEngine) -> None:
 
 
 def test_the_end_token_is_listed_and_split_characters_are_not(engine: LocalEngine) -> None:
-    """A stopped answer ends in the end token, which has no text; of a character made of three tokens only the last is listed."""
+    """A stopped answer ends in the end token, which has no text; of a character made of three
+    tokens only the last is listed.
+    """
     path = "/v1/chat/completions"
     body = request(path, "Repeat exactly: 🦜🦜🦜", max_tokens=24, logprobs=True, top_logprobs=2)
     answer = post(engine, path, {**body, "temperature": 0})
@@ -231,7 +243,9 @@ def closed(port: int) -> bool:
 
 
 def test_leaving_the_block_closes_the_port() -> None:
-    """Even with a request in flight: the client is told so by a broken connection, and nobody waits."""
+    """Even with a request in flight: the client is told so by a broken connection, and nobody
+    waits.
+    """
     with (
         LocalEngine(resolve_model(), parallel=1, context=512) as engine,
         ThreadPoolExecutor(1) as pool,
@@ -279,7 +293,9 @@ except KeyboardInterrupt:
     [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
 )
 def test_however_the_process_ends_the_engine_ends_too(number: signal.Signals, status: int) -> None:
-    """Ctrl-C as a terminal sends it (to the whole group), SIGTERM and kill -9, each with requests in flight; nothing is printed."""
+    """Ctrl-C as a terminal sends it (to the whole group), SIGTERM and kill -9, each with requests
+    in flight; nothing is printed.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
         stdout=subprocess.PIPE,

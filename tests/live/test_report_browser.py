@@ -1,4 +1,6 @@
-"""The report in headless Chromium, on a phone and on a desktop: quiet console, no request, no sideways page, live tables, print."""
+"""The report in headless Chromium, on a phone and on a desktop: quiet console, no request, no
+sideways page, live tables, print.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def opened(browser: Any, path: Path, size: tuple[int, int], scheme: str = "light
 def test_quiet_alone_and_within_the_screen(
     browser: Any, pages: dict[str, Path], tmp_path: Path, name: str, size: tuple[int, int]
 ) -> None:
-    """No console message, no request but the file, no page wider than the screen, with every box opened; hostile text never ran."""
+    """No console message, no request but the file, no page wider than the screen, with every box
+    opened; hostile text never ran.
+    """
     found = opened(browser, pages[name], size)
     found.page.evaluate(
         "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
@@ -103,13 +107,18 @@ def test_quiet_alone_and_within_the_screen(
 
 def column(page: Any, table: str, place: int) -> list[str]:
     """The visible cells of a column, from the top."""
-    script = "([id, n]) => [...document.querySelectorAll(`#${id} tbody tr:not([hidden])`)].map((row) => row.cells[n].dataset.v)"
+    script = (
+        "([id, n]) => [...document.querySelectorAll(`#${id} tbody tr:not([hidden])`)].map((row) =>"
+        " row.cells[n].dataset.v)"
+    )
     found: list[str] = page.evaluate(script, [table, place])
     return found
 
 
 def test_tables_sort_and_search(browser: Any, pages: dict[str, Path]) -> None:
-    """A click and the keyboard sort by number, not by text, and say so; a search leaves the rows that match, and counts them."""
+    """A click and the keyboard sort by number, not by text, and say so; a search leaves the rows
+    that match, and counts them.
+    """
     page = opened(browser, pages["full"], DESKTOP).page
     header = page.locator("#entries thead th").nth(2)
     assert len(column(page, "entries", 2)) == 50
@@ -135,7 +144,9 @@ def test_tables_sort_and_search(browser: Any, pages: dict[str, Path]) -> None:
 
 
 def test_a_long_table_sorts_at_once(browser: Any, pages: dict[str, Path]) -> None:
-    """1,200 tokens with their contexts sort within 5 s, also on a busy machine; unknown errors come last."""
+    """1,200 tokens with their contexts sort within 5 s, also on a busy machine; unknown errors come
+    last.
+    """
     page = opened(browser, pages["full"], PHONE).page
     page.locator(".table", has=page.locator("#scores")).locator("button.more").click()
     spent = page.evaluate(
@@ -143,7 +154,10 @@ def test_a_long_table_sorts_at_once(browser: Any, pages: dict[str, Path]) -> Non
         const begin = performance.now(); button.click(); return performance.now() - begin; }"""
     )
     assert spent < 5_000
-    script = "[...document.querySelectorAll('#scores tbody tr')].map((row) => row.cells[3].dataset.v ?? null)"
+    script = (
+        "[...document.querySelectorAll('#scores tbody tr')].map((row) => row.cells[3].dataset.v ??"
+        " null)"
+    )
     values = page.evaluate(script)
     assert len(values) == 1_200
     known = [value for value in values if value is not None]
@@ -182,7 +196,10 @@ def test_print_shows_everything_and_no_controls(
     page.set_viewport_size(
         {"width": 690, "height": 980}
     )  # the width of an A4 page within its margins
-    cut = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth + 1).length"
+    cut = (
+        "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth >"
+        " box.clientWidth + 1).length"
+    )
     assert page.evaluate(cut) == 0
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.evaluate("document.querySelectorAll('details[open]').length") == 0

@@ -1,6 +1,8 @@
-"""A real ``vllm run-batch``: its answers are those that a server gives to the same requests, and a fit takes them as its own.
+"""A real ``vllm run-batch``: its answers are those that a server gives to the same requests, and a
+fit takes them as its own.
 
-BLB_TEST_VLLM names a Python with vLLM, BLB_TEST_VLLM_MODEL a folder with a model; BLB_TEST_VLLM_DTYPE is float32 unless set.
+BLB_TEST_VLLM names a Python with vLLM, BLB_TEST_VLLM_MODEL a folder with a model;
+BLB_TEST_VLLM_DTYPE is float32 unless set.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ pytestmark = [
     ),
 ]
 NAME = "m"
-FLAGS = f"--model {MODEL} --served-model-name {NAME} --dtype {DTYPE} --max-model-len 512 --generation-config vllm --max-num-seqs 16"
+FLAGS = (
+    f"--model {MODEL} --served-model-name {NAME} --dtype {DTYPE} --max-model-len 512"
+    " --generation-config vllm --max-num-seqs 16"
+)
 FLAGS += " --enforce-eager --no-enable-chunked-prefill --max-num-batched-tokens 2048"
 ERROR = {"float32": 2e-3, "bfloat16": 0.3}
 """Nats by which a logprob may be off: the same prefix in another batch is another order of sums."""
@@ -137,7 +142,9 @@ def stored(folder: Path) -> dict[str, Completion]:
 
 
 def test_run_batch_gives_what_a_server_gives(tmp_path: Path) -> None:
-    """With a seed: the same keys, the same tokens of nearly all, their logprobs to rounding; then a fit asks for no training."""
+    """With a seed: the same keys, the same tokens of nearly all, their logprobs to rounding; then a
+    fit asks for no training.
+    """
     splits = ["train"] * 6 + ["validation"] * 2 + ["test"] * 2
     rows = [
         {"prompt": f"What is the capital of {country}?", "answer": "x", "split": split}

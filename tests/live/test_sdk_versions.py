@@ -1,4 +1,6 @@
-"""Applying a bias works under every openai from 2.0 on: the matrix of client classes and call styles, in an environment of each."""
+"""Applying a bias works under every openai from 2.0 on: the matrix of client classes and call
+styles, in an environment of each.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ MATRIX = ("tests/unit/recording_server.py", "tests/unit/test_apply_matrix.py")
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )
 def test_matrix_under(requirements: list[str], skipped: int, tmp_path: Path) -> None:
-    """This checkout installs beside that SDK, and every cell of the matrix passes there; warnings are errors."""
+    """This checkout installs beside that SDK, and every cell of the matrix passes there; warnings
+    are errors.
+    """
     home = tmp_path / "venv"
     _run(tmp_path, "uv", "venv", "--quiet", "--python", sys.executable, home)
     _run(
@@ -59,7 +63,9 @@ def test_matrix_under(requirements: list[str], skipped: int, tmp_path: Path) -> 
 
 
 def _run(folder: Path, *command: object) -> str:
-    """stdout of a command that must succeed, run outside the checkout, whose pins and package stay out of it."""
+    """stdout of a command that must succeed, run outside the checkout, whose pins and package stay
+    out of it.
+    """
     left = {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,6 @@
-"""Other people's clients through ``blb proxy`` with SmolLM2 behind it: each gets the biased answer, and the plain one."""
+"""Other people's clients through ``blb proxy`` with SmolLM2 behind it: each gets the biased answer,
+and the plain one.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +44,22 @@ BIASES: dict[str, dict[str, float]] = {
     "@short": {"<|im_end|>": 6.0},
     "@yes": {" yes": 100.0},
 }
-"""What a name adds: nothing; 6 nats on the end token, so that the same sentence stops sooner; one word, whatever is asked."""
+"""What a name adds: nothing; 6 nats on the end token, so that the same sentence stops sooner; one
+word, whatever is asked.
+"""
 
 PACKAGES = {"import litellm": "litellm", "from langchain_openai": "langchain-openai"}
 OFFLINE = {"OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
-"""A key is asked for and not checked; what else these clients would fetch when they start is left out."""
+"""A key is asked for and not checked; what else these clients would fetch when they start is left
+out.
+"""
 
 
 @dataclass(frozen=True)
 class Served:
-    """An engine and a proxy before it: ``model`` is the engine's own name, ``folder`` holds the bias files."""
+    """An engine and a proxy before it: ``model`` is the engine's own name, ``folder`` holds the
+    bias files.
+    """
 
     engine: str
     proxy: str
@@ -173,7 +181,9 @@ def chunks(stream: str) -> list[JSON]:
 
 @pytest.mark.live
 def test_the_biases_show_on_the_engine_itself(served: Served) -> None:
-    """Greedily, the raised end token cuts the same answer short and the raised word is all that comes: what clients must see."""
+    """Greedily, the raised end token cuts the same answer short and the raised word is all that
+    comes: what clients must see.
+    """
     plain, short, yes = (direct(served, "chat", suffix, QUESTION) for suffix in BIASES)
     assert 0 < len(short) < len(plain)
     assert plain.startswith(short)
@@ -190,7 +200,9 @@ def test_the_biases_show_on_the_engine_itself(served: Served) -> None:
 @pytest.mark.parametrize("suffix", BIASES)
 @pytest.mark.parametrize(("endpoint", "text"), [("chat", QUESTION), ("completions", PROMPT)])
 def test_curl(served: Served, endpoint: Endpoint, text: str, suffix: str) -> None:
-    """The answer under each name is the engine's own with that bias, whole and as the sum of streamed pieces."""
+    """The answer under each name is the engine's own with that bias, whole and as the sum of
+    streamed pieces.
+    """
     expected = direct(served, endpoint, suffix, text)
     assert text_of(json.loads(curl(served, endpoint, suffix, text))) == expected
     pieces = [text_of(chunk) for chunk in chunks(curl(served, endpoint, suffix, text, stream=True))]
@@ -213,7 +225,9 @@ def test_curl_under_the_models_own_name(served: Served) -> None:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Install:
-    """Makes a virtual environment with one package in its current version; gives the folder of its programs."""
+    """Makes a virtual environment with one package in its current version; gives the folder of its
+    programs.
+    """
 
     @cache
     def make(package: str) -> Path:
@@ -273,7 +287,9 @@ def client(request: pytest.FixtureRequest) -> list[Path]:
 @pytest.mark.live
 @pytest.mark.slow
 def test_sdk(served: Served, client: list[Path]) -> None:
-    """Whole, streamed, legacy and sent again after a 500: the engine's own answers; an unknown alias raises the SDK's 404."""
+    """Whole, streamed, legacy and sent again after a 500: the engine's own answers; an unknown
+    alias raises the SDK's 404.
+    """
     asked = {
         "base_url": served.proxy,
         "model": served.model,
@@ -297,7 +313,8 @@ def test_sdk(served: Served, client: list[Path]) -> None:
             **({"retried": chat, "attempts": 2} if client[0].name == "node" else {}),
         }
         print(
-            f"{client[0].name if client[0].name == 'node' else client[1].stem} {served.model}{suffix}: {chat!r}"
+            f"{client[0].name if client[0].name == 'node' else client[1].stem}"
+            f" {served.model}{suffix}: {chat!r}"
         )
 
 
@@ -323,7 +340,9 @@ def block(marker: str, served: Served, suffix: str = "@short") -> str:
 def test_lm_eval(
     served: Served, environment: Install, tmp_path: Path, endpoint: Endpoint, suffix: str
 ) -> None:
-    """The page's command logs the engine's own answers, and the score is theirs: all of them "yes" under that bias alone."""
+    """The page's command logs the engine's own answers, and the score is theirs: all of them "yes"
+    under that bias alone.
+    """
     marker = "local-chat-completions" if endpoint == "chat" else "local-completions"
     command = shlex.split(block(marker, served, suffix).replace("gsm8k", "yes_no"))
     command += ["--include_path", str(CLIENTS), "--gen_kwargs", f"max_gen_toks={MAX_TOKENS}"]
@@ -366,7 +385,9 @@ def test_the_pages_python(served: Served, environment: Install, marker: str) -> 
 @pytest.mark.live
 @pytest.mark.slow
 def test_the_pages_node(served: Served, node: Path) -> None:
-    """The snippet prints the biased answer, and so it does with the address in the environment alone."""
+    """The snippet prints the biased answer, and so it does with the address in the environment
+    alone.
+    """
     script, bare = node / "snippet.mjs", node / "bare.mjs"
     script.write_text(block('from "openai"', served))
     bare.write_text(re.sub(r"new OpenAI\(.*\)", "new OpenAI()", script.read_text()))
@@ -388,7 +409,9 @@ def test_the_pages_llm(served: Served, environment: Install, tmp_path: Path) -> 
 
 
 def test_every_block_of_the_page_is_tested() -> None:
-    """Each is one of those that the tests above run, or a ``blb`` command line, whose options exist."""
+    """Each is one of those that the tests above run, or a ``blb`` command line, whose options
+    exist.
+    """
     run = [
         "curl -sS",
         'from "openai"',

@@ -1,6 +1,8 @@
-"""A real vLLM with ``LearnedBias``: its logprobs are the mathematics of the bias, whatever else runs in the batch.
+"""A real vLLM with ``LearnedBias``: its logprobs are the mathematics of the bias, whatever else
+runs in the batch.
 
-BLB_TEST_VLLM names a Python with vLLM, BLB_TEST_VLLM_MODEL a folder with a model; BLB_TEST_VLLM_DTYPE is float32 unless set.
+BLB_TEST_VLLM names a Python with vLLM, BLB_TEST_VLLM_MODEL a folder with a model;
+BLB_TEST_VLLM_DTYPE is float32 unless set.
 """
 
 from __future__ import annotations
@@ -97,7 +99,9 @@ class Server:
     def complete(
         self, prompt: str | list[int], name: str | None, tokens: int, **options: Any
     ) -> JSON:
-        """The first choice of a completion that must succeed; ``name`` None leaves it to the server's default."""
+        """The first choice of a completion that must succeed; ``name`` None leaves it to the
+        server's default.
+        """
         body = {
             "prompt": prompt,
             "max_tokens": tokens,
@@ -115,7 +119,9 @@ class Server:
     def logprobs(
         self, prompt: str | list[int], name: str | None, tokens: int
     ) -> tuple[list[int], list[int], NDArray[np.float64]]:
-        """Prompt ids, sampled ids, and all logprobs of each position (tokens, vocabulary) as the server processed them."""
+        """Prompt ids, sampled ids, and all logprobs of each position (tokens, vocabulary) as the
+        server processed them.
+        """
         choice = self.complete(
             prompt, name, tokens, logprobs=-1, return_tokens_as_token_ids=True, ignore_eos=True
         )
@@ -126,7 +132,9 @@ class Server:
         return choice["prompt_token_ids"], choice["token_ids"], lists
 
     def abort(self, prompt: str, name: str, after: int) -> int:
-        """Break the connection of a streamed completion after some events; returns how many came."""
+        """Break the connection of a streamed completion after some events; returns how many
+        came.
+        """
         body = {
             "model": "m",
             "prompt": prompt,
@@ -238,7 +246,9 @@ def ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """vLLM with the processor both installed and named, so that a bias added twice would show in every test."""
+    """vLLM with the processor both installed and named, so that a bias added twice would show in
+    every test.
+    """
     folder = tmp_path_factory.mktemp("biases")
     size = json.loads(Path(MODEL or "", "config.json").read_text(encoding="utf-8"))["vocab_size"]
     draws, even = np.random.default_rng(1), np.arange(size) % 2 == 0
@@ -305,7 +315,9 @@ def test_the_files_are_read_at_start(server: Server) -> None:
 
 
 def test_logprobs_differ_by_the_bias_less_the_normaliser(server: Server) -> None:
-    """All logprobs at every position are base + delta - log sum exp(base + delta): three biases and none in one changing batch."""
+    """All logprobs at every position are base + delta - log sum exp(base + delta): three biases and
+    none in one changing batch.
+    """
     names = ["a", "b", "none", None] * 2
     ours, others = prompts(len(names)), prompts(30)
     with ThreadPoolExecutor(TOGETHER) as pool:
@@ -344,7 +356,8 @@ def test_logprobs_differ_by_the_bias_less_the_normaliser(server: Server) -> None
             moved = biased_tv[position] - base[0]
             slopes += [np.polyfit(delta, moved, 1)[0]] if delta.any() else []
     print(
-        f"{DTYPE}: {len(worst)} positions of {base.shape[1]} logprobs, largest error {max(worst):.2g} nats, median of the"
+        f"{DTYPE}: {len(worst)} positions of {base.shape[1]} logprobs, largest error"
+        f" {max(worst):.2g} nats, median of the"
     )
     print(f"largest {np.median(worst):.2g}; slope on delta {min(slopes):.5f} to {max(slopes):.5f}")
     assert max(worst) < ERROR[DTYPE]
@@ -352,7 +365,9 @@ def test_logprobs_differ_by_the_bias_less_the_normaliser(server: Server) -> None
 
 
 def test_rows_are_never_mixed(server: Server) -> None:
-    """Under preemption and aborts each request keeps its own bias: odd ids for one, even ids for the other, both for none."""
+    """Under preemption and aborts each request keeps its own bias: odd ids for one, even ids for
+    the other, both for none.
+    """
     before = server.metric("vllm:num_preemptions_total")
     names = ["odd", "even", "none"] * 12
     texts = prompts(48)
@@ -375,7 +390,8 @@ def test_rows_are_never_mixed(server: Server) -> None:
     )
     free = [each % 2 for name, each in zip(names, ids, strict=False) if name == "none"]
     print(
-        f"{sum(map(len, ids)):,} tokens of {len(ids)} requests, {len(cut)} aborted, {preempted:.0f} preemptions, {wrong} wrong"
+        f"{sum(map(len, ids)):,} tokens of {len(ids)} requests, {len(cut)} aborted, {preempted:.0f}"
+        f" preemptions, {wrong} wrong"
     )
     assert preempted > 0
     assert wrong == 0
@@ -383,7 +399,9 @@ def test_rows_are_never_mixed(server: Server) -> None:
 
 
 def test_a_phase_changes_where_its_tokens_say(server: Server) -> None:
-    """Under preemption each token of each request is of the kind that the tokens before it ask for."""
+    """Under preemption each token of each request is of the kind that the tokens before it ask
+    for.
+    """
     vocabulary = load_vocabulary(Path(MODEL or "", "tokenizer.json"))
     before = server.metric("vllm:num_preemptions_total")
     names = [*PARITY, "none"] * 12
@@ -407,7 +425,8 @@ def test_a_phase_changes_where_its_tokens_say(server: Server) -> None:
             changes, total = changes + int(np.count_nonzero(np.diff(numbers))), total + len(ids)
     preempted = server.metric("vllm:num_preemptions_total") - before
     print(
-        f"{total:,} tokens of requests with phases, {changes} changes of phase, {preempted:.0f} preemptions, {wrong} wrong"
+        f"{total:,} tokens of requests with phases, {changes} changes of phase, {preempted:.0f}"
+        f" preemptions, {wrong} wrong"
     )
     assert wrong == 0
     assert changes > 100
@@ -427,8 +446,9 @@ def test_across_a_change_the_logprobs_are_those_of_each_vector(server: Server) -
 
 
 def test_the_same_as_the_request_field(server: Server) -> None:
-    """A vector of the server and the same one sent as ``logit_bias`` give the same logprobs: about 1,000 entries,
-    since more than 1,024 in one request end the engine under model runner V2 (seen with vLLM 0.32 on an H100)."""
+    """A vector of the server and the same one sent as ``logit_bias`` give the same logprobs: about
+    1,000 entries, since more than 1,024 in one request end the engine under model runner V2 (seen
+    with vLLM 0.32 on an H100)."""
     (text,) = prompts(1)
     size = len(server.bias["a"])
     values = np.where(np.arange(size) % (size // 999) == 0, server.bias["a"], 0.0)

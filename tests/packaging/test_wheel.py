@@ -1,4 +1,6 @@
-"""What a user installs: the wheel and the sdist carry everything, and the wheel works in an empty environment."""
+"""What a user installs: the wheel and the sdist carry everything, and the wheel works in an empty
+environment.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ PROFILES = {path.name for path in (ROOT / "providers").glob("*.toml")}
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with a freshly built wheel and sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    script = "import sys; from hatchling import build as b\nb.build_sdist(sys.argv[1]); b.build_wheel(sys.argv[1])"
+    script = (
+        "import sys; from hatchling import build as b\nb.build_sdist(sys.argv[1]);"
+        " b.build_wheel(sys.argv[1])"
+    )
     subprocess.run(
         [sys.executable, "-c", script, str(folder)], cwd=ROOT, check=True, capture_output=True
     )
@@ -52,9 +57,11 @@ def test_the_sdist_carries_what_the_wheel_is_made_of(built: Path) -> None:
 
 
 def test_the_wheel_works_in_an_empty_environment(built: Path, tmp_path: Path) -> None:
-    """Installed with pip into a new environment, ``blb --help`` and ``blb providers`` answer and a built-in task loads.
+    """Installed with pip into a new environment, ``blb --help`` and ``blb providers`` answer and a
+    built-in task loads.
 
-    Its dependencies are lent from this environment, so the test needs no network; the package itself is not.
+    Its dependencies are lent from this environment, so the test needs no network; the package
+    itself is not.
     """
     (wheel,) = built.glob("*.whl")
     home = tmp_path / "venv"
@@ -91,7 +98,9 @@ def _lend_dependencies(site: Path, folder: Path) -> None:
 
 
 def _run(folder: Path, *command: object) -> str:
-    """stdout of a command that must succeed, run outside the checkout and without this environment's variables."""
+    """stdout of a command that must succeed, run outside the checkout and without this
+    environment's variables.
+    """
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     words = [str(word) for word in command]
     done = subprocess.run(

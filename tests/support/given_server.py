@@ -1,4 +1,6 @@
-"""GivenServer: an exact server that also gives the lists along given answers as vLLM does, or lies about them."""
+"""GivenServer: an exact server that also gives the lists along given answers as vLLM does, or lies
+about them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tests.support.exact.llamacpp_answers import COMPLETIONS, JSON
 from tests.support.exact.server import Answer
 
 GivenLie = Literal["starts anew", "one place on", "other tokens"]
-"""A closed assistant turn; prompt logprobs of the next position; a message whose text is read as other tokens."""
+"""A closed assistant turn; prompt logprobs of the next position; a message whose text is read as
+other tokens.
+"""
 CHAT, TEXT = COMPLETIONS
 ROWS = AnswerRules(
     prompt_logprobs="prompt_logprobs",
@@ -43,7 +47,8 @@ def profile(way: str | None = None) -> Profile:
 
 
 class GivenServer(ExactServer):
-    """``prompt_logprobs`` with a prompt of token ids, ``prompt_token_ids`` in every chat answer, ids of messages by /tokenize.
+    """``prompt_logprobs`` with a prompt of token ids, ``prompt_token_ids`` in every chat answer,
+    ids of messages by /tokenize.
 
     Before a server of another dialect among a class's bases, it does the same in that dialect.
     """
@@ -86,7 +91,9 @@ class GivenServer(ExactServer):
         return answer
 
     def _listed(self, ids: list[int], place: int, start: int, text: str, k: int) -> JSON | None:
-        """The list at one place of a prompt of ``start`` tokens with the answer behind it; those of the prompt are made up."""
+        """The list at one place of a prompt of ``start`` tokens with the answer behind it; those of
+        the prompt are made up.
+        """
         if place == 0:
             return None
         if place < start:

@@ -12,7 +12,9 @@ SPLITS = (("train", range(60)), ("validation", range(60, 100)), ("test", range(1
 
 
 def labelled_rows(model: ExactModel) -> list[dict[str, Any]]:
-    """Questions of all splits. The right label of each is the one that the model finds likelier of the two."""
+    """Questions of all splits. The right label of each is the one that the model finds likelier of
+    the two.
+    """
     return [_row(model, number, split) for split, numbers in SPLITS for number in numbers]
 
 

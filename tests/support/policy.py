@@ -19,10 +19,11 @@ BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class PolicyEstimate:
-    """A biased policy, from its own completions: mean reward, KL to the base and tokens a completion, and standard errors.
+    """A biased policy, from its own completions: mean reward, KL to the base and tokens a
+    completion, and standard errors.
 
-    ``reward`` and ``kl`` in nats, ``length`` in tokens with the end token. Where any completion's reward is -inf, so is ``reward``,
-    and its standard error is NaN.
+    ``reward`` and ``kl`` in nats, ``length`` in tokens with the end token. Where any completion's
+    reward is -inf, so is ``reward``, and its standard error is NaN.
     """
 
     reward: float
@@ -35,10 +36,12 @@ class PolicyEstimate:
 def estimate_policy(
     model: ExactModel, delta: npt.ArrayLike, reward: RewardOf, n: int, seed: int
 ) -> PolicyEstimate:
-    """Mean reward and KL to the base under the bias ``delta`` (v,) nats, from ``n`` fresh completions of all prompts in turn.
+    """Mean reward and KL to the base under the bias ``delta`` (v,) nats, from ``n`` fresh
+    completions of all prompts in turn.
 
-    The KL sums, over the positions of each completion, the exact ``KL(pi_delta || pi_0)`` of the next token: its mean is that
-    of ``log p_delta - log p_0``, with less variance. InputError: n below 2.
+    The KL sums, over the positions of each completion, the exact ``KL(pi_delta || pi_0)`` of the
+    next token: its mean is that of ``log p_delta - log p_0``, with less variance. InputError: n
+    below 2.
     """
     if n < 2:
         raise InputError(f"n is {n}; a mean with its standard error needs at least 2 completions")
@@ -54,9 +57,9 @@ def estimate_policy(
         reward=float(rewards.mean()),
         kl=float(kl.mean()),
         length=float((tokens != NOTHING).sum(axis=1).mean()),
-        reward_error=float(rewards.std(ddof=1) / root)
-        if np.isfinite(rewards).all()
-        else float("nan"),
+        reward_error=(
+            float(rewards.std(ddof=1) / root) if np.isfinite(rewards).all() else float("nan")
+        ),
         kl_error=float(kl.std(ddof=1) / root),
     )
 
@@ -80,7 +83,9 @@ def _walk(
 
 
 def _biased(logprobs: Vector, bias: Vector, rng: np.random.Generator) -> tuple[Ids, Vector]:
-    """(h,) one token of ``softmax(logprobs + bias)`` for each row, and (h,) its KL to the base; no bias is above 0."""
+    """(h,) one token of ``softmax(logprobs + bias)`` for each row, and (h,) its KL to the base; no
+    bias is above 0.
+    """
     base = np.exp(logprobs - logprobs.max(axis=1, keepdims=True))
     tilted = base * np.exp(bias)
     below = np.cumsum(tilted, axis=1)

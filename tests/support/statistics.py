@@ -1,4 +1,6 @@
-"""Statistics of one set of rollouts, and the paper's Zhat from them, as the tests and benchmarks want them."""
+"""Statistics of one set of rollouts, and the paper's Zhat from them, as the tests and benchmarks
+want them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def statistics_of(
     clip: float | None = None,
     estimators: Collection[Counted] = get_args(Counted),
 ) -> Statistics:
-    """Statistics of these rollouts for one or several tau; ``highest`` None: the highest reward of these rollouts."""
+    """Statistics of these rollouts for one or several tau; ``highest`` None: the highest reward of
+    these rollouts.
+    """
     if highest is None:
         highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
     taus = (tau,) if isinstance(tau, int | float) else tuple(tau)
@@ -40,7 +44,9 @@ def statistics_of(
 
 
 def close(one: Statistics, other: Statistics) -> bool:
-    """Whether all sums are the same to 1e-12 of their value, and all counts, keys and settings the same."""
+    """Whether all sums are the same to 1e-12 of their value, and all counts, keys and settings the
+    same.
+    """
     for each in fields(Statistics):
         mine, theirs = getattr(one, each.name), getattr(other, each.name)
         tables = mine if isinstance(mine, dict) else {"": mine}

@@ -19,7 +19,9 @@ MOST_SEQUENCES = 2_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Level:
-    """Every running prefix of t tokens. child, leaf: (h, v), the prefix or the sequence that a token leads to, or -1."""
+    """Every running prefix of t tokens. child, leaf: (h, v), the prefix or the sequence that a
+    token leads to, or -1.
+    """
 
     logprobs: Vector
     child: Ids
@@ -29,8 +31,8 @@ class _Level:
 class Exact:
     """Exact quantities of a model under a reward, from all its sequences.
 
-    sequences: (s, horizon) padded with -1. lengths, prompts, rewards: (s,). base: (s,) log probability of prompt and
-    sequence under the base model, so that ``exp(base)`` sums to 1.
+    sequences: (s, horizon) padded with -1. lengths, prompts, rewards: (s,). base: (s,) log
+    probability of prompt and sequence under the base model, so that ``exp(base)`` sums to 1.
     """
 
     def __init__(self, model: ExactModel, reward: RewardOf) -> None:
@@ -38,7 +40,8 @@ class Exact:
         size = model.prompts * model.vocab_size**model.horizon
         if size > MOST_SEQUENCES:
             raise InputError(
-                f"up to {size} sequences; at most {MOST_SEQUENCES} are enumerated: take a smaller model"
+                f"up to {size} sequences; at most {MOST_SEQUENCES} are enumerated: take a smaller"
+                " model"
             )
         self.model = model
         self._levels: list[_Level] = []
@@ -97,9 +100,11 @@ class Exact:
         return float(np.exp(tilted) @ (tilted - self.base))
 
     def z_avg(self, tau: float = 1.0) -> Vector:
-        """(v,) the soft value of inserting each token, as defined in ``estimate.statistics.Statistics``.
+        """(v,) the soft value of inserting each token, as defined in
+        ``estimate.statistics.Statistics``.
 
-        Without an end token this is the paper's Z_avg (equation Z-avg); with one, the version for completions that stop.
+        Without an end token this is the paper's Z_avg (equation Z-avg); with one, the version for
+        completions that stop.
         """
         value = np.exp(self.rewards / tau) / self.lengths
         total, above = np.zeros(self.model.vocab_size), np.zeros(0)
@@ -112,9 +117,11 @@ class Exact:
     def objective(
         self, delta: npt.ArrayLike, tau: float = 1.0, *, per_prompt: bool = False, l2: float = 0.0
     ) -> float:
-        """``E_0[w sum_t log pi_delta / pi_0] - l2/2 |delta|^2`` with ``w = exp(r / tau)`` scaled to mean 1 (by prompt or over all).
+        """``E_0[w sum_t log pi_delta / pi_0] - l2/2 |delta|^2`` with ``w = exp(r / tau)`` scaled to
+        mean 1 (by prompt or over all).
 
-        It is the limit of the projection's objective per rollout, so ``l2`` here is the estimator's over its N.
+        It is the limit of the projection's objective per rollout, so ``l2`` here is the estimator's
+        over its N.
         """
         return self._objective(
             np.asarray(delta, dtype=np.float64), self._flow(tau, per_prompt), l2
@@ -138,7 +145,9 @@ class Exact:
         steps: int = 20_000,
         tolerance: float = 1e-9,
     ) -> Vector:
-        """(v,) the maximiser of ``objective`` by gradient ascent with momentum, to gradient norm ``tolerance``."""
+        """(v,) the maximiser of ``objective`` by gradient ascent with momentum, to gradient norm
+        ``tolerance``.
+        """
         flow = self._flow(tau, per_prompt)
         # The Hessian of a log normaliser is at most 1/2 (the paper, appendix "Softmax-KL bound").
         rate = 1 / (flow.sum() / 2 + l2)
@@ -160,7 +169,9 @@ class Exact:
         return ahead
 
     def _forward(self, delta: npt.ArrayLike | None) -> tuple[Vector, list[Vector]]:
-        """(s,) log probability of each sequence, and (h,) of each prefix at each level, under pi_delta."""
+        """(s,) log probability of each sequence, and (h,) of each prefix at each level, under
+        pi_delta.
+        """
         bias = (
             np.zeros(self.model.vocab_size)
             if delta is None
@@ -200,7 +211,9 @@ class Exact:
 
 
 def _gather(level: _Level, above: Vector, value: Vector) -> Vector:
-    """(h, v) what follows each token: the value of a sequence that it ends, else the aggregate of its prefix."""
+    """(h, v) what follows each token: the value of a sequence that it ends, else the aggregate of
+    its prefix.
+    """
     out = np.zeros(level.leaf.shape)
     out[level.leaf >= 0] = value[level.leaf[level.leaf >= 0]]
     out[level.child >= 0] = above[level.child[level.child >= 0]]

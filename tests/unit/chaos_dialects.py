@@ -1,7 +1,9 @@
-"""Every dialect on loopback in front of one exact model: its own server, the rules gateway, and three that are written here.
+"""Every dialect on loopback in front of one exact model: its own server, the rules gateway, and
+three that are written here.
 
-vLLM, SGLang and the Responses API have no server in the package: what the exact server answers is put into their shapes, as
-recorded from vLLM 0.32 and SGLang 0.5.23 (providers/*.toml) and as documented for LM Studio.
+vLLM, SGLang and the Responses API have no server in the package: what the exact server answers is
+put into their shapes, as recorded from vLLM 0.32 and SGLang 0.5.23 (providers/*.toml) and as
+documented for LM Studio.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ SPECIAL = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Dialect:
-    """``serve``: a context manager of a server. ``k``: alternatives asked for. ``seeded``: whether its requests take a seed."""
+    """``serve``: a context manager of a server. ``k``: alternatives asked for. ``seeded``: whether
+    its requests take a seed.
+    """
 
     provider: str
     endpoint: Endpoint
@@ -56,7 +60,9 @@ def printed(entry: JSON) -> str:
 
 
 class VllmServer(ExactServer):
-    """Ids as token strings; the sampled token first in its list, in chat in the place of the last."""
+    """Ids as token strings; the sampled token first in its list, in chat in the place of the
+    last.
+    """
 
     def post(self, path: str, body: JSON) -> Any:
         """As ExactServer's."""
@@ -110,8 +116,8 @@ class SglangServer(ExactServer):
         """As ExactServer's; a text is split as the encoding does."""
         if path == "/tokenize":
             return {
-                "tokens": tiktoken.get_encoding("exact").encode(
-                    body["prompt"], disallowed_special=()
+                "tokens": (
+                    tiktoken.get_encoding("exact").encode(body["prompt"], disallowed_special=())
                 )
             }
         answer = super().post(path, body)
@@ -144,7 +150,9 @@ class SglangServer(ExactServer):
 
 
 class ResponsesServer(ExactServer):
-    """POST /v1/responses; without a seed in the request, the prompt is one. The end token is neither listed nor counted."""
+    """POST /v1/responses; without a seed in the request, the prompt is one. The end token is
+    neither listed nor counted.
+    """
 
     def post(self, path: str, body: JSON) -> Any:
         """As ExactServer's."""

@@ -1,4 +1,6 @@
-"""What the proxy's tests stand on: an upstream that answers exact bytes, a proxy in a thread, and a raw client."""
+"""What the proxy's tests stand on: an upstream that answers exact bytes, a proxy in a thread, and a
+raw client.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def bias(model: str = "m", values: dict[int, float] | None = None) -> Bias:
 
 @dataclass
 class Arrived:
-    """One request as it arrived upstream. ``line`` is the request line; ``fields`` the header lines, in order."""
+    """One request as it arrived upstream. ``line`` is the request line; ``fields`` the header
+    lines, in order.
+    """
 
     line: str
     fields: list[tuple[str, str]]
@@ -86,7 +90,9 @@ def plain(status: str = "200 OK", body: bytes = ANSWER, *fields: str) -> Answeri
 
 @dataclass
 class Origin:
-    """A server of exact bytes: one thread a connection, keep-alive, requests with a Content-Length only."""
+    """A server of exact bytes: one thread a connection, keep-alive, requests with a Content-Length
+    only.
+    """
 
     answer: Answering
     arrived: list[Arrived] = field(default_factory=list)
@@ -147,7 +153,9 @@ def proxy_for(
 
 @contextmanager
 def running(proxy: Proxy) -> Iterator[int]:
-    """The proxy in a thread of its own; gives its port. What the event loop complains about fails the test."""
+    """The proxy in a thread of its own; gives its port. What the event loop complains about fails
+    the test.
+    """
     ready, complaints = threading.Event(), []
     state: dict[str, Any] = {}
 
@@ -202,7 +210,9 @@ def request(
 
 
 def exchange(port: int, sent: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
-    """Send the bytes and read one answer to its end: status line, header lines, the body as framed (chunks undone)."""
+    """Send the bytes and read one answer to its end: status line, header lines, the body as framed
+    (chunks undone).
+    """
     with connect(port) as connection:
         connection.sendall(sent)
         with connection.makefile("rb") as reader:

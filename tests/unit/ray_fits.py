@@ -1,4 +1,6 @@
-"""What the tests of Ray share: completions of an exact model in a store, what reads them, and an engine that loses something."""
+"""What the tests of Ray share: completions of an exact model in a store, what reads them, and an
+engine that loses something.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ __all__ = ["Losing", "keys_of", "stored"]
 
 
 def stored(folder: Path, bare: Collection[int] = ()) -> tuple[RolloutStore, Reading]:
-    """A new store of 120 completions, and what reads them; those of the prompts ``bare`` came without their tokens."""
+    """A new store of 120 completions, and what reads them; those of the prompts ``bare`` came
+    without their tokens.
+    """
     settings = {"model": "m", "tokenizer": "t"}
     model = ExactModel(12, 6, seed=2, end=True, prompts=4, sharpness=0.7)
     examples = [Example(str(p), Prompt.user(str(p))) for p in range(4)]

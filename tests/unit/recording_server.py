@@ -1,4 +1,6 @@
-"""A loopback server that records what arrives and answers like a chat API. It needs the standard library alone."""
+"""A loopback server that records what arrives and answers like a chat API. It needs the standard
+library alone.
+"""
 
 from __future__ import annotations
 

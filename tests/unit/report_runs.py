@@ -1,4 +1,6 @@
-"""Run folders for the tests of ``blb report``: written by hand, with every document or with few, for each verdict."""
+"""Run folders for the tests of ``blb report``: written by hand, with every document or with few,
+for each verdict.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,12 @@ from blackbox_lb.bias.records import (
     Verdict,
 )
 
-HOSTILE = '</script><script>document.title="pwned"</script><img src=x onerror="alert(1)">\x1b[2J\u202eevil\u202c\x00'
-"""What a model or a data file might say: HTML, a control sequence, bidirectional overrides, a NUL."""
+HOSTILE = (
+    '</script><script>document.title="pwned"</script><img src=x'
+    ' onerror="alert(1)">\x1b[2J\u202eevil\u202c\x00'
+)
+"""What a model or a data file might say: HTML, a control sequence, bidirectional overrides, a NUL.
+"""
 Kind = Literal["helps", "nothing", "hurts", "mixed"]
 Verdicts = list[tuple[str, str, float, float, float, float, float, str, str]]
 ROWS: dict[str, Verdicts] = {
@@ -136,7 +142,9 @@ def result(kind: Kind) -> dict[str, Any]:
 
 
 def evaluation() -> dict[str, Any]:
-    """``evaluation.json``: a bias beside an instruction and a lower temperature, where the temperature wins."""
+    """``evaluation.json``: a bias beside an instruction and a lower temperature, where the
+    temperature wins.
+    """
     arms: list[tuple[str, str | None, str, float, str | None, float, float]] = [
         ("base", None, "temperature 1", 1.0, None, 0.345, 35.6),
         ("bias", "bias", "temperature 1", 1.0, None, 0.427, 25.7),
@@ -246,7 +254,9 @@ def analysis(n: int = 1_200) -> dict[str, Any]:
 
 
 def write_run(folder: Path, kind: Kind, *, full: bool = False, **fields: Any) -> Path:
-    """A folder with bias.json and result.json, and with every other document where it is ``full``."""
+    """A folder with bias.json and result.json, and with every other document where it is
+    ``full``.
+    """
     folder.mkdir()
     bias_of(kind, **fields).save(folder / "bias.json")
     documents = {"result": result(kind)}

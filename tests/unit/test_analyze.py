@@ -1,4 +1,6 @@
-"""``blb analyze``: from a bias and its store to analysis.json, with no request more than is needed."""
+"""``blb analyze``: from a bias and its store to analysis.json, with no request more than is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Exa
 
 
 def test_it_reads_what_a_fit_left_and_asks_for_nothing(fitted: tuple[Path, ExactServer]) -> None:
-    """Every completion with the bias at temperature 1 counts; the file is what was printed; the sums are those of the counts."""
+    """Every completion with the bias at temperature 1 counts; the file is what was printed; the
+    sums are those of the counts.
+    """
     folder, server = fitted
     before = len(server.calls)
     found = analyzed(folder / "bias.json")
@@ -132,7 +136,9 @@ def test_it_reads_what_a_fit_left_and_asks_for_nothing(fitted: tuple[Path, Exact
 def test_what_an_evaluation_tried_beside_is_not_read(
     fitted: tuple[Path, ExactServer], tmp_path: Path
 ) -> None:
-    """An instruction makes other prompts, and a lower limit other completions: the scores stay what they were."""
+    """An instruction makes other prompts, and a lower limit other completions: the scores stay what
+    they were.
+    """
     folder, server = fitted
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = analyzed(tmp_path / "bias.json")
@@ -205,7 +211,9 @@ def test_the_tables(fitted: tuple[Path, ExactServer]) -> None:
 
 
 def test_whole_distributions_agree_with_the_lists(fitted: tuple[Path, ExactServer]) -> None:
-    """Asked at every position, the exact KL is that of the tail model within 3 errors; at some, the others have no score."""
+    """Asked at every position, the exact KL is that of the tail model within 3 errors; at some, the
+    others have no score.
+    """
     folder, server = fitted
     listed = analyzed(folder / "bias.json")
     asked = ("--base-url", server.base_url, "--full-vocab")
@@ -223,7 +231,9 @@ def test_whole_distributions_agree_with_the_lists(fitted: tuple[Path, ExactServe
 
 
 def test_what_is_missing_is_drawn(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
-    """An empty store is refused with the remedy; with a task, biased and base completions of its test prompts are drawn."""
+    """An empty store is refused with the remedy; with a task, biased and base completions of its
+    test prompts are drawn.
+    """
     folder, server = fitted
     store = tmp_path / "new.db"
     arguments = (
@@ -269,13 +279,16 @@ def test_a_bias_that_nobody_sampled_is_refused(
     )
     own = tmp_path / "own.toml"
     own.write_text(
-        'extends = "llamacpp"\nname = "llamacpp"\n[logprobs]\nmeaning = "unknown"\nend_token_listed = true'
+        'extends = "llamacpp"\nname = "llamacpp"\n[logprobs]\nmeaning = "unknown"\nend_token_listed'
+        " = true"
     )
     assert "let blb doctor find out" in refused("analyze", folder / "bias.json", "--provider", own)
 
 
 def stored(path: Path, provider: str, delta: np.ndarray[Any, Any], *, after: bool) -> None:
-    """Completions of an exact model, with the bias and without, as a provider of this meaning lists them."""
+    """Completions of an exact model, with the bias and without, as a provider of this meaning lists
+    them.
+    """
     settings = {
         "provider": provider,
         "model": "m",
@@ -308,7 +321,9 @@ def stored(path: Path, provider: str, delta: np.ndarray[Any, Any], *, after: boo
 
 
 def test_lists_after_the_bias_tell_the_same(tmp_path: Path) -> None:
-    """SGLang's lists of the biased policy and vLLM's of the base, of the very same completions: the same scores."""
+    """SGLang's lists of the biased policy and vLLM's of the base, of the very same completions: the
+    same scores.
+    """
     delta = np.random.default_rng(3).normal(size=V)
     entries = tuple(Entry(id=n, bias=float(value), text=f" w{n}") for n, value in enumerate(delta))
     found = {}

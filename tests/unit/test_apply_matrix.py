@@ -1,6 +1,8 @@
-"""The bias arrives exactly once through every client class, HTTP library and call style of the SDK that is installed.
+"""The bias arrives exactly once through every client class, HTTP library and call style of the SDK
+that is installed.
 
-Runs under any openai from 2.0 on: here under the one of this environment, and in ``tests/live/test_sdk_versions.py`` under others.
+Runs under any openai from 2.0 on: here under the one of this environment, and in
+``tests/live/test_sdk_versions.py`` under others.
 """
 
 from __future__ import annotations
@@ -157,7 +159,9 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bias file: a whole value, a binary-exact one, one that is not, and one with all 17 digits."""
+    """A bias file: a whole value, a binary-exact one, one that is not, and one with all 17
+    digits.
+    """
     bias = Bias(
         provider="local",
         model="tiny",
@@ -198,7 +202,9 @@ def with_library(name: str, library: str) -> dict[str, Any]:
 
 
 def assert_biased(seen: list[Seen], plain: Seen) -> None:
-    """Each attempt: the plain body and the bias after it, once, with its values exact; all attempts the same bytes."""
+    """Each attempt: the plain body and the bias after it, once, with its values exact; all attempts
+    the same bytes.
+    """
     for one in seen:
         assert one.path == plain.path
         assert one.raw.startswith(plain.raw[:-1])
@@ -229,7 +235,9 @@ def made(name: str, server: Server, path: Path, way: str, library: str) -> tuple
 def test_every_way_to_ask(
     server: Server, path: Path, name: str, library: str, way: str, subtests: pytest.Subtests
 ) -> None:
-    """Plain, biased with a first attempt that fails, plain again: the bias is where it belongs and nothing else differs."""
+    """Plain, biased with a first attempt that fails, plain again: the bias is where it belongs and
+    nothing else differs.
+    """
 
     async def cell(own: Any, biased: Any, style: Any) -> None:
         chat = {"model": "tiny", "messages": HELLO, "temperature": 0.5, "seed": 7}

@@ -23,7 +23,9 @@ def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
 def test_a_body_that_fails_leaves_the_old_file_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error in the body, no draft at its end, and a full disk: the draft goes, and the old file stays."""
+    """An error in the body, no draft at its end, and a full disk: the draft goes, and the old file
+    stays.
+    """
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with pytest.raises(RuntimeError):

@@ -1,4 +1,6 @@
-"""Bad inputs by the hundred: each ends with exit code 2 and a sentence that names the remedy, no traceback, and nothing written."""
+"""Bad inputs by the hundred: each ends with exit code 2 and a sentence that names the remedy, no
+traceback, and nothing written.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,27 @@ from tests.support.exact.server import Fault
 Content = str | bytes
 DEEP = 100_000
 NOWHERE = "http://127.0.0.1:9/v1"
-"""An address where nothing answers: what is refused here must be refused before anything is asked for."""
+"""An address where nothing answers: what is refused here must be refused before anything is asked
+for.
+"""
 
 VERBS = (
-    "add ask check choose compile convert copy correct delete download fetch give install keep leave look lower make mend name put "
-    "quote remove rename restore save say set take upgrade use write"
+    "add ask check choose compile convert copy correct delete download fetch give install keep"
+    " leave look lower make mend name put quote remove rename restore save say set take upgrade use"
+    " write"
 )
 REMEDY = re.compile(
     r"--[a-z]|\bblb [a-z]|BLB_|pip install|"  # an option, a command, a variable
     r"limit|at most|at least|from \d|range|above|below|"  # a limit
-    r"known:|one of|are: |(?:roles|rewards|tasks|formats|tables|splits) are|it (?:has|knows|must)|Choose from|ends in|belong in|"
-    r"ids must|(?:message|schema|reward) (?:has|is) (?:exactly )?an? |"  # the values that are allowed
+    r"known:|one of|are: |(?:roles|rewards|tasks|formats|tables|splits) are|it"
+    r" (?:has|knows|must)|Choose from|ends in|belong in|"
+    # the values that are allowed
+    r"ids must|(?:message|schema|reward) (?:has|is) (?:exactly )?an? |"
     rf"[;:,(] ?(?:or |and |then )?(?:{VERBS.replace(' ', '|')})\b"  # what to do
 )
-"""A sentence names its remedy where it names an option, a command, a limit, the values that are allowed, or says what to do."""
+"""A sentence names its remedy where it names an option, a command, a limit, the values that are
+allowed, or says what to do.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Case:
     files: Mapping[str, Content] = field(default_factory=dict)
 
 
-# --- Bias files -------------------------------------------------------------------------------------------------------------
+# --- Bias files
 
 ENTRY = {"id": 1, "bias": 0.5}
 DRAWN = {"max_tokens": 1, "top_logprobs": 1, "endpoint": "chat"}
@@ -129,7 +138,10 @@ READERS = {
     "proxy": ("proxy", "--bias", "bias.json", "--upstream", NOWHERE, "--port", "0"),
     "report": ("report", "."),
 }
-DATA = '{"prompt": "one", "answer": "a"}\n{"prompt": "two", "answer": "a"}\n{"prompt": "three", "answer": "a"}\n'
+DATA = (
+    '{"prompt": "one", "answer": "a"}\n{"prompt": "two", "answer": "a"}\n{"prompt": "three",'
+    ' "answer": "a"}\n'
+)
 
 
 def bias_cases() -> Iterator[Case]:
@@ -162,7 +174,7 @@ def bias_cases() -> Iterator[Case]:
         yield Case(f"{command} missing", arguments, {"data.jsonl": DATA})
 
 
-# --- Task files -------------------------------------------------------------------------------------------------------------
+# --- Task files
 
 ROW = {"prompt": "p", "answer": "a"}
 LINES: dict[str, Content] = {
@@ -287,7 +299,7 @@ def task_cases() -> Iterator[Case]:
     )
 
 
-# --- Rewards, judges, schemas -----------------------------------------------------------------------------------------------
+# --- Rewards, judges, schemas
 
 JUDGE = (
     'base_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nprompt = "{completion}"\npattern = "\\\\d+"\n'
@@ -364,7 +376,7 @@ def reward_cases() -> Iterator[Case]:
         )
 
 
-# --- Profiles and settings --------------------------------------------------------------------------------------------------
+# --- Profiles and settings
 
 PROFILES: dict[str, Content] = {
     "empty": "",
@@ -403,7 +415,9 @@ PROFILES: dict[str, Content] = {
     "n": 'extends = "vllm"\n[sampling]\nn = 0\n',
     "dialect": 'extends = "vllm"\n[endpoints.chat]\ndialect = "old"\n',
     "grade": 'extends = "vllm"\n[evidence.bias]\ngrade = "X"\ndate = 2026-01-01\nsource = "s"\n',
-    "evidence date": 'extends = "vllm"\n[evidence.bias]\ngrade = "S"\ndate = "today"\nsource = "s"\n',
+    "evidence date": (
+        'extends = "vllm"\n[evidence.bias]\ngrade = "S"\ndate = "today"\nsource = "s"\n'
+    ),
     "pattern": 'extends = "vllm"\n[[models.refused]]\npattern = ""\nwhy = "w"\n',
     "neutral": 'extends = "vllm"\n[neutral]\ntop_p = []\n',
 }
@@ -467,7 +481,7 @@ def settings_cases() -> Iterator[Case]:
     )
 
 
-# --- Options ----------------------------------------------------------------------------------------------------------------
+# --- Options
 
 WORDS: tuple[tuple[str, ...], ...] = (
     ("nothing",),
@@ -541,7 +555,9 @@ UPSTREAMS = (*ADDRESSES, "http://host/v1#x", "http://host/\x1b[31m", "http://hos
 
 
 def option_cases() -> Iterator[Case]:
-    """Wrong words, wrong addresses, and for every option with a range or a choice a value outside it."""
+    """Wrong words, wrong addresses, and for every option with a range or a choice a value outside
+    it.
+    """
     for words in WORDS:
         yield Case(" ".join(words) or "nothing", words, GOOD_BIAS)
     for address in ADDRESSES[1:]:
@@ -597,7 +613,7 @@ def outside(kind: Any) -> str | None:
     return None
 
 
-# --- Vocabularies, run folders, stores --------------------------------------------------------------------------------------
+# --- Vocabularies, run folders, stores
 
 
 def gguf(pairs: int, body: bytes = b"", version: int = 3) -> bytes:
@@ -747,7 +763,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(case.name)[1:-1])
 def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 2, a sentence with its remedy, no traceback; nothing is written and nothing is changed."""
+    """Exit code 2, a sentence with its remedy, no traceback; nothing is written and nothing is
+    changed.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     for name in (
@@ -767,7 +785,7 @@ def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert files(tmp_path) == before
 
 
-# --- Answers of a server ----------------------------------------------------------------------------------------------------
+# --- Answers of a server
 
 
 def put(*path: str | int, value: Any) -> Fault:
@@ -821,12 +839,15 @@ ANSWERS: dict[str, Fault] = {
     "no key": instead(401),
     "no model": instead(404),
 }
-"""Answers that nothing can be learned from: none may end in a traceback, or count as a completion."""
+"""Answers that nothing can be learned from: none may end in a traceback, or count as a completion.
+"""
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collection ends with exit code 2 and its sentence; the store that it leaves holds no completion."""
+    """A collection ends with exit code 2 and its sentence; the store that it leaves holds no
+    completion.
+    """
     monkeypatch.chdir(tmp_path)
     Path("d.jsonl").write_text(DATA)
     with ExactServer(ExactModel(6, 4, prompts=4), faults=ANSWERS[name]) as server:

@@ -1,4 +1,6 @@
-"""Every request of a batch file that is for the model carries the bias, every other line stays, and no half file is left."""
+"""Every request of a batch file that is for the model carries the bias, every other line stays, and
+no half file is left.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def written(path: Path, *requests: Any, ending: bytes = b"\n") -> Path:
 
 
 def test_lines_of_the_model_are_biased(tmp_path: Path, bias: Bias) -> None:
-    """Chat and legacy requests of the model get the bias and keep the rest; other models and endpoints keep every byte."""
+    """Chat and legacy requests of the model get the bias and keep the rest; other models and
+    endpoints keep every byte.
+    """
     mine = {
         "model": "tiny",
         "messages": [{"role": "user", "content": "héllo 🙂"}],
@@ -88,7 +92,9 @@ def test_line_endings_and_escapes_stay(tmp_path: Path, bias: Bias, ending: bytes
 
 
 def test_rules_are_those_of_apply(tmp_path: Path, bias: Bias) -> None:
-    """A bias of the line's own follows ``on_conflict``; ``models`` and ``as_pairs`` mean the same."""
+    """A bias of the line's own follows ``on_conflict``; ``models`` and ``as_pairs`` mean the
+    same.
+    """
     source = written(
         tmp_path / "in.jsonl", line({"model": "dep", "logit_bias": {"2": 1}}, "/chat/completions")
     )
@@ -107,7 +113,9 @@ def test_rules_are_those_of_apply(tmp_path: Path, bias: Bias) -> None:
 
 
 def test_an_address_that_is_none_passes(tmp_path: Path, bias: Bias) -> None:
-    """What stands before the path decides nothing, so that a broken host is left to the provider to refuse."""
+    """What stands before the path decides nothing, so that a broken host is left to the provider to
+    refuse.
+    """
     source = written(tmp_path / "in.jsonl", line({"model": "tiny"}, "http://[x/v1/embeddings"))
     assert apply_batch(source, source, bias).passed == 1
 
@@ -150,7 +158,9 @@ def test_a_bad_line_leaves_no_file(
 
 
 def test_files_that_cannot_be_used(tmp_path: Path, bias: Bias) -> None:
-    """A missing source, a folder that is not there, a missing bias: each one sentence with the path."""
+    """A missing source, a folder that is not there, a missing bias: each one sentence with the
+    path.
+    """
     source = written(tmp_path / "in.jsonl", line({"model": "tiny"}))
     with pytest.raises(InputError, match=r"absent\.jsonl: No such file"):
         apply_batch(tmp_path / "absent.jsonl", tmp_path / "out.jsonl", bias)

@@ -1,4 +1,6 @@
-"""Collection by batch: the store is that of live requests, nothing is submitted twice, nothing that was answered is lost."""
+"""Collection by batch: the store is that of live requests, nothing is submitted twice, nothing that
+was answered is lost.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def engine() -> Iterator[ExactServer]:
 
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
-    """Keys in the environment, no pauses, and the exact model's vocabulary as an encoding of tiktoken."""
+    """Keys in the environment, no pauses, and the exact model's vocabulary as an encoding of
+    tiktoken.
+    """
     for variable in KEYS.values():
         monkeypatch.setenv(variable, KEY)
     for variable in (
@@ -149,7 +153,9 @@ def refused(result: Result) -> str:
 
 
 def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything a store holds, in an order of its own, times of receipt and the checksums over them aside."""
+    """Everything a store holds, in an order of its own, times of receipt and the checksums over
+    them aside.
+    """
     with RolloutStore(path, read_only=True) as store:
         return {
             table: sorted(
@@ -168,14 +174,16 @@ def jobs(folder: Path) -> list[BatchRecord]:
     return Jobs(folder / "rollouts.db").all()
 
 
-# --- The whole way -----------------------------------------------------------------------------------------------------------
+# --- The whole way
 
 
 @pytest.mark.parametrize("provider", ["openai", "azure", "azure-classic"])
 def test_a_store_by_batch_is_that_of_live_requests(
     engine: ExactServer, tmp_path: Path, provider: str
 ) -> None:
-    """The lines of the file have the bodies of live requests, every one is valid, and the stores are equal bit for bit."""
+    """The lines of the file have the bodies of live requests, every one is valid, and the stores
+    are equal bit for bit.
+    """
     rules, settings = provider.split("-")[0], {"live": [], "batch": ["--batch"]}
     bodies: dict[str, list[str]] = {}
     for how, more in settings.items():
@@ -212,7 +220,9 @@ def test_a_fit_takes_what_was_collected_by_batch(
 
 
 def test_without_waiting_each_call_looks_once(blb: Blb, tmp_path: Path) -> None:
-    """It says how to go on; the run counts as finished only when all is there, and until then other settings are refused."""
+    """It says how to go on; the run counts as finished only when all is there, and until then other
+    settings are refused.
+    """
     told = json.loads(done(blb("--no-wait", "--json", "--quiet")))
     assert told["missing"] == PROMPTS * SAMPLES
     assert [job["status"] for job in told["jobs"]] == ["in_progress"]
@@ -229,14 +239,16 @@ def test_without_waiting_each_call_looks_once(blb: Blb, tmp_path: Path) -> None:
 
 
 def test_samples_of_a_prompt_share_a_line(blb: Blb, desk: BatchDesk) -> None:
-    """Where no seed belongs to one of them, as in live requests; more samples ask for those that are missing only."""
+    """Where no seed belongs to one of them, as in live requests; more samples ask for those that
+    are missing only.
+    """
     assert "15 completions" in done(blb("--no-seed"))
     assert [line["body"]["n"] for line in desk.jobs[0].lines] == [SAMPLES] * PROMPTS
     assert "25 completions" in done(blb("--no-seed", "--samples-per-prompt", SAMPLES + 2))
     assert [line["body"]["n"] for line in desk.jobs[1].lines] == [2] * PROMPTS
 
 
-# --- Stopped at any moment ---------------------------------------------------------------------------------------------------
+# --- Stopped at any moment
 
 
 class Killed(BaseException):
@@ -244,7 +256,9 @@ class Killed(BaseException):
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
-    """Kill the process at tick number ``at``: before everything that outlasts it, and so after what was before that."""
+    """Kill the process at tick number ``at``: before everything that outlasts it, and so after what
+    was before that.
+    """
     ticks = [0]
 
     def tick() -> None:
@@ -275,7 +289,9 @@ def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
 
 
 def test_killed_at_any_moment(engine: ExactServer, tmp_path: Path) -> None:
-    """The same command goes on: one batch in all, every line run once, every completion stored, whichever step was the last."""
+    """The same command goes on: one batch in all, every line run once, every completion stored,
+    whichever step was the last.
+    """
     at, reached = 1, False
     while not reached:
         folder = tmp_path / str(at)
@@ -330,7 +346,9 @@ def test_another_process_waits_its_turn(blb: Blb, tmp_path: Path) -> None:
 def test_ctrl_c_while_waiting(
     gateway: RulesGateway, desk: BatchDesk, tmp_path: Path, kills: int
 ) -> None:
-    """It tells that the job goes on, and how to end it; after a kill the same command takes over, and there is one batch."""
+    """It tells that the job goes on, and how to end it; after a kill the same command takes over,
+    and there is one batch.
+    """
     words = arguments(gateway, tmp_path / "run", "--batch", "--tokenizer", "cl100k_base")
     for number, code in [(signal.SIGKILL, -signal.SIGKILL)] * kills + [(signal.SIGINT, 130)]:
         looks = len(gateway.calls)
@@ -348,7 +366,7 @@ def test_ctrl_c_while_waiting(
     assert len(desk.jobs) == 1
 
 
-# --- What the provider makes of it ----------------------------------------------------------------------------------------------
+# --- What the provider makes of it
 
 
 def test_what_expired_is_asked_for_again(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
@@ -396,7 +414,9 @@ def test_a_file_that_is_refused_says_why(blb: Blb, desk: BatchDesk) -> None:
 
 
 def test_more_files_than_the_queue_takes_go_one_after_the_other(blb: Blb, desk: BatchDesk) -> None:
-    """A batch that was not begun for want of room is created again when another has ended; its file is uploaded once."""
+    """A batch that was not begun for want of room is created again when another has ended; its file
+    is uploaded once.
+    """
     desk.enqueued = 35
     result = blb("--batch-requests", 5)
     assert "waits for the batches before it" in result.output
@@ -415,7 +435,9 @@ def test_a_batch_that_never_fits_the_queue(blb: Blb, desk: BatchDesk) -> None:
 
 
 def test_cancelling_keeps_what_was_answered(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
-    """The job is ended at the provider; what it answered is stored; cancelling again finds nothing."""
+    """The job is ended at the provider; what it answered is stored; cancelling again finds
+    nothing.
+    """
     desk.pace = 4
     done(blb("--no-wait"))
     done(blb("--no-wait"))
@@ -443,7 +465,9 @@ def test_a_server_that_fails_now_and_then_is_waited_for(
 
 
 def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
-    """What cannot be read is counted, its files stay for a look, and the rest is stored; the same command asks again."""
+    """What cannot be read is counted, its files stay for a look, and the rest is stored; the same
+    command asks again.
+    """
     original = desk._finish
 
     def damaged(job: Any, status: str) -> None:
@@ -470,7 +494,7 @@ def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) ->
     assert len(desk.jobs[1].lines) == 2
 
 
-# --- Limits, prices, options ----------------------------------------------------------------------------------------------------
+# --- Limits, prices, options
 
 
 @pytest.mark.parametrize(
@@ -491,7 +515,9 @@ def test_limits_hold_before_anything_is_submitted(
 
 
 def test_the_price_is_that_of_batches(blb: Blb, tmp_path: Path) -> None:
-    """Half of the price of a live request, or the share that a row of one's own table tells; it is what run.json counts."""
+    """Half of the price of a live request, or the share that a row of one's own table tells; it is
+    what run.json counts.
+    """
     output = blb("--price", "1000,1000").output
     spent = json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]["spent"]
     tokens = spent["prompt_tokens"] + spent["completion_tokens"]
@@ -503,7 +529,8 @@ def test_the_price_is_that_of_batches(blb: Blb, tmp_path: Path) -> None:
     assert spent["dollars"] == pytest.approx(tokens * 5e-4)
     table = tmp_path / "prices.toml"
     table.write_text(
-        '[[price]]\nprovider = "openai"\nmodels = ["*"]\nprompt = 8\ncompletion = 16\nbatch = 0.25\n'
+        '[[price]]\nprovider = "openai"\nmodels = ["*"]\nprompt = 8\ncompletion = 16\nbatch ='
+        " 0.25\n"
     )
     assert "$2 and $4 a million" in blb("--prices", table, out="other").output
 
@@ -548,7 +575,7 @@ def test_a_job_is_adopted_under_the_right_tokenizer(blb: Blb, desk: BatchDesk) -
     assert len(desk.jobs) == 1
 
 
-# --- A program of the user's own ------------------------------------------------------------------------------------------------
+# --- A program of the user's own
 
 
 def tokenizer_json(path: Path) -> Path:
@@ -566,7 +593,9 @@ def tokenizer_json(path: Path) -> Path:
 
 @pytest.fixture
 def offline(tmp_path: Path) -> Callable[..., Result]:
-    """``blb collect --provider vllm --batch`` of two prompts, with a model's folder and no server anywhere."""
+    """``blb collect --provider vllm --batch`` of two prompts, with a model's folder and no server
+    anywhere.
+    """
     rows = [
         {"prompt": f"question {n}", "answer": "a", "split": s}
         for n, s in enumerate(["train"] * 2 + ["validation", "test"])
@@ -606,7 +635,9 @@ def offline(tmp_path: Path) -> Callable[..., Result]:
 
 
 def answer(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """What vllm run-batch would write for the job in ``folder``: recorded rows under the names that are asked for."""
+    """What vllm run-batch would write for the job in ``folder``: recorded rows under the names that
+    are asked for.
+    """
     (job,) = (each for each in jobs(folder) if each.open)
     places = Jobs(folder / "rollouts.db")
     names = lines.names_in(places.input(job.name))
@@ -620,7 +651,9 @@ def answer(folder: Path, rows: list[dict[str, Any]]) -> None:
 def test_what_vllm_run_batch_wrote_is_stored(
     offline: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """Recorded from vLLM 0.32: its command is told, an output that is not whole is waited for, a refusal is told in its words."""
+    """Recorded from vLLM 0.32: its command is told, an output that is not whole is waited for, a
+    refusal is told in its words.
+    """
     recorded = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
     told = json.loads(done(offline("--json", "--quiet")))
     command, again = told["next"]
@@ -659,7 +692,9 @@ def test_what_vllm_run_batch_wrote_is_stored(
 
 
 def test_without_a_server_the_tokenizer_must_be_told(offline: Callable[..., Result]) -> None:
-    """A model that is no folder has none beside it; completions are none of run-batch's endpoints; a job can be dropped."""
+    """A model that is no folder has none beside it; completions are none of run-batch's endpoints;
+    a job can be dropped.
+    """
     assert "give --model, and its vocabulary with --tokenizer" in refused(
         offline("--model", "a-name")
     )
@@ -668,11 +703,13 @@ def test_without_a_server_the_tokenizer_must_be_told(offline: Callable[..., Resu
     assert "No batch job is open any more" in done(offline("--cancel"))
 
 
-# --- Lines ----------------------------------------------------------------------------------------------------------------------
+# --- Lines
 
 
 def test_a_name_tells_what_was_asked_for() -> None:
-    """It has at most 64 characters that every provider takes, and is read back; under other settings it is not ours."""
+    """It has at most 64 characters that every provider takes, and is read back; under other
+    settings it is not ours.
+    """
     ask = Ask(prompt_hash(Prompt.user("a")), 999_999, 128)
     name = ask.name("0123abcd")
     assert len(name) <= 64

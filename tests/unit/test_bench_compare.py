@@ -41,7 +41,9 @@ STORED = kept({}, [document(blb=0.5), document(startup=0.1), document(bytes=0.05
 
 
 def test_a_planted_regression_is_named(tmp_path: Path) -> None:
-    """A rate that fell by a quarter and a time that rose by a half are named, each by its own direction; exit code 1."""
+    """A rate that fell by a quarter and a time that rose by a half are named, each by its own
+    direction; exit code 1.
+    """
     against, new = tmp_path / "ratios.json", tmp_path / "new.json"
     against.write_text(json.dumps(STORED))
     new.write_text(json.dumps(document(blb=0.375, startup=0.15, bytes=0.01)))
@@ -62,7 +64,9 @@ def test_noise_and_progress_pass(blb: float, startup: float) -> None:
 
 
 def test_what_is_missing_on_either_side_is_named() -> None:
-    """A ratio that its benchmark no longer gives fails; one that is new, or whose benchmark was not run, is only told."""
+    """A ratio that its benchmark no longer gives fails; one that is new, or whose benchmark was not
+    run, is only told.
+    """
     two = kept({}, [document(blb=0.5) | {"ratios": {BLB: 0.5, "collector/blb over gone": 2.0}}])
     verdict = compared(two | {"startup": STORED["startup"]}, [document(blb=0.5, bytes=1.0)])
     assert (verdict.lost, verdict.new, verdict.skipped) == (
@@ -161,7 +165,9 @@ def test_the_slope_of_the_exact_gain_is_its_derivative() -> None:
 
 
 def test_the_rollouts_needed_are_read_off_a_log_scale() -> None:
-    """Halfway between two numbers is their geometric mean; never is infinite; at once is the first."""
+    """Halfway between two numbers is their geometric mean; never is infinite; at once is the
+    first.
+    """
     assert needed((100, 400), [0.7, 0.9]) == pytest.approx(200)
     assert needed((100, 400), [0.1, 0.2]) == math.inf
     assert needed((100, 400), [0.9, 0.9]) == 100

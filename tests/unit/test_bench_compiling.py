@@ -1,4 +1,6 @@
-"""The bench of compiling: its exact expectations, its common seeds, its pooled estimate, and what its tables say."""
+"""The bench of compiling: its exact expectations, its common seeds, its pooled estimate, and what
+its tables say.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_expectations_without_enumeration_are_those_of_all_sequences() -> None:
 
 
 def test_the_naive_cut_centres_over_the_whole_vocabulary() -> None:
-    """A bias above the mean everywhere it was seen keeps the tokens farthest from that mean, minus it, rounded if asked."""
+    """A bias above the mean everywhere it was seen keeps the tokens farthest from that mean, minus
+    it, rounded if asked.
+    """
     rollouts = ExactModel(12, 4, end=True, seed=1).rollouts(
         200, lambda tokens, prompt: -float(len(tokens)), 2
     )
@@ -83,7 +87,9 @@ def test_the_naive_cut_centres_over_the_whole_vocabulary() -> None:
 
 
 def test_every_row_keeps_its_limit() -> None:
-    """Entries and whole numbers hold for every kind; more entries keep more of the divergence; the full vector keeps all of it."""
+    """Entries and whole numbers hold for every kind; more entries keep more of the divergence; the
+    full vector keeps all of it.
+    """
     problem = PROBLEMS["gated"]
     model = ExactModel(60, 6, end=True, seed=1, prompts=4)
     rollouts = model.rollouts(
@@ -118,7 +124,9 @@ def drawn(reward: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> Drawn:
 
 
 def test_what_is_common_to_two_policies_cancels() -> None:
-    """A row that does what the full vector does keeps its gain without any noise, on fewer samples, too."""
+    """A row that does what the full vector does keeps its gain without any noise, on fewer samples,
+    too.
+    """
     noise = np.random.default_rng(0).standard_normal((30, 8))
     base, full = drawn(np.zeros((30, 8))), drawn(2.0 + noise)
     same = gain_kept(drawn(2.0 + noise[:, :3]), full, base)
@@ -141,7 +149,9 @@ def cases() -> list[Case]:
 
 
 def test_limits_beyond_the_vocabulary_are_left_out(cases: list[Case]) -> None:
-    """200 tokens have no row of 300 entries; what the others keep is exact, and most of it at 30 of them."""
+    """200 tokens have no row of 300 entries; what the others keep is exact, and most of it at 30 of
+    them.
+    """
     assert {row.entries for case in cases for row in case.rows} == {None, 10, 30}
     for case in cases:
         assert case.kept(0) == 0
@@ -152,7 +162,9 @@ def test_limits_beyond_the_vocabulary_are_left_out(cases: list[Case]) -> None:
 
 
 def test_the_whole_bench_resumes_and_reports(tmp_path: Path) -> None:
-    """Against an exact server: every row is judged, a second run asks for nothing, and more samples ask for those alone."""
+    """Against an exact server: every row is judged, a second run asks for nothing, and more samples
+    ask for those alone.
+    """
     splits = (("train", range(6)), ("validation", range(6, 8)), ("test", range(8, 13)))
     lines = [
         {"prompt": f"question {n}", "answer": "a", "split": name}
@@ -214,7 +226,9 @@ def test_the_whole_bench_resumes_and_reports(tmp_path: Path) -> None:
 
 
 def test_a_pooled_mean_is_the_truth_within_its_noise(tmp_path: Path) -> None:
-    """Completions of all policies, reweighted, tell the exact mean of each of them; a bias that nobody sampled much is told too."""
+    """Completions of all policies, reweighted, tell the exact mean of each of them; a bias that
+    nobody sampled much is told too.
+    """
     splits = (("train", range(6)), ("validation", range(6, 8)), ("test", range(8, 11)))
     lines = [
         {"prompt": f"question {n}", "answer": "a", "split": name}

@@ -1,4 +1,6 @@
-"""The gallery: every command is one that ``blb`` takes, pages say who won, and its rewards count what they say."""
+"""The gallery: every command is one that ``blb`` takes, pages say who won, and its rewards count
+what they say.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def place(folder: Path) -> Place:
 
 @pytest.mark.parametrize("name", USES)
 def test_every_command_is_taken(name: str, tmp_path: Path) -> None:
-    """Its options are parsed as ``blb`` parses them, its results have names of their own, and one of them is shown."""
+    """Its options are parsed as ``blb`` parses them, its results have names of their own, and one
+    of them is shown.
+    """
     steps = USES[name].steps(place(tmp_path))
     above = click.Context(
         main, **main.context_settings
@@ -221,7 +225,9 @@ def test_a_judge_that_reads_is_believed() -> None:
 
 
 def test_the_first_letter_is_one_of_two() -> None:
-    """Its probability among both, spellings with a space counted; a judge that says neither is refused."""
+    """Its probability among both, spellings with a space counted; a judge that says neither is
+    refused.
+    """
     ids, logprobs = (
         np.array([[1, 2, 3]], dtype=np.int32),
         np.log(np.array([[0.3, 0.2, 0.1]], dtype=np.float32)),
@@ -278,7 +284,9 @@ def test_learned_tokens_are_told_from_the_hand_list() -> None:
 
 
 def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
-    """Those that were drawn, for each policy, without a request; an evaluation that was not run is refused."""
+    """Those that were drawn, for each policy, without a request; an evaluation that was not run is
+    refused.
+    """
     examples = [Example(str(number), Prompt.user(f"question {number}"), ()) for number in range(3)]
     arms = arms_at(SAMPLED, {"bias": {1: -2.0}}, [Alternative("said", instruction="Be brief.")])
 
@@ -328,7 +336,9 @@ def test_a_quote_is_held() -> None:
 
 
 def test_a_prompt_optimiser_pays_once_for_an_answer() -> None:
-    """Its instruction goes where ``blb eval`` puts one, and what was asked before is not asked again."""
+    """Its instruction goes where ``blb eval`` puts one, and what was asked before is not asked
+    again.
+    """
     loop = asyncio.new_event_loop()
     examples = [
         Example(str(number), Prompt.user(f"question {number}"), ("a",)) for number in range(3)
@@ -404,7 +414,9 @@ def test_right_answers_stand_beside_another_reward() -> None:
 
 
 def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
-    """The table of one evaluation, a picture, a command without this machine's folders, and the row of the index."""
+    """The table of one evaluation, a picture, a command without this machine's folders, and the row
+    of the index.
+    """
     pytest.importorskip("matplotlib")
     at = place(tmp_path)
     document = {
@@ -458,7 +470,8 @@ def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
     row = index(tmp_path / "pages").splitlines()[-1]
     assert (
         row
-        == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels only |"
+        == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels"
+        " only |"
     )
 
 
@@ -475,7 +488,9 @@ def _evaluation(
 
 
 def test_labels_are_counted_in_all(tmp_path: Path) -> None:
-    """Two thirds are learned from and a third chooses; rivals have them all; the test prompts are the same."""
+    """Two thirds are learned from and a third chooses; rivals have them all; the test prompts are
+    the same.
+    """
     at = place(tmp_path)
     steps = {step.name: step for step in USES["labels"].steps(at)}
     for number, learned in ((10, 7), (30, 20)):
@@ -500,7 +515,9 @@ def test_labels_are_counted_in_all(tmp_path: Path) -> None:
 
 
 def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
-    """Evaluations of one title make one, smallest number first; a policy has points where it was judged."""
+    """Evaluations of one title make one, smallest number first; a policy has points where it was
+    judged.
+    """
     pytest.importorskip("matplotlib")
     at, fixed = place(tmp_path), [_policy("fixed", "fixed", mean) for mean in (0.4, 0.6)]
     few = _evaluation(
@@ -561,8 +578,8 @@ def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
     write_page("labels", USES["labels"], done, tmp_path / "pages", at, "2026-11-24, 2 cores")
     text = (tmp_path / "pages" / "labels.md").read_text()
     assert (
-        "## Kinds\n\n- 10 labels: Greedy, rival alone WINS over fixed.\n\n| greedy, 40 test prompts, accuracy | 10 labels | 300"
-        in text
+        "## Kinds\n\n- 10 labels: Greedy, rival alone WINS over fixed.\n\n| greedy, 40 test"
+        " prompts, accuracy | 10 labels | 300" in text
     )
     assert "| **words** |  | 0.70 (0.60 to 0.80) |\n" in text
     assert "| rival |  | fixed level, words wins |\n" in text

@@ -1,4 +1,6 @@
-"""bench.gpu: jobs that need others, stores that are copied while they are written, and the tables."""
+"""bench.gpu: jobs that need others, stores that are copied while they are written, and the
+tables.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_jobs_come_after_those_they_need(place: Place) -> None:
-    """Each has a name of its own, and what it needs is there and begins before it; draws are different and have all test rows."""
+    """Each has a name of its own, and what it needs is there and begins before it; draws are
+    different and have all test rows.
+    """
     found = program.planned([place], program.PARTS)
     names = [job.name for job in found]
     assert len(set(names)) == len(names)
@@ -53,7 +57,9 @@ def test_jobs_come_after_those_they_need(place: Place) -> None:
 
 
 def test_gsm8k_is_collected_for_a_share_of_the_time_and_learned_from_as_it_is(place: Place) -> None:
-    """Numbers are the answers; the fits ask for nothing, with the paper's alphas; ``blb`` takes every command."""
+    """Numbers are the answers; the fits ask for nothing, with the paper's alphas; ``blb`` takes
+    every command.
+    """
     (place.data / "gsm8k").mkdir()
     row = json.dumps({"question": "How many?", "answer": "It is 1,000 + 1.\n#### 1,001"})
     for split in ("train", "test"):
@@ -76,7 +82,9 @@ def test_gsm8k_is_collected_for_a_share_of_the_time_and_learned_from_as_it_is(pl
 def test_a_job_ends_at_its_share_of_the_time_and_the_next_takes_what_is_there(
     tmp_path: Path,
 ) -> None:
-    """The first is interrupted with most of the time left and has no exit code; the second runs all the same."""
+    """The first is interrupted with most of the time left and has no exit code; the second runs all
+    the same.
+    """
     done = {name: threading.Event() for name in ("first", "second")}
     begin = time.monotonic()
     first = Job("first", ("-c", "import time; time.sleep(60)"), module="timeit", until=0.02)
@@ -115,7 +123,9 @@ def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
 
 
 def test_a_job_whose_need_was_cut_off_is_left_for_later(tmp_path: Path) -> None:
-    """One that ended is not run again; one whose need has not ended is not run and has no exit code."""
+    """One that ended is not run again; one whose need has not ended is not run and has no exit
+    code.
+    """
     (tmp_path / "first.exit").write_text("3")
     done = {name: threading.Event() for name in ("first", "cut", "second")}
     later = time.monotonic() + 60
@@ -139,7 +149,9 @@ def _row(setting: str, base: float, biased: float) -> dict[str, Any]:
 
 
 def test_tables_hold_greedy_rows_and_means_over_draws(tmp_path: Path) -> None:
-    """Temperature 1 goes behind greedy; draws have a mean and a standard error; what is packed holds no large store."""
+    """Temperature 1 goes behind greedy; draws have a mean and a standard error; what is packed
+    holds no large store.
+    """
     out = tmp_path / "out"
     for name, biased in (("m_trec", 0.5), ("m_trec_30_0_words", 0.6), ("m_trec_30_1_words", 0.8)):
         (out / name).mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""The reference with weights: what it scores is what a server would have returned, by this package's own code."""
+"""The reference with weights: what it scores is what a server would have returned, by this
+package's own code.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Tokenizer:
 def test_a_completion_ends_where_a_server_ends_it(
     ids: list[int], text: str, tokens: int, finish: str
 ) -> None:
-    """At the end token, at the limit, or before the first stop text, counted with the token that completes it."""
+    """At the end token, at the limit, or before the first stop text, counted with the token that
+    completes it.
+    """
     found = cut(Tokenizer(), ids, ["\nQuestion:", "Question:"], ENDS)
     assert (found.text.removesuffix("\n"), found.n_tokens) == (text.removesuffix("\n"), tokens)
     assert found.finish_reason == finish
@@ -53,7 +57,9 @@ def test_a_completion_ends_where_a_server_ends_it(
 
 
 def test_rewards_of_a_batch_are_the_papers() -> None:
-    """1{correct} for accuracy and 1{correct} T/length for compression, of the example that each completion belongs to."""
+    """1{correct} for accuracy and 1{correct} T/length for compression, of the example that each
+    completion belongs to.
+    """
     examples = [
         Example("a", Prompt.user("2 + 2"), ("four",)),
         Example("b", Prompt.user("2 + 3"), ("five",)),
@@ -89,7 +95,9 @@ def test_checkpoints_are_chosen_by_the_goal_of_the_table() -> None:
 
 
 def test_a_run_has_the_papers_steps_unless_told_fewer() -> None:
-    """One epoch of GSM8K: every problem's eight completions once, 16 to a step; a cap only lowers the paper's."""
+    """One epoch of GSM8K: every problem's eight completions once, 16 to a step; a cap only lowers
+    the paper's.
+    """
     configuration = load_configuration("accuracy")
     settings = configuration.benchmarks["gsm8k"]
     examples = tuple(Example(f"e{n}", Prompt.user(str(n)), ("1",)) for n in range(60))

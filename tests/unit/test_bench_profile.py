@@ -1,4 +1,6 @@
-"""The profile by parts: each sample goes to the innermost part that is known, and no part is named after what is not there."""
+"""The profile by parts: each sample goes to the innermost part that is known, and no part is named
+after what is not there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The reliability table in small: its rows hold, and each of its judges calls what breaks a promise by its name."""
+"""The reliability table in small: its rows hold, and each of its judges calls what breaks a promise
+by its name.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ QUICK = ("5xx burst", "half body", "reset before headers", "unsorted alternative
 
 @pytest.mark.parametrize("runs", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_killed_runs_lose_nothing(tmp_path: Path, runs: int) -> None:
-    """Killed, resumed and ended: nothing lost, nothing paid twice, stores whole, the bias of the undisturbed run."""
+    """Killed, resumed and ended: nothing lost, nothing paid twice, stores whole, the bias of the
+    undisturbed run.
+    """
     row = kill(Plan(runs, most_kills=2, cold=10, seed=3), tmp_path)
     assert row.wrong == ()
     assert row.counts["kills"] >= runs // 2
@@ -59,11 +63,16 @@ def test_every_broken_promise_is_counted() -> None:
 
 
 def test_the_server_knows_what_was_taken() -> None:
-    """An answer that was read is told from one that lay unread in the socket, and both from a request that never came whole."""
+    """An answer that was read is told from one that lay unread in the socket, and both from a
+    request that never came whole.
+    """
     body = json.dumps(
         {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "seed": 5}
     ).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer"
+        f" k\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     with LoggedServer(ExactModel(6, 3, end=True), "k") as server:
         address = ("127.0.0.1", int(server.base_url.split(":")[2].split("/")[0]))
         reader = http.client.HTTPConnection(*address)
@@ -83,7 +92,9 @@ def test_the_server_knows_what_was_taken() -> None:
 
 
 def test_damage_is_seen(tmp_path: Path) -> None:
-    """A row whose blob is cut is broken, and so is a file of noise; the file itself is left as it was."""
+    """A row whose blob is cut is broken, and so is a file of noise; the file itself is left as it
+    was.
+    """
     path, prompt = tmp_path / "rollouts.db", Prompt.user("x")
     with RolloutStore(path) as store:
         store.add({"tokenizer": "t"}, prompt, 0, completion_of(prompt, 0))
@@ -103,7 +114,9 @@ def test_damage_is_seen(tmp_path: Path) -> None:
     ("number", "seconds"), [(4, 1.0), pytest.param(24, 15.0, marks=pytest.mark.slow)]
 )
 def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> None:
-    """Every acknowledged row is there once, as it was written, and a reader never sees half an answer."""
+    """Every acknowledged row is there once, as it was written, and a reader never sees half an
+    answer.
+    """
     row = writers(WritersPlan(number, seconds), tmp_path)
     assert row.wrong == ()
     assert row.counts["stored"] >= 3 * number
@@ -124,7 +137,9 @@ def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: SoakPlan) -> None:
 
 
 def test_a_leak_is_seen_and_noise_is_not() -> None:
-    """A leak of 36 MB an hour under noise of a megabyte is measured; noise is no growth, and the warm-up does not count."""
+    """A leak of 36 MB an hour under noise of a megabyte is measured; noise is no growth, and the
+    warm-up does not count.
+    """
     rng, seconds = np.random.default_rng(1), np.arange(0.0, 3600.0, 5.0)
     noise = 2**20 * rng.standard_normal(len(seconds))
     warming = 200 * 2**20 * np.minimum(seconds / 900, 1.0)
@@ -169,7 +184,9 @@ def test_a_full_disk_stops_with_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_key_is_found_wherever_it_hides(tmp_path: Path) -> None:
-    """In plain, in hexadecimal, in base64 at any offset, and in a command line; not where there is none."""
+    """In plain, in hexadecimal, in base64 at any offset, and in a command line; not where there is
+    none.
+    """
     key = new_key()
     (tmp_path / "none").write_bytes(os.urandom(1000))
     assert found_in_files(key, tmp_path) == []

@@ -1,4 +1,6 @@
-"""Reading only the sampled tokens: the same columns as of whole completions, and the same refusals."""
+"""Reading only the sampled tokens: the same columns as of whole completions, and the same
+refusals.
+"""
 
 from __future__ import annotations
 

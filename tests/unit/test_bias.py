@@ -1,4 +1,6 @@
-"""The bias file keeps every value, refuses what is not one of ours, and never lets a token's text touch the terminal."""
+"""The bias file keeps every value, refuses what is not one of ours, and never lets a token's text
+touch the terminal.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +176,9 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, bias: Bias) -> Non
 def test_file_is_safe_to_print_and_to_diff(
     tmp_path_factory: pytest.TempPathFactory, bias: Bias
 ) -> None:
-    """The file is UTF-8 with no control, bidirectional or surrogate character but its own line ends, one entry a line."""
+    """The file is UTF-8 with no control, bidirectional or surrogate character but its own line
+    ends, one entry a line.
+    """
     path = tmp_path_factory.mktemp("bias") / "bias.json"
     bias.save(path)
     text = path.read_bytes().decode()
@@ -198,7 +202,9 @@ def test_order_of_entries_does_not_matter(entries: list[Entry], seed: Any) -> No
 
 
 def test_the_file_as_a_person_sees_it(tmp_path: Path) -> None:
-    """The format is recorded: any change of layout or key order shows here and asks for a new version."""
+    """The format is recorded: any change of layout or key order shows here and asks for a new
+    version.
+    """
     path = tmp_path / "bias.json"
     make(verdict=(row(),)).save(path)
     assert (
@@ -262,7 +268,9 @@ def test_created_is_kept_in_utc(tmp_path: Path) -> None:
 
 
 def test_many_bad_entries_are_one_finding() -> None:
-    """Reading stops at the first bad entry, so a large foreign file costs no more than its first line."""
+    """Reading stops at the first bad entry, so a large foreign file costs no more than its first
+    line.
+    """
     with pytest.raises(BiasError, match=r"^field entries\[0\]\.id is missing$"):
         make(entries=[{"bias": 1.0}] * 1000)
 
@@ -348,7 +356,9 @@ def _escapes(shown: str) -> list[str]:
     ],
 )
 def test_printable_examples(text: str, shown: str) -> None:
-    """ANSI, C1 and bidirectional characters are escaped; letters of any script and emoji are not."""
+    """ANSI, C1 and bidirectional characters are escaped; letters of any script and emoji are
+    not.
+    """
     assert printable(text) == shown
 
 
@@ -445,7 +455,9 @@ def test_construction_raises_from_the_tree() -> None:
 
 
 def test_too_many_entries() -> None:
-    """1,000,001 entries are refused for their number; a million pass that check (and fail the next, being one token)."""
+    """1,000,001 entries are refused for their number; a million pass that check (and fail the next,
+    being one token).
+    """
     entry = Entry(id=1, bias=0.0)
     with pytest.raises(BiasError, match=r"at most 1000000 items"):
         make(entries=(entry,) * (module.MAX_ENTRIES + 1))
@@ -479,7 +491,9 @@ def test_real_size_limit(tmp_path: Path) -> None:
 def test_failed_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the disk fills up the bias that was there is still there, and no temporary file stays."""
+    """When the disk fills up the bias that was there is still there, and no temporary file
+    stays.
+    """
     path = tmp_path / "bias.json"
     make().save(path)
 
@@ -529,7 +543,10 @@ def test_a_file_from_before_censoring_was_recorded_loads(tmp_path: Path) -> None
     [
         (
             None,
-            "412 have no logprob, only a bound (the least listed one); 1.9% of the probability mass is unlisted",
+            (
+                "412 have no logprob, only a bound (the least listed one); 1.9% of the probability"
+                " mass is unlisted"
+            ),
         ),
         (
             "bound",
@@ -568,7 +585,9 @@ def test_nothing_kept_back_is_said_too() -> None:
     "wrong", [{"outside": 11}, {"bounded": 11}, {"mass": 1.5}, {"unobserved": "guess"}]
 )
 def test_impossible_censoring_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    """More tokens kept back than there were, more than all of the mass and an unknown rule name the field."""
+    """More tokens kept back than there were, more than all of the mass and an unknown rule name the
+    field.
+    """
     record = {"positions": 10, "outside": 1, "bounded": 1, "mass": 0.1, "unobserved": None, **wrong}
     with pytest.raises(BiasError, match="censoring"):
         Bias.load(written(tmp_path / "bias.json", censoring=record))
@@ -606,7 +625,9 @@ def test_version_is_recorded() -> None:
 
 
 def test_reading_and_applying_are_light() -> None:
-    """Neither numpy, scipy nor any module that learns, collects or talks is loaded to apply a bias."""
+    """Neither numpy, scipy nor any module that learns, collects or talks is loaded to apply a
+    bias.
+    """
     code = "import sys; from blackbox_lb import apply, Bias; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

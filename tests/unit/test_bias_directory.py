@@ -1,4 +1,6 @@
-"""A directory of bias files as a server reads it, and the rows of a running batch: which file, which version, which vector."""
+"""A directory of bias files as a server reads it, and the rows of a running batch: which file,
+which version, which vector.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def test_a_client_cannot_name_a_path(tmp_path: Path, name: str) -> None:
 
 
 def test_a_changed_file_is_read_again_after_a_second(tmp_path: Path) -> None:
-    """Within a second the old version is served, after it the new one, and the same object as long as nothing changes."""
+    """Within a second the old version is served, after it the new one, and the same object as long
+    as nothing changes.
+    """
     clock = Clock()
     make(1.0).save(tmp_path / "short.json")
     directory = opened(tmp_path, clock)
@@ -162,7 +166,9 @@ def test_a_folder_that_vanishes_leaves_what_was_known(
 
 
 def test_a_dangling_link_is_no_bias(tmp_path: Path) -> None:
-    """Links are followed, as mounted configuration needs, and one that leads nowhere is left out."""
+    """Links are followed, as mounted configuration needs, and one that leads nowhere is left
+    out.
+    """
     make(1.0).save(tmp_path / "data")
     Path(tmp_path, "linked.json").symlink_to(tmp_path / "data")
     Path(tmp_path, "dangling.json").symlink_to(tmp_path / "nowhere")
@@ -227,7 +233,9 @@ SEATS = [None if slot == NOTHING else Seat(Placed((slot,))) for slot in range(12
     )
 )
 def test_rows_follow_the_batch(steps: list[tuple[str, int, int]]) -> None:
-    """After any additions (biased and not), removals, moves and swaps each row has the slot of the request that is in it."""
+    """After any additions (biased and not), removals, moves and swaps each row has the slot of the
+    request that is in it.
+    """
     rows = Rows()
     batch: dict[int, int] = {}
     for kind, one, other in steps:
@@ -271,7 +279,9 @@ def test_a_new_version_gets_its_own_slot_while_rows_have_the_old_one() -> None:
 
 
 def test_the_slots_of_deleted_files_are_used_before_the_table_grows() -> None:
-    """A full table gives a new bias the slot of a deleted one that no request has, and grows only where there is none."""
+    """A full table gives a new bias the slot of a deleted one that no request has, and grows only
+    where there is none.
+    """
     shelf = Shelf()
     slots = {name: shelf.place(name, 4, set()) for name in ("a", "b")}
     assert shelf.place("c", 4, {slots["a"]}, gone=["a", "b"]) == slots["b"]

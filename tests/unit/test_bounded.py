@@ -30,7 +30,9 @@ class Endless(httpx2.AsyncByteStream):
 
 
 def test_a_refused_body_is_closed_when_the_refusal_arrives() -> None:
-    """An endless body is read to its limit; its generators have ended by then, without a task of the garbage collector's."""
+    """An endless body is read to its limit; its generators have ended by then, without a task of
+    the garbage collector's.
+    """
     body = Endless()
 
     async def go() -> int:

@@ -1,4 +1,6 @@
-"""Budgets: a command stops within one request of its limit, keeps what it received, and a larger limit pays only for the rest."""
+"""Budgets: a command stops within one request of its limit, keeps what it received, and a larger
+limit pays only for the rest.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ def stored(tmp_path: Path) -> tuple[int, int]:
 def test_requests_stop_at_the_limit(
     blb: Callable[..., Result], server: ExactServer, tmp_path: Path, limit: int
 ) -> None:
-    """Exactly so many are sent and stored, and the sentence tells what was spent, what is kept and how to go on."""
+    """Exactly so many are sent and stored, and the sentence tells what was spent, what is kept and
+    how to go on.
+    """
     result = blb("collect", "--max-requests", limit)
     assert result.exit_code == 2
     assert asked(server) == stored(tmp_path)[0] == limit
@@ -121,7 +125,9 @@ def test_requests_stop_at_the_limit(
 def test_a_larger_limit_pays_only_for_the_rest(
     blb: Callable[..., Result], server: ExactServer, tmp_path: Path
 ) -> None:
-    """Three runs together send one request a completion, and the store equals that of a run without a limit."""
+    """Three runs together send one request a completion, and the store equals that of a run without
+    a limit.
+    """
     assert blb("collect", "--samples-per-prompt", 3, "--max-requests", 10).exit_code == 2
     assert blb("collect", "--samples-per-prompt", 3, "--max-requests", 15).exit_code == 2
     done = blb("collect", "--samples-per-prompt", 3, "--json")
@@ -133,7 +139,9 @@ def test_a_larger_limit_pays_only_for_the_rest(
 def test_tokens_stop_within_one_request_of_the_limit(
     blb: Callable[..., Result], tmp_path: Path, limit: int
 ) -> None:
-    """The limit is never passed, and what is left is less than the largest request could have taken."""
+    """The limit is never passed, and what is left is less than the largest request could have
+    taken.
+    """
     result = blb("collect", "--max-tokens-total", limit)
     assert result.exit_code == 2, result.output
     assert f"--max-tokens-total {limit:,}" in result.stderr
@@ -172,7 +180,9 @@ def test_a_cost_needs_a_price(
 def test_a_fit_stops_in_any_stage(
     blb: Callable[..., Result], server: ExactServer, tmp_path: Path
 ) -> None:
-    """Whatever the limit, so many requests are sent and as many completions stored; without one the fit goes on to its end."""
+    """Whatever the limit, so many requests are sent and as many completions stored; without one the
+    fit goes on to its end.
+    """
     small = ("--samples-per-prompt", 4, "--validation-samples", 1, "--test-samples", 1)
     for limit in (10, 60, 10):
         before = asked(server)
@@ -253,7 +263,9 @@ def test_the_forecast_of_a_fit_is_an_upper_bound(
 
 
 def test_greedy_stages_take_one_sample() -> None:
-    """A task of one prompt a split, so that counts are samples: training 10, validation (1 + 2) x (6 + 1), test 2 x (6 + 1)."""
+    """A task of one prompt a split, so that counts are samples: training 10, validation (1 + 2) x
+    (6 + 1), test 2 x (6 + 1).
+    """
     train, validation, test = ((Example(str(n), Prompt.user(f"q{n}")),) for n in range(3))
     task = Task("t", train, validation, test)
     assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(SAMPLED, GREEDY)))] == [
@@ -289,7 +301,9 @@ def test_who_is_asked(
     yes: bool,
     asks: bool,
 ) -> None:
-    """Only a person at a terminal, only of a hosted provider, only without --yes; a no ends with 1 before anything is sent."""
+    """Only a person at a terminal, only of a hosted provider, only without --yes; a no ends with 1
+    before anything is sent.
+    """
     questions: list[str] = []
 
     def confirm(question: str, **more: Any) -> bool:
@@ -309,7 +323,8 @@ def test_the_judge_counts(server: ExactServer, data: Path, tmp_path: Path) -> No
     """A judge's requests come out of the same budget, and its price must be known, too."""
     judge = tmp_path / "judge.toml"
     judge.write_text(
-        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n'
+        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern ='
+        ' "x"\notherwise = 0\n'
     )
     arguments = [
         "collect",
@@ -343,11 +358,14 @@ def test_the_judge_counts(server: ExactServer, data: Path, tmp_path: Path) -> No
 def test_a_judge_of_stored_completions_keeps_to_the_limit(
     server: ExactServer, data: Path, blb: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """blb score stops at its limit too, and the same command with more asks only for what is missing."""
+    """blb score stops at its limit too, and the same command with more asks only for what is
+    missing.
+    """
     assert blb("collect", "--samples-per-prompt", 1).exit_code == 0
     collected, judge = asked(server), tmp_path / "judge.toml"
     judge.write_text(
-        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n'
+        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern ='
+        ' "x"\notherwise = 0\n'
     )
     command = ["score", str(tmp_path / "run"), "--data", str(data), "--reward", f"judge:{judge}"]
     refused = CliRunner().invoke(main, [*command, "--max-cost", "1"])
@@ -363,7 +381,9 @@ def test_a_judge_of_stored_completions_keeps_to_the_limit(
 
 
 def test_what_waits_goes_on_when_others_take_less() -> None:
-    """Two requests of at most 60 tokens do not fit into 100 at once; each takes 10, so that both are sent, one after the other."""
+    """Two requests of at most 60 tokens do not fit into 100 at once; each takes 10, so that both
+    are sent, one after the other.
+    """
     budget, running, most = Budget(SpendingLimits(tokens=100)), 0, 0
 
     async def once() -> Any:
@@ -392,7 +412,9 @@ def test_what_waits_goes_on_when_others_take_less() -> None:
 def test_no_order_of_answers_passes_the_limit(
     limit: int, requests: list[tuple[int, int, float]], concurrency: int
 ) -> None:
-    """Answers of any honest size in any order: the limit holds, and what is refused would not have fitted."""
+    """Answers of any honest size in any order: the limit holds, and what is refused would not have
+    fitted.
+    """
     budget, queue = Budget(SpendingLimits(tokens=limit)), iter(requests)
 
     async def worker() -> None:
@@ -427,7 +449,9 @@ def test_no_order_of_answers_passes_the_limit(
     ],
 )
 def test_what_a_try_costs(outcome: Any, spent: Spent) -> None:
-    """What an answer says; the most it can be where it does not say, or was lost; a refusal costs the request."""
+    """What an answer says; the most it can be where it does not say, or was lost; a refusal costs
+    the request.
+    """
     budget = Budget()
 
     async def once() -> Any:
@@ -459,7 +483,9 @@ def test_a_closed_budget_sends_nothing() -> None:
 
 
 def test_the_table_of_prices(tmp_path: Path) -> None:
-    """Names are exact or patterns, one's own rows go first, a dated model has its own price, and who is not there has none."""
+    """Names are exact or patterns, one's own rows go first, a dated model has its own price, and
+    who is not there has none.
+    """
     mini = find_prices("openai", "gpt-4o-mini")
     assert mini is not None
     assert (mini.prompt, mini.completion) == (0.15, 0.60)

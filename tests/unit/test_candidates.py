@@ -1,4 +1,6 @@
-"""Candidates: what each estimator learned, in the form that the provider takes, and nothing that it refuses."""
+"""Candidates: what each estimator learned, in the form that the provider takes, and nothing that it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def limits(
 def with_clusters(
     rollouts: Rollouts, sweep: Sweep, limits: CompileLimits, labels: np.ndarray = CLUSTERS
 ) -> list[Candidate]:
-    """All candidates, where the table has the paper's baseline, too, which is no estimator of the package."""
+    """All candidates, where the table has the paper's baseline, too, which is no estimator of the
+    package.
+    """
     with clusters_in_table(labels):
         return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits))
 
@@ -76,7 +80,9 @@ def test_the_rest_is_fitted_with_the_forbidden_ids_at_zero() -> None:
 
 
 def test_the_refit_earns_more_than_the_cut() -> None:
-    """On the projection's own objective the refit with forbidden ids at 0 is better than the learned values without them."""
+    """On the projection's own objective the refit with forbidden ids at 0 is better than the
+    learned values without them.
+    """
     (made,) = candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits())
     weights = np.exp(ROLLOUTS.rewards / TAU)[ROLLOUTS.rollout_of]
 
@@ -88,7 +94,9 @@ def test_the_refit_earns_more_than_the_cut() -> None:
 
 
 def test_no_entry_is_spent_on_a_forbidden_id() -> None:
-    """Where entries are scarce, the end token is worth one if it may be sent, and another token has its place if not."""
+    """Where entries are scarce, the end token is worth one if it may be sent, and another token has
+    its place if not.
+    """
     (free,), (made,) = (
         candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits(4, highest))
         for highest in (None, HIGHEST)
@@ -113,14 +121,18 @@ def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str, entries: i
 
 
 def test_only_ips_has_a_rule_for_bounded_tokens() -> None:
-    """The projection and ratio read no probability of a sampled token, so nothing is done about one."""
+    """The projection and ratio read no probability of a sampled token, so nothing is done about
+    one.
+    """
     assert rule(Sweep(("projection", "ratio"), unobserved="drop")) is None
     assert rule(Sweep(("ips",), unobserved="drop")) == "drop"
     assert rule(Sweep(("ips",))) == "bound"
 
 
 def test_every_combination_is_one_candidate() -> None:
-    """Several estimators, each at its own settings; l2 by cross-validation stands beside those that are given."""
+    """Several estimators, each at its own settings; l2 by cross-validation stands beside those that
+    are given.
+    """
     sweep = Sweep(
         ("projection", "ratio", "ips"),
         tau=(0.5, 1.0),
@@ -137,7 +149,9 @@ def test_every_combination_is_one_candidate() -> None:
 
 
 def test_a_tau_that_changes_nothing_is_tried_once() -> None:
-    """Rewards of 0 and -inf make tau inert; so does any one number, unless alpha is an absolute one that it is added to."""
+    """Rewards of 0 and -inf make tau inert; so does any one number, unless alpha is an absolute one
+    that it is added to.
+    """
     for reward, scale, expected in (
         (0.0, "absolute", 1),
         (1.0, "relative", 1),
@@ -151,7 +165,9 @@ def test_a_tau_that_changes_nothing_is_tried_once() -> None:
 
 
 def test_results_do_not_depend_on_what_else_is_tried() -> None:
-    """Fits start from each other, and end in the same place in any order, alone or not, within the solver's tolerance."""
+    """Fits start from each other, and end in the same place in any order, alone or not, within the
+    solver's tolerance.
+    """
     taus, strengths = (0.1, 0.5, 2.0), (2.5, 10.0, 40.0)
     sweeps = [
         Sweep(tau=taus, l2=strengths),
@@ -171,7 +187,9 @@ def test_results_do_not_depend_on_what_else_is_tried() -> None:
 
 
 def test_prompt_weights_reach_every_fit() -> None:
-    """The choice of l2, the fit and the refit on few entries are those of weights that sum up alike in every prompt."""
+    """The choice of l2, the fit and the refit on few entries are those of weights that sum up alike
+    in every prompt.
+    """
     rollouts = ExactModel(20, 4, seed=4, prompts=5).rollouts(
         300, lambda tokens, p: p + float(3 in tokens), 2, top=6
     )
@@ -196,7 +214,9 @@ def test_prompt_weights_reach_every_fit() -> None:
 
 
 def test_clusters_bias_tokens_that_were_never_seen() -> None:
-    """A token of the vocabulary that no completion showed has its cluster's value, where the provider takes that many."""
+    """A token of the vocabulary that no completion showed has its cluster's value, where the
+    provider takes that many.
+    """
     few = ROLLOUTS.take(np.arange(3))
     (made,) = with_clusters(few, SWEEPS["clusters"], limits(highest=None), np.arange(40) % 3)
     np.testing.assert_array_equal(made.token_ids, np.arange(40))

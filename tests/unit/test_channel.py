@@ -1,4 +1,6 @@
-"""What leaves this machine and what comes back: credentials, retries, budgets, and errors in the provider's own words."""
+"""What leaves this machine and what comes back: credentials, retries, budgets, and errors in the
+provider's own words.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def fail(
 def send(
     answer: Answer, provider: str = "openai", *, times: int = 1, **options: Any
 ) -> list[httpx2.Request]:
-    """POST ``times`` requests one after another to a provider that answers so; the requests that arrived."""
+    """POST ``times`` requests one after another to a provider that answers so; the requests that
+    arrived.
+    """
     arrived: list[httpx2.Request] = []
 
     def handle(request: httpx2.Request) -> httpx2.Response:
@@ -99,7 +103,9 @@ def test_openai_gets_a_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_providers_learn_nothing_of_openai(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the key nor the organisation that the SDK finds in the environment reaches another host."""
+    """Neither the key nor the organisation that the SDK finds in the environment reaches another
+    host.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
     monkeypatch.setenv("FIREWORKS_API_KEY", "fw-mine")
@@ -114,13 +120,16 @@ def test_other_providers_learn_nothing_of_openai(monkeypatch: pytest.MonkeyPatch
 def test_an_extended_profile_sends_nothing_of_the_parents_host(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Another address gets its own key alone; its errors name its own variable and neither OpenAI's key page nor its models."""
+    """Another address gets its own key alone; its errors name its own variable and neither OpenAI's
+    key page nor its models.
+    """
     for variable in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_BASE_URL"):
         monkeypatch.setenv(variable, "https://parent-secret.example")
     monkeypatch.setenv("MY_KEY", "mine-0123456789")
     path = tmp_path / "mine.toml"
     path.write_text(
-        'extends = "openai"\n[connection]\nbase_url = "https://elsewhere.example/v1"\napi_key_env = "MY_KEY"\n'
+        'extends = "openai"\n[connection]\nbase_url = "https://elsewhere.example/v1"\napi_key_env ='
+        ' "MY_KEY"\n'
     )
     (request,) = send(fine, str(path))
     assert str(request.url) == "https://elsewhere.example/v1/chat/completions"
@@ -148,7 +157,9 @@ def test_azure_takes_its_key_in_a_header_of_its_own(monkeypatch: pytest.MonkeyPa
 
 
 def test_azure_takes_entra_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token from the environment, or one a request from a provider of tokens, which wins over the key."""
+    """A token from the environment, or one a request from a provider of tokens, which wins over the
+    key.
+    """
     monkeypatch.delenv("AZURE_OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra")
     (request,) = send(fine, "azure", base_url="https://mine.openai.azure.com/openai/v1")
@@ -173,7 +184,9 @@ def test_azure_takes_entra_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_azure_classic_names_the_version_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The profile's version goes with every request, the environment's instead where there is one."""
+    """The profile's version goes with every request, the environment's instead where there is
+    one.
+    """
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
     monkeypatch.delenv("OPENAI_API_VERSION", raising=False)
     rules = load_profile("azure-classic").connection
@@ -294,7 +307,9 @@ def test_a_wrong_key_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_sentence_before_and_after_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that the profile refuses and one that the provider refuses read alike, and both name models that work."""
+    """A model that the profile refuses and one that the provider refuses read alike, and both name
+    models that work.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     profile = load_profile("openai")
     with pytest.raises(ModelUnsuitable) as before:
@@ -333,7 +348,9 @@ def test_a_provider_is_left_alone_for_as_long_as_it_asks(monkeypatch: pytest.Mon
 
 
 def test_budgets_from_headers_hold_requests_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the last answer says that nothing remains, the next request waits for the bucket instead of a refusal."""
+    """Where the last answer says that nothing remains, the next request waits for the bucket
+    instead of a refusal.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     spent = {
         OPENAI_HEADERS["limit-requests"]: "600",

@@ -1,4 +1,6 @@
-"""Every way in which a provider breaks its promises, in every dialect: the same numbers, or a named error, and never others."""
+"""Every way in which a provider breaks its promises, in every dialect: the same numbers, or a named
+error, and never others.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ ARRAYS = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "b
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run: the completions that are in the store by key, and the vector learned, or the error."""
+    """What came of a run: the completions that are in the store by key, and the vector learned, or
+    the error.
+    """
 
     stored: dict[str, Completion]
     delta: Any
@@ -68,7 +72,9 @@ def _machine() -> Iterator[None]:
 def run(
     dialect: Dialect, address: str, path: Path, *, samples: int = 2, seed: int | None = 7
 ) -> Run:
-    """One collection and one projection; an error that is not of our tree, or a hang, fails the test."""
+    """One collection and one projection; an error that is not of our tree, or a hang, fails the
+    test.
+    """
     samples = samples if dialect.seeded else 1
     sampling = Sampling(1.0, 6, dialect.k, seed if dialect.seeded else None)
     profile = load_profile(dialect.provider)
@@ -142,7 +148,9 @@ def same(one: Completion, other: Completion) -> bool:
 
 
 def weaker(one: Completion, true: Completion) -> bool:
-    """Whether ``one`` says less than ``true`` and nothing else: not whole, or bounds that hold and beginnings of the same lists."""
+    """Whether ``one`` says less than ``true`` and nothing else: not whole, or bounds that hold and
+    beginnings of the same lists.
+    """
     if not one.whole:
         return True
     if one.text != true.text or not np.array_equal(one.token_ids, true.token_ids):
@@ -173,8 +181,9 @@ def begins(some: list[tuple[int, float]], every: list[tuple[int, float]]) -> boo
 
 
 def outcome(disturbed: Run, honest: Run) -> str:
-    """equal; less: some completions are marked as incomplete or bounded in the store; apart: they are stored as another model's;
-    or the name of the error. An AssertionError for any number that is wrong."""
+    """equal; less: some completions are marked as incomplete or bounded in the store; apart: they
+    are stored as another model's; or the name of the error. An AssertionError for any number that
+    is wrong."""
     ours = {key: each for key, each in disturbed.stored.items() if key in honest.stored}
     wrong = [
         key
@@ -220,13 +229,19 @@ def disturb(
 HARMLESS = {"delay", "other model", "reset after body", "unsorted alternatives"}
 """What changes no number even where it meets every answer."""
 MARKED = {"-9999 logprobs", "lists shorter than tokens"}
-"""What providers do themselves now and then, so that it is read, marked in the store, and left out or bounded by what learns."""
+"""What providers do themselves now and then, so that it is read, marked in the store, and left out
+or bounded by what learns.
+"""
 WITHOUT_MESSAGE = {"choices out of step", "missing choices"}
-"""Of the Responses API: what a model that reasoned until it ran out of tokens answers, and no one can tell it from a loss."""
+"""Of the Responses API: what a model that reasoned until it ran out of tokens answers, and no one
+can tell it from a loss.
+"""
 SLOW = {"content-length too long", "slow loris"}
 EVERY = [(name, mode) for name in DIALECTS for mode in MODES]
 ROTATION = {(list(DIALECTS)[i % len(DIALECTS)], mode) for i, mode in enumerate(MODES)}
-"""By default each mode meets one dialect, and each dialect two or three modes; with --slow every mode meets every dialect."""
+"""By default each mode meets one dialect, and each dialect two or three modes; with --slow every
+mode meets every dialect.
+"""
 
 
 def marked(name: str) -> set[str]:
@@ -247,7 +262,9 @@ def cases(*without: str) -> list[Any]:
 def test_a_fifth_of_the_answers_is_disturbed(
     name: str, mode: str, undisturbed: Any, tmp_path: Path
 ) -> None:
-    """The rollouts and the learned vector are those of an undisturbed run, bit for bit, or an error is raised by name."""
+    """The rollouts and the learned vector are those of an undisturbed run, bit for bit, or an error
+    is raised by name.
+    """
     found, _, _ = disturb(name, mode, 0.2, undisturbed(name), tmp_path)
     assert found != "less" or mode in marked(name)
     assert found != "apart" or mode == TOKENIZER
@@ -255,7 +272,9 @@ def test_a_fifth_of_the_answers_is_disturbed(
 
 @pytest.mark.parametrize(("name", "mode"), cases(*SLOW))
 def test_every_answer_is_disturbed(name: str, mode: str, undisturbed: Any, tmp_path: Path) -> None:
-    """A server that never keeps its promises is named, soon, unless what it does changes no number."""
+    """A server that never keeps its promises is named, soon, unless what it does changes no
+    number.
+    """
     found, _, chaos = disturb(name, mode, 1.0, undisturbed(name), tmp_path)
     if mode == TOKENIZER:
         asked = load_profile(DIALECTS[name].provider).tokenizer.source == "server"
@@ -275,7 +294,9 @@ def test_every_answer_is_disturbed(name: str, mode: str, undisturbed: Any, tmp_p
 
 
 def test_one_completion_in_the_place_of_several_is_not_taken_for_them(tmp_path: Path) -> None:
-    """Of a request for several completions the same one comes back again and again: refused, and nothing is stored."""
+    """Of a request for several completions the same one comes back again and again: refused, and
+    nothing is stored.
+    """
     dialect = DIALECTS["OpenAI chat"]
     with dialect.serve() as server:
         for rate in (1.0, 0.2):

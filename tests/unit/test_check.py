@@ -1,4 +1,6 @@
-"""What a check says of answers beyond their first token, and of tests of correctness that take one label for another."""
+"""What a check says of answers beyond their first token, and of tests of correctness that take one
+label for another.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ V = 14
 MODEL = ExactModel(
     V, 2, seed=30, prompts=20, unigram=np.where(np.arange(V) == V - 1, 0.5, 0.0), end=True
 )
-"""Tokens 1 and 2, " b" and " c", are the labels, with which a fifth of its greedy answers begin; most of these go on."""
+"""Tokens 1 and 2, " b" and " c", are the labels, with which a fifth of its greedy answers begin;
+most of these go on.
+"""
 LABELS = Labels(("0", "1", "2", "3"), tuple(frozenset({str(number)}) for number in range(4)))
 ROWS = labelled_rows(MODEL)
 
@@ -69,7 +73,9 @@ def greedy() -> list[str]:
 
 
 def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path: Path) -> None:
-    """The counts are those of the model's own greedy answers; what exact-match refuses is in the sentence, contains accepts all."""
+    """The counts are those of the model's own greedy answers; what exact-match refuses is in the
+    sentence, contains accepts all.
+    """
     begun = [text for text in greedy() if text.split()[:1] in (["b"], ["c"])]
     kept = sum(text in (" b", " c") for text in begun)
     assert 10 <= len(begun) < 60
@@ -100,8 +106,8 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
     assert "whether a bias ends them is not predicted" in told
     assert "predicted " not in told.partition(";")[0]
     assert (
-        "--max-tokens 1 leaves no room for more than the longest label, or --reward contains accepts"
-        in told
+        "--max-tokens 1 leaves no room for more than the longest label, or --reward contains"
+        " accepts" in told
     )
     loose = json.loads(
         blb(
@@ -122,7 +128,9 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
 
 
 def test_the_remedy_does_what_is_said(server: ExactServer, tmp_path: Path) -> None:
-    """With one token nothing follows a label: what is predicted is what a fit then reaches, whole answers being compared."""
+    """With one token nothing follows a label: what is predicted is what a fit then reaches, whole
+    answers being compared.
+    """
     small = ("--reward", "exact-match", "--max-tokens", 1, "--quiet", "--json")
     checked = json.loads(blb("check", server, tmp_path, *small).stdout)
     assert checked["after"] is None
@@ -206,7 +214,9 @@ def test_a_tasks_own_test_reads_right_labels_alone() -> None:
 def test_labels_that_are_taken_for_others_are_named(
     names: tuple[str, ...], spec: str, said: str | None
 ) -> None:
-    """Where one label holds another, or a number may stand inside of a longer one; ``contains`` takes whole words."""
+    """Where one label holds another, or a number may stand inside of a longer one; ``contains``
+    takes whole words.
+    """
     labels = Labels(names, tuple(frozenset({name}) for name in names))
     found = list(confusable(labels, parse_matcher(spec)))
     assert len(found) == (said is not None)
@@ -219,7 +229,9 @@ def test_labels_that_are_taken_for_others_are_named(
 def test_answers_that_name_another_label_first_are_remarked(
     command: tuple[str, ...], server: ExactServer, tmp_path: Path
 ) -> None:
-    """A pattern that finds anything counts every answer as right; those that begin with the other label are counted and shown."""
+    """A pattern that finds anything counts every answer as right; those that begin with the other
+    label are counted and shown.
+    """
     flipped = [{**each, "answer": {"b": "c", "c": "b"}[each["answer"]]} for each in ROWS]
     options = ("--reward", "regex:{answer}|.", "--labels", "b,c", "--max-tokens", 2)
     done = blb(command[0], server, tmp_path, *command[1:], *options, rows=flipped)
@@ -235,12 +247,14 @@ def test_answers_that_name_another_label_first_are_remarked(
 def test_few_rows_change_what_a_fit_learns_from_and_say_so(
     server: ExactServer, tmp_path: Path
 ) -> None:
-    """Of 60 rows with two labels five are too few to see it: the remark names the option that makes them labels again."""
+    """Of 60 rows with two labels five are too few to see it: the remark names the option that makes
+    them labels again.
+    """
     short = ("--reward", "exact-match", "--max-tokens", 1, "--samples-per-prompt", 2, "--go-on")
     few = " ".join(blb("fit", server, tmp_path, *short, "--limit", 5).stderr.split())
     assert (
-        "--limit 5 leaves too few rows to see that the answers are 2 labels (that takes 3 rows of each)"
-        in few
+        "--limit 5 leaves too few rows to see that the answers are 2 labels (that takes 3 rows of"
+        " each)" in few
     )
     assert "name the labels: --labels b,c" in few
     named = blb(

@@ -65,7 +65,9 @@ Chooser = Callable[..., tuple[Choice, list[str], list[Any]]]
 
 @pytest.fixture
 def chosen(tmp_path: Path) -> Iterator[Chooser]:
-    """Choose among biases through a served model; also the remarks, and the bias of every completion request."""
+    """Choose among biases through a served model; also the remarks, and the bias of every
+    completion request.
+    """
     with ExactServer(MODEL, prompt_of=lambda text: int(text.split()[-1])) as server:
 
         async def go(
@@ -97,7 +99,9 @@ def chosen(tmp_path: Path) -> Iterator[Chooser]:
 
 
 def test_every_candidate_is_sampled_and_the_best_one_wins(chosen: Chooser) -> None:
-    """The bias that shortens wins over one that lengthens and a wild one; the second call asks for nothing; JSON has no NaN."""
+    """The bias that shortens wins over one that lengthens and a wild one; the second call asks for
+    nothing; JSON has no NaN.
+    """
     choice, said, asked = chosen(FEWER_ENDS, MORE_ENDS, WILD)
     assert choice.candidate.logit_bias == MORE_ENDS
     assert choice.tried[1].fate == "chosen"
@@ -126,19 +130,23 @@ def test_the_same_bias_twice_is_sampled_once(chosen: Chooser) -> None:
 
 
 def test_a_single_candidate_costs_nothing(chosen: Chooser) -> None:
-    """With nothing to choose between no validation completion is drawn, of the base either, and that is said."""
+    """With nothing to choose between no validation completion is drawn, of the base either, and
+    that is said.
+    """
     choice, said, asked = chosen(MORE_ENDS, dict(MORE_ENDS), settings=(SAMPLED, GREEDY))
     assert (choice.candidate.logit_bias, asked) == (MORE_ENDS, [])
     assert [row.fate for row in choice.tried] == ["chosen", "the same bias as projection (tau 0)"]
     assert (
-        "the only candidate: with nothing to choose between, nothing is drawn on the validation prompts"
-        in said[-1]
+        "the only candidate: with nothing to choose between, nothing is drawn on the validation"
+        " prompts" in said[-1]
     )
     assert choice.base.as_json() == {"reward": None, "tokens": None, "accuracy": None}
 
 
 def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:
-    """Greedy once a prompt; the numbers that choose are the means over the settings, and each setting's are in the table."""
+    """Greedy once a prompt; the numbers that choose are the means over the settings, and each
+    setting's are in the table.
+    """
     settings = (Setting("temperature 0.5", 0.5), GREEDY)
     choice, said, asked = chosen(FEWER_ENDS, MORE_ENDS, settings=settings)
     assert len(asked) == 3 * (6 + 1) * PROMPTS
@@ -155,7 +163,9 @@ def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:
 
 
 def test_all_greedy_is_drawn_once(chosen: Chooser) -> None:
-    """Deployed greedily there is one completion a prompt and candidate, however many samples are allowed."""
+    """Deployed greedily there is one completion a prompt and candidate, however many samples are
+    allowed.
+    """
     choice, _, asked = chosen(FEWER_ENDS, MORE_ENDS, {END: 2.0}, settings=(GREEDY,))
     assert len(asked) == 4 * PROMPTS
     assert {row.samples for row in choice.tried} == {1}
@@ -173,7 +183,9 @@ def test_nothing_beats_the_base(chosen: Chooser) -> None:
     [("reward", 1.0, 1), ("reward-kl", 100.0, 0), ("reward-kl", 0.001, 1), ("pareto", 1.0, 0)],
 )
 def test_objectives(chosen: Chooser, objective: Objective, tau: float, best: int) -> None:
-    """The large step is shortest; a high price of KL prefers the small one, and so does pareto: the large one loses accuracy."""
+    """The large step is shortest; a high price of KL prefers the small one, and so does pareto: the
+    large one loses accuracy.
+    """
     goal = Goal(objective, tau)
     choice, _, _ = chosen({END: 0.1}, {END: 0.9}, goal=goal)
     assert choice.candidate.settings["tau"] == best
@@ -194,7 +206,9 @@ def test_what_cannot_be_compared_is_refused(chosen: Chooser) -> None:
 
 
 class _Told:
-    """Trials whose validation rewards are given: first the base's, then each candidate's; NaN where all were filtered."""
+    """Trials whose validation rewards are given: first the base's, then each candidate's; NaN where
+    all were filtered.
+    """
 
     reward = SimpleNamespace(label="reward")
     report = Silent()
@@ -219,7 +233,9 @@ class _Told:
 def test_a_candidate_without_completions_is_never_preferred(
     rewards: tuple[float, float], best: int
 ) -> None:
-    """Where the content filter stopped all completions of a candidate, any other that has some is chosen before it."""
+    """Where the content filter stopped all completions of a candidate, any other that has some is
+    chosen before it.
+    """
     field = [candidate(0, MORE_ENDS), candidate(1, FEWER_ENDS)]
     trials = cast(Trials, _Told(0.15, *rewards))
     choice = asyncio.run(choose(trials, EXAMPLES[:1], field, TAIL, samples=1))

@@ -1,4 +1,6 @@
-"""The command line: help that answers, errors that are one sentence and exit code 2, and a fit from prompts to a verdict."""
+"""The command line: help that answers, errors that are one sentence and exit code 2, and a fit from
+prompts to a verdict.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def blb(*arguments: object) -> Result:
 
 
 def refused(*arguments: object) -> str:
-    """Run the command, which must end with exit code 2, a sentence on stderr and no traceback; returns the sentence."""
+    """Run the command, which must end with exit code 2, a sentence on stderr and no traceback;
+    returns the sentence.
+    """
     result = blb(*arguments)
     assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
@@ -98,7 +102,9 @@ def test_help_lists_every_command() -> None:
 
 
 def test_providers() -> None:
-    """The overview names every profile, the detail says how each fact is known, and JSON is JSON."""
+    """The overview names every profile, the detail says how each fact is known, and JSON is
+    JSON.
+    """
     overview = blb("providers").output
     assert all(name in overview for name in ("llamacpp", "local", "vllm"))
     detail = blb("providers", "vllm").output
@@ -110,7 +116,9 @@ def test_providers() -> None:
 def test_a_fit_from_prompts_to_a_verdict(
     call: Callable[..., tuple[object, ...]], tmp_path: Path
 ) -> None:
-    """A bias for short completions shortens them on unseen prompts; the files say so; a second run asks for nothing new."""
+    """A bias for short completions shortens them on unseen prompts; the files say so; a second run
+    asks for nothing new.
+    """
     options = call(
         "--samples-per-prompt", 20, "--validation-samples", 4, "--test-samples", 16, "--seed", 1
     )
@@ -285,7 +293,9 @@ def test_a_bias_for_another_tokenizer(
 
 
 def test_nothing_to_learn(call: Callable[..., tuple[object, ...]]) -> None:
-    """A reward that no completion earns, and one that all earn alike, are named instead of fitted."""
+    """A reward that no completion earns, and one that all earn alike, are named instead of
+    fitted.
+    """
     assert "nothing to learn" in refused("fit", *call(reward="regex:no such text"))
 
 
@@ -318,8 +328,8 @@ def test_entries_take_a_number(call: Callable[..., tuple[object, ...]]) -> None:
 
 
 def test_a_bias_whose_size_was_cross_validated_is_shown(tmp_path: Path) -> None:
-    """A file that says what held-out completions said of each number of entries, and what whole distributions did, is read and
-    printed."""
+    """A file that says what held-out completions said of each number of entries, and what whole
+    distributions did, is read and printed."""
     rows = (
         HeldOutGain(entries=10, gain=0.1, error=0.01),
         HeldOutGain(entries=30, gain=0.2, error=0.01),

@@ -1,4 +1,6 @@
-"""``blb compile``: from what a fit left behind to a bias for another limit or provider, without any request."""
+"""``blb compile``: from what a fit left behind to a bias for another limit or provider, without any
+request.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Exa
 
 
 def test_a_fit_leaves_the_whole_learned_vector(fitted: tuple[Path, ExactServer]) -> None:
-    """Before the compile, without a verdict, with what each token reads as; the output and the result name the file."""
+    """Before the compile, without a verdict, with what each token reads as; the output and the
+    result name the file.
+    """
     folder, server = fitted
     learned, sent = Bias.load(folder / "learned.json"), Bias.load(folder / "bias.json")
     assert len(sent.entries) <= 5 < len(learned.entries)
@@ -174,7 +178,9 @@ def test_what_a_person_reads(fitted: tuple[Path, ExactServer]) -> None:
 
 
 def test_a_bias_that_was_compiled_before_says_so(fitted: tuple[Path, ExactServer]) -> None:
-    """What is kept is a share of what the first compile left; the file with everything is named; more room is no error."""
+    """What is kept is a share of what the first compile left; the file with everything is named;
+    more room is no error.
+    """
     folder, _ = fitted
     said = " ".join(
         blb(
@@ -188,7 +194,9 @@ def test_a_bias_that_was_compiled_before_says_so(fitted: tuple[Path, ExactServer
 
 
 def test_errors_name_the_remedy(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
-    """Too many entries, no store, the wrong file to write, a provider that is no name, one of which too little is known."""
+    """Too many entries, no store, the wrong file to write, a provider that is no name, one of which
+    too little is known.
+    """
     folder, _ = fitted
     learned = folder / "learned.json"
     assert "1025 entries are wanted, vllm takes at most 1024; lower --entries" in refused(
@@ -214,7 +222,9 @@ def test_errors_name_the_remedy(fitted: tuple[Path, ExactServer], tmp_path: Path
 
 
 def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
-    """The command that judges names its file; completions through it are left out, and said, where nobody tells their end token."""
+    """The command that judges names its file; completions through it are left out, and said, where
+    nobody tells their end token.
+    """
     folder, server = fitted
     own, learned, store = tmp_path / "own.toml", tmp_path / "learned.json", tmp_path / "rollouts.db"
     own.write_text('extends = "llamacpp"\nname = "own"\n[bias]\nentries = 4\n')
@@ -237,7 +247,9 @@ def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path)
 
 
 def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
-    """Dollars are no formula in the picture, backslashes stay in the command, and no file can send a terminal anything."""
+    """Dollars are no formula in the picture, backslashes stay in the command, and no file can send
+    a terminal anything.
+    """
     folder, _ = fitted
     learned, store = tmp_path / "learned.json", tmp_path / "rollouts.db"
     for model, reward, shown in (
@@ -262,7 +274,9 @@ def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> 
 def test_tokens_that_no_list_holds_are_told(
     fitted: tuple[Path, ExactServer], tmp_path: Path
 ) -> None:
-    """Sent where there is room and said to be unknown, else dropped; where no other tokens are, nothing is known of a loss."""
+    """Sent where there is room and said to be unknown, else dropped; where no other tokens are,
+    nothing is known of a loss.
+    """
     folder, _ = fitted
     where = ("--store", folder / "rollouts.db", "--out", tmp_path / "made.json")
     bias = Bias.load(folder / "bias.json")
@@ -289,7 +303,9 @@ def test_tokens_that_no_list_holds_are_told(
 
 @pytest.mark.usefixtures("tiktoken_cache")
 def test_for_openai_without_a_session(tmp_path: Path) -> None:
-    """At most 300 whole numbers, none above the end of text, of completions that vLLM drew of a model with OpenAI's tokenizer."""
+    """At most 300 whole numbers, none above the end of text, of completions that vLLM drew of a
+    model with OpenAI's tokenizer.
+    """
     vocabulary = load_vocabulary("o200k_base")
     ids = [*range(1_000, 1_320), 200_012]
     rng = np.random.default_rng(0)
@@ -320,7 +336,7 @@ def test_for_openai_without_a_session(tmp_path: Path) -> None:
     assert made.compiled.integers
     said = " ".join(result.stdout.split())
     assert (
-        f"{made.compiled.dropped} of 321 dropped (1 of them above the highest id that openai takes; "
-        in said
+        f"{made.compiled.dropped} of 321 dropped (1 of them above the highest id that openai"
+        " takes; " in said
     )
     assert f"{321 - len(seen)} of them on no logged prefix listed, or sampled)" in said

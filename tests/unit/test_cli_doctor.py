@@ -1,4 +1,6 @@
-"""``blb doctor``: what it will ask, a table of findings, a profile that a fit can use, and exit codes that a script can read."""
+"""``blb doctor``: what it will ask, a table of findings, a profile that a fit can use, and exit
+codes that a script can read.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def server() -> Iterator[ExactServer]:
 
 
 def doctor(server: ExactServer | str, *arguments: object) -> Result:
-    """The command against a llama.cpp-like server, one request at a time, so that it repeats exactly."""
+    """The command against a llama.cpp-like server, one request at a time, so that it repeats
+    exactly.
+    """
     address = server if isinstance(server, str) else server.base_url
     where = ["doctor", "--provider", "llamacpp", "--base-url", address, "--concurrency", "1"]
     return CliRunner().invoke(main, [*where, *map(str, arguments)])
@@ -62,7 +66,9 @@ def test_an_honest_server(server: ExactServer) -> None:
 
 
 def test_json(server: ExactServer) -> None:
-    """One document: every finding with its row, claim, status, evidence and true value; and the costs."""
+    """One document: every finding with its row, claim, status, evidence and true value; and the
+    costs.
+    """
     document = json.loads(doctor(server, "--json", "--quiet").stdout)
     assert document["contradicted"] == 0
     assert document["saved"] is None
@@ -73,10 +79,15 @@ def test_json(server: ExactServer) -> None:
 
 
 def test_a_contradiction_is_exit_code_1_and_is_saved_right(tmp_path: Path) -> None:
-    """Of a server with a limit the saved profile tells it, a second self-test is clean, and a fit keeps within it."""
+    """Of a server with a limit the saved profile tells it, a second self-test is clean, and a fit
+    keeps within it.
+    """
     path, data = tmp_path / "mine.toml", tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    fit = f"fit --provider {path} --data {data} --reward length --max-tokens 8 --quiet --out {tmp_path / 'run'} --entries 10 "
+    fit = (
+        f"fit --provider {path} --data {data} --reward length --max-tokens 8 --quiet --out"
+        f" {tmp_path / 'run'} --entries 10 "
+    )
     fit += "--samples-per-prompt 4 --validation-samples 2 --test-samples 2"
     with Narrow(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as server:
         first = doctor(server, "--save", path)
@@ -133,7 +144,9 @@ def test_an_address_that_was_given_is_saved_to_stay(
 def test_what_can_be_refused_is_refused_before_the_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A missing key, a model that cannot be adapted, none named and an endpoint that does not exist: nobody is asked for a yes."""
+    """A missing key, a model that cannot be adapted, none named and an endpoint that does not
+    exist: nobody is asked for a yes.
+    """
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     ask = ["doctor", "--provider", "openai", "--model"]
     assert "set the environment variable OPENAI_API_KEY" in refused(
@@ -151,7 +164,9 @@ def test_what_can_be_refused_is_refused_before_the_question(
 
 
 def test_bad_input_is_exit_code_2(server: ExactServer, tmp_path: Path) -> None:
-    """A sentence, no traceback and no request: a target that is no .toml, a provider that does not exist."""
+    """A sentence, no traceback and no request: a target that is no .toml, a provider that does not
+    exist.
+    """
     assert "NAME.toml" in refused(doctor(server, "--save", tmp_path / "mine.json"))
     assert "unknown provider" in refused(
         CliRunner().invoke(main, ["doctor", "--provider", "opnai"])
@@ -165,7 +180,9 @@ def test_nothing_answers() -> None:
 
 
 def test_money_is_not_spent_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a key is needed and nobody is there to say yes, nothing is sent, and the remedy is named."""
+    """Where a key is needed and nobody is there to say yes, nothing is sent, and the remedy is
+    named.
+    """
     monkeypatch.setenv("FIREWORKS_API_KEY", "k")
     said = refused(
         CliRunner().invoke(main, ["doctor", "--provider", "fireworks", "--model", "a/b"])

@@ -1,4 +1,6 @@
-"""Terminal manners: pipes, colours, encodings, narrow screens, Ctrl-C, completion, ``blb init``, and help that answers at once."""
+"""Terminal manners: pipes, colours, encodings, narrow screens, Ctrl-C, completion, ``blb init``,
+and help that answers at once.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,9 @@ def test_every_command_has_json_and_quiet(name: str) -> None:
 
 
 def test_a_terminal_that_knows_no_unicode(bias_file: Path) -> None:
-    """Tables and JSON arrive on an ASCII terminal, unknown characters as escapes, and the JSON says the same."""
+    """Tables and JSON arrive on an ASCII terminal, unknown characters as escapes, and the JSON says
+    the same.
+    """
     shown = run("show", bias_file, PYTHONIOENCODING="ascii")
     assert shown.returncode == 0, shown.stderr
     assert b"\\xe9\\u6f22" in shown.stdout
@@ -130,7 +134,9 @@ def test_a_terminal_that_knows_no_unicode(bias_file: Path) -> None:
 
 
 def test_colours_only_where_they_are_wanted(bias_file: Path) -> None:
-    """None in a pipe, some with FORCE_COLOR, and NO_COLOR wins; a pipe's rows stay whole either way."""
+    """None in a pipe, some with FORCE_COLOR, and NO_COLOR wins; a pipe's rows stay whole either
+    way.
+    """
     plain, forced = run("show", bias_file).stdout, run("show", bias_file, FORCE_COLOR="1").stdout
     assert b"\x1b[" not in plain
     assert b"\x1b[" in forced
@@ -141,7 +147,9 @@ def test_colours_only_where_they_are_wanted(bias_file: Path) -> None:
 
 @pytest.mark.parametrize("width", [30, 80])
 def test_numbers_stay_whole_on_a_narrow_screen(width: int, bias_file: Path) -> None:
-    """No line is wider than the screen, no number is broken: rows become blocks where columns have no room."""
+    """No line is wider than the screen, no number is broken: rows become blocks where columns have
+    no room.
+    """
     shown = run("show", bias_file, COLUMNS=str(width)).stdout.decode()
     table = shown[shown.index("Promoted") :]
     assert "+1.250" in table
@@ -160,7 +168,9 @@ def completion_of(tokens: int) -> Completion:
 
 
 def test_progress_in_a_log_file() -> None:
-    """Without a terminal a line comes at most every 5 s and at least every 30 s, and one at the end, which counts all."""
+    """Without a terminal a line comes at most every 5 s and at least every 30 s, and one at the
+    end, which counts all.
+    """
     now, lines = 0.0, list[tuple[float, str]]()
     progress = terminal.Lines("training", 100, lambda text: lines.append((now, text)), lambda: now)
     for _ in range(50):
@@ -205,7 +215,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_ctrl_c_loses_nothing(data: Path, tmp_path: Path) -> None:
-    """One sentence, exit code 130, and what was answered is not asked for again: both runs together ask for each sample once."""
+    """One sentence, exit code 130, and what was answered is not asked for again: both runs together
+    ask for each sample once.
+    """
     with ExactServer(ExactModel(12, 8, end=True, prompts=4), delay=0.02) as server:
         where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run")
         more = ("--data", data, "--reward", "length", "--max-tokens", 8, "--concurrency", 2)
@@ -225,7 +237,10 @@ def test_ctrl_c_loses_nothing(data: Path, tmp_path: Path) -> None:
         assert process.returncode == 130, err
         assert out == ""
         asked = sum(path.endswith("/chat/completions") for path, _ in server.calls)
-        kept = f"{asked} completions are kept in {tmp_path / 'run' / 'rollouts.db'}, and the same command goes on from there"
+        kept = (
+            f"{asked} completions are kept in {tmp_path / 'run' / 'rollouts.db'}, and the same"
+            " command goes on from there"
+        )
         assert re.fullmatch(
             rf"Interrupted after {asked} requests, .*: {re.escape(kept)}", err.strip()
         )
@@ -237,7 +252,9 @@ def test_ctrl_c_loses_nothing(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_question_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C at a question ends with 130 like anywhere else, an end of input with 1; neither writes anything."""
+    """Ctrl-C at a question ends with 130 like anywhere else, an end of input with 1; neither writes
+    anything.
+    """
     monkeypatch.chdir(tmp_path)
     assert blb("init", input="").exit_code == 1
 
@@ -259,7 +276,9 @@ def test_a_question_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --no-files")],
 )
 def test_completion_scripts(shell: str, word: str) -> None:
-    """Each names the program, its variable and how that shell registers a function; bash accepts its syntax."""
+    """Each names the program, its variable and how that shell registers a function; bash accepts
+    its syntax.
+    """
     script = blb("completion", shell).stdout
     assert word in script
     assert "_BLB_COMPLETE=" in script
@@ -275,7 +294,9 @@ def completions(*words: str) -> list[str]:
 
 
 def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands, options, choices, providers, tasks, rewards, and bias files here and in the runs below."""
+    """Commands, options, choices, providers, tasks, rewards, and bias files here and in the runs
+    below.
+    """
     monkeypatch.chdir(bias_file.parent)
     run_folder = bias_file.parent / "runs" / "capitals"
     run_folder.mkdir(parents=True)
@@ -329,12 +350,12 @@ def commands_of(command: click.Command) -> dict[str, click.Command]:
 def test_completion_loads_nothing_heavy() -> None:
     """A key press waits for no estimator, no pydantic and no rich, whatever the command."""
     script = (
-        "import sys\nfrom blackbox_lb.cli import COMMANDS, main\nfrom click.shell_completion import ShellComplete\n"
-        "shell = ShellComplete(main, {}, 'blb', '_BLB_COMPLETE')\n"
-        "print(min(len(shell.get_completions([name], '--')) for name in COMMANDS))\n"
-        "print(len(shell.get_completions(['fit'], '--')))\n"
-        "print(len(shell.get_completions(['fit', '--provider'], '')))\n"
-        "print([m for m in ('numpy', 'scipy', 'openai', 'pydantic', 'rich') if m in sys.modules])"
+        "import sys\nfrom blackbox_lb.cli import COMMANDS, main\nfrom click.shell_completion import"
+        " ShellComplete\nshell = ShellComplete(main, {}, 'blb',"
+        " '_BLB_COMPLETE')\nprint(min(len(shell.get_completions([name], '--')) for name in"
+        " COMMANDS))\nprint(len(shell.get_completions(['fit'],"
+        " '--')))\nprint(len(shell.get_completions(['fit', '--provider'], '')))\nprint([m for m in"
+        " ('numpy', 'scipy', 'openai', 'pydantic', 'rich') if m in sys.modules])"
     )
     fewest, number, providers, loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -346,7 +367,9 @@ def test_completion_loads_nothing_heavy() -> None:
 
 
 def test_init_asks_and_writes(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong answer is said and asked for again; the file holds the answers, no key, and is what later commands read."""
+    """A wrong answer is said and asked for again; the file holds the answers, no key, and is what
+    later commands read.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FIREWORKS_API_KEY", raising=False)
     answers = [
@@ -380,7 +403,9 @@ def test_init_asks_and_writes(data: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_init_without_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--yes takes defaults and options, names what has no default, and overwrites only with --force."""
+    """--yes takes defaults and options, names what has no default, and overwrites only with
+    --force.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody-may-read-this")
     missing = blb("init", "--yes", "--provider", "openai")
@@ -434,7 +459,9 @@ def test_init_writes_no_key_that_an_address_holds(
 
 
 def test_print_json_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a stream of another encoding characters become JSON's own escapes, which read back as they were."""
+    """On a stream of another encoding characters become JSON's own escapes, which read back as they
+    were.
+    """
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
     documents.print_json({"a": "é"})
@@ -473,7 +500,9 @@ def test_every_field_of_a_commands_options_has_its_option() -> None:
 
 
 def test_help_lists_options_in_groups() -> None:
-    """The ten options of fit that most people need come first, then groups in one order for all commands, each option once."""
+    """The ten options of fit that most people need come first, then groups in one order for all
+    commands, each option once.
+    """
     headings = {each.value for each in HelpGroup}
     for name in COMMANDS:
         lines = blb(name, "--help").output.splitlines()

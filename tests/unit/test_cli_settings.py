@@ -1,4 +1,6 @@
-"""blb.toml: every option of every command arrives from it, below the command line and the environment, or is refused by name."""
+"""blb.toml: every option of every command arrives from it, below the command line and the
+environment, or is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def plain(value: Any) -> Any:
 def test_every_option_arrives_from_the_file(
     name: str, option: click.Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The value of the command's own table; that of the shared table too, unless the option means another thing elsewhere."""
+    """The value of the command's own table; that of the shared table too, unless the option means
+    another thing elsewhere.
+    """
     monkeypatch.chdir(tmp_path)
     written, wanted = sample(option)
     own = PER_COMMAND | OWN_TABLE.get(name, frozenset())
@@ -133,7 +137,9 @@ def test_a_command_s_own_table_wins_over_the_shared_one(
 def test_the_nearest_file_upwards_counts_and_paths_start_at_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file in a folder above is found, its relative paths are its own, and hub names stay what they are."""
+    """A file in a folder above is found, its relative paths are its own, and hub names stay what
+    they are.
+    """
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     (tmp_path / "mine.toml").write_text('extends = "vllm"\n')
@@ -212,7 +218,9 @@ def test_who_names_a_task_does_not_get_the_file_s_data(
 def test_a_wrong_file_is_refused_by_name(
     text: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File, table, key, value, what would do and the nearest right name; exit code 2 and no traceback."""
+    """File, table, key, value, what would do and the nearest right name; exit code 2 and no
+    traceback.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text(text)
     result = CliRunner().invoke(main, ["fit", "--task", "capitals", "--reward", "length"])
@@ -249,7 +257,9 @@ def test_no_file_is_no_settings(tmp_path: Path) -> None:
 
 
 def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file and the options that come from it, on stderr; not those that the command line gave, and nothing with --quiet."""
+    """The file and the options that come from it, on stderr; not those that the command line gave,
+    and nothing with --quiet.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text(
         '[defaults]\nprovider = "vllm"\nreward = "length"\ntask = "nothing"\n'
@@ -262,7 +272,9 @@ def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_who_names_another_provider_does_not_get_the_file_s_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key for one provider must not go to the address of another; the same provider keeps what the file says of it."""
+    """A key for one provider must not go to the address of another; the same provider keeps what
+    the file says of it.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text(
         '[defaults]\nprovider = "vllm"\nbase_url = "http://one:8000/v1"\nmodel = "m"\n'
@@ -279,7 +291,9 @@ def test_who_names_another_provider_does_not_get_the_file_s_address(
 def test_a_file_of_somebody_else_is_not_found_but_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A found file could send a key elsewhere, so it must be the user's own; one that is named is trusted."""
+    """A found file could send a key elsewhere, so it must be the user's own; one that is named is
+    trusted.
+    """
     (tmp_path / "blb.toml").write_text("[fit]\nseed = 1\n")
     monkeypatch.setattr("os.getuid", lambda: (tmp_path / "blb.toml").stat().st_uid + 4711)
     monkeypatch.setattr("blackbox_lb.cli.settings.ROOT", -1)

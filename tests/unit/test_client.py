@@ -1,4 +1,6 @@
-"""A biased client sends the bias exactly once with every chat and completion request of its model, and changes nothing else."""
+"""A biased client sends the bias exactly once with every chat and completion request of its model,
+and changes nothing else.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def assert_biased(seen: Seen, expected: object = SENT) -> None:
 
 
 def test_body_differs_by_the_bias_alone(server: Server, client: OpenAI, bias: Bias) -> None:
-    """Every byte of the unbiased body is in the biased one, and only the bias is added; headers agree but for the length."""
+    """Every byte of the unbiased body is in the biased one, and only the bias is added; headers
+    agree but for the length.
+    """
     options = {
         "tools": [
             {"type": "function", "function": {"name": "f", "parameters": {"x": [1.0, 1e-7, None]}}}
@@ -106,7 +110,9 @@ def test_body_differs_by_the_bias_alone(server: Server, client: OpenAI, bias: Bi
 
 
 def test_values_arrive_exactly(server: Server, client: OpenAI, bias: Bias) -> None:
-    """A value that is not binary-exact arrives as the same double, and a whole one as an integer."""
+    """A value that is not binary-exact arrives as the same double, and a whole one as an
+    integer.
+    """
     ask(apply(client, bias))
     arrived = server.last.body["logit_bias"]
     assert {int(token): value for token, value in arrived.items()} == VALUES
@@ -114,7 +120,9 @@ def test_values_arrive_exactly(server: Server, client: OpenAI, bias: Bias) -> No
 
 
 def test_the_callers_client_stays_unbiased(server: Server, client: OpenAI, bias: Bias) -> None:
-    """Before, between and after biased requests, and after the biased client is closed, the caller's client sends none."""
+    """Before, between and after biased requests, and after the biased client is closed, the
+    caller's client sends none.
+    """
     biased = apply(client, bias)
     ask(client)
     ask(biased)
@@ -142,7 +150,9 @@ def test_settings_and_connections_are_shared(server: Server, client: OpenAI, bia
 
 
 def test_with_options(server: Server, client: OpenAI, bias: Bias) -> None:
-    """A client derived from the biased one carries the bias; one derived from the caller's does not."""
+    """A client derived from the biased one carries the bias; one derived from the caller's does
+    not.
+    """
     biased = apply(client, bias)
     ask(biased.with_options(timeout=3, max_retries=0))
     assert_biased(server.last)
@@ -151,7 +161,9 @@ def test_with_options(server: Server, client: OpenAI, bias: Bias) -> None:
 
 
 def test_raw_post(server: Server, client: OpenAI, bias: Bias) -> None:
-    """A raw ``client.post`` with a dict or with JSON bytes carries the bias, whatever white space it ends in."""
+    """A raw ``client.post`` with a dict or with JSON bytes carries the bias, whatever white space
+    it ends in.
+    """
     biased = apply(client, bias)
     biased.post("/chat/completions", body={"model": "tiny"}, cast_to=object)
     assert_biased(server.last)
@@ -162,7 +174,9 @@ def test_raw_post(server: Server, client: OpenAI, bias: Bias) -> None:
 
 
 def test_retries_add_it_once(server: Server, client: OpenAI, bias: Bias) -> None:
-    """Each attempt after a failure carries the bias exactly once, and all attempts are the same bytes."""
+    """Each attempt after a failure carries the bias exactly once, and all attempts are the same
+    bytes.
+    """
     server.failures = [500, 429]
     ask(apply(client, bias))
     assert len(server.seen) == 3
@@ -194,7 +208,9 @@ def test_server_error_reaches_the_caller(server: Server, client: OpenAI, bias: B
 def test_azure(
     server: Server, bias: Bias, deployment: str | None, models: list[str] | None, biased: bool
 ) -> None:
-    """A deployment stands in the path, where Azure reads it: its name in ``models`` counts like the body's."""
+    """A deployment stands in the path, where Azure reads it: its name in ``models`` counts like the
+    body's.
+    """
     with AzureOpenAI(
         api_key="k",
         azure_endpoint=server.url.removesuffix("/v1"),
@@ -245,7 +261,9 @@ def test_empty_bias_sends_nothing(server: Server, client: OpenAI) -> None:
 def test_other_models_warn_once(
     server: Server, client: OpenAI, bias: Bias, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By default a request for another model goes out as it is, and the log warns once for each model, copies included."""
+    """By default a request for another model goes out as it is, and the log warns once for each
+    model, copies included.
+    """
     biased = apply(client, bias)
     for model in ("tiny-2", "tiny-2", "tiny-3"):
         ask(biased.with_options(timeout=9), model=model, logit_bias={"1": 5})
@@ -254,8 +272,8 @@ def test_other_models_warn_once(
         record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
     )
     assert (
-        "no logit bias sent: the request is for 'tiny-2', the bias for 'tiny'; add that name to models="
-        in first
+        "no logit bias sent: the request is for 'tiny-2', the bias for 'tiny'; add that name to"
+        " models=" in first
     )
     assert "'tiny-3'" in second
 
@@ -322,7 +340,9 @@ def test_conflict_rules(
 
 
 def test_add_reads_llama_cpp_forms(server: Server, client: OpenAI, bias: Bias) -> None:
-    """Pairs are summed per id, repeats included, and ``false`` (never sample) wins over any number."""
+    """Pairs are summed per id, repeats included, and ``false`` (never sample) wins over any
+    number.
+    """
     own = [[7, 1], [7, 0.5], [2, False], [2, 3]]
     ask(apply(client, bias, on_conflict="add"), extra_body={"logit_bias": own})
     assert_biased(server.last, {**SENT, "7": 2.75, "2": False})
@@ -377,7 +397,9 @@ def test_add_is_the_sum_per_id(own: dict[int, float], ours: dict[int, float]) ->
 
 
 def test_applying_twice_is_a_conflict(server: Server, client: OpenAI, bias: Bias) -> None:
-    """A bias on a biased client follows the later call's rule, so nothing is doubled by accident."""
+    """A bias on a biased client follows the later call's rule, so nothing is doubled by
+    accident.
+    """
     with pytest.raises(InputError, match="logit_bias of its own"):
         ask(apply(apply(client, bias), bias))
     ask(apply(apply(client, bias), make({7: 1.0}), on_conflict="add"))
@@ -385,7 +407,9 @@ def test_applying_twice_is_a_conflict(server: Server, client: OpenAI, bias: Bias
 
 
 def test_two_models_share_a_client(server: Server, client: OpenAI, bias: Bias) -> None:
-    """Biases of different models can be applied one upon the other; closing the inner one closes the outer."""
+    """Biases of different models can be applied one upon the other; closing the inner one closes
+    the outer.
+    """
     inner = apply(client, bias, others="pass")
     both = apply(inner, make({5: 2.0}), models=["other"], others="pass")
     for model, expected in (("tiny", SENT), ("other", {"5": 2})):
@@ -398,7 +422,9 @@ def test_two_models_share_a_client(server: Server, client: OpenAI, bias: Bias) -
 
 
 def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
-    """The Responses API has no such field: a biased model is refused there with the way out, another model passes."""
+    """The Responses API has no such field: a biased model is refused there with the way out,
+    another model passes.
+    """
     biased = apply(client, bias)
     with pytest.raises(
         InputError, match=r"Responses API takes no logit_bias.*client\.chat\.completions"
@@ -432,7 +458,9 @@ def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> Non
 def test_endpoints_that_take_no_bias(
     server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any], api: str
 ) -> None:
-    """Wherever the biased model would generate without the bias, the request is refused with the API's name."""
+    """Wherever the biased model would generate without the bias, the request is refused with the
+    API's name.
+    """
     with pytest.raises(
         InputError, match=rf"the {api} API takes no logit_bias, so 'tiny' cannot be biased there"
     ):
@@ -456,7 +484,9 @@ def test_endpoints_that_take_no_bias(
 def test_other_endpoints_are_untouched(
     server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any]
 ) -> None:
-    """What generates no text, or only refers to it, goes out as it is, even under ``others="raise"``."""
+    """What generates no text, or only refers to it, goes out as it is, even under
+    ``others="raise"``.
+    """
     apply(client, bias, others="raise").post(path, body=body, cast_to=object)
     assert server.last.body == body
 
@@ -481,7 +511,9 @@ LINES = b"".join(
 def test_an_unbiased_batch_file_is_refused(
     server: Server, client: OpenAI, bias: Bias, tmp_path: Path
 ) -> None:
-    """As bytes, a path or an open file: the line that lacks the bias is named; the whole of the others arrives."""
+    """As bytes, a path or an open file: the line that lacks the bias is named; the whole of the
+    others arrives.
+    """
     biased = apply(client, bias)
     path = tmp_path / "requests.jsonl"
     path.write_bytes(LINES)
@@ -515,7 +547,9 @@ def test_a_batch_line_to_responses_is_refused(client: OpenAI, bias: Bias) -> Non
 def test_a_long_prompt_arrives_as_it_is(
     server: Server, client: OpenAI, bias: Bias, filler: str
 ) -> None:
-    """The parser for long bodies decides the same, lone surrogates included, and every byte of the prompt stays."""
+    """The parser for long bodies decides the same, lone surrogates included, and every byte of the
+    prompt stays.
+    """
     content = json.dumps(
         {"messages": [{"role": "user", "content": filler * 20_000}], "model": "tiny"}
     ).encode()
@@ -590,7 +624,9 @@ class Counting(httpx2.BaseTransport):
 
 
 def test_custom_http_client_keeps_working(server: Server, bias: Bias) -> None:
-    """Hooks, auth, cookies, headers and mounts of the caller's HTTP client see the final body, once a request."""
+    """Hooks, auth, cookies, headers and mounts of the caller's HTTP client see the final body, once
+    a request.
+    """
     hooked: list[tuple[str, bool]] = []
     mounted = Counting()
     http_client = httpx2.Client(
@@ -619,7 +655,9 @@ def test_custom_http_client_keeps_working(server: Server, bias: Bias) -> None:
 
 
 def test_built_request_keeps_method_and_timeouts(bias: Bias) -> None:
-    """A request's own timeout survives the edit, and a GET whose path ends in completions is no sampling request."""
+    """A request's own timeout survives the edit, and a GET whose path ends in completions is no
+    sampling request.
+    """
     sent: list[httpx2.Request] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -638,7 +676,9 @@ def test_built_request_keeps_method_and_timeouts(bias: Bias) -> None:
 
 
 def test_transport_alone_adds_no_auth_or_redirect(server: Server, bias: Bias) -> None:
-    """Whoever borrows only the transport has its own auth and redirects; the caller's are not added below it."""
+    """Whoever borrows only the transport has its own auth and redirects; the caller's are not added
+    below it.
+    """
     server.redirects = {"/v1/chat/completions": "/v2/chat/completions"}
     http_client = httpx2.Client(auth=Signature(), follow_redirects=True)
     with OpenAI(api_key="k", base_url=server.url, http_client=http_client) as client:
@@ -655,7 +695,9 @@ def test_transport_alone_adds_no_auth_or_redirect(server: Server, bias: Bias) ->
 def test_transport_alone_reaches_the_callers_client(
     server: Server, client: OpenAI, bias: Bias
 ) -> None:
-    """SDK code that borrows only the transport of the HTTP client (X.509 identity) sends what was built, once."""
+    """SDK code that borrows only the transport of the HTTP client (X.509 identity) sends what was
+    built, once.
+    """
     http_client = apply(client, bias)._client
     request = http_client.build_request(
         "POST", f"{server.url}/chat/completions", json={"model": "tiny"}
@@ -666,7 +708,9 @@ def test_transport_alone_reaches_the_callers_client(
 
 
 def test_closing(server: Server, client: OpenAI, bias: Bias) -> None:
-    """A closed biased client refuses to send and leaves the caller's open; closing the caller's closes both."""
+    """A closed biased client refuses to send and leaves the caller's open; closing the caller's
+    closes both.
+    """
     with apply(client, bias) as biased:
         ask(biased)
     assert biased.is_closed()
@@ -682,7 +726,9 @@ def test_closing(server: Server, client: OpenAI, bias: Bias) -> None:
 
 
 def test_async(server: Server, bias: Bias) -> None:
-    """The asynchronous client: many at once, a borrowed transport, closing; then the caller's own unbiased."""
+    """The asynchronous client: many at once, a borrowed transport, closing; then the caller's own
+    unbiased.
+    """
 
     async def talk() -> None:
         async with AsyncOpenAI(api_key="k", base_url=server.url) as client:

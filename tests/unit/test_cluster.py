@@ -1,4 +1,6 @@
-"""Ray as the engine of a fit: two local workers learn what one process learns, and a killed one changes nothing."""
+"""Ray as the engine of a fit: two local workers learn what one process learns, and a killed one
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,9 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 def test_two_workers_learn_the_same_bias(
     fit: tuple[object, ...], estimator: str, tmp_path: Path
 ) -> None:
-    """To 1e-9, with the same tokens and counts, l2 chosen by cross-validation, from the completions that are stored."""
+    """To 1e-9, with the same tokens and counts, l2 chosen by cross-validation, from the completions
+    that are stored.
+    """
     for engine in ("here", "ray"):
         workers = ("--workers", 2) if engine == "ray" else ()
         done = blb(
@@ -128,7 +132,9 @@ def test_two_workers_learn_the_same_bias(
 def test_a_sample_explains_what_all_learned(
     fit: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the lists of all rollouts are too many for this process, the learned vector is still that of all."""
+    """Where the lists of all rollouts are too many for this process, the learned vector is still
+    that of all.
+    """
     assert (
         blb(*fit, "--l2", 5, "--out", tmp_path / "all", "--engine", "ray", "--workers", 2).exit_code
         == 0
@@ -169,7 +175,9 @@ def kill_second(engine: Cluster) -> None:
 
 @pytest.mark.usefixtures("started")
 def test_a_killed_worker_changes_nothing(reading: tuple[RolloutStore, Reading]) -> None:
-    """Its successor reads the share again; the fit is the same to the last bit, and to 1e-9 that of one process."""
+    """Its successor reads the share again; the fit is the same to the last bit, and to 1e-9 that of
+    one process.
+    """
     store, what = reading
     here = training_set(store, [what.examples[n] for n in range(4)], keys_of(what), what.reward)
     one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
@@ -187,7 +195,9 @@ def test_a_killed_worker_changes_nothing(reading: tuple[RolloutStore, Reading]) 
 
 @pytest.mark.usefixtures("started")
 def test_a_share_without_lists_adds_nothing(tmp_path: Path) -> None:
-    """Where a worker's completions all came without their tokens, the fit is that of the others, and the count is whole."""
+    """Where a worker's completions all came without their tokens, the fit is that of the others,
+    and the count is whole.
+    """
     store, what = stored(tmp_path, (0, 1))
     first, *others = (set(part.owner.values()) for part in what.parts(3))
     assert first <= {0, 1}
@@ -220,7 +230,9 @@ def test_shares_without_any_list_are_one_error(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("started")
 def test_a_workers_error_is_ours(reading: tuple[RolloutStore, Reading]) -> None:
-    """What goes wrong in a worker is raised here as it was there, with its sentence and no trace of Ray."""
+    """What goes wrong in a worker is raised here as it was there, with its sentence and no trace of
+    Ray.
+    """
     store, what = reading
     store.close()
     store.path.unlink()

@@ -1,4 +1,6 @@
-"""Ray on several machines, here as many raylets: shares are spread over them, and one that is lost takes no number with it."""
+"""Ray on several machines, here as many raylets: shares are spread over them, and one that is lost
+takes no number with it.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,11 @@ def homes(engine: Cluster) -> set[str]:
 
 @pytest.mark.slow
 def test_a_lost_machine_changes_nothing(machines: Any, tmp_path: Path) -> None:
-    """Four workers, more than cores, run on all three machines; those of a lost one go on elsewhere, to the same bias.
+    """Four workers, more than cores, run on all three machines; those of a lost one go on
+    elsewhere, to the same bias.
 
-    ``test_cluster.test_a_killed_worker_changes_nothing`` states the same of a lost worker, in a tenth of the time.
+    ``test_cluster.test_a_killed_worker_changes_nothing`` states the same of a lost worker, in a
+    tenth of the time.
     """
     store, what = stored(tmp_path)
     assert os.environ["RAY_ADDRESS"] == machines.address

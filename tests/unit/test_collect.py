@@ -1,4 +1,6 @@
-"""Collection: nothing is asked for twice, nothing received is lost, and faults are retried or named."""
+"""Collection: nothing is asked for twice, nothing received is lost, and faults are retried or
+named.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def run(
 
 
 def test_every_prompt_gets_its_samples(server: ExactServer, tmp_path: Path) -> None:
-    """Five prompts, two samples: ten requests, ten completions with logprobs, in order of prompt and sample."""
+    """Five prompts, two samples: ten requests, ten completions with logprobs, in order of prompt
+    and sample.
+    """
     done, completions = run(server, tmp_path)
     assert done.received == 10
     assert [len(row) for row in done.keys] == [2] * 5
@@ -113,7 +117,9 @@ def test_every_prompt_gets_its_samples(server: ExactServer, tmp_path: Path) -> N
 
 
 def test_what_is_there_is_not_asked_for_again(server: ExactServer, tmp_path: Path) -> None:
-    """A second run asks for nothing; more samples ask for the new ones only; other settings ask for all."""
+    """A second run asks for nothing; more samples ask for the new ones only; other settings ask for
+    all.
+    """
     run(server, tmp_path)
     assert run(server, tmp_path)[0].received == 0
     assert run(server, tmp_path, samples=3)[0].received == 5
@@ -141,7 +147,9 @@ class Told(Pace):
 
 @pytest.mark.parametrize(("status", "of_load"), [(429, 1), (503, 1), (500, 0)])
 def test_the_pace_is_told_of_every_request(tmp_path: Path, status: int, of_load: int) -> None:
-    """How many there will be, the tokens of each, and the refusals for load before it, which a server's own faults are not."""
+    """How many there will be, the tokens of each, and the refusals for load before it, which a
+    server's own faults are not.
+    """
     pace = Told()
 
     with ExactServer(
@@ -158,7 +166,9 @@ def test_the_pace_is_told_of_every_request(tmp_path: Path, status: int, of_load:
 
 
 def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> None:
-    """By the number that is asked for; by the slots that an embedded engine was started with; else by what helps."""
+    """By the number that is asked for; by the slots that an embedded engine was started with; else
+    by what helps.
+    """
     profile = load_profile("llamacpp")
     slots = profile.connection.concurrency
     embedded = profile.model_copy(
@@ -198,7 +208,9 @@ def test_whose_speed_it_was(tmp_path: Path) -> None:
 
 
 def test_time_without_the_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pause of half a second before the second try is time that the server does not have the request."""
+    """A pause of half a second before the second try is time that the server does not have the
+    request.
+    """
     monkeypatch.setattr(channel, "retry_pause", lambda state: 0.5)
     with ExactServer(MODEL, faults=lambda number, answer: 503 if number == 0 else answer) as server:
         done, _ = run(server, tmp_path, 1, prompts=PROMPTS[:1])
@@ -243,7 +255,8 @@ def test_a_long_stage_ends_with_its_speed(
     assert (short.exit_code, long.exit_code) == (0, 0)
     assert "requests at a time" not in short.stderr
     assert re.search(
-        r"training: [\d,]+ tokens/s, \d+ requests at a time, of whose time the server had them \d+%;",
+        r"training: [\d,]+ tokens/s, \d+ requests at a time, of whose time the server had them"
+        r" \d+%;",
         long.stderr,
     )
 
@@ -256,7 +269,9 @@ def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Pa
 
 
 def test_a_seed_makes_a_run_repeatable(server: ExactServer, tmp_path: Path) -> None:
-    """Every sample has a seed of its own, the same in every run, so two stores hold the same texts."""
+    """Every sample has a seed of its own, the same in every run, so two stores hold the same
+    texts.
+    """
     sampling = Sampling(max_tokens=6, top_logprobs=4, seed=7)
     first = [c.text for c in run(server, tmp_path / "a", sampling=sampling)[1]]
     second = [c.text for c in run(server, tmp_path / "b", sampling=sampling)[1]]
@@ -321,7 +336,9 @@ def _none(answer: dict[str, Any]) -> dict[str, Any]:
 def test_answers_that_stay_bad_stop_the_run_and_keep_what_was_good(
     tmp_path: Path, spoil: Any, error: type[BlbError]
 ) -> None:
-    """From the fifth answer on all are spoiled: an error of the tree after a few tries, and the good four are in the store."""
+    """From the fifth answer on all are spoiled: an error of the tree after a few tries, and the
+    good four are in the store.
+    """
     with ExactServer(
         MODEL, faults=lambda number, answer: spoil(answer) if number >= 4 else answer
     ) as server:
@@ -370,7 +387,9 @@ def test_a_first_answer_that_is_a_part_of_a_character_is_asked_for_again(tmp_pat
 def test_a_server_that_never_answers_well_is_not_paid_for_long(
     tmp_path: Path, spoil: Any, error: type[BlbError], tries: int
 ) -> None:
-    """Three unreadable answers tell as much as thousands, and one without logprobs that the model gives none."""
+    """Three unreadable answers tell as much as thousands, and one without logprobs that the model
+    gives none.
+    """
     with ExactServer(MODEL, faults=lambda number, answer: spoil(answer)) as server:
         with pytest.raises(error):
             run(server, tmp_path, samples=1, prompts=PROMPTS[:1])
@@ -399,7 +418,9 @@ def _without_number(choice: dict[str, Any]) -> dict[str, Any]:
 def test_a_paid_answer_is_paid_once(
     server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Any, whole: bool
 ) -> None:
-    """One of four choices cannot be read: all four are stored, three of them whole, and a second run asks for nothing."""
+    """One of four choices cannot be read: all four are stored, three of them whole, and a second
+    run asks for nothing.
+    """
     single, rules = Session.answer, SamplingRules(n=4, shares_prompt=True)
 
     async def several(self: Session, *request: Any) -> Any:
@@ -426,7 +447,9 @@ def test_a_paid_answer_is_paid_once(
 
 
 def test_completions_that_are_not_whole_are_noted_with_the_reason(tmp_path: Path) -> None:
-    """Thoughts that are counted and not listed, and an answer that was cut inside its listed thoughts; a person reads both."""
+    """Thoughts that are counted and not listed, and an answer that was cut inside its listed
+    thoughts; a person reads both.
+    """
 
     def thinking(number: int, answer: dict[str, Any]) -> dict[str, Any]:
         message = answer["choices"][0]["message"]
@@ -475,11 +498,13 @@ def test_completions_that_are_not_whole_are_noted_with_the_reason(tmp_path: Path
     said = " ".join(done.stderr.split())
     assert done.exit_code == 0, said
     assert re.search(
-        r"training: \d+ completions were cut inside their thinking, .* raise --max-tokens, or turn thinking off",
+        r"training: \d+ completions were cut inside their thinking, .* raise --max-tokens, or turn"
+        r" thinking off",
         said,
     )
     assert re.search(
-        r"training: \d+ completions are not whole: tokens of their thinking are counted and not listed",
+        r"training: \d+ completions are not whole: tokens of their thinking are counted and not"
+        r" listed",
         said,
     )
 
@@ -513,9 +538,11 @@ def test_an_address_that_is_none() -> None:
 
 
 def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
-    """Killed in the middle, run again: no received answer is asked for twice, and the store equals an uninterrupted run's.
+    """Killed in the middle, run again: no received answer is asked for twice, and the store equals
+    an uninterrupted run's.
 
-    Answers depend only on prompt and seed, so both stores must hold the same completions under the same keys.
+    Answers depend only on prompt and seed, so both stores must hold the same completions under the
+    same keys.
     """
     samples, prompts = 6, 12
     command = [

@@ -1,4 +1,6 @@
-"""Compiling for a provider: what fits is left as it is, the rest refitted and its loss told; nothing is cut silently."""
+"""Compiling for a provider: what fits is left as it is, the rest refitted and its loss told;
+nothing is cut silently.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def small(tmp_path: Path) -> Profile:
     """A provider that takes five whole numbers from -2 to 2."""
     path = tmp_path / "small.toml"
     path.write_text(
-        'extends = "vllm"\nname = "small"\n[bias]\nentries = 5\nfractions = false\nlow = -2.0\nhigh = 2.0\n'
+        'extends = "vllm"\nname = "small"\n[bias]\nentries = 5\nfractions = false\nlow = -2.0\nhigh'
+        " = 2.0\n"
     )
     return load_profile(str(path))
 
@@ -63,7 +66,9 @@ def test_what_fits_is_left_as_it_is(learned: Bias) -> None:
 
 
 def test_limits_are_kept_and_the_loss_is_told(learned: Bias, small: Profile) -> None:
-    """Five whole numbers in range; what was dropped is counted; the verdict of the other policy is gone."""
+    """Five whole numbers in range; what was dropped is counted; the verdict of the other policy is
+    gone.
+    """
     compiled = compile_bias(learned, small, TABLE)
     check_limits(compiled.logit_bias, small)
     assert 0 < len(compiled.entries) <= 5
@@ -110,11 +115,16 @@ def test_a_bias_that_the_provider_does_not_take_is_refused(
 
 
 def test_ids_that_the_provider_refuses_are_named(small: Profile) -> None:
-    """The highest of them, the limit, how many there are and the remedy; at the limit and without one nothing is refused."""
+    """The highest of them, the limit, how many there are and the remedy; at the limit and without
+    one nothing is refused.
+    """
     bias = {7: 1.0, 100_257: 1.0, 100_265: -1.0, 100_300: 2.0}
     with pytest.raises(
         BiasError,
-        match=r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); .* blb compile --provider small",
+        match=(
+            r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); .* blb compile"
+            r" --provider small"
+        ),
     ):
         check_limits(bias, small, 100_257)
     check_limits({7: 1.0, 100_257: 1.0}, small, 100_257)
@@ -123,7 +133,9 @@ def test_ids_that_the_provider_refuses_are_named(small: Profile) -> None:
 
 
 def test_ids_that_the_provider_refuses_are_compiled_away(learned: Bias) -> None:
-    """They are left out and counted, and the rest is closer to the learned policy than it is without them."""
+    """They are left out and counted, and the rest is closer to the learned policy than it is
+    without them.
+    """
     free, highest = load_profile("llamacpp"), 25
     compiled = compile_bias(learned, free, TABLE, highest_id=highest)
     assert max(compiled.logit_bias) <= highest < max(learned.logit_bias)
@@ -137,7 +149,9 @@ def test_ids_that_the_provider_refuses_are_compiled_away(learned: Bias) -> None:
 
 
 def test_the_table_is_what_a_compile_at_each_step_would_keep(learned: Bias, small: Profile) -> None:
-    """Each row is about that of a compile at its number of entries; more keep more; the last is all there is, or the limit."""
+    """Each row is about that of a compile at its number of entries; more keep more; the last is all
+    there is, or the limit.
+    """
     free = load_profile("vllm")
     four = compile_bias(learned, free, TABLE, entries=4)
     rows = gain_by_entries(learned, free, TABLE, four)
@@ -161,7 +175,9 @@ def test_the_table_is_what_a_compile_at_each_step_would_keep(learned: Bias, smal
 
 
 def test_the_table_holds_what_was_compiled(learned: Bias, small: Profile, tmp_path: Path) -> None:
-    """Also where a narrow range spreads a few learned values over more tokens than were learned, and where there are none."""
+    """Also where a narrow range spreads a few learned values over more tokens than were learned,
+    and where there are none.
+    """
     path = tmp_path / "narrow.toml"
     path.write_text(
         'extends = "vllm"\nname = "narrow"\n[bias]\nentries = 300\nlow = -0.2\nhigh = 0.2\n'
@@ -184,7 +200,9 @@ def test_the_table_holds_what_was_compiled(learned: Bias, small: Profile, tmp_pa
 def test_entries_that_no_logged_list_holds_are_sent_where_there_is_room(
     learned: Bias, small: Profile
 ) -> None:
-    """They change nothing on the logged positions: without a limit they stay, under one they go, and are counted."""
+    """They change nothing on the logged positions: without a limit they stay, under one they go,
+    and are counted.
+    """
     unseen = Entry(id=900, bias=3.0)
     wider = learned.replacing(entries=(*learned.entries, unseen))
     kept = compile_bias(wider, load_profile("llamacpp"), TABLE)
@@ -196,7 +214,9 @@ def test_entries_that_no_logged_list_holds_are_sent_where_there_is_room(
 
 
 def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bias) -> None:
-    """The finding of the test goes with the verdict, and a value that changed has no standard error; other findings stay."""
+    """The finding of the test goes with the verdict, and a value that changed has no standard
+    error; other findings stay.
+    """
     findings = tuple(
         RecordedFinding(code=code, word="PASS", sentence="so it was")
         for code in ("test", "headroom")
@@ -214,7 +234,9 @@ def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bia
 
 @pytest.mark.usefixtures("tiktoken_cache")
 def test_the_highest_id_is_known_without_a_session(learned: Bias) -> None:
-    """OpenAI's is the end of text of the model's encoding, by the model's name or --tokenizer; others have none."""
+    """OpenAI's is the end of text of the model's encoding, by the model's name or --tokenizer;
+    others have none.
+    """
     openai, vllm = load_profile("openai"), load_profile("vllm")
     tokenizer = load_vocabulary("o200k_base").fingerprint
     mini = learned.replacing(model="gpt-4o-mini", tokenizer=tokenizer)

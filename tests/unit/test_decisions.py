@@ -1,4 +1,6 @@
-"""Decisions: their scores against scikit-learn's, and greedy predictions against the whole distribution."""
+"""Decisions: their scores against scikit-learn's, and greedy predictions against the whole
+distribution.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ NAMES = ("a", "b", "c")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2)), min_size=1, max_size=60))
 def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
-    """Precision, recall, F1 and the confusion matrix, with "no label" as a class that nothing has."""
+    """Precision, recall, F1 and the confusion matrix, with "no label" as a class that nothing
+    has.
+    """
     from sklearn.metrics import confusion_matrix, f1_score, precision_score, recall_score
 
     truth, said = np.array(pairs).T
@@ -41,7 +45,9 @@ def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
 
 
 def test_calibration_error_is_the_gap_between_confidence_and_accuracy() -> None:
-    """Sure and right, or half sure and right half of the time, is no error; sure and wrong is all of it."""
+    """Sure and right, or half sure and right half of the time, is no error; sure and wrong is all
+    of it.
+    """
     assert expected_calibration_error([1.0, 1.0], [1, 1]) == 0
     assert expected_calibration_error([0.55, 0.55], [1, 0]) == pytest.approx(0.05)
     assert expected_calibration_error([1.0, np.nan], [0, 1]) == 1
@@ -60,7 +66,9 @@ def test_what_is_no_decision_is_refused() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
 def test_greedy_is_exact_where_it_is_sure(seed: int, width: int) -> None:
-    """From a list of the likeliest tokens, the greedy token under a bias is that of the whole distribution unless it is unsure."""
+    """From a list of the likeliest tokens, the greedy token under a bias is that of the whole
+    distribution unless it is unsure.
+    """
     rng = np.random.default_rng(seed)
     whole = np.log(rng.dirichlet(np.ones(12), 5))
     bias = {
@@ -78,7 +86,9 @@ def test_greedy_is_exact_where_it_is_sure(seed: int, width: int) -> None:
 
 
 def test_shares_of_groups_are_probabilities_among_them() -> None:
-    """The bias moves them, they sum to 1, and a list that holds none of the groups tells nothing."""
+    """The bias moves them, they sum to 1, and a list that holds none of the groups tells
+    nothing.
+    """
     lists = FirstLists(
         np.array([[0, 1, 2], [5, 6, -1]]), np.log([[0.5, 0.3, 0.2], [0.5, 0.5, 1e-9]])
     )

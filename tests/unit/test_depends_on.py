@@ -1,4 +1,6 @@
-"""``blb fit --depends-on``: chosen where the prompt decides, declined where it says nothing; and what it refuses."""
+"""``blb fit --depends-on``: chosen where the prompt decides, declined where it says nothing; and
+what it refuses.
+"""
 
 from __future__ import annotations
 
@@ -78,10 +80,11 @@ def colours(texts: list[str]) -> list[list[float]]:
 def test_what_the_prompt_decides_is_learned(
     kind: str, server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fixed bias can only say the commoner label; one that depends on the prompt is right on fresh completions of unseen ones.
+    """A fixed bias can only say the commoner label; one that depends on the prompt is right on
+    fresh completions of unseen ones.
 
-    It is compared with the fixed bias and with a classifier, shown, judged again by ``blb eval``, reported, and refused where one
-    vector is wanted.
+    It is compared with the fixed bias and with a classifier, shown, judged again by ``blb eval``,
+    reported, and refused where one vector is wanted.
     """
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: colours)
     monkeypatch.setattr(
@@ -184,9 +187,10 @@ def test_what_cannot_be_depended_on(server: ExactServer, data: Path, tmp_path: P
     result = fit(
         server, tmp_path / "twice.jsonl", tmp_path / "none", "--depends-on", "groups:colour"
     )
-    assert (result.exit_code, "is in the groups 'none' and 'red'" in result.output) == (2, True), (
-        result.output
-    )
+    assert (result.exit_code, "is in the groups 'none' and 'red'" in result.output) == (
+        2,
+        True,
+    ), result.output
 
 
 def test_noise_is_declined_and_the_classifier_told_all_the_same(
@@ -211,7 +215,9 @@ SAYS = ExactModel(14, 2, seed=3, prompts=1, unigram=OFTEN, end=True)
     ("kind", "source"), [("words", "samples"), ("groups:colour", "samples"), ("words", "both")]
 )
 def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_path: Path) -> None:
-    """Where opposite answers are rewarded, and judged by fresh completions at temperature 1; a feature of noise is declined."""
+    """Where opposite answers are rewarded, and judged by fresh completions at temperature 1; a
+    feature of noise is declined.
+    """
     drawn = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 1, "--seed", 3)
     more = (
         "--learn-from",
@@ -250,7 +256,9 @@ def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_
 
 
 def planted(seed: int, signal: bool) -> DependentCandidate | str:
-    """What is chosen for prompts of random words, where the answer depends on one of them or on none."""
+    """What is chosen for prompts of random words, where the answer depends on one of them or on
+    none.
+    """
     rng = np.random.default_rng(seed)
     vocabulary = np.array([f"w{number}" for number in range(12)])
 

@@ -1,4 +1,6 @@
-"""The doctor: nothing is contradicted of an honest server, and every planted lie is, on whatever model stands behind it."""
+"""The doctor: nothing is contradicted of an honest server, and every planted lie is, on whatever
+model stands behind it.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ COMPLETION = "/v1/chat/completions"
 
 
 class Liar(ExactServer):
-    """A server that changes requests on their way in, with ``wish``, or refuses them; ``answer`` changes what goes out."""
+    """A server that changes requests on their way in, with ``wish``, or refuses them; ``answer``
+    changes what goes out.
+    """
 
     def __init__(
         self,
@@ -126,7 +130,9 @@ class After(Dialect):
 
 
 class Penalised(Dialect):
-    """A penalty in nats on tokens that the completion holds, whatever was asked for; of a frequency penalty ``most`` times."""
+    """A penalty in nats on tokens that the completion holds, whatever was asked for; of a frequency
+    penalty ``most`` times.
+    """
 
     penalty, most = 1.0, 1.0
 
@@ -160,7 +166,9 @@ def talkative(seed: int) -> ExactModel:
 def self_test(
     server: ExactServer, profile: Profile = SERVER, titles: Sequence[str] | None = None
 ) -> Report:
-    """One self-test, of the checks called ``titles`` and what they need, one request at a time, so that it repeats exactly."""
+    """One self-test, of the checks called ``titles`` and what they need, one request at a time, so
+    that it repeats exactly.
+    """
 
     async def run() -> Report:
         async with Session(profile, base_url=server.base_url, attempts=1) as session:
@@ -194,7 +202,9 @@ def altered(table: str, **rows: object) -> Profile:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_contradicted_of_an_honest_server(seed: int) -> None:
-    """All rows are confirmed, not checked or measured, in fewer than 120 requests, all of which the report counts."""
+    """All rows are confirmed, not checked or measured, in fewer than 120 requests, all of which the
+    report counts.
+    """
     server = Liar(model(seed), seed)
     report = self_test(server)
     assert not report.contradicted, report.contradicted
@@ -283,7 +293,9 @@ LIES: dict[str, tuple[str, str, object, dict[str, Any]]] = {
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("lie", LIES)
 def test_every_lie_is_contradicted(lie: str, seed: int) -> None:
-    """The row that a lie is about is contradicted, with its true value where there is one, and no other row is."""
+    """The row that a lie is about is contradicted, with its true value where there is one, and no
+    other row is.
+    """
     row, title, found, changes = LIES[lie]
     report = self_test(Liar(model(seed), seed, **changes), titles=[title])
     assert [(each.row, each.found) for each in report.contradicted] == [(row, found)], (
@@ -293,7 +305,9 @@ def test_every_lie_is_contradicted(lie: str, seed: int) -> None:
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_casts_no_doubt_on_other_rows(lie: str) -> None:
-    """In a whole self-test, the row that a lie is about is contradicted, and no row that has nothing to do with it."""
+    """In a whole self-test, the row that a lie is about is contradicted, and no row that has
+    nothing to do with it.
+    """
     row, _, _, changes = LIES[lie]
     report = self_test(Liar(model(1), 1, **changes))
     assert [each.row for each in report.contradicted] == [row], report.contradicted
@@ -311,7 +325,9 @@ def test_another_temperature_is_named() -> None:
 
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
 def test_a_temperature_of_nine_tenths_is_found(seeds: range) -> None:
-    """In at least 19 of 20 self-tests, where completions are as long as those of a real model; where it is 1, none is accused."""
+    """In at least 19 of 20 self-tests, where completions are as long as those of a real model;
+    where it is 1, none is accused.
+    """
     found = {True: 0, False: 0}
     for seed in seeds:
         for warm in found:
@@ -325,8 +341,9 @@ def test_a_temperature_of_nine_tenths_is_found(seeds: range) -> None:
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(20), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scale", [1.0, 1.2, 0.5])
 def test_how_strongly_a_bias_acts_is_found(scale: float, seeds: range) -> None:
-    """One that acts 1.2 times as strongly as sent, or half as strongly, in at least 19 of 20 self-tests; an exact one is never
-    accused. The largest biases act as before: they force a token all the same."""
+    """One that acts 1.2 times as strongly as sent, or half as strongly, in at least 19 of 20
+    self-tests; an exact one is never accused. The largest biases act as before: they force a token
+    all the same."""
 
     def scaled(body: JSON) -> None:
         body["logit_bias"] = [
@@ -435,7 +452,9 @@ def test_lists_that_are_scaled_to_one_are_found(seeds: range) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_logprobs_after_the_bias_are_told_from_those_before(seed: int) -> None:
-    """Whichever the server returns is found; the other claim is contradicted, and no claim is a measurement."""
+    """Whichever the server returns is found; the other claim is contradicted, and no claim is a
+    measurement.
+    """
     server = Liar(model(seed), seed)
     server._dialect = After(server.model, "exact", None, seed)
     report = self_test(server, titles=["meaning of logprobs"])
@@ -445,7 +464,9 @@ def test_logprobs_after_the_bias_are_told_from_those_before(seed: int) -> None:
 
 
 def test_mixed_up_ids_are_found_without_a_tokenizer() -> None:
-    """Where nobody tells what an id prints as, a bias that brings another id than the one it names shows it."""
+    """Where nobody tells what an id prints as, a bias that brings another id than the one it names
+    shows it.
+    """
     profile = SERVER.model_copy(
         update={
             "tokenizer": SERVER.tokenizer.model_copy(update={"source": "model name"}),
@@ -485,7 +506,9 @@ def test_a_limit_of_64_entries(lie: Callable[[JSON], None], found: int | None, s
 
 @pytest.mark.parametrize(("lie", "found"), [(few, 64), (cut, None)])
 def test_a_claimed_limit_is_never_exceeded(lie: Callable[[JSON], None], found: int | None) -> None:
-    """Where 100 entries are claimed, no more are sent: some engines do not survive it. The true limit is found all the same."""
+    """Where 100 entries are claimed, no more are sent: some engines do not survive it. The true
+    limit is found all the same.
+    """
     sent = []
 
     def noted(body: JSON) -> None:
@@ -512,7 +535,9 @@ def test_a_narrower_limit_of_alternatives_is_bisected() -> None:
 
 
 def test_a_looser_limit_is_measured() -> None:
-    """Fractions count although the profile forbids them: a fact worth saving, and no contradiction."""
+    """Fractions count although the profile forbids them: a fact worth saving, and no
+    contradiction.
+    """
     found = finding(
         self_test(Liar(model(0), 0), altered("bias", fractions=False)), "bias.fractions"
     )
@@ -520,7 +545,9 @@ def test_a_looser_limit_is_measured() -> None:
 
 
 def test_ids_without_bytes_are_enough() -> None:
-    """A server that names its tokens only by their ids is checked as far as any other, but for the bytes."""
+    """A server that names its tokens only by their ids is checked as far as any other, but for the
+    bytes.
+    """
 
     def bare(answer: JSON) -> None:
         for entry in entries_of(answer):
@@ -533,7 +560,9 @@ def test_ids_without_bytes_are_enough() -> None:
 
 
 def test_the_first_list_of_a_completion_that_lacks_tokens_is_no_opening() -> None:
-    """llama.cpp lists no half of a character: where that came first, the first list is of the second position, and is not read."""
+    """llama.cpp lists no half of a character: where that came first, the first list is of the
+    second position, and is not read.
+    """
 
     def drawn(top: list[int], whole: bool) -> Completion:
         ids, values = np.array(top, np.int32), np.log(np.array([0.6, 0.4], np.float32))
@@ -547,7 +576,9 @@ def test_the_first_list_of_a_completion_that_lacks_tokens_is_no_opening() -> Non
 
 
 def test_a_hidden_end_token_accuses_nobody() -> None:
-    """Where the end token is not listed, the tokens before it are still draws, from what is left."""
+    """Where the end token is not listed, the tokens before it are still draws, from what is
+    left.
+    """
     for seed in range(6):
         profile = altered("logprobs", end_token_listed=False)
         report = self_test(
@@ -595,14 +626,19 @@ def _response(answer: JSON) -> JSON:
     }
 
 
-STUDIO_RUN = "--data {data} --reward contains --max-tokens 8 --quiet --out {out} --samples-per-prompt 4 --entries 5"
+STUDIO_RUN = (
+    "--data {data} --reward contains --max-tokens 8 --quiet --out {out} --samples-per-prompt 4"
+    " --entries 5"
+)
 
 
 @pytest.mark.parametrize("open_row", [None, "neutral", "bias.low"])
 def test_a_fit_after_the_doctor(
     open_row: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A provider of guesses is refused before the doctor, and taken with what it saved unless a row that is needed stayed open."""
+    """A provider of guesses is refused before the doctor, and taken with what it saved unless a row
+    that is needed stayed open.
+    """
     server, path, data = Studio(model(0), 0), tmp_path / "mine.toml", tmp_path / "data.jsonl"
     words = {token: text.encode() for token, text in enumerate(server.texts) if text}
     vocabulary = Vocabulary("exact", words, {"<|end|>": 25}, 26, server.tokenize)
@@ -619,9 +655,10 @@ def test_a_fit_after_the_doctor(
     with server:
         fit = STUDIO_RUN.format(data=data, out=tmp_path / "run")
         refused = run("fit", "lmstudio", fit)
-        assert (refused.exit_code, "tokens.id, neutral, bias" in refused.stderr) == (2, True), (
-            refused.output
-        )
+        assert (refused.exit_code, "tokens.id, neutral, bias" in refused.stderr) == (
+            2,
+            True,
+        ), refused.output
         report = run("doctor", "lmstudio", f"--quiet --save {path}")
         assert report.exit_code == 0, report.output
         assert "bias.fractions could not be checked: saved as false" in report.stdout
@@ -633,16 +670,19 @@ def test_a_fit_after_the_doctor(
     if open_row is None:
         assert fitted.exit_code == 0, fitted.output
     else:
-        assert (fitted.exit_code, f"{open_row} of mine" in fitted.stderr) == (2, True), (
-            fitted.output
-        )
+        assert (fitted.exit_code, f"{open_row} of mine" in fitted.stderr) == (
+            2,
+            True,
+        ), fitted.output
 
 
 @pytest.mark.parametrize("lie", [None, ignored])
 def test_a_bias_is_proven_where_no_token_is_named(
     lie: Callable[[JSON], None] | None, tmp_path: Path
 ) -> None:
-    """On an endpoint without logprobs the text shows whether a bias acts; what was proven is no guess in the saved profile."""
+    """On an endpoint without logprobs the text shows whether a bias acts; what was proven is no
+    guess in the saved profile.
+    """
     server = Studio(model(0), 0, lie)
     words = {token: text.encode() for token, text in enumerate(server.texts) if text}
     vocabulary = Vocabulary("exact", words, {"<|end|>": 25}, 26, server.tokenize)
@@ -665,7 +705,9 @@ def test_a_bias_is_proven_where_no_token_is_named(
 
 
 class Rounded(Dialect):
-    """Logprobs in steps, by default of half a nat, whose probabilities sum to more or less than 1."""
+    """Logprobs in steps, by default of half a nat, whose probabilities sum to more or less than
+    1.
+    """
 
     step = 0.5
 
@@ -678,7 +720,9 @@ class RoundedAfter(Rounded, After):
 
 
 def test_rounded_logprobs_are_no_crash() -> None:
-    """What cannot be proven from them is left open or contradicted; the self-test ends with a report."""
+    """What cannot be proven from them is left open or contradicted; the self-test ends with a
+    report.
+    """
     for seed in range(3):
         server = ExactServer(model(seed))
         server._dialect = Rounded(server.model, "exact", None, seed)
@@ -757,12 +801,16 @@ class Scaled(Dialect):
 
 
 class Silent(Dialect):
-    """Says nothing of one completion's logprobs: llama.cpp does so where its only token is a part of a character."""
+    """Says nothing of one completion's logprobs: llama.cpp does so where its only token is a part
+    of a character.
+    """
 
     since, text = 30, ""
 
     def post(self, path: str, body: JSON, number: int) -> JSON:
-        """Silent once, from request ``since`` on; ``text``: what that answer says in the place of its own."""
+        """Silent once, from request ``since`` on; ``text``: what that answer says in the place of
+        its own.
+        """
         answer = super().post(path, body, number)
         if (
             path.endswith("/chat/completions")
@@ -779,8 +827,8 @@ class Silent(Dialect):
 
 @pytest.mark.parametrize(("since", "text"), [(30, ""), (30, "\ufffd"), (0, "\ufffd")])
 def test_one_answer_without_a_list_does_not_end_the_test(since: int, text: str) -> None:
-    """It is asked for again, and from the first request on where its text is no whole character; where no answer ever had a list,
-    nothing can be learned and the test ends."""
+    """It is asked for again, and from the first request on where its text is no whole character;
+    where no answer ever had a list, nothing can be learned and the test ends."""
     server = ExactServer(model(0))
     server._dialect = dialect = Silent(server.model, "exact", None, 0)
     dialect.since, dialect.text = since, text
@@ -791,7 +839,9 @@ def test_one_answer_without_a_list_does_not_end_the_test(since: int, text: str) 
 
 
 def test_a_refusal_contradicts_and_a_failure_does_not() -> None:
-    """A 400 to what a row claims contradicts it; a 500 leaves it unchecked, with the server's words."""
+    """A 400 to what a row claims contradicts it; a 500 leaves it unchecked, with the server's
+    words.
+    """
 
     def seedless(body: JSON) -> None:
         if "seed" in body:
@@ -829,7 +879,9 @@ def test_what_ends_the_run(status: int, message: str, error: type[Exception]) ->
 
 
 def test_the_budget_cannot_be_overdrawn() -> None:
-    """The plan stays below 120 requests; a server that is slow to tell its limits gets no more than its share."""
+    """The plan stays below 120 requests; a server that is slow to tell its limits gets no more than
+    its share.
+    """
     assert most_requests() < 120
 
     def never(body: JSON) -> None:
@@ -849,7 +901,9 @@ def test_draws_from_what_is_returned_are_never_accused() -> None:
 
 
 def test_truncation_and_temperature_are_seen() -> None:
-    """Top-p .9 and temperatures .8 and 1.25 fall far below the threshold; the temperature is estimated."""
+    """Top-p .9 and temperatures .8 and 1.25 fall far below the threshold; the temperature is
+    estimated.
+    """
     for seed in range(6):
         assert judge(draws(seed, 1.0, nucleus=0.9), seed).p < 1e-6
         assert judge(draws(seed, 0.8), seed).p < 1e-4
@@ -875,7 +929,9 @@ def draws(
 
 @given(st.floats(0, 20))
 def test_a_duel_looks_the_same_in_whole_numbers(gap: float) -> None:
-    """Both sides of a duel are the same two numbers under every rounding, and lie either side of the tie."""
+    """Both sides of a duel are the same two numbers under every rounding, and lie either side of
+    the tie.
+    """
     duel = _Duel(1, 2, gap)
     below, above = duel.bias(-1), duel.bias(1)
     for way in (math.floor, math.ceil, round, math.trunc):
@@ -887,7 +943,9 @@ def test_a_duel_looks_the_same_in_whole_numbers(gap: float) -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 30))
 def test_the_lower_tail_is_exact(shares: list[float], seen: int) -> None:
-    """P(at most so many events) is the binomial's where all events are equally likely, and a probability always."""
+    """P(at most so many events) is the binomial's where all events are equally likely, and a
+    probability always.
+    """
     seen = min(seen, len(shares))
     assert 0 <= _lower_tail(np.array(shares), seen) <= 1
     equal = _lower_tail(np.full(len(shares), shares[0]), seen)
@@ -918,7 +976,9 @@ def report_of(*findings: RowFinding, provider: str = "fireworks") -> Report:
 
 
 def test_a_saved_profile_says_what_was_found(tmp_path: Path) -> None:
-    """Contradicted rows hold their true values, confirmed ones their evidence, and what was proven is no guess any more."""
+    """Contradicted rows hold their true values, confirmed ones their evidence, and what was proven
+    is no guess any more.
+    """
     path = tmp_path / "mine.toml"
     report = report_of(
         RowFinding("bias.entries", "none known (a guess)", "CONTRADICTED", "refused above 64", 64),
@@ -943,8 +1003,8 @@ def test_a_saved_profile_says_what_was_found(tmp_path: Path) -> None:
 
 
 def test_what_stays_open_stays_a_guess(tmp_path: Path) -> None:
-    """Of a guessed table that was proven, the rows are still guesses that were not checked, have no evidence of their own, and no
-    value that is right in any case."""
+    """Of a guessed table that was proven, the rows are still guesses that were not checked, have no
+    evidence of their own, and no value that is right in any case."""
     report = replace(
         report_of(
             RowFinding("bias", "takes effect (a guess)", "CONFIRMED", "seen"),
@@ -1056,7 +1116,9 @@ def test_secrets_in_an_address_are_not_saved(tmp_path: Path) -> None:
 
 
 def test_where_a_profile_can_be_saved(tmp_path: Path) -> None:
-    """Another ending, a missing folder and the profile under test are refused before anything is asked for."""
+    """Another ending, a missing folder and the profile under test are refused before anything is
+    asked for.
+    """
     own = tmp_path / "own.toml"
     own.write_text('extends = "vllm"\nname = "own"\n')
     for path, provider, word in (
@@ -1071,7 +1133,9 @@ def test_where_a_profile_can_be_saved(tmp_path: Path) -> None:
 
 
 def _sampled_first(answer: JSON) -> None:
-    """The sampled token stands first and the list is cut to as many as were asked for, as on vLLM."""
+    """The sampled token stands first and the list is cut to as many as were asked for, as on
+    vLLM.
+    """
     for entry in answer["choices"][0].get("logprobs", {}).get("content", ()):
         listed = entry["top_logprobs"]
         own = {name: entry[name] for name in ("id", "token", "bytes", "logprob")}

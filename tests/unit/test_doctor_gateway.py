@@ -1,4 +1,6 @@
-"""The doctor before hosted APIs: nothing is contradicted of OpenAI's, Azure's and Fireworks' own rules, and every lie is."""
+"""The doctor before hosted APIs: nothing is contradicted of OpenAI's, Azure's and Fireworks' own
+rules, and every lie is.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ PROVIDERS = {
 }
 KEY = "sk-gateway-0123456789abcdefghijklmnop"
 SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20))]
-"""Models: six by default, so that each lie is told by each provider twice, and all twenty with ``--slow``."""
+"""Models: six by default, so that each lie is told by each provider twice, and all twenty with
+``--slow``.
+"""
 SIZE = 80
 BASICS = ("tokenizer", "lists of alternatives", "token identity")
 LIES: dict[Lie, tuple[str, object, tuple[str, ...]]] = {
@@ -126,8 +130,9 @@ def resplit(server: ExactServer) -> Vocabulary:
 def test_a_deployment_of_another_model_is_found_out(
     known: Callable[[ExactServer], Vocabulary], titles: tuple[str, ...], seed: int
 ) -> None:
-    """A deployment's name may promise another vocabulary than its model has: tokens that have no id under it, a text that it would
-    split otherwise or, where all texts agree, a bias that brings another token than it names."""
+    """A deployment's name may promise another vocabulary than its model has: tokens that have no id
+    under it, a text that it would split otherwise or, where all texts agree, a bias that brings
+    another token than it names."""
     report = self_test("azure", seed, titles=titles, known=known)
     assert [each.row for each in report.contradicted] == ["tokens.id"], report.findings
 
@@ -144,7 +149,9 @@ def finding(report: Report, row: str) -> RowFinding:
 def test_nothing_is_contradicted_of_a_provider_that_keeps_its_rules(
     provider: str, seed: int
 ) -> None:
-    """Missing ids, -9999.0, quantised logprobs and hidden end tokens are what the profile says, and no lie."""
+    """Missing ids, -9999.0, quantised logprobs and hidden end tokens are what the profile says, and
+    no lie.
+    """
     report = self_test(provider, seed)
     assert not report.contradicted, report.contradicted
     assert finding(report, "bias").status == "CONFIRMED"
@@ -156,8 +163,9 @@ def test_nothing_is_contradicted_of_a_provider_that_keeps_its_rules(
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.usefixtures("tiktoken_cache")
 def test_every_lie_is_contradicted(lie: Lie, seed: int) -> None:
-    """With the true value, where there is one; the providers take turns. Only Fireworks claims that fractions count, and Azure
-    says nothing of what its logprobs mean, so that there the truth is measured."""
+    """With the true value, where there is one; the providers take turns. Only Fireworks claims that
+    fractions count, and Azure says nothing of what its logprobs mean, so that there the truth is
+    measured."""
     row, found, titles = LIES[lie]
     provider = "fireworks" if lie == "integers" else list(PROVIDERS)[seed % 3]
     report = self_test(provider, seed, lie, titles)

@@ -1,4 +1,6 @@
-"""Drift: a change of what answers stops the run with both values; a run is not resumed under other settings unawares."""
+"""Drift: a change of what answers stops the run with both values; a run is not resumed under other
+settings unawares.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def keys_by_model(tmp_path: Path) -> dict[str, int]:
 def test_another_one_answers(
     collect: Callable[..., Result], tmp_path: Path, fields: dict[str, str], both: str
 ) -> None:
-    """It stops with both names; what the first answered is kept, what the other did is apart, and noting it is a choice."""
+    """It stops with both names; what the first answered is kept, what the other did is apart, and
+    noting it is a choice.
+    """
     with ExactServer(MODEL, faults=changing(**fields)) as server:
         result = collect(server)
         assert result.exit_code == 2
@@ -130,7 +134,9 @@ def test_another_one_answers_the_next_day(collect: Callable[..., Result], tmp_pa
 def test_the_tokenizer_changes(
     collect: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked again at the end of a stage; the run stops with both fingerprints, and is not resumed without --restart."""
+    """It is asked again at the end of a stage; the run stops with both fingerprints, and is not
+    resumed without --restart.
+    """
     with ExactServer(MODEL) as server:
         calls = 0
 
@@ -162,7 +168,9 @@ def test_the_tokenizer_changes(
 def test_a_run_that_was_not_finished_keeps_its_settings(
     collect: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """Every difference is listed and nothing is sent; --restart goes on, nothing stored is lost or mixed."""
+    """Every difference is listed and nothing is sent; --restart goes on, nothing stored is lost or
+    mixed.
+    """
     with ExactServer(MODEL) as server:
         assert collect(server, "--max-requests", 7).exit_code == 2
         sent = len(server.requests)
@@ -194,7 +202,9 @@ def test_a_finished_run_may_have_other_settings(
 
 
 def test_a_reward_that_teaches_nothing_is_an_end(data: Path, tmp_path: Path) -> None:
-    """A fit whose input was wrong has ended: its remedy, other prompts or another limit, is not refused."""
+    """A fit whose input was wrong has ended: its remedy, other prompts or another limit, is not
+    refused.
+    """
     with ExactServer(MODEL) as server:
         fit = [
             "fit",
@@ -213,7 +223,9 @@ def test_a_reward_that_teaches_nothing_is_an_end(data: Path, tmp_path: Path) -> 
 
 
 def test_what_the_record_says(collect: Callable[..., Result], tmp_path: Path) -> None:
-    """Written before the first request, without address or key, and at the end with what was spent."""
+    """Written before the first request, without address or key, and at the end with what was
+    spent.
+    """
     seen: list[bool] = []
 
     def look(number: int, answer: Any) -> Any:
@@ -263,7 +275,9 @@ def completion(model: str, system: str = "", finish: str = "stop") -> Completion
 
 
 def test_a_fleet_has_many_systems() -> None:
-    """At OpenAI one name is answered by several systems: they are counted and remarked once each, and another name still stops."""
+    """At OpenAI one name is answered by several systems: they are counted and remarked once each,
+    and another name still stops.
+    """
     assert load_profile("openai").models.fleet
     assert not load_profile("vllm").models.fleet
     watch = DriftWatch()

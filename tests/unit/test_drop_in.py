@@ -1,4 +1,6 @@
-"""The drop-in classes are the SDK's with one more argument: what they take, how they copy, what they close."""
+"""The drop-in classes are the SDK's with one more argument: what they take, how they copy, what
+they close.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def ask(client: openai.OpenAI, **options: Any) -> Any:
     ids=lambda each: each.__name__,
 )
 def test_the_sdks_arguments_are_all_declared(kind: type, declared: Any) -> None:
-    """What a type checker lets through is exactly what the SDK's constructor takes, and nothing of ours hides one."""
+    """What a type checker lets through is exactly what the SDK's constructor takes, and nothing of
+    ours hides one.
+    """
     taken = {name for name in inspect.signature(kind).parameters if not name.startswith("_")}
     ours = {
         "bias",
@@ -98,7 +102,9 @@ def test_options_are_those_of_apply(server: Server, bias: Bias) -> None:
 
 
 def test_copies_carry_it_once(server: Server, bias: Bias) -> None:
-    """A copy is of the same class and sends the bias once, with an HTTP client of the caller's too, and under ``apply``."""
+    """A copy is of the same class and sends the bias once, with an HTTP client of the caller's too,
+    and under ``apply``.
+    """
     with drop_in.OpenAI(bias=bias, api_key="k", base_url=server.url) as client:
         own = httpx2.Client(headers={"x-gateway": "g"})
         for copied in (client.copy(), client.with_options(timeout=3).with_options(http_client=own)):
@@ -114,7 +120,9 @@ def test_copies_carry_it_once(server: Server, bias: Bias) -> None:
 
 
 def test_closing_closes_the_connections(server: Server, bias: Bias) -> None:
-    """Unlike a client from ``apply``, a drop-in client owns its connections, as the SDK's own does."""
+    """Unlike a client from ``apply``, a drop-in client owns its connections, as the SDK's own
+    does.
+    """
     own = httpx2.Client()
     with drop_in.OpenAI(bias=bias, api_key="k", base_url=server.url, http_client=own) as client:
         ask(client)

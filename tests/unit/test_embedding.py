@@ -1,4 +1,6 @@
-"""Embedding models and the clusters made with them: what is embedded, what goes where, and what is refused in which words."""
+"""Embedding models and the clusters made with them: what is embedded, what goes where, and what is
+refused in which words.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def by_kind(texts: Sequence[str]) -> np.ndarray:
 
 
 def test_a_token_is_read_on_its_own() -> None:
-    """Spaces are kept, half a character reads as U+FFFD, a special token as its first name, and no token as None."""
+    """Spaces are kept, half a character reads as U+FFFD, a special token as its first name, and no
+    token as None.
+    """
     expected = [
         "a",
         " the",
@@ -72,12 +76,16 @@ def test_special_texts_are_what_no_word_can_be() -> None:
 
 
 def test_words_are_whitespace_delimited_and_counted_once() -> None:
-    """Any whitespace parts them, punctuation does not; half a surrogate pair, which JSON can carry, becomes a question mark."""
+    """Any whitespace parts them, punctuation does not; half a surrogate pair, which JSON can carry,
+    becomes a question mark.
+    """
     assert words(["The cat,\nthe\tcat, ", "", "\ud800x The"]) == ["?x", "The", "cat,", "the"]
 
 
 def test_every_token_goes_to_its_nearest_centroid() -> None:
-    """Kinds that are far apart come out as clusters, for tokens that no word was; what is no token has no cluster."""
+    """Kinds that are far apart come out as clusters, for tokens that no word was; what is no token
+    has no cluster.
+    """
     pytest.importorskip("sklearn")
     labels = cluster_labels(
         ["7", " dog", None, "...", "cow", "88", ""],
@@ -91,7 +99,9 @@ def test_every_token_goes_to_its_nearest_centroid() -> None:
 
 
 def test_the_nearest_centroid_is_the_nearest_mean_of_words() -> None:
-    """Against a loop over centroids that are computed here from the clusters of the words themselves."""
+    """Against a loop over centroids that are computed here from the clusters of the words
+    themselves.
+    """
     pytest.importorskip("sklearn")
     rng = np.random.default_rng(3)
     points = {f"w{i}": rng.normal(size=4) for i in range(60)} | {
@@ -183,7 +193,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_labels_are_made_once(counted: list[int], tmp_path: Path) -> None:
-    """The same question is answered from the file; another k, seed, encoder, corpus or vocabulary is made anew."""
+    """The same question is answered from the file; another k, seed, encoder, corpus or vocabulary
+    is made anew.
+    """
     ask: Callable[..., Clustering] = partial(
         cluster_vocabulary, cache=tmp_path / "clusters.npz", encoder="org/one"
     )
@@ -260,7 +272,9 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_encoder_is_a_folder_a_hub_name_or_the_package(
     packaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is resolved without loading; None is the paper's, or the package's where only that is on this machine."""
+    """Each is resolved without loading; None is the paper's, or the package's where only that is on
+    this machine.
+    """
     assert resolve_encoder(packaged) == str(packaged)
     assert resolve_encoder("org/model") == "org/model"
     assert resolve_encoder("all-mpnet-base-v2") == "sentence-transformers/all-mpnet-base-v2"
@@ -294,7 +308,9 @@ def test_a_missing_data_package_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class FakeLoader:
-    """In place of sentence_transformers.SentenceTransformer: knows one folder, and what the hub was said to have."""
+    """In place of sentence_transformers.SentenceTransformer: knows one folder, and what the hub was
+    said to have.
+    """
 
     on_hub = False
 
@@ -350,7 +366,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
 
 def test_a_folder_is_loaded_without_the_hub(loader: type[FakeLoader], tmp_path: Path) -> None:
-    """The encoder is a function of texts; a folder without a model is refused by name, with the loader's first line."""
+    """The encoder is a function of texts; a folder without a model is refused by name, with the
+    loader's first line.
+    """
     with pytest.raises(
         InputError, match=r"cannot be loaded as an embedding model \(no such model\)"
     ):
@@ -370,7 +388,9 @@ def test_a_model_on_the_hub_is_fetched(loader: type[FakeLoader], hub: dict[str, 
 def test_an_unknown_or_unreachable_model_is_told_at_once(
     loader: type[FakeLoader], hub: dict[str, int]
 ) -> None:
-    """A name that the hub does not know is the user's to correct, a hub that does not answer is not; both name a way offline."""
+    """A name that the hub does not know is the user's to correct, a hub that does not answer is
+    not; both name a way offline.
+    """
     loader.on_hub = True
     hub["status"] = 404
     with pytest.raises(

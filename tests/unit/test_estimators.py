@@ -20,7 +20,9 @@ from tests.support.exact import ExactModel, ExactServer
 
 
 class Toy:
-    """Every sampled token at alpha; only in one process, only from the base model, and without logprobs."""
+    """Every sampled token at alpha; only in one process, only from the base model, and without
+    logprobs.
+    """
 
     facts = EstimatorFacts(swept=("alpha",), spreads=False)
 
@@ -44,7 +46,9 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> None:
-    """It is among the CLI's choices, a fit learns with it, judges it and writes it down; what it cannot do is refused."""
+    """It is among the CLI's choices, a fit learns with it, judges it and writes it down; what it
+    cannot do is refused.
+    """
     assert "toy" in CliRunner().invoke(main, ["fit", "--help"]).output
     data = tmp_path / "data.jsonl"
     rows = [

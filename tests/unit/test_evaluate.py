@@ -58,7 +58,9 @@ def rows(*values: list[float]) -> PolicyScores:
 
 
 def test_a_comparison_by_eye() -> None:
-    """Prompt means 1 and 2 against 3 and 4, three times: every metric is 2 higher, which helps a reward and hurts a length."""
+    """Prompt means 1 and 2 against 3 and 4, three times: every metric is 2 higher, which helps a
+    reward and hurts a length.
+    """
     reward, accuracy, tokens = compare(
         SAMPLED, rows(*([0.0, 2.0], [2.0, 2.0]) * 3), rows(*([3.0], [4.0]) * 3), REWARD
     )
@@ -117,7 +119,9 @@ def test_rows_are_judged_together() -> None:
 
 
 def test_a_bias_that_does_nothing_is_seldom_said_to_do_something() -> None:
-    """Of 400 tables with six rows of noise at most 7 % hold any verdict; judged row by row more than 15 % would."""
+    """Of 400 tables with six rows of noise at most 7 % hold any verdict; judged row by row more
+    than 15 % would.
+    """
     rng, alone, all_rows = np.random.default_rng(5), 0, 0
     for number in range(400):
         found = [bootstrap(rng.normal(size=40), replicates=1000, seed=number).p for _ in range(6)]
@@ -128,7 +132,9 @@ def test_a_bias_that_does_nothing_is_seldom_said_to_do_something() -> None:
 
 
 def test_settings() -> None:
-    """greedy, temperature=T; temperature 0 is greedy; names are the same however they are written."""
+    """greedy, temperature=T; temperature 0 is greedy; names are the same however they are
+    written.
+    """
     assert parse_setting("greedy") == parse_setting("temperature=0") == GREEDY
     assert parse_setting("temperature=1.0") == SAMPLED
     assert parse_setting("temperature=0.50") == Setting("temperature 0.5", 0.5)

@@ -1,4 +1,6 @@
-"""``blb eval``: arms whose truth is known by one softmax, worked examples of its rows, and what its sentences say."""
+"""``blb eval``: arms whose truth is known by one softmax, worked examples of its rows, and what its
+sentences say.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from tests.support.exact import ExactModel, ExactServer
 
 INSTRUCTION = "Say a."
 MODEL = ExactModel(6, 1, prompts=2, sharpness=0.8, seed=2)
-"""One token a completion, so softmax(logits / temperature) is the whole policy. Prompt 1 stands for prompt 0 with INSTRUCTION."""
+"""One token a completion, so softmax(logits / temperature) is the whole policy. Prompt 1 stands for
+prompt 0 with INSTRUCTION.
+"""
 GOOD = int(MODEL.logprobs(prompt=0).argmax())
 SAMPLES, PROMPTS = 3, 30
 
@@ -120,8 +124,9 @@ def drawn(server: ExactServer) -> int:
 
 
 def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
-    """Every mean is the softmax's within four standard errors. The lower temperature and the instruction win over a weak bias, and
-    the summary says so. The base is drawn once, and a second run draws nothing."""
+    """Every mean is the softmax's within four standard errors. The lower temperature and the
+    instruction win over a weak bias, and the summary says so. The base is drawn once, and a second
+    run draws nothing."""
     weak = made(server, tmp_path / "weak" / "bias.json", 0.4)
     options = (
         *(
@@ -204,8 +209,9 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
 
 
 def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Path) -> None:
-    """At the default settings: sentences, a table of policies for each, the differences; each bias file keeps its rows against the
-    base, with the p-values of the whole table. A bias against the right token HURTS."""
+    """At the default settings: sentences, a table of policies for each, the differences; each bias
+    file keeps its rows against the base, with the p-values of the whole table. A bias against the
+    right token HURTS."""
     good, bad = made(server, tmp_path / "good.json", 4.0), made(server, tmp_path / "bad.json", -4.0)
     result = blb_eval(
         server, tmp_path, good, f"worse={bad}", "--save", "--test-limit", 20, "--test-samples", 2
@@ -233,7 +239,9 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
 
 
 def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_path: Path) -> None:
-    """Base and alternative only: its effect is told like a bias's, and examples show both, changed answers first."""
+    """Base and alternative only: its effect is told like a bias's, and examples show both, changed
+    answers first.
+    """
     told = found(
         blb_eval(
             server,
@@ -259,7 +267,9 @@ def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_pat
 def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(
     server: ExactServer, tmp_path: Path
 ) -> None:
-    """The second of two files is of another tokenizer; it is named, and no completion was asked for."""
+    """The second of two files is of another tokenizer; it is named, and no completion was asked
+    for.
+    """
     good, foreign = (
         made(server, tmp_path / "good.json", 1.0),
         made(server, tmp_path / "foreign.json", 1.0, "probe:0"),
@@ -324,7 +334,9 @@ def test_what_cannot_be_judged_is_refused(
 def test_where_an_instruction_goes(
     messages: list[tuple[str, str]], asked: list[tuple[str, str]]
 ) -> None:
-    """Into the last user message: after a space, or after a blank line where the message has several lines."""
+    """Into the last user message: after a space, or after a blank line where the message has
+    several lines.
+    """
     example = Example("1", Prompt(tuple(Message(*each) for each in messages)))
     there = Alternative("x", instruction="Be brief.").asked(example)
     assert [(each.role, each.content) for each in there.prompt.messages] == asked
@@ -332,7 +344,9 @@ def test_where_an_instruction_goes(
 
 
 def test_the_arms_of_a_setting() -> None:
-    """Base, bias, and each alternative that changes something, alone and with the bias: at greedy no temperature and no best-of."""
+    """Base, bias, and each alternative that changes something, alone and with the bias: at greedy
+    no temperature and no best-of.
+    """
     tried = alternatives(["Be brief."], [0.5], [2], [3], settings=[SAMPLED, GREEDY], limit=8)
     names = {
         setting.name: [arm.name for arm in arms_at(setting, {"b": {1: 1.0}}, tried)]
@@ -389,8 +403,9 @@ def arm_of(
 
 
 def test_a_policy_by_eye() -> None:
-    """Right in 3 of 4: accuracy .75, interval .25 to 1 (see test_intervals); lengths 1, 2, 3, 4: mean 2.5. 10 + 2.5 tokens at 2 and
-    4 dollars a million are 30 millionths an answer, 3 cents for a thousand."""
+    """Right in 3 of 4: accuracy .75, interval .25 to 1 (see test_intervals); lengths 1, 2, 3, 4:
+    mean 2.5. 10 + 2.5 tokens at 2 and 4 dollars a million are 30 millionths an answer, 3 cents for
+    a thousand."""
     row = policy(arm_of([1, 2, 3, 0], [1, 2, 3, 4]), "points", 8, Prices(2.0, 4.0))
     assert list(row.metrics) == ["points", "accuracy", "tokens"]
     accuracy = row.metrics["accuracy"]
@@ -400,8 +415,9 @@ def test_a_policy_by_eye() -> None:
 
 
 def test_a_comparison_by_eye() -> None:
-    """Twenty prompts, each 1 better and 2 tokens shorter: difference 1, every percentile 1, sign p 2/2^20; all 16 rows are adjusted
-    together, so that none has a p below 16 times what it would have alone."""
+    """Twenty prompts, each 1 better and 2 tokens shorter: difference 1, every percentile 1, sign p
+    2/2^20; all 16 rows are adjusted together, so that none has a p below 16 times what it would
+    have alone."""
     values, lengths = [float(n) for n in range(20)], [5.0] * 20
     arms = [
         arm_of(values, lengths),
@@ -467,7 +483,9 @@ def told(*arms: ArmResult) -> tuple[str, ...]:
 
 
 def test_sentences_say_who_wins() -> None:
-    """A bias beside a better and a worse alternative: one wins over it, told first of all; it helps; it adds to the other."""
+    """A bias beside a better and a worse alternative: one wins over it, told first of all; it
+    helps; it adds to the other.
+    """
     rng = np.random.default_rng(0)
     base = rng.uniform(1, 2, 40)
     better, worse = Alternative("better"), Alternative("worse")

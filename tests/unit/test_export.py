@@ -63,7 +63,9 @@ def run(server: ExactServer, *command: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_the_numbers() -> None:
-    """Ids as JSON has them, whole values as integers, everything else to the last bit, sorted by id."""
+    """Ids as JSON has them, whole values as integers, everything else to the last bit, sorted by
+    id.
+    """
     assert logit_bias(learned()) == SENT
     assert (
         json.dumps(logit_bias(learned()))
@@ -122,7 +124,9 @@ def test_the_curl_command_sends_the_bias(
 
 
 class Recorder:
-    """Stands in for a library: every call of anything in it is kept, and answers something to print."""
+    """Stands in for a library: every call of anything in it is kept, and answers something to
+    print.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -154,7 +158,9 @@ def recorded(
 
 @ENDPOINTS
 def test_the_litellm_script_gives_the_bias(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    """To the function of the endpoint, under the prefix by which LiteLLM takes any OpenAI-compatible API."""
+    """To the function of the endpoint, under the prefix by which LiteLLM takes any
+    OpenAI-compatible API.
+    """
     script = export(learned(endpoint), "litellm", model=EVIL)
     name, given = recorded(monkeypatch, "litellm", ("completion", "text_completion"), script)
     prefix = "openai" if endpoint == "chat" else "text-completion-openai"
@@ -170,7 +176,9 @@ def test_the_litellm_script_gives_the_bias(monkeypatch: pytest.MonkeyPatch, endp
 def test_the_langchain_script_gives_the_bias(
     monkeypatch: pytest.MonkeyPatch, endpoint: str
 ) -> None:
-    """A chat model through extra_body, for its own field takes integers only; a completion model through its field."""
+    """A chat model through extra_body, for its own field takes integers only; a completion model
+    through its field.
+    """
     script = export(learned(endpoint), "langchain", model=EVIL)
     name, given = recorded(monkeypatch, "langchain_openai", ("ChatOpenAI", "OpenAI"), script)
     assert (name, given["model"], given["base_url"]) == (
@@ -193,7 +201,9 @@ def test_the_installed_library_sends_the_bias(server: ExactServer, library: str)
 
 
 def test_vllm_serves_the_file_and_a_request_names_it(server: ExactServer, tmp_path: Path) -> None:
-    """Run with a stand-in for vllm: the folder that the server reads holds the bias under the name that the request gives."""
+    """Run with a stand-in for vllm: the folder that the server reads holds the bias under the name
+    that the request gives.
+    """
     file = tmp_path / "it's short.json"
     learned(provider="vllm").save(file)
     (tmp_path / "vllm").write_text('#!/bin/sh\nls "$BLB_BIAS_DIR" > served\necho "$@" >> served\n')
@@ -215,7 +225,9 @@ def test_vllm_serves_the_file_and_a_request_names_it(server: ExactServer, tmp_pa
 
 
 def test_vllm_says_where_a_bias_is_too_large_for_a_request() -> None:
-    """The server can serve it all the same; no request carries it, and the reason and remedy are told."""
+    """The server can serve it all the same; no request carries it, and the reason and remedy are
+    told.
+    """
     entries = tuple(Entry(id=token, bias=0.5) for token in range(1_025))
     text = export(learned(entries=entries), "vllm")
     assert "logit_bias" not in text
@@ -242,7 +254,9 @@ def test_a_bias_that_the_provider_does_not_take_is_refused(format: str) -> None:
 
 @pytest.mark.usefixtures("tiktoken_cache")
 def test_special_tokens_of_openai_are_refused() -> None:
-    """OpenAI takes ids up to the end of text. What was compiled for it has none above, so that no vocabulary is asked for."""
+    """OpenAI takes ids up to the end of text. What was compiled for it has none above, so that no
+    vocabulary is asked for.
+    """
     fields = {"model": "gpt-4o-mini", "tokenizer": load_vocabulary("o200k_base").fingerprint}
     whole = tuple(Entry(id=token, bias=1.0) for token in (5, 200_012))
     bias = learned(entries=whole, **fields)
@@ -256,11 +270,13 @@ def test_special_tokens_of_openai_are_refused() -> None:
 
 
 def test_keys_stay_in_their_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address, the variable of the key and its header come from the profile; the key itself stands nowhere."""
+    """The address, the variable of the key and its header come from the profile; the key itself
+    stands nowhere.
+    """
     own = tmp_path / "own.toml"
     own.write_text(
-        'extends = "vllm"\nname = "own"\n[connection]\nbase_url = "http://own:1/v1"\napi_key_env = "OWN_KEY"\n'
-        'api_key_required = true\napi_key_header = "X-Key"\n'
+        'extends = "vllm"\nname = "own"\n[connection]\nbase_url = "http://own:1/v1"\napi_key_env ='
+        ' "OWN_KEY"\napi_key_required = true\napi_key_header = "X-Key"\n'
     )
     monkeypatch.setenv("OWN_KEY", "secret-1")
     for format in ("openai", "litellm", "langchain", "curl"):
@@ -292,7 +308,9 @@ def test_keys_stay_in_their_variables(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_not_known_is_said() -> None:
-    """A provider that comes with no profile has no limits that could be checked, and the comment says so; a format is named."""
+    """A provider that comes with no profile has no limits that could be checked, and the comment
+    says so; a format is named.
+    """
     assert export(learned(), "curl").startswith(
         "# A bias of 5 tokens for exact by blackbox_lb: UNVERIFIED, limits not checked\n"
     )

@@ -1,4 +1,6 @@
-"""Error answers of every inference API are understood alike, and no key gets through in what is kept of them."""
+"""Error answers of every inference API are understood alike, and no key gets through in what is
+kept of them.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,14 @@ def unsupported(name: str) -> Any:
 
 
 QUOTA = "You exceeded your current quota, please check your plan and billing details."
-LIMIT = "Rate limit reached for gpt-4o-mini in organization org-x on tokens per min (TPM): Limit 200000, Requested 7592."
+LIMIT = (
+    "Rate limit reached for gpt-4o-mini in organization org-x on tokens per min (TPM): Limit"
+    " 200000, Requested 7592."
+)
 FILTERED = {
-    "message": "The response was filtered due to the prompt triggering Azure Content management policy.",
+    "message": (
+        "The response was filtered due to the prompt triggering Azure Content management policy."
+    ),
     "type": None,
     "param": "prompt",
     "code": "content_filter",
@@ -169,7 +176,9 @@ CASES: list[tuple[int | None, Any, FaultKind]] = [
 
 @pytest.mark.parametrize(("status", "body", "kind"), CASES)
 def test_kinds(status: int | None, body: Any, kind: FaultKind) -> None:
-    """Bodies of every shape, retyped from recorded and documented answers, are of the kind that decides what to do next."""
+    """Bodies of every shape, retyped from recorded and documented answers, are of the kind that
+    decides what to do next.
+    """
     fault = classify(status, body, "someone")
     assert fault.kind == kind
     assert fault.message
@@ -194,7 +203,10 @@ LACKING: list[tuple[Any, str, int | None]] = [
     (unsupported("logit_bias"), "logit_bias", None),
     (unsupported("stop"), "stop", None),
     (
-        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        (
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use"
+            " 'max_completion_tokens' instead."
+        ),
         "max_tokens",
         None,
     ),
@@ -204,7 +216,10 @@ LACKING: list[tuple[Any, str, int | None]] = [
     ("logprobs are not supported with reasoning models.", "logprobs", None),
     ("Unrecognized request argument supplied: logprobs", "logprobs", None),
     (
-        "logprobs, best_of and echo parameters are not available on gpt-35-turbo model. Please remove the parameter.",
+        (
+            "logprobs, best_of and echo parameters are not available on gpt-35-turbo model. Please"
+            " remove the parameter."
+        ),
         "logprobs",
         None,
     ),
@@ -223,7 +238,10 @@ LACKING: list[tuple[Any, str, int | None]] = [
     ),
     ("Invalid value for 'top_logprobs': must be less than or equal to 20.", "top_logprobs", 20),
     (
-        "Input should be less than or equal to 9, field: 'n'; Input should be less than or equal to 5, field: 'top_logprobs'",
+        (
+            "Input should be less than or equal to 9, field: 'n'; Input should be less than or"
+            " equal to 5, field: 'top_logprobs'"
+        ),
         "top_logprobs",
         5,
     ),
@@ -233,7 +251,10 @@ LACKING: list[tuple[Any, str, int | None]] = [
         None,
     ),
     (
-        "[{'type': 'extra_forbidden', 'loc': ('body', 'prompt_logprobs'), 'msg': 'Extra inputs are not permitted'}]",
+        (
+            "[{'type': 'extra_forbidden', 'loc': ('body', 'prompt_logprobs'), 'msg': 'Extra inputs"
+            " are not permitted'}]"
+        ),
         "prompt_logprobs",
         None,
     ),
@@ -251,7 +272,10 @@ LACKING: list[tuple[Any, str, int | None]] = [
         None,
     ),
     (
-        "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding.",
+        (
+            "The min_p and logit_bias sampling parameters are not yet supported with speculative"
+            " decoding."
+        ),
         "logit_bias",
         None,
     ),
@@ -264,7 +288,9 @@ LACKING: list[tuple[Any, str, int | None]] = [
 def test_what_a_model_lacks(
     status: int | None, said: Any, parameter: str, limit: int | None
 ) -> None:
-    """The sentences that say so name the parameter, and how many alternatives there may be, in every shape of a body."""
+    """The sentences that say so name the parameter, and how many alternatives there may be, in
+    every shape of a body.
+    """
     shapes = [
         openai(said),
         {"object": "error", "message": said},
@@ -307,7 +333,10 @@ BIASES: list[tuple[Any, FaultKind, int | None]] = [
     (
         {
             "error": {
-                "message": "token_id(s) [60000] in logit_bias contain out-of-vocab token ids. Vocabulary size: 49152"
+                "message": (
+                    "token_id(s) [60000] in logit_bias contain out-of-vocab token ids. Vocabulary"
+                    " size: 49152"
+                )
             }
         },
         "bad id",
@@ -324,7 +353,9 @@ def test_a_bias_that_is_not_accepted(body: Any, kind: FaultKind, limit: int | No
 
 
 def test_what_passes_by_itself() -> None:
-    """Exactly the faults that waiting may cure are tried again: an empty account and a filtered prompt are not."""
+    """Exactly the faults that waiting may cure are tried again: an empty account and a filtered
+    prompt are not.
+    """
     passing = {"rate limit", "overloaded", "server", "timeout", "conflict", "context full"}
     channel = Channel(load_profile("vllm"), "http://127.0.0.1:9/v1")
     for kind in get_args(FaultKind):
@@ -358,7 +389,9 @@ def test_what_passes_by_itself() -> None:
     ],
 )
 def test_the_remedy_follows_the_words(said: str, remedy: str) -> None:
-    """A semicolon stands in place of a server's full stop; behind its question, a sentence begins."""
+    """A semicolon stands in place of a server's full stop; behind its question, a sentence
+    begins.
+    """
     message = str(
         Channel(load_profile("vllm"), "http://127.0.0.1:9/v1").refusal(400, {"message": said}, "m")
     )
@@ -368,7 +401,9 @@ def test_the_remedy_follows_the_words(said: str, remedy: str) -> None:
 
 @pytest.mark.parametrize("end", ["", ".", "?", "!", ":", ". "])
 def test_no_sentence_ends_twice(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a server's words end in, in every kind of error and where other parts of the program add to it."""
+    """Whatever a server's words end in, in every kind of error and where other parts of the program
+    add to it.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     channel = Channel(load_profile("openai"), "http://127.0.0.1:9/v1")
     for kind in get_args(FaultKind):
@@ -380,12 +415,15 @@ def test_no_sentence_ends_twice(end: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_fault_says_who_said_what() -> None:
-    """The provider's own words, its code and its parameter stay as they are; a fault cannot be changed."""
+    """The provider's own words, its code and its parameter stay as they are; a fault cannot be
+    changed.
+    """
     fault = classify(400, unsupported("logprobs"), "openai")
     assert (fault.code, fault.param, fault.status) == ("unsupported_parameter", "logprobs", 400)
     assert (
         str(fault)
-        == "openai answered 400: Unsupported parameter: 'logprobs' is not supported with this model."
+        == "openai answered 400: Unsupported parameter: 'logprobs' is not supported with this"
+        " model."
     )
     assert str(classify(None, None)) == "the provider answered an error: no explanation"
     assert classify(400, {"message": "no", "code": 40000}).code == "40000"
@@ -420,7 +458,9 @@ def test_messages(body: Any, message: str) -> None:
 
 
 def test_messages_are_short() -> None:
-    """Servers that repeat the whole request do not fill the terminal; what they say at first is kept."""
+    """Servers that repeat the whole request do not fill the terminal; what they say at first is
+    kept.
+    """
     message = classify(400, {"message": "Field required: " + "word " * 100_000}).message
     assert message.startswith("Field required: word")
     assert message.endswith("…")
@@ -467,7 +507,10 @@ def test_bearer_tokens_of_any_form_are_masked() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        "Incorrect API key provided: sk-abc***. You can find your API key at https://platform.openai.com/account/api-keys.",
+        (
+            "Incorrect API key provided: sk-abc***. You can find your API key at"
+            " https://platform.openai.com/account/api-keys."
+        ),
         "Incorrect API key provided: invalid-*****2345.",
         "Incorrect API key provided: sk-proj-********wxyz.",
         "The model accounts/fireworks/models/llama-v3p1-70b-instruct does not exist",
@@ -476,7 +519,9 @@ def test_bearer_tokens_of_any_form_are_masked() -> None:
     ],
 )
 def test_what_is_no_key_stays(message: str) -> None:
-    """Keys that the server has already starred, models, organizations and request numbers remain readable."""
+    """Keys that the server has already starred, models, organizations and request numbers remain
+    readable.
+    """
     assert classify(401, openai(message)).message == message
 
 
@@ -511,7 +556,9 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.integers(-1, 700), json_values | st.binary(max_size=40) | st.text(max_size=40)
 )
 def test_any_body_is_understood(status: int | None, body: Any) -> None:
-    """Whatever a server answers: a kind, a printable message of at most 500 characters, and never an exception."""
+    """Whatever a server answers: a kind, a printable message of at most 500 characters, and never
+    an exception.
+    """
     fault = classify(status, body)
     assert fault.kind in get_args(FaultKind)
     assert fault.message.isprintable()
@@ -577,7 +624,9 @@ def documents(path: Path) -> list[Any]:
 
 
 def errors_in(value: Any) -> Iterator[tuple[int | None, Any]]:
-    """Every (status, body) in a recording: of vcr, httpmock, the Azure test proxy, llama-stack, or an error printed by the SDK."""
+    """Every (status, body) in a recording: of vcr, httpmock, the Azure test proxy, llama-stack, or
+    an error printed by the SDK.
+    """
     if isinstance(value, list):
         for part in value:
             yield from errors_in(part)
@@ -610,14 +659,17 @@ def plain(body: Any) -> Any:
 
 
 def failed(status: int, body: Any) -> Iterator[tuple[int, Any]]:
-    """The answer if it is an error: by its status, or by an ``error`` in the body of an answer that says 200."""
+    """The answer if it is an error: by its status, or by an ``error`` in the body of an answer that
+    says 200.
+    """
     text = body if isinstance(body, str) else json.dumps(body, default=str)
     if status >= 400 or re.match(r'\s*\{\s*"error": *\{', text):
         yield status, body
 
 
 def test_recorded_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every error answer in the folder of recordings is of its kind, and every kind of answer known here is there.
+    """Every error answer in the folder of recordings is of its kind, and every kind of answer known
+    here is there.
 
     The folder is ``$BLB_RECORDINGS``, or ``shared/recordings`` beside the repository.
     """

@@ -1,4 +1,6 @@
-"""A fit says what it could not do and what the provider kept back: on the screen, in JSON and in the bias file."""
+"""A fit says what it could not do and what the provider kept back: on the screen, in JSON and in
+the bias file.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def small(*more: object) -> tuple[object, ...]:
 
 
 def censor(number: int, answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer as OpenAI gives it: no logprob for a sampled token that is not among the likeliest."""
+    """The answer as OpenAI gives it: no logprob for a sampled token that is not among the
+    likeliest.
+    """
     for choice in answer["choices"]:
         for entry in choice["logprobs"]["content"]:
             if entry["id"] not in [other["id"] for other in entry["top_logprobs"]]:
@@ -105,7 +109,9 @@ CENSORED = "[logprobs]\ncensored = -9999.0"
 def test_censored_tokens_are_counted_everywhere(
     call: Call, server: ExactServer, tmp_path: Path, rule: str
 ) -> None:
-    """The store, the result, the remarks, the summary, the bias file and ``blb show`` agree on how many there were."""
+    """The store, the result, the remarks, the summary, the bias file and ``blb show`` agree on how
+    many there were.
+    """
     server.faults = censor
     options = small("--estimator", "ips", "--alpha", 0.3, "--unobserved", rule)
     fitted = call("fit", *options, rows=CENSORED)
@@ -133,7 +139,9 @@ def test_censored_tokens_are_counted_everywhere(
 def test_the_rule_changes_what_ips_learns_and_not_what_the_projection_learns(
     call: Call, server: ExactServer, tmp_path: Path
 ) -> None:
-    """On the same censored rollouts "bound" and "drop" give ips two biases; the projection has one."""
+    """On the same censored rollouts "bound" and "drop" give ips two biases; the projection has
+    one.
+    """
     server.faults = censor
     learned = {}
     for estimator in ("ips", "projection"):
@@ -170,7 +178,9 @@ def test_no_kl_from_logprobs_of_the_biased_policy(call: Call, tmp_path: Path) ->
 
 
 def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path: Path) -> None:
-    """Under a profile with a highest id the end token, which this reward would raise most, has no entry in any request."""
+    """Under a profile with a highest id the end token, which this reward would raise most, has no
+    entry in any request.
+    """
     call("fit", *small("--l2", 5, "--quiet"))
     assert END in Bias.load(tmp_path / "run" / "bias.json").logit_bias
     before = len(server.calls)
@@ -192,7 +202,9 @@ def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path:
 def test_the_settings_that_are_deployed_with(
     call: Call, server: ExactServer, tmp_path: Path
 ) -> None:
-    """They replace the default: requests, verdicts and the numbers that choose are at these and no others, but for the KL."""
+    """They replace the default: requests, verdicts and the numbers that choose are at these and no
+    others, but for the KL.
+    """
     call(
         "fit",
         *small(
@@ -256,7 +268,9 @@ def test_what_a_result_says_of_its_making(call: Call, server: ExactServer, tmp_p
 def test_a_file_that_cannot_be_written_takes_no_other_with_it(
     call: Call, tmp_path: Path, file: str
 ) -> None:
-    """The verdict is printed, the other files are written, and the end is one sentence on what is missing, with exit code 2."""
+    """The verdict is printed, the other files are written, and the end is one sentence on what is
+    missing, with exit code 2.
+    """
     (tmp_path / "run" / file / "in the way").mkdir(parents=True)
     ended = call("fit", *small("--l2", 5), code=2)
     assert "tokens" in ended.stdout
@@ -292,7 +306,9 @@ def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
 
 
 def test_what_is_not_known_is_null() -> None:
-    """NaN is no JSON: a KL and a validation reward that could not be computed are null; left-out completions are counted."""
+    """NaN is no JSON: a KL and a validation reward that could not be computed are null; left-out
+    completions are counted.
+    """
     document = result(math.nan, "why", math.nan).as_json()
     json.dumps(document, allow_nan=False)
     assert document["validation"]["tried"][0]["reward"] is None

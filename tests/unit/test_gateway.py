@@ -1,4 +1,6 @@
-"""The rules gateway refuses what the real services refuse, in their words, and takes what they take."""
+"""The rules gateway refuses what the real services refuse, in their words, and takes what they
+take.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +93,8 @@ def entries(n: int) -> JSON:
 
 
 class Case(NamedTuple):
-    """Fields of a chat request (``prompt``: of a completions request) that is taken (None: nothing to show), of one that is
-    refused, and the answer to it."""
+    """Fields of a chat request (``prompt``: of a completions request) that is taken (None: nothing
+    to show), of one that is refused, and the answer to it."""
 
     rule: str
     taken: JSON | None
@@ -268,7 +270,9 @@ def whole(provider: str, fields: JSON) -> JSON:
 def test_each_rule_takes_the_limit_and_refuses_what_is_beyond(
     gateways: dict[str, RulesGateway], provider: str, case: Case
 ) -> None:
-    """What is within a rule is answered, what is beyond gets the exact body, and the call names the rule."""
+    """What is within a rule is answered, what is beyond gets the exact body, and the call names the
+    rule.
+    """
     gateway = gateways[provider]
     if case.taken is not None:
         answer = post(gateway, whole(provider, case.taken), path_of(case.taken))
@@ -281,7 +285,9 @@ def test_each_rule_takes_the_limit_and_refuses_what_is_beyond(
 
 @pytest.mark.parametrize("provider", SOURCES)
 def test_every_rule_is_tested_and_has_a_source(provider: str) -> None:
-    """No rule of the table goes without a test, none that is tested is missing there, and each has a source."""
+    """No rule of the table goes without a test, none that is tested is missing there, and each has
+    a source.
+    """
     refusing = {rule for rule in SOURCES[provider] if not rule.startswith("answer:")}
     tested = {case.rule for case in CASES[provider]}
     assert tested <= refusing <= tested | ELSEWHERE
@@ -297,7 +303,9 @@ def test_fireworks_takes_a_limit_of_entries_from_the_test(engine: ExactServer) -
 
 
 def test_the_first_fault_is_told_in_the_recorded_order(gateways: dict[str, RulesGateway]) -> None:
-    """A missing prompt before an unknown field, an unknown field before a bad value, then fields by name."""
+    """A missing prompt before an unknown field, an unknown field before a bad value, then fields by
+    name.
+    """
     gateway = gateways["openai"]
     faults: list[tuple[JSON, str | None]] = [
         ({"messages": None, "zzz": 1}, "messages"),
@@ -323,10 +331,15 @@ def test_reasoning_models_forbid_logprobs_in_two_ways(gateways: dict[str, RulesG
 
 
 def test_keys(gateways: dict[str, RulesGateway]) -> None:
-    """Each provider's 401 in its own shape; a given key is shown masked, and only the right one is taken."""
+    """Each provider's 401 in its own shape; a given key is shown masked, and only the right one is
+    taken.
+    """
     openai_gateway, azure, fireworks = gateways["openai"], gateways["azure"], gateways["fireworks"]
     answer = post(openai_gateway, chat("openai"), authorization="Bearer invalid-key-12345")
-    message = "Incorrect API key provided: invalid-*****2345. You can find your API key at https://platform.openai.com/account/api-keys."
+    message = (
+        "Incorrect API key provided: invalid-*****2345. You can find your API key at"
+        " https://platform.openai.com/account/api-keys."
+    )
     assert (answer.status_code, answer.json()) == (401, error(message, None, "invalid_api_key"))
     assert "x-ratelimit-limit-requests" not in answer.headers
     assert (
@@ -383,7 +396,9 @@ def test_urls_and_json(gateways: dict[str, RulesGateway]) -> None:
 
 
 def test_azure_classic_paths(gateways: dict[str, RulesGateway]) -> None:
-    """The deployment is in the path and the api-version is required; the SDK's client of that name works with both keys."""
+    """The deployment is in the path and the api-version is required; the SDK's client of that name
+    works with both keys.
+    """
     gateway = gateways["azure"]
     classic = f"{gateway.url}/openai/deployments/gpt-4o-mini/chat/completions"
     headers = {"api-key": gateway.key}
@@ -438,7 +453,9 @@ def test_azure_content_filter(engine: ExactServer) -> None:
 
 
 def test_request_budget(engine: ExactServer) -> None:
-    """The third request of a budget of two gets 429 with the wait in its headers; refused requests are charged too."""
+    """The third request of a budget of two gets 429 with the wait in its headers; refused requests
+    are charged too.
+    """
     with RulesGateway("openai", engine, requests_per_minute=2) as gateway:
         first = post(gateway, chat("openai"))
         assert first.headers["x-ratelimit-limit-requests"] == "2"
@@ -467,7 +484,9 @@ def test_request_budget(engine: ExactServer) -> None:
     [("openai", "rate_limit_exceeded"), ("azure", "429"), ("fireworks", "rate_limit_exceeded")],
 )
 def test_token_budget(engine: ExactServer, provider: str, code: str) -> None:
-    """Prompt and completion tokens are charged; a request that no minute could hold is refused at once."""
+    """Prompt and completion tokens are charged; a request that no minute could hold is refused at
+    once.
+    """
     with RulesGateway(provider, engine, tokens_per_minute=20) as gateway:
         long = post(gateway, chat(provider, messages=[{"role": "user", "content": "x" * 200}]))
         assert (long.status_code, long.json()["error"]["code"]) == (429, code)
@@ -506,7 +525,9 @@ def test_the_budget_refills_steadily() -> None:
 
 
 def test_quota_and_faults(engine: ExactServer) -> None:
-    """After the quota every request gets insufficient_quota; planted faults come in the provider's shape."""
+    """After the quota every request gets insufficient_quota; planted faults come in the provider's
+    shape.
+    """
     with RulesGateway("openai", engine, quota=1) as gateway:
         assert post(gateway, chat("openai")).status_code == 200
         answer = post(gateway, chat("openai"))
@@ -528,7 +549,9 @@ def test_quota_and_faults(engine: ExactServer) -> None:
 
 
 def test_an_engine_that_fails_is_a_server_error() -> None:
-    """What the engine behind refuses becomes 500 with its reason; no engine at all is one clear sentence."""
+    """What the engine behind refuses becomes 500 with its reason; no engine at all is one clear
+    sentence.
+    """
     with (
         ExactServer(MODEL, faults=lambda number, answer: 503) as broken,
         RulesGateway("azure", broken) as gateway,
@@ -552,7 +575,9 @@ def test_an_engine_that_fails_is_a_server_error() -> None:
     ids=str,
 )
 def test_options_that_make_no_sense_are_refused(options: JSON) -> None:
-    """An option outside its range, or of another provider, is an InputError before anything starts."""
+    """An option outside its range, or of another provider, is an InputError before anything
+    starts.
+    """
     with pytest.raises(InputError):
         RulesGateway("openai", "http://127.0.0.1:9/v1", **options)
 
@@ -585,7 +610,9 @@ def test_what_is_recorded(engine: ExactServer) -> None:
 
 
 def test_requests_are_held_against_the_official_schema(engine: ExactServer) -> None:
-    """A neutral request is valid; an unknown field, a fraction in the bias and a bad message are told with their place."""
+    """A neutral request is valid; an unknown field, a fraction in the bias and a bad message are
+    told with their place.
+    """
     neutral = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     with RulesGateway("openai", engine) as gateway:
         for body in (
@@ -640,7 +667,9 @@ def _properties(schemas: JSON, name: str) -> JSON:
     reason="BLB_OPENAPI names OpenAI's openapi.json or openapi.yaml",
 )
 def test_the_limits_are_those_of_the_official_schema() -> None:
-    """Every range of the tables is that of OpenAI's OpenAPI description, and every field of it is known."""
+    """Every range of the tables is that of OpenAI's OpenAPI description, and every field of it is
+    known.
+    """
     schemas = _schemas()
     for endpoint, name in (
         ("chat", "CreateChatCompletionRequest"),

@@ -1,4 +1,6 @@
-"""Answers of the rules gateway: the exact model's numbers in each provider's shape, and each planted lie really lies."""
+"""Answers of the rules gateway: the exact model's numbers in each provider's shape, and each
+planted lie really lies.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ def fits(seen: Counter[int], logprobs: npt.NDArray[np.float64]) -> float:
 
 
 def test_chat_entries_are_the_models(gateway: RulesGateway, engine: ExactServer) -> None:
-    """No ids; the bytes tell the token; the top list is the model's, and sampled tokens keep to the rules of the top 20."""
+    """No ids; the bytes tell the token; the top list is the model's, and sampled tokens keep to the
+    rules of the top 20.
+    """
     ranks = np.argsort(-FIRST, kind="stable").tolist()
     seen = Counter[str]()
     for choice in ask(gateway, n=128, max_tokens=1, logprobs=True, top_logprobs=5)["choices"]:
@@ -132,7 +136,9 @@ def test_chat_entries_are_the_models(gateway: RulesGateway, engine: ExactServer)
 def test_the_end_token_is_neither_listed_nor_counted(
     gateway: RulesGateway, engine: ExactServer
 ) -> None:
-    """The list is as long as completion_tokens; a test may ask for the other reading, where the end token has no bytes."""
+    """The list is as long as completion_tokens; a test may ask for the other reading, where the end
+    token has no bytes.
+    """
     bias = {str(END): 100}
     answer = ask(gateway, logprobs=True, top_logprobs=2, logit_bias=bias)
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -146,7 +152,9 @@ def test_the_end_token_is_neither_listed_nor_counted(
 
 
 def test_choices_and_usage(gateway: RulesGateway, engine: ExactServer) -> None:
-    """``n`` becomes as many requests to the engine, each with a seed of its own; usage counts them all."""
+    """``n`` becomes as many requests to the engine, each with a seed of its own; usage counts them
+    all.
+    """
     answer = ask(gateway, n=3, seed=7, max_completion_tokens=2, logprobs=True)
     sent = engine.requests[-3:]
     assert sorted(body["seed"] for body in sent) == [7, 8, 9]
@@ -177,7 +185,9 @@ def test_first_tokens_follow_the_model(small: ExactServer) -> None:
 
 
 def test_gaps_are_multiples_of_a_sixteenth(engine: ExactServer) -> None:
-    """As recorded: gaps to the likeliest are whole sixteenths of a nat, and the listed mass is the model's."""
+    """As recorded: gaps to the likeliest are whole sixteenths of a nat, and the listed mass is the
+    model's.
+    """
     with RulesGateway("openai", engine) as gateway:
         for choice in ask(gateway, n=20, max_tokens=1, logprobs=True, top_logprobs=20)["choices"]:
             for entry in choice["logprobs"]["content"]:
@@ -190,7 +200,9 @@ def test_gaps_are_multiples_of_a_sixteenth(engine: ExactServer) -> None:
 
 
 def test_noise_differs_between_repeats(engine: ExactServer) -> None:
-    """The same call twice gives other logprobs, no further than the noise allows; without noise the same."""
+    """The same call twice gives other logprobs, no further than the noise allows; without noise the
+    same.
+    """
     ask_once = {"max_tokens": 1, "seed": 3, "logprobs": True, "top_logprobs": 20}
     with RulesGateway("openai", engine, noise=0.1, quantise=None) as noisy:
         first, second = (
@@ -207,7 +219,9 @@ def test_noise_differs_between_repeats(engine: ExactServer) -> None:
 
 
 def test_blurring_keeps_a_distribution() -> None:
-    """The listed mass stays, no logprob is positive, and an unlisted sampled token stays unlisted."""
+    """The listed mass stays, no logprob is positive, and an unlisted sampled token stays
+    unlisted.
+    """
     rng = np.random.default_rng(0)
     logprobs = np.sort(log_softmax(rng.normal(size=30)))[::-1]
     for token in (0, 25):
@@ -220,7 +234,9 @@ def test_blurring_keeps_a_distribution() -> None:
 
 
 def test_partial_characters_print_as_escapes() -> None:
-    """A token that is no UTF-8 shows escapes beside its exact bytes, and in legacy lists a ``bytes:`` key."""
+    """A token that is no UTF-8 shows escapes beside its exact bytes, and in legacy lists a
+    ``bytes:`` key.
+    """
     half = [32, 0xE2, 0x80]
 
     def broken(number: int, answer: JSON) -> JSON:
@@ -242,7 +258,9 @@ def test_partial_characters_print_as_escapes() -> None:
 
 
 def test_legacy_lists(gateway: RulesGateway, engine: ExactServer) -> None:
-    """String keys in no order, offsets from the end of the prompt, real logprobs even outside the list, null for none."""
+    """String keys in no order, offsets from the end of the prompt, real logprobs even outside the
+    list, null for none.
+    """
     ranks = np.argsort(-FIRST, kind="stable").tolist()
     names = [*engine.texts[:END], "<|endoftext|>"]
     outside, orders = 0, set()
@@ -264,7 +282,9 @@ def test_legacy_lists(gateway: RulesGateway, engine: ExactServer) -> None:
 
 
 def test_stop_sequences(gateway: RulesGateway, engine: ExactServer) -> None:
-    """The text ends before the stop sequence; chat lists what is before it, legacy lists everything generated."""
+    """The text ends before the stop sequence; chat lists what is before it, legacy lists everything
+    generated.
+    """
     bias = {"4": 100}  # " e e e"
     answer = ask(gateway, logprobs=True, logit_bias=bias, stop=[" e e e", "e e"])
     choice = answer["choices"][0]
@@ -279,7 +299,9 @@ def test_stop_sequences(gateway: RulesGateway, engine: ExactServer) -> None:
 
 
 def test_fireworks_tells_both_logprobs(engine: ExactServer) -> None:
-    """Ids in every entry; ``logprob`` is the model's, ``sampling_logprob`` that of what was sampled from, both exact."""
+    """Ids in every entry; ``logprob`` is the model's, ``sampling_logprob`` that of what was sampled
+    from, both exact.
+    """
     bias, temperature = {3: 2.5, 7: -1.25}, 0.7
     delta = np.array([bias.get(token, 0.0) for token in range(SIZE)])
     tilted = log_softmax((FIRST + delta) / temperature)
@@ -332,7 +354,9 @@ def test_fireworks_truncation_is_in_the_propensity(engine: ExactServer) -> None:
 
 
 def test_fireworks_legacy_lists_and_defaults_of_the_model(engine: ExactServer) -> None:
-    """``logprobs`` as a number gives parallel lists with ids; a generation_config holds where the request says nothing."""
+    """``logprobs`` as a number gives parallel lists with ids; a generation_config holds where the
+    request says nothing.
+    """
     with RulesGateway("fireworks", engine, generation_config={"top_k": 1}) as gateway:
         lists = ask(gateway, extra_body={"logprobs": 2}, max_tokens=2)["choices"][0]["logprobs"]
         assert len(lists["token_ids"]) == len(lists["tokens"]) == len(lists["top_logprobs"])
@@ -343,7 +367,9 @@ def test_fireworks_legacy_lists_and_defaults_of_the_model(engine: ExactServer) -
 
 
 def test_lie_of_truncated_sampling(small: ExactServer) -> None:
-    """Top-p .9: the tail is never drawn although it has a tenth of the mass, and the logprobs do not show it."""
+    """Top-p .9: the tail is never drawn although it has a tenth of the mass, and the logprobs do
+    not show it.
+    """
     shares = np.exp(SMALL.logprobs())
     order = np.argsort(-shares)
     tail = set(order[1 + int(np.searchsorted(np.cumsum(shares[order]), 0.9)) :].tolist())
@@ -359,7 +385,9 @@ def test_lie_of_truncated_sampling(small: ExactServer) -> None:
 
 
 def test_lie_of_logprobs_after_the_bias(engine: ExactServer) -> None:
-    """The returned logprobs are exactly the tilted model's, those of unbiased requests the model's."""
+    """The returned logprobs are exactly the tilted model's, those of unbiased requests the
+    model's.
+    """
     bias = {3: 2.5, 7: -1.25, 11: 60.0}
     tilted = log_softmax(FIRST + np.array([bias.get(token, 0.0) for token in range(SIZE)]))
     cases: list[tuple[Lie | None, Any]] = [("after bias", tilted), (None, FIRST)]

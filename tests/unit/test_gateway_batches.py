@@ -1,4 +1,6 @@
-"""The rules gateway's files and batches refuse what the real services refuse, and go through the states that they document."""
+"""The rules gateway's files and batches refuse what the real services refuse, and go through the
+states that they document.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def rows(client: openai.OpenAI, name: str | None) -> list[dict[str, Any]]:
 
 
 def test_a_batch_from_file_to_answers(client: openai.OpenAI, provider: str) -> None:
-    """The states in the documented order; every request is answered once, as a live one; metadata comes back; newest first."""
+    """The states in the documented order; every request is answered once, as a live one; metadata
+    comes back; newest first.
+    """
     bad = {"body": {**BODY, "top_k": 1}}
     first = create(client, provider, content(provider, bad), metadata={"a": "b"})
     assert states(client, first) == ["validating", "in_progress", "finalizing", "completed"]
@@ -151,7 +155,9 @@ def test_limits_of_files(client: openai.OpenAI, provider: str, desk: BatchDesk) 
 def test_what_is_refused_at_once(
     client: openai.OpenAI, provider: str, gateway: RulesGateway
 ) -> None:
-    """Other kinds of files, other windows and endpoints, names that nobody has, the end of what has ended."""
+    """Other kinds of files, other windows and endpoints, names that nobody has, the end of what has
+    ended.
+    """
     with pytest.raises(openai.BadRequestError, match=r"Must be \.jsonl"):
         client.files.create(file=("in.txt", b"x"), purpose="batch")
     with pytest.raises(openai.BadRequestError, match="Supported values are: '24h'"):
@@ -174,7 +180,9 @@ def test_what_is_refused_at_once(
 def test_cancelling_and_expiring_keep_what_was_answered(
     client: openai.OpenAI, provider: str, desk: BatchDesk
 ) -> None:
-    """A cancelled batch has the answers so far; one that expires names each request that was too late; Azure's do not expire."""
+    """A cancelled batch has the answers so far; one that expires names each request that was too
+    late; Azure's do not expire.
+    """
     desk.pace = 1
     batch = create(client, provider, content(provider))
     for _ in range(3):

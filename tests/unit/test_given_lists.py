@@ -1,4 +1,6 @@
-"""Lists along given answers: every way that a profile allows gives the same bias, and the doctor proves or disproves each."""
+"""Lists along given answers: every way that a profile allows gives the same bias, and the doctor
+proves or disproves each.
+"""
 
 from __future__ import annotations
 
@@ -110,8 +112,8 @@ def drawn(server: ExactServer) -> list[dict[str, Any]]:
 
 
 def test_every_way_gives_the_same_bias(data: Path, tmp_path: Path) -> None:
-    """For answers of one, two and three tokens; prompt logprobs take one request an answer of several, the others one a token;
-    which way it was is said, and a second run asks for nothing."""
+    """For answers of one, two and three tokens; prompt logprobs take one request an answer of
+    several, the others one a token; which way it was is said, and a second run asks for nothing."""
     said = {
         "prompt logprobs": "prompt logprobs, one request each",
         "token ids": "prompts of token ids",
@@ -152,7 +154,9 @@ def test_every_way_gives_the_same_bias(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_prefix_that_is_read_as_other_tokens_is_left_out(data: Path, tmp_path: Path) -> None:
-    """Where the server tells the prompt's ids: nothing is learned from such a list, and they are counted."""
+    """Where the server tells the prompt's ids: nothing is learned from such a list, and they are
+    counted.
+    """
     with GivenServer(MODEL, prompt_of=prompt_of, lie="other tokens") as server:
         _, result = fitted("assistant message", server, data, tmp_path / "run")
     assert "are left out: not whole, or read after other tokens than the answer's" in " ".join(
@@ -280,14 +284,18 @@ ENGINES: dict[str, tuple[type[GivenServer], Profile, str | None, list[str]]] = {
     "SGLang, message": (Sglang, load_profile("sglang"), None, ["/v1/chat/completions"] * 3),
     "SGLang, token ids": (Sglang, load_profile("sglang"), "exact", ["/v1/completions"] * 3),
 }
-"""A server in the engine's shapes, the shipped profile or a part of it, the vocabulary, and the requests that it takes."""
+"""A server in the engine's shapes, the shipped profile or a part of it, the vocabulary, and the
+requests that it takes.
+"""
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_shipped_rows_read_each_engine(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every list after a token of the answer is the model's own, in the shapes of vLLM and SGLang."""
+    """Every list after a token of the answer is the model's own, in the shapes of vLLM and
+    SGLang.
+    """
     kind, of, tokenizer, requests = ENGINES[engine]
     register(monkeypatch)
     ids, prompt = (3, 1, 2), Prompt.user("question")
@@ -325,7 +333,9 @@ def test_the_shipped_rows_read_each_engine(
 
 
 def test_prompt_logprobs_of_another_shape_are_named(data: Path, tmp_path: Path) -> None:
-    """Fewer lists than tokens is an error of the answer, which is said; a fit then takes the next way."""
+    """Fewer lists than tokens is an error of the answer, which is said; a fit then takes the next
+    way.
+    """
 
     class Short(GivenServer):
         """A server that leaves the first list out."""
@@ -354,7 +364,9 @@ def test_prompt_logprobs_of_another_shape_are_named(data: Path, tmp_path: Path) 
 
 
 def test_answers_word_for_word_are_predicted_exactly(data: Path, tmp_path: Path) -> None:
-    """What is said of the validation prompts is what greedy decoding of the exact model does under the bias, token by token."""
+    """What is said of the validation prompts is what greedy decoding of the exact model does under
+    the bias, token by token.
+    """
     with GivenServer(MODEL, prompt_of=prompt_of) as server:
         bias, result = fitted("token ids", server, data, tmp_path / "run")
     delta = np.zeros(14)
@@ -381,7 +393,9 @@ def test_answers_word_for_word_are_predicted_exactly(data: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("most", [1000, 5])
 def test_lists_are_as_long_as_the_server_was_started_for(most: int, tmp_path: Path) -> None:
-    """Where the limit is the server's own setting, one request for long lists finds out; a refusal leaves the usual length."""
+    """Where the limit is the server's own setting, one request for long lists finds out; a refusal
+    leaves the usual length.
+    """
 
     class Set(GivenServer):
         """A server that was started to list so many."""
@@ -390,7 +404,8 @@ def test_lists_are_as_long_as_the_server_was_started_for(most: int, tmp_path: Pa
             if body.get("top_logprobs", 0) > most:
                 raise RefusedRequest(
                     400,
-                    f"Requested sample logprobs of {body['top_logprobs']}, which is greater than {most}",
+                    f"Requested sample logprobs of {body['top_logprobs']}, which is greater than"
+                    f" {most}",
                 )
             return super().post(path, body)
 

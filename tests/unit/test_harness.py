@@ -1,4 +1,6 @@
-"""lm-evaluation-harness tasks: its prompts, its splits as the paper has them, its own verdict on every answer; no network."""
+"""lm-evaluation-harness tasks: its prompts, its splits as the paper has them, its own verdict on
+every answer; no network.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +74,15 @@ def sums(start: int, count: int) -> list[dict[str, Any]]:
     """Word problems in the columns of GSM8K."""
     return [
         {
-            "question": f"Ann has {number} {FRUIT[number % 8]} and buys {number + 2} more. How many has she now?",
-            "answer": f"She has {number} + {number + 2} = <<{number}+{number + 2}={2 * number + 2}>>{2 * number + 2}.\n"
-            f"#### {2 * number + 2}",
+            "question": (
+                f"Ann has {number} {FRUIT[number % 8]} and buys {number + 2} more. How many has she"
+                " now?"
+            ),
+            "answer": (
+                f"She has {number} + {number + 2} ="
+                f" <<{number}+{number + 2}={2 * number + 2}>>{2 * number + 2}.\n####"
+                f" {2 * number + 2}"
+            ),
         }
         for number in range(start, start + count)
     ]
@@ -116,7 +124,9 @@ def judge_of(task: Task) -> HarnessMetric:
 
 
 def test_the_prompts_are_the_harnesss(gsm: Path, shots: Task) -> None:
-    """The test prompts are those that the harness itself builds for its requests, in its order, few-shot examples and all."""
+    """The test prompts are those that the harness itself builds for its requests, in its order,
+    few-shot examples and all.
+    """
     with working():
         task = judge_of(shots).documents["gsm8k:test:0"].task
         fresh = importlib.import_module("lm_eval.tasks").TaskManager(
@@ -141,7 +151,9 @@ def test_the_prompts_are_the_harnesss(gsm: Path, shots: Task) -> None:
 
 
 def test_splits_are_the_papers(shots: Task) -> None:
-    """Test is the test split, validation 20 % of train by hash, and a train document that test asks too is dropped and counted."""
+    """Test is the test split, validation 20 % of train by hash, and a train document that test asks
+    too is dropped and counted.
+    """
     assert (len(shots.train), len(shots.validation), len(shots.test)) == (48, 11, 12)
     assert "validation: 11 of 59 documents of train, by hash" in shots.note
     assert "1 documents dropped that ask what a later split asks" in shots.note
@@ -149,7 +161,9 @@ def test_splits_are_the_papers(shots: Task) -> None:
 
 
 def test_no_judged_document_is_a_few_shot_example(shots: Task) -> None:
-    """None of validation and test stands before another question, nor any before itself; the one that train repeats is counted."""
+    """None of validation and test stands before another question, nor any before itself; the one
+    that train repeats is counted.
+    """
     questions = {
         name: document.doc["question"] for name, document in judge_of(shots).documents.items()
     }
@@ -166,7 +180,9 @@ def test_no_judged_document_is_a_few_shot_example(shots: Task) -> None:
 
 
 def test_the_same_every_time(gsm: Path, gpqa: Path, shots: Task) -> None:
-    """Loading again gives the same prompts, answers and splits, shuffled choices too, whatever the caller's random numbers are."""
+    """Loading again gives the same prompts, answers and splits, shuffled choices too, whatever the
+    caller's random numbers are.
+    """
     state = random.getstate()
     assert load_harness("gsm8k", HarnessOptions(gsm, num_fewshot=2)).data_hash == shots.data_hash
     first = load_harness("gpqa_main_cot_zeroshot", HarnessOptions(gpqa))
@@ -177,7 +193,9 @@ def test_the_same_every_time(gsm: Path, gpqa: Path, shots: Task) -> None:
 
 @pytest.mark.parametrize("name", ["gsm8k", "gsm8k_cot"])
 def test_every_score_is_the_harnesss(gsm: Path, name: str) -> None:
-    """Over a spread of answers and every filter, extracted answer and score are those of the harness's own ``evaluate``."""
+    """Over a spread of answers and every filter, extracted answer and score are those of the
+    harness's own ``evaluate``.
+    """
     from bench.studies.harness_agreement import agreement
 
     task = load_harness(name, HarnessOptions(gsm, num_fewshot=0 if name == "gsm8k" else None))
@@ -194,7 +212,9 @@ def test_every_score_is_the_harnesss(gsm: Path, name: str) -> None:
 
 
 def test_gpqa_is_divided_and_shuffled(gpqa: Path) -> None:
-    """One split: about 80/10/10 by hash; the right choice stands at every place; the answer is judged by the chosen filter."""
+    """One split: about 80/10/10 by hash; the right choice stands at every place; the answer is
+    judged by the chosen filter.
+    """
     task = load_harness("gpqa_main_cot_zeroshot", HarnessOptions(gpqa, filter="flexible-extract"))
     sizes = [len(task.train), len(task.validation), len(task.test)]
     assert sum(sizes) == 80
@@ -213,7 +233,9 @@ def test_gpqa_is_divided_and_shuffled(gpqa: Path) -> None:
 
 
 def test_gpqa_few_shot_examples_are_train_documents(gpqa: Path) -> None:
-    """Where examples come from the one split that is also judged, they are drawn from train alone."""
+    """Where examples come from the one split that is also judged, they are drawn from train
+    alone.
+    """
     task = load_harness("gpqa_main_generative_n_shot", HarnessOptions(gpqa, num_fewshot=3))
     documents = judge_of(task).documents
     for example in (*task.validation, *task.test):
@@ -223,7 +245,9 @@ def test_gpqa_few_shot_examples_are_train_documents(gpqa: Path) -> None:
 
 
 def test_a_group_is_one_task(tmp_path: Path) -> None:
-    """hendrycks_math joins its seven subjects in the order of a hash; mathematics is judged by the harness's own equivalence."""
+    """hendrycks_math joins its seven subjects in the order of a hash; mathematics is judged by the
+    harness's own equivalence.
+    """
     for subject in SUBJECTS:
         for split, start in (("train", 10), ("test", 50)):
             write(
@@ -260,7 +284,9 @@ def test_a_group_is_one_task(tmp_path: Path) -> None:
 
 
 def test_limits_and_sizes(gsm: Path) -> None:
-    """The command line's limits take the first of each split; the validation sample has the size that was asked for."""
+    """The command line's limits take the first of each split; the validation sample has the size
+    that was asked for.
+    """
     options: dict[str, Any] = dict.fromkeys(each.name for each in fields(TaskOptions))
     options |= {f"{each}_column": each for each in ("prompt", "answer", "messages")}
     options |= {
@@ -317,7 +343,9 @@ def test_missing_split(tmp_path: Path) -> None:
 
 
 def test_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the hub does not answer, one sentence says so and how to do without, and settings are as before."""
+    """Where the hub does not answer, one sentence says so and how to do without, and settings are
+    as before.
+    """
     monkeypatch.setattr(hub_data, "_answers", lambda _endpoint: False)
     config = importlib.import_module("datasets").config
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path))

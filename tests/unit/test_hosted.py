@@ -1,4 +1,6 @@
-"""The main job through hosted APIs' rules: what is sent is valid, what comes back is learned from, and no key stays anywhere."""
+"""The main job through hosted APIs' rules: what is sent is valid, what comes back is learned from,
+and no key stays anywhere.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ END = 39
 KEY = "sk-gateway-0123456789abcdefghijklmnop"
 FIRE = "accounts/fireworks/models/gateway"
 REWARD = r"regex:\b[cd]\b"
-"""Met by more completions once these tokens are favoured. Length can hardly be taught: the end token is not listed."""
+"""Met by more completions once these tokens are favoured. Length can hardly be taught: the end
+token is not listed.
+"""
 PROVIDERS = {
     "openai": ("gpt-4o-mini", "OPENAI_API_KEY"),
     "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY"),
@@ -51,7 +55,9 @@ def engine() -> Iterator[ExactServer]:
 
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
-    """Keys in the environment, short waits, and the exact model's vocabulary as an encoding of tiktoken."""
+    """Keys in the environment, short waits, and the exact model's vocabulary as an encoding of
+    tiktoken.
+    """
     for _, variable in PROVIDERS.values():
         monkeypatch.setenv(variable, KEY)
     for variable in (
@@ -126,8 +132,8 @@ FEW = (
 def test_a_fit_from_prompts_to_a_verdict(
     provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """Tokens that are rewarded become more frequent than the model itself has them; every request is valid; several samples share
-    one request's prompt."""
+    """Tokens that are rewarded become more frequent than the model itself has them; every request
+    is valid; several samples share one request's prompt."""
     drawn = MODEL.sample(4_000, np.random.default_rng(0), prompts=np.arange(4_000) % MODEL.prompts)
     rewarded = [engine.texts.index(text) for text in (" c", " d")]
     with RulesGateway(provider, engine, key=KEY) as gateway:
@@ -183,7 +189,9 @@ def through_openrouter(
 def test_a_fit_through_a_router(
     monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """Every request asks for a host that takes all its fields, so the verdict is that before the model itself."""
+    """Every request asks for a host that takes all its fields, so the verdict is that before the
+    model itself.
+    """
     monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
     task = (
         "--data",
@@ -211,7 +219,9 @@ def test_a_fit_through_a_router(
 def test_a_bias_that_is_dropped_on_the_way(
     monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """A host that ignores it is found by a fit and by the self-test; with ``require_parameters`` no such host is asked."""
+    """A host that ignores it is found by a fit and by the self-test; with ``require_parameters`` no
+    such host is asked.
+    """
     monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
     with RulesGateway(
         "openrouter", engine, key=KEY, hosts={"Bare": ("logit_bias",)}, concurrency=1
@@ -249,7 +259,9 @@ def test_a_bias_that_is_dropped_on_the_way(
 def test_another_host_in_the_middle_of_a_run_is_drift(
     monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """The first biased request goes to another host than the unbiased ones, and the run says so and stops."""
+    """The first biased request goes to another host than the unbiased ones, and the run says so and
+    stops.
+    """
     monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
     task = ("--data", data, "--reward", REWARD, "--max-tokens", 8, "--out", tmp_path / "run", *FIT)
     with RulesGateway("openrouter", engine, key=KEY) as gateway:
@@ -262,7 +274,9 @@ def test_another_host_in_the_middle_of_a_run_is_drift(
 def test_no_key_is_left_behind(
     provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """After a run that worked and one that failed, the key is in no file and in nothing that was printed."""
+    """After a run that worked and one that failed, the key is in no file and in nothing that was
+    printed.
+    """
     with RulesGateway(provider, engine, key=KEY) as gateway:
         done = blb("collect", gateway, provider, "--samples-per-prompt", 2)
         assert done.exit_code == 0, done.output
@@ -306,7 +320,9 @@ def test_no_key_at_all(
 def test_a_model_that_cannot_be_adapted_costs_nothing(
     engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A known reasoning model is refused before a connection; an unknown one by its first refusal, in the same words."""
+    """A known reasoning model is refused before a connection; an unknown one by its first refusal,
+    in the same words.
+    """
     with RulesGateway(
         "openai", engine, key=KEY, models=("gpt-4o-mini",), reasoning_models=("newer",)
     ) as gateway:
@@ -325,7 +341,9 @@ def test_a_model_that_cannot_be_adapted_costs_nothing(
 def test_censored_tokens_are_counted_everywhere(
     engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """Twenty of forty tokens are listed: the rest comes as -9999.0, is bounded, and stands in summary, bias file and blb show."""
+    """Twenty of forty tokens are listed: the rest comes as -9999.0, is bounded, and stands in
+    summary, bias file and blb show.
+    """
     with RulesGateway("openai", engine, key=KEY) as gateway:
         result = blb("fit", gateway, "openai", "--estimator", "ips", "--unobserved", "drop", *FEW)
         assert result.exit_code == 0, result.output
@@ -340,7 +358,9 @@ def test_censored_tokens_are_counted_everywhere(
 def test_a_kl_that_nothing_can_tell_costs_nothing(
     engine: ExactServer, blb: Callable[..., Result]
 ) -> None:
-    """No base logprobs beside a bias and no listed end token: the objective that needs the KL is refused before a completion."""
+    """No base logprobs beside a bias and no listed end token: the objective that needs the KL is
+    refused before a completion.
+    """
     with RulesGateway("azure", engine, key=KEY) as gateway:
         result = blb("fit", gateway, "azure", "--objective", "reward-kl")
         assert result.exit_code == 2
@@ -351,7 +371,9 @@ def test_a_kl_that_nothing_can_tell_costs_nothing(
 def test_a_content_filter_is_counted_and_not_asked_again(
     engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """A filtered prompt costs one request in all: a second run takes its refusal from the store, and the summary counts it."""
+    """A filtered prompt costs one request in all: a second run takes its refusal from the store,
+    and the summary counts it.
+    """
     with RulesGateway("azure", engine, key=KEY, filter_prompts="question 7") as gateway:
         first = blb("collect", gateway, "azure", "--samples-per-prompt", 3)
         assert first.exit_code == 0, first.output
@@ -382,7 +404,9 @@ def test_a_filtered_prompt_does_not_decide_a_verdict(
 def test_a_tight_rate_limit_slows_down_and_loses_nothing(
     engine: ExactServer, blb: Callable[..., Result]
 ) -> None:
-    """Above the provider's pace requests wait for the budget; refusals that happen all the same are waited out."""
+    """Above the provider's pace requests wait for the budget; refusals that happen all the same are
+    waited out.
+    """
     with RulesGateway("openai", engine, key=KEY, requests_per_minute=600) as gateway:
         result = blb("collect", gateway, "openai", "--samples-per-prompt", 4, "--concurrency", 12)
         assert result.exit_code == 0, result.output
@@ -393,7 +417,9 @@ def test_a_tight_rate_limit_slows_down_and_loses_nothing(
 def test_a_spent_quota_stops_at_once_and_keeps_what_came(
     engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """After five answers the credit is gone: exit code 2, no retries, and a later run asks only for the rest."""
+    """After five answers the credit is gone: exit code 2, no retries, and a later run asks only for
+    the rest.
+    """
     with RulesGateway("openai", engine, key=KEY, quota=5) as gateway:
         result = blb("collect", gateway, "openai", "--samples-per-prompt", 2, "--concurrency", 2)
         assert result.exit_code == 2
@@ -416,7 +442,9 @@ def test_passing_faults_are_waited_out(
 
 
 def test_azure_by_deployment_and_version(engine: ExactServer, data: Path, tmp_path: Path) -> None:
-    """The classic API: the deployment stands in the path, the version in the query, the resource's address in the variable."""
+    """The classic API: the deployment stands in the path, the version in the query, the resource's
+    address in the variable.
+    """
     with RulesGateway("azure", engine, key=KEY) as gateway:
         arguments = [
             "collect",
@@ -458,7 +486,9 @@ def test_azure_with_an_entra_token(
 def test_openais_legacy_completions(
     engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tokens are told by their text alone, five alternatives a token: all completions are read whole."""
+    """Tokens are told by their text alone, five alternatives a token: all completions are read
+    whole.
+    """
     monkeypatch.setitem(PROVIDERS, "openai", ("gpt-3.5-turbo-instruct", "OPENAI_API_KEY"))
     with RulesGateway("openai", engine, key=KEY) as gateway:
         result = blb("collect", gateway, "openai", "--endpoint", "completions")
@@ -472,7 +502,9 @@ def test_openais_legacy_completions(
 def test_a_deployments_tokenizer_is_asked_for(
     engine: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """A deployment's own name says nothing of its vocabulary: the option and the usual answers are named."""
+    """A deployment's own name says nothing of its vocabulary: the option and the usual answers are
+    named.
+    """
     with RulesGateway("azure", engine, key=KEY, models=("mine",)) as gateway:
         arguments = [
             "collect",

@@ -30,7 +30,9 @@ VALUES = st.dictionaries(st.integers(0, 200_000), st.floats(-100, 100), min_size
 def test_appending_keeps_every_byte(
     document: dict[str, Any], values: dict[int, float], indent: Any, space: str
 ) -> None:
-    """The body stays byte for byte up to its closing brace, and reads as the same object with the bias, exactly."""
+    """The body stays byte for byte up to its closing brace, and reads as the same object with the
+    bias, exactly.
+    """
     content = (json.dumps(document, indent=indent) + space).encode()
     body = Injection(values).body(content, document)
     assert body.startswith(content.rstrip()[:-1])
@@ -51,7 +53,9 @@ def test_without_values_nothing_changes(document: dict[str, Any], values: dict[i
 def test_each_rule_touches_the_bias_alone(
     document: dict[str, Any], values: dict[int, float], own: dict[int, float]
 ) -> None:
-    """Under each rule all other members stay, and the bias is ours, theirs, or the sum per id; under "raise" none is sent."""
+    """Under each rule all other members stay, and the bias is ours, theirs, or the sum per id;
+    under "raise" none is sent.
+    """
     whole = {**document, "logit_bias": {str(token): value for token, value in own.items()}}
     content = json.dumps(whole).encode()
     total = {
@@ -78,7 +82,9 @@ def test_pairs_say_the_same(values: dict[int, float]) -> None:
 
 
 def test_whole_values_are_integers() -> None:
-    """A whole value goes out without a point, as the specification types the field, and nothing is rounded."""
+    """A whole value goes out without a point, as the specification types the field, and nothing is
+    rounded.
+    """
     assert Injection({5: -100.0, 6: 0.1}).body(b"{}", {}) == b'{"logit_bias":{"5":-100,"6":0.1}}'
 
 

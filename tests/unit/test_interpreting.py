@@ -133,7 +133,9 @@ def test_families_by_surface() -> None:
 
 
 def test_minimal_pairs() -> None:
-    """Opposite signs only; by use times distance; the weight of the one below is (2 + 1) (0.2 + 0.4)."""
+    """Opposite signs only; by use times distance; the weight of the one below is (2 + 1) (0.2 +
+    0.4).
+    """
     found = rows(rollouts([1, 11, 1, 0, 5]), [0.1, -0.4, 0.3, 0.5, -0.2])
     (pair,) = minimal_pairs(list(found.values()), TEXTS)
     assert (pair.promoted, pair.suppressed, pair.relation) == (1, 11, "case")

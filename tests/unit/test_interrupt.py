@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM: once, what is in flight arrives and is kept; twice, the end is now; nothing received is lost."""
+"""Ctrl-C and SIGTERM: once, what is in flight arrives and is kept; twice, the end is now; nothing
+received is lost.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def started(server: ExactServer, data: Path, folder: Path, requests: int) -> sub
 def test_the_first_signal_receives_what_is_in_flight(
     server: ExactServer, data: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """As many completions as requests are stored, the exit code is 130, and the same command sends only what is missing."""
+    """As many completions as requests are stored, the exit code is 130, and the same command sends
+    only what is missing.
+    """
     process = started(server, data, tmp_path / "run", 2 * IN_FLIGHT)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -119,7 +123,9 @@ def test_the_first_signal_receives_what_is_in_flight(
 
 
 def test_the_second_signal_ends_at_once(data: Path, tmp_path: Path) -> None:
-    """Although answers take half a minute, the command ends, without a traceback; what had been answered is stored."""
+    """Although answers take half a minute, the command ends, without a traceback; what had been
+    answered is stored.
+    """
     with ExactServer(MODEL) as server:
         process = started(server, data, tmp_path / "run", 1)
         server.delay = 30.0
@@ -171,7 +177,9 @@ except (Interrupted, KeyboardInterrupt) as error:
     ("what", "error"), [("idle", "Interrupted"), ("computes", "KeyboardInterrupt")]
 )
 def test_without_anything_in_flight(what: str, error: str) -> None:
-    """An idle loop ends at the first signal, one that computes at the second; the handlers are those of before afterwards."""
+    """An idle loop ends at the first signal, one that computes at the second; the handlers are
+    those of before afterwards.
+    """
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=50, check=True
     )
@@ -182,11 +190,10 @@ def test_without_anything_in_flight(what: str, error: str) -> None:
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """Under nohup or in the background of a shell, Ctrl-C is for somebody else."""
     script = (
-        "import asyncio, os, signal\nfrom blackbox_lb.api.limits.budget import Budget\n"
-        "from blackbox_lb.api.limits.interrupts import run_interruptible\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "async def main():\n    os.kill(os.getpid(), signal.SIGINT)\n    await asyncio.sleep(0.1)\n    return 'done'\n"
-        "print(run_interruptible(main(), Budget()))"
+        "import asyncio, os, signal\nfrom blackbox_lb.api.limits.budget import Budget\nfrom"
+        " blackbox_lb.api.limits.interrupts import run_interruptible\nsignal.signal(signal.SIGINT,"
+        " signal.SIG_IGN)\nasync def main():\n    os.kill(os.getpid(), signal.SIGINT)\n    await"
+        " asyncio.sleep(0.1)\n    return 'done'\nprint(run_interruptible(main(), Budget()))"
     )
     found = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=True

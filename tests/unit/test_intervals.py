@@ -1,4 +1,6 @@
-"""Intervals and tests: the paper's definitions by eye, scipy's bootstrap to the last digit, published tables, and simulations."""
+"""Intervals and tests: the paper's definitions by eye, scipy's bootstrap to the last digit,
+published tables, and simulations.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from blackbox_lb.rollouts.judging.intervals import (
 
 @pytest.mark.parametrize("size", [8, 45, 800])
 def test_the_papers_interval_is_scipys(size: int) -> None:
-    """B = 10,000 replicates of the same generator: scipy.stats.bootstrap's percentile interval is ours to the last digits."""
+    """B = 10,000 replicates of the same generator: scipy.stats.bootstrap's percentile interval is
+    ours to the last digits.
+    """
     values = np.random.default_rng(1).gamma(1.0, size=size)
     ours = bootstrap(values, seed=7)
     theirs = stats.bootstrap(
@@ -35,7 +39,9 @@ def test_the_papers_interval_is_scipys(size: int) -> None:
 
 
 def test_another_seed_gives_scipys_interval_within_monte_carlo_error() -> None:
-    """With 10,000 other replicates of 800 prompts both ends move by less than an eighth of the standard error."""
+    """With 10,000 other replicates of 800 prompts both ends move by less than an eighth of the
+    standard error.
+    """
     values = np.random.default_rng(1).gamma(1.0, size=800)
     ours = bootstrap(values)
     theirs = stats.bootstrap(
@@ -51,15 +57,18 @@ def test_another_seed_gives_scipys_interval_within_monte_carlo_error() -> None:
 
 
 def test_accuracy_of_four_by_eye() -> None:
-    """Three of four right. A resample has k right with the binomial chance of k at 3/4: none in 1/256, one in 12/256 (sum .051),
-    all four in 81/256. So the 2.5th percentile is 1/4 and the 97.5th is 1."""
+    """Three of four right. A resample has k right with the binomial chance of k at 3/4: none in
+    1/256, one in 12/256 (sum .051), all four in 81/256. So the 2.5th percentile is 1/4 and the
+    97.5th is 1."""
     found = bootstrap(np.array([1.0, 1.0, 1.0, 0.0]))
     assert np.asarray(stats.binom.cdf([0, 1], 4, 0.75)) == pytest.approx([1 / 256, 13 / 256])
     assert (found.percentile_low, found.percentile_high) == (0.25, 1.0)
 
 
 def test_a_paired_length_by_eye() -> None:
-    """Lengths 9, 7, 8 against 6, 4, 5: each difference is -3, so every replicate's mean is, and both percentiles are."""
+    """Lengths 9, 7, 8 against 6, 4, 5: each difference is -3, so every replicate's mean is, and
+    both percentiles are.
+    """
     found = bootstrap(np.array([6.0, 4.0, 5.0]) - np.array([9.0, 7.0, 8.0]))
     assert (found.percentile_low, found.percentile_high, found.low, found.high) == (-3, -3, -3, -3)
 
@@ -77,7 +86,9 @@ def test_the_expanded_interval_is_wider_for_few_prompts_and_the_papers_for_many(
 
 @pytest.mark.parametrize("prompts", [12, 60])
 def test_the_interval_covers(prompts: int) -> None:
-    """Over 400 data sets of prompts with several correlated completions each, 92 to 98 % of 95 % intervals hold the truth."""
+    """Over 400 data sets of prompts with several correlated completions each, 92 to 98 % of 95 %
+    intervals hold the truth.
+    """
     rng = np.random.default_rng(3)
     hits = 0
     for number in range(400):
@@ -90,7 +101,9 @@ def test_the_interval_covers(prompts: int) -> None:
 
 @pytest.mark.parametrize("prompts", [6, 40])
 def test_the_p_value_is_the_level_of_the_interval(prompts: int) -> None:
-    """Moved so that 0 is just on the end of the 95 % interval, a mean has p = .05; a sign test's floor aside."""
+    """Moved so that 0 is just on the end of the 95 % interval, a mean has p = .05; a sign test's
+    floor aside.
+    """
     values = np.random.default_rng(4).normal(size=prompts)
     found = bootstrap(values - bootstrap(values).low)
     assert found.p == pytest.approx(0.05, abs=0.002)
@@ -107,14 +120,18 @@ def test_no_prompts_is_refused() -> None:
 
 
 def test_sign_test_by_eye() -> None:
-    """Nine of ten prompts better: (1 + 10) / 2^10 on either side, .0215. Ties say nothing, and nothing but ties is p = 1."""
+    """Nine of ten prompts better: (1 + 10) / 2^10 on either side, .0215. Ties say nothing, and
+    nothing but ties is p = 1.
+    """
     assert sign_test(np.array([1.0] * 9 + [-5.0])) == pytest.approx(2 * 11 / 1024)
     assert sign_test(np.array([1.0] * 9 + [-5.0] + [0.0] * 30)) == pytest.approx(2 * 11 / 1024)
     assert sign_test(np.zeros(5)) == 1
 
 
 def test_holm_by_eye() -> None:
-    """.01, .04, .03, .005 become .03, .06, .06, .02; no p-value gets smaller, and one alone stays."""
+    """.01, .04, .03, .005 become .03, .06, .06, .02; no p-value gets smaller, and one alone
+    stays.
+    """
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.04]) == [0.04]
     assert holm([]) == []
@@ -122,12 +139,16 @@ def test_holm_by_eye() -> None:
 
 @pytest.mark.parametrize(("effect", "prompts"), [(0.2, 199), (0.5, 34), (0.8, 15)])
 def test_sample_sizes_of_the_tables(effect: float, prompts: int) -> None:
-    """Cohen's small, medium and large effect, paired and two-sided: the numbers that G*Power prints; their sign does not matter."""
+    """Cohen's small, medium and large effect, paired and two-sided: the numbers that G*Power
+    prints; their sign does not matter.
+    """
     assert sample_size(effect, 1.0) == sample_size(-10 * effect, 10.0) == prompts
 
 
 def test_sample_sizes_at_the_ends() -> None:
-    """No effect cannot be shown; one that never varies takes six prompts, as in a sign test; more comparisons take more prompts."""
+    """No effect cannot be shown; one that never varies takes six prompts, as in a sign test; more
+    comparisons take more prompts.
+    """
     assert sample_size(0.0, 1.0) is None
     assert sample_size(1e-12, 1.0) is None
     assert sample_size(0.1, 0.0) == 6
@@ -138,7 +159,9 @@ def test_sample_sizes_at_the_ends() -> None:
 
 @pytest.mark.parametrize("level", [0.05, 0.05 / 20])
 def test_so_many_prompts_do_show_it(level: float) -> None:
-    """Drawn 300 times with the number of prompts that is told, differences of that size are shown by our own p in 75 to 85 %."""
+    """Drawn 300 times with the number of prompts that is told, differences of that size are shown
+    by our own p in 75 to 85 %.
+    """
     effect, rng = 0.45, np.random.default_rng(6)
     prompts = sample_size(effect, 1.0, level=level)
     assert prompts is not None

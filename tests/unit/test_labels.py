@@ -1,4 +1,6 @@
-"""Labels of a decision: found in the data or named, spelled in several ways, read off a completion."""
+"""Labels of a decision: found in the data or named, spelled in several ways, read off a
+completion.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_spellings_differ_in_case_and_leading_space_alone() -> None:
 
 
 def test_labels_are_the_few_answers_of_the_training_rows() -> None:
-    """Case makes no label; too many answers, too few rows of each, one label or a row without an answer are no decision."""
+    """Case makes no label; too many answers, too few rows of each, one label or a row without an
+    answer are no decision.
+    """
     labels = Labels.found_in(rows(*["yes"] * 3, *["No"] * 2, "no"))
     assert labels is not None
     assert labels.names == ("No", "yes")

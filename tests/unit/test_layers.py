@@ -29,7 +29,9 @@ ROOMS = (
     ),
     *("rollouts", "deploy", "serve", "openai", "jobs", "cli", "__init__", "__main__"),
 )
-"""A room imports only from itself and from rooms that stand before it; ``__init__`` loads its names when they are used."""
+"""A room imports only from itself and from rooms that stand before it; ``__init__`` loads its names
+when they are used.
+"""
 
 ESTIMATE = (
     ("inputs",),
@@ -54,7 +56,9 @@ SENTENCES = (
     ),
     ("bias reaches no estimator", "blackbox_lb.bias", "blackbox_lb.estimate", ()),
 )
-"""Sentence; who; what it must not reach, directly or through what it imports; rooms that it may reach all the same."""
+"""Sentence; who; what it must not reach, directly or through what it imports; rooms that it may
+reach all the same.
+"""
 
 
 def modules() -> dict[str, Path]:
@@ -73,7 +77,9 @@ def room(module: str) -> str:
 
 @functools.cache
 def imported(module: str) -> frozenset[str]:
-    """The modules of the package that a module imports anywhere; imports for type checkers alone, and the lazy door, left out."""
+    """The modules of the package that a module imports anywhere; imports for type checkers alone,
+    and the lazy door, left out.
+    """
     known = modules()
     tree = ast.parse(known[module].read_text(encoding="utf-8"))
     typing_only = {
@@ -122,7 +128,9 @@ def test_imports_run_one_way(module: str) -> None:
 
 
 def test_the_estimators_stand_on_their_floors() -> None:
-    """Inside ``estimate`` a module imports only from its own room and from rooms on lower floors."""
+    """Inside ``estimate`` a module imports only from its own room and from rooms on lower
+    floors.
+    """
     floors = {room: number for number, rooms in enumerate(ESTIMATE) for room in rooms}
     for module in modules():
         if module.startswith("blackbox_lb.estimate."):

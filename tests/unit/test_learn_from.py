@@ -1,4 +1,6 @@
-"""``blb fit --learn-from``: given answers through the command line, on exact models and through the rules gateway."""
+"""``blb fit --learn-from``: given answers through the command line, on exact models and through the
+rules gateway.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +63,11 @@ def fit(
 def test_answers_are_learned_from_one_token_a_prompt(
     server: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """Unasked, as the answers are two labels: a greedy decision that was never right is mostly right on unseen prompts.
+    """Unasked, as the answers are two labels: a greedy decision that was never right is mostly
+    right on unseen prompts.
 
-    What was predicted without drawing is what fresh completions show; training asked for one token a prompt, and a second run for
-    nothing.
+    What was predicted without drawing is what fresh completions show; training asked for one token
+    a prompt, and a second run for nothing.
     """
     result = fit(server, data, tmp_path / "run", "--json")
     assert result.exit_code == 0, result.output
@@ -231,7 +234,9 @@ def test_unequal_labels_are_named(server: ExactServer, tmp_path: Path) -> None:
 def test_check_says_beforehand_what_a_fixed_bias_can_do(
     server: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """From 60 prompts: a fixed bias can; its predicted share is what the fit then shows, which says the same at its start."""
+    """From 60 prompts: a fixed bias can; its predicted share is what the fit then shows, which says
+    the same at its start.
+    """
     where = (
         "--provider",
         "llamacpp",
@@ -277,7 +282,9 @@ def test_check_refuses_what_is_no_decision(server: ExactServer, tmp_path: Path) 
 
 
 def test_the_report_shows_the_decisions(server: ExactServer, data: Path, tmp_path: Path) -> None:
-    """A confusion matrix before and after, with its numbers, and each label's scores; a damaged matrix is named."""
+    """A confusion matrix before and after, with its numbers, and each label's scores; a damaged
+    matrix is named.
+    """
     out = tmp_path / "run"
     assert fit(server, data, out).exit_code == 0
     assert blb("report", out, "--plots", tmp_path / "plots").exit_code == 0
@@ -304,8 +311,8 @@ HOSTED = {
 def test_hosted_providers_teach_by_first_positions(
     provider: str, server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through the rules of each: one token a prompt, within 300 entries, whole numbers where it wants them, HELPS; said is that
-    nothing is learned of what follows an answer."""
+    """Through the rules of each: one token a prompt, within 300 entries, whole numbers where it
+    wants them, HELPS; said is that nothing is learned of what follows an answer."""
     model, variable = HOSTED[provider]
     monkeypatch.setenv(variable, "a-key")
     for other in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):

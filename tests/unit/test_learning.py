@@ -78,7 +78,9 @@ def completions(server: ExactServer) -> int:
 
 
 def test_nothing_to_learn_stops_early(fit: Call, server: ExactServer) -> None:
-    """A reward that no completion earns is noticed after 50 prompts: exit code 2, a remedy, and no more requests."""
+    """A reward that no completion earns is noticed after 50 prompts: exit code 2, a remedy, and no
+    more requests.
+    """
     said = fit("regex:nothing like this")
     assert said.exit_code == 2, said.output
     words = " ".join(said.output.split())
@@ -89,7 +91,9 @@ def test_nothing_to_learn_stops_early(fit: Call, server: ExactServer) -> None:
 
 
 def test_going_on_is_possible(fit: Call, server: ExactServer) -> None:
-    """Told to go on, the rest is collected; where all of it has one reward there is nothing to fit."""
+    """Told to go on, the rest is collected; where all of it has one reward there is nothing to
+    fit.
+    """
     said = fit("regex:nothing like this", "--go-on")
     assert said.exit_code == 2
     assert "nothing to learn from this reward" in " ".join(said.output.split())
@@ -99,7 +103,9 @@ def test_going_on_is_possible(fit: Call, server: ExactServer) -> None:
 def test_the_first_look_is_part_of_the_whole(
     fit: Call, server: ExactServer, tmp_path: Path
 ) -> None:
-    """What the first look collected is not asked for again; the fit says what it found, in the file and on the screen."""
+    """What the first look collected is not asked for again; the fit says what it found, in the file
+    and on the screen.
+    """
     said = fit("length", "--tau", 0.3, "--l2", "cv")
     assert said.exit_code == 0, said.output
     words = " ".join(said.output.split())
@@ -183,7 +189,9 @@ def own(
 def test_a_reward_without_a_mean_is_refused_first(
     fit: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    """A function whose values have no mean is told so after the first prompts, before validation is paid for."""
+    """A function whose values have no mean is told so after the first prompts, before validation is
+    paid for.
+    """
     said = own(fit, tmp_path, monkeypatch, f"import math; return {value}")()
     assert said.exit_code == 2, said.output
     assert "no mean to compare" in " ".join(said.output.split())
@@ -206,7 +214,9 @@ def test_the_reward_reads_a_training_completion_once(
 def test_a_training_completion_is_read_and_scored_once(
     fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store gives the lists of each training completion once in a whole fit, and the reward is asked of it once."""
+    """The store gives the lists of each training completion once in a whole fit, and the reward is
+    asked of it once.
+    """
     training, read = set[str](), Counter[str]()
     collect, completions_of = Trials.collect, RolloutStore.completions
 
@@ -236,7 +246,9 @@ def test_a_training_completion_is_read_and_scored_once(
 
 
 def test_what_cannot_work_costs_nothing(fit: Call, server: ExactServer) -> None:
-    """No logprobs for an estimator that reads them, no vocabulary for the one that does not, and numbers that are none."""
+    """No logprobs for an estimator that reads them, no vocabulary for the one that does not, and
+    numbers that are none.
+    """
     refused = {
         "ips cannot learn": ("--top-logprobs", 0, "--estimator", "ips", "--estimator", "ratio"),
         "give it with --tokenizer": ("--top-logprobs", 0, "--estimator", "ratio"),

@@ -1,4 +1,6 @@
-"""Where the embedded engine's model comes from: paths, the data package, and a small fake hub on loopback."""
+"""Where the embedded engine's model comes from: paths, the data package, and a small fake hub on
+loopback.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ MODEL = b"GGUF" + bytes(range(256)) * 400
 
 
 class FakeHub(BaseHTTPRequestHandler):
-    """The routes of a hub that huggingface_hub uses: listing a repository, and describing and sending a file of it."""
+    """The routes of a hub that huggingface_hub uses: listing a repository, and describing and
+    sending a file of it.
+    """
 
     protocol_version = "HTTP/1.1"
     repos: ClassVar[dict[str, dict[str, bytes]]] = {}
@@ -234,7 +238,9 @@ def test_a_hub_name_chooses_the_file(
     ],
 )
 def test_the_choice_is_that_of_llama_cpp(files: list[str], chosen: str) -> None:
-    """Q4_K_M, else Q8_0, else the first file that is a model and not a projector or calibration data."""
+    """Q4_K_M, else Q8_0, else the first file that is a model and not a projector or calibration
+    data.
+    """
     assert choose_file(files) == chosen
 
 
@@ -259,7 +265,9 @@ def test_a_download_that_breaks_off_is_resumed(
 def test_half_a_download_is_never_used(
     endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the download fails for good nothing is left that a later call would take for the model."""
+    """When the download fails for good nothing is left that a later call would take for the
+    model.
+    """
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     FakeHub.broken = 1000
     with pytest.raises(ConnectionFailed):
@@ -322,7 +330,9 @@ def test_an_unreachable_hub_is_a_failed_connection(
 def test_offline_uses_what_is_cached(
     endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HF_HUB_OFFLINE serves the cached file by repository name and refuses what was never fetched."""
+    """HF_HUB_OFFLINE serves the cached file by repository name and refuses what was never
+    fetched.
+    """
     fetch("org/quants", endpoint, tmp_path)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert fetch("org/quants", endpoint, tmp_path) == MODEL + b"km"
@@ -331,7 +341,9 @@ def test_offline_uses_what_is_cached(
 
 
 def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:
-    """HF_ENDPOINT, HF_HOME and HF_TOKEN, read when huggingface_hub is imported, reach a fresh process; the bar is shown there."""
+    """HF_ENDPOINT, HF_HOME and HF_TOKEN, read when huggingface_hub is imported, reach a fresh
+    process; the bar is shown there.
+    """
     script = (
         "from blackbox_lb.api.local.hub import resolve_model; print(resolve_model('org/gated'))"
     )
@@ -381,7 +393,9 @@ def test_an_engine_of_no_size_is_refused(size: dict[str, int], tmp_path: Path) -
 
 
 def test_a_file_that_only_looks_like_a_model_fails_with_the_engines_reason(tmp_path: Path) -> None:
-    """llama.cpp's own complaint is in the message, nothing is left running, and the engine has no address."""
+    """llama.cpp's own complaint is in the message, nothing is left running, and the engine has no
+    address.
+    """
     pytest.importorskip("xllamacpp")
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF\x03\x00\x00\x00rubbish")
@@ -398,7 +412,9 @@ def test_a_file_that_only_looks_like_a_model_fails_with_the_engines_reason(tmp_p
 @pytest.mark.parametrize("threads", [1, 2, 3, 16])
 @pytest.mark.parametrize("parallel", [1, 4, 24, 100])
 def test_the_split_uses_no_more_threads_than_given(threads: int, parallel: int) -> None:
-    """Several servers of few threads for a small model, one for a large one; each has a thread and together at most all."""
+    """Several servers of few threads for a small model, one for a large one; each has a thread and
+    together at most all.
+    """
     servers, each = _split(threads, parallel, size=10**8)
     assert servers >= 1
     assert each >= 1

@@ -1,4 +1,6 @@
-"""The math matcher: equal values in any notation are correct, what is unparsable or takes forever is not, from any thread."""
+"""The math matcher: equal values in any notation are correct, what is unparsable or takes forever
+is not, from any thread.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_equal_values(answer: str, text: str, correct: bool) -> None:
 
 
 def test_any_thread() -> None:
-    """A verdict outside the main thread, where no signal arrives, is the same; one of several answers suffices."""
+    """A verdict outside the main thread, where no signal arrives, is the same; one of several
+    answers suffices.
+    """
     found: list[bool] = []
     example = Example("x", QUESTION, ("5", "1/4"))
     thread = threading.Thread(target=lambda: found.append(parse_matcher("math")(example, "$0.25$")))
@@ -46,14 +50,18 @@ def test_any_thread() -> None:
 
 
 def test_answers_must_be_mathematics() -> None:
-    """An accepted answer that cannot be parsed is an error of the data and not a wrong completion."""
+    """An accepted answer that cannot be parsed is an error of the data and not a wrong
+    completion.
+    """
     with pytest.raises(DataError, match=r"'\?\?' is no mathematical expression"):
         parse_matcher("math")(Example("x", QUESTION, ("??",)), "72")
 
 
 @pytest.mark.slow
 def test_forever() -> None:
-    """A tower of powers is given up after 10 s of processor time, counted as incorrect with a warning; the next one is answered."""
+    """A tower of powers is given up after 10 s of processor time, counted as incorrect with a
+    warning; the next one is answered.
+    """
     matcher = parse_matcher("math")
     with pytest.warns(UserWarning, match="did not compare .* counts as incorrect"):
         assert matcher(Example("x", QUESTION, ("10",)), "$10^{10^{10^{10}}}$") is False
@@ -61,7 +69,9 @@ def test_forever() -> None:
 
 
 def test_a_broken_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the worker cannot start, the error says how to see why; where the extra is missing, its name."""
+    """Where the worker cannot start, the error says how to see why; where the extra is missing, its
+    name.
+    """
     monkeypatch.setattr(math_equality, "_WORKER", math_equality._WORKER.with_name("nowhere.py"))
     with pytest.raises(InputError, match="math-verify ended with exit code 2"):
         math_equality._Process().ask(("1",), "1")

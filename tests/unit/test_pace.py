@@ -1,4 +1,6 @@
-"""How many requests in flight a server gets, against simulated servers whose best number is known."""
+"""How many requests in flight a server gets, against simulated servers whose best number is
+known.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,12 @@ ENOUGH = 10**6
 
 @dataclass
 class Server:
-    """Works on ``slots`` requests at a time, on each at ``speed(n)`` where n are there; the others queue.
+    """Works on ``slots`` requests at a time, on each at ``speed(n)`` where n are there; the others
+    queue.
 
-    ``noise``: relative spread of the work of a request, one second on average. ``latency``: seconds on the way. What would be more
-    than ``room`` requests at once is refused, and tried again a second later.
+    ``noise``: relative spread of the work of a request, one second on average. ``latency``: seconds
+    on the way. What would be more than ``room`` requests at once is refused, and tried again a
+    second later.
     """
 
     slots: int = ENOUGH
@@ -104,7 +108,9 @@ def best(server: Server) -> float:
 
 @pytest.mark.parametrize("slots", [4, 16, 48, 200])
 def test_the_slots_of_a_server_are_kept_busy(slots: int) -> None:
-    """From 8 on, whatever the number of slots: .98 of the best fixed number's rate, with a queue that stays short."""
+    """From 8 on, whatever the number of slots: .98 of the best fixed number's rate, with a queue
+    that stays short.
+    """
     found = run(Server(slots))
     assert found.rate >= 0.98 * best(Server(slots))
     assert slots <= found.levels[-1000] <= 8 * slots
@@ -112,13 +118,17 @@ def test_the_slots_of_a_server_are_kept_busy(slots: int) -> None:
 
 @pytest.mark.parametrize("half", [16, 64, 256])
 def test_a_server_that_shares_its_speed_is_saturated(half: int) -> None:
-    """As a GPU does: each more request brings less. From 8 on, .96 of what the best fixed number brings."""
+    """As a GPU does: each more request brings less. From 8 on, .96 of what the best fixed number
+    brings.
+    """
     server = Server(speed=lambda n: 1 / (1 + n / half))
     assert run(server).rate >= 0.96 * best(server)
 
 
 def test_more_than_a_server_can_take_is_taken_back() -> None:
-    """Beyond 40 at once this one gets slower, as where caches no longer fit: what was tried is undone."""
+    """Beyond 40 at once this one gets slower, as where caches no longer fit: what was tried is
+    undone.
+    """
     server = Server(speed=lambda n: min(1.0, (40 / n) ** 2) if n else 1.0)
     found = run(server)
     assert sorted(found.levels)[len(found.levels) // 2] == 32
@@ -144,7 +154,9 @@ def test_where_it_began_is_the_least() -> None:
 
 
 def test_the_most_is_never_passed() -> None:
-    """Not by a server without limits; and not the largest number of all, unless more were asked for."""
+    """Not by a server without limits; and not the largest number of all, unless more were asked
+    for.
+    """
     assert max(run(Server(), most=50).levels) == 50
     assert max(run(Server(), requests=12_000).levels) == MOST
     assert set(run(Server(), least=2 * MOST).levels) == {2 * MOST}
@@ -157,7 +169,9 @@ def test_no_more_are_tried_where_each_takes_minutes() -> None:
 
 
 def test_stages_go_on_where_the_last_one_was() -> None:
-    """Neither the end of a stage, when few are left, nor the pause before the next one is taken for a slow server."""
+    """Neither the end of a stage, when few are left, nor the pause before the next one is taken for
+    a slow server.
+    """
     course, pace = Course(), Pace()
     for seed in range(40):
         run(Server(48), pace, 300, seed, course)

@@ -1,4 +1,6 @@
-"""Sums over parts: the same to the last bit however rollouts come and however many cores there are, in memory or in files."""
+"""Sums over parts: the same to the last bit however rollouts come and however many cores there are,
+in memory or in files.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_a_fit_is_the_same_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_large_tables_are_kept_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As exact as logprobs in float32, 8 bytes a listed token, with every distribution still summing to 1."""
+    """As exact as logprobs in float32, 8 bytes a listed token, with every distribution still
+    summing to 1.
+    """
     exact = NextToken.of(DATA)
     monkeypatch.setattr("blackbox_lb.estimate.next_token.next_token.EXACT", 0)
     table, delta = NextToken.of(DATA), np.linspace(-2, 2, len(exact.token_ids))
@@ -79,7 +83,9 @@ def test_large_tables_are_kept_in_float32(monkeypatch: pytest.MonkeyPatch) -> No
 def test_shares_larger_than_a_probability_keep_their_digits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where nearly all of the tail unigram is listed, what is taken from a list is large, and float32 would lose the rest."""
+    """Where nearly all of the tail unigram is listed, what is taken from a list is large, and
+    float32 would lose the rest.
+    """
     monkeypatch.setattr("blackbox_lb.estimate.next_token.next_token.EXACT", 0)
     unigram = np.ones(len(NextToken.of(DATA).token_ids))
     unigram[:6] = 1e6
@@ -93,7 +99,9 @@ def test_shares_larger_than_a_probability_keep_their_digits(
 
 @pytest.mark.usefixtures("small")
 def test_tables_of_other_processes_can_be_added_up() -> None:
-    """Three tables with one support and one unigram, each with its own positions, are a problem for the solver as one is."""
+    """Three tables with one support and one unigram, each with its own positions, are a problem for
+    the solver as one is.
+    """
     whole = NextToken.of(DATA)
     third = np.array_split(np.arange(whole.n_positions), 3)
     tables = [whole.take(part) for part in third]
@@ -123,7 +131,9 @@ def test_tables_of_other_processes_can_be_added_up() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_the_hessian_is_the_change_of_the_gradient() -> None:
-    """Along any direction it agrees with differences, and groups of positions add up to all of them."""
+    """Along any direction it agrees with differences, and groups of positions add up to all of
+    them.
+    """
     rng, table = np.random.default_rng(0), NextToken.of(DATA)
     delta, direction = rng.normal(size=(2, len(table.token_ids)))
     weights, group = rng.random(table.n_positions), rng.integers(0, 4, table.n_positions)
@@ -146,7 +156,9 @@ def test_the_hessian_is_the_change_of_the_gradient() -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 5))
 def test_results_come_in_order_and_errors_where_they_belong(items: list[int], cores: int) -> None:
-    """Whatever thread was first; items are made in the thread that asks, a few ahead of what was taken."""
+    """Whatever thread was first; items are made in the thread that asks, a few ahead of what was
+    taken.
+    """
     made: list[threading.Thread] = []
 
     def lazily() -> Iterator[int]:
@@ -214,7 +226,9 @@ def test_a_descent_that_knows_the_curvature_ends_at_the_same_place_sooner() -> N
 
 
 def test_what_no_position_has_takes_no_memory() -> None:
-    """Mass without an id and complete lists are kept as one number where no position, or every one, has them."""
+    """Mass without an id and complete lists are kept as one number where no position, or every one,
+    has them.
+    """
     short, complete = (
         NextToken.of(DATA),
         NextToken.of(MODEL.rollouts(20, lambda *_: 1.0, 0), vocab_size=VOCAB),

@@ -1,4 +1,6 @@
-"""A bias with phases over an API that continues a message: clients join the parts into one answer."""
+"""A bias with phases over an API that continues a message: clients join the parts into one
+answer.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,9 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class Host:
     """An exact model behind an API that continues messages, as vLLM does; with one fault.
 
-    fault: "repeats" the message in its answers; "trims" its beginning, and so reads other tokens; "anew": begins another message;
-    "uncounted": no usage; "thoughts": lists thoughts apart. refusals: statuses of requests by their number.
+    fault: "repeats" the message in its answers; "trims" its beginning, and so reads other tokens;
+    "anew": begins another message; "uncounted": no usage; "thoughts": lists thoughts apart.
+    refusals: statuses of requests by their number.
     """
 
     def __init__(
@@ -126,7 +129,9 @@ class Host:
         ]
 
     def pieces(self, body: dict[str, Any]) -> Iterator[bytes]:
-        """The same as a stream, cut at odd places: a token an event, the reason of the end with the last one, then the usage."""
+        """The same as a stream, cut at odd places: a token an event, the reason of the end with the
+        last one, then the usage.
+        """
         whole = self.answer(body)
         (choice,), named = (
             whole.pop("choices"),
@@ -210,7 +215,9 @@ def request(**more: Any) -> dict[str, Any]:
 
 
 def answered(sender: PhasedRequests, host: Host, body: dict[str, Any]) -> dict[str, Any]:
-    """The joined answer to one request; of a stream the text and the finish reason of its events."""
+    """The joined answer to one request; of a stream the text and the finish reason of its
+    events.
+    """
     parts, sent = PhasedRequest(sender, body), b""
     while parts.more:
         if parts.streams:
@@ -247,7 +254,9 @@ def sender_of(bias: Bias) -> PhasedRequests:
     "spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"]
 )
 def test_the_parts_are_drawn_like_one_answer(spec: str, stream: bool) -> None:
-    """By chi-square over whole completions, against the bias that changes inside the model; at most one more request a phase."""
+    """By chi-square over whole completions, against the bias that changes inside the model; at most
+    one more request a phase.
+    """
     phases, draws, host = Phases.parse([spec]), 400, Host()
     sender = sender_of(bias_of(spec))
     exact = {
@@ -293,7 +302,9 @@ def clients(host: Host) -> Iterator[openai.OpenAI | openai.AsyncOpenAI]:
 
 
 async def ask(client: Any, **more: Any) -> tuple[str | None, str | None, Any, int]:
-    """Text, finish reason, usage and number of listed logprobs of one answer through an SDK client."""
+    """Text, finish reason, usage and number of listed logprobs of one answer through an SDK
+    client.
+    """
     found = client.chat.completions.create(
         model="m", messages=[{"role": "user", "content": "go"}], **more
     )
@@ -361,7 +372,9 @@ def test_every_client_joins_the_parts(place: int) -> None:
 
 
 def test_a_part_is_asked_for_three_times() -> None:
-    """And the SDK repeats the whole, which is a stream no more once it has begun; a first part is the SDK's alone to repeat."""
+    """And the SDK repeats the whole, which is a stream no more once it has begun; a first part is
+    the SDK's alone to repeat.
+    """
     host = Host(refusals={1: 503, 2: 429, 3: 500, 5: 503})
     client = apply(next(clients(host)), forced())
     assert asyncio.run(ask(client, max_tokens=3, temperature=0))[0] == " b c c"
@@ -376,7 +389,9 @@ def test_a_part_is_asked_for_three_times() -> None:
 
 
 def test_a_raw_answer_and_completions() -> None:
-    """The answer holds nothing that was not asked for; the prompt of the other endpoint is continued as a text."""
+    """The answer holds nothing that was not asked for; the prompt of the other endpoint is
+    continued as a text.
+    """
     host = Host()
     client = apply(next(clients(host)), forced())
     assert isinstance(client, openai.OpenAI)
@@ -430,7 +445,9 @@ def test_a_raw_answer_and_completions() -> None:
 def test_parts_that_do_not_fit_are_replaced(
     fault: str, ids: bool, why: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By an answer with the vector of the rest, which is said once; nothing of the first parts is seen. Later it is given up."""
+    """By an answer with the vector of the rest, which is said once; nothing of the first parts is
+    seen. Later it is given up.
+    """
     host, sender = Host(fault, ids=ids), sender_of(forced())
     for _ in range(GIVEN_UP + 2):
         answer = answered(sender, host, request(max_tokens=3, temperature=0, stream=stream))
@@ -447,7 +464,9 @@ def test_parts_that_do_not_fit_are_replaced(
 
 
 def test_a_stream_that_does_not_fit_later_on_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Once answers have been joined, a stream is passed on at once; where its parts do not fit, that is said and counted."""
+    """Once answers have been joined, a stream is passed on at once; where its parts do not fit,
+    that is said and counted.
+    """
     host, sender = Host(), sender_of(forced())
     answered(sender, host, request(max_tokens=3, temperature=0))
     host.fault = "anew"
@@ -457,7 +476,9 @@ def test_a_stream_that_does_not_fit_later_on_is_kept(caplog: pytest.LogCaptureFi
 
 
 def test_a_server_that_repeats_what_it_continues(caplog: pytest.LogCaptureFixture) -> None:
-    """Known from its profile, the text is taken off; unknown, a long text shows it; known and not so, that is said, too."""
+    """Known from its profile, the text is taken off; unknown, a long text shows it; known and not
+    so, that is said, too.
+    """
     bias = forced("llamacpp")
     sender, host = sender_of(bias), Host("repeats", ids=False)
     answer = answered(sender, host, request(max_tokens=3, temperature=0))
@@ -486,7 +507,9 @@ def test_a_server_that_repeats_what_it_continues(caplog: pytest.LogCaptureFixtur
     ],
 )
 def test_requests_that_cannot_be_sent_in_parts(more: dict[str, Any], sentence: str) -> None:
-    """Each is refused with the reason, before anything is sent; plain values of the same fields are not."""
+    """Each is refused with the reason, before anything is sent; plain values of the same fields are
+    not.
+    """
     body = {name: value for name, value in request(**more).items() if value is not None}
     with pytest.raises(InputError, match=sentence) as raised:
         PhasedRequest(sender_of(forced()), body)
@@ -495,7 +518,9 @@ def test_requests_that_cannot_be_sent_in_parts(more: dict[str, Any], sentence: s
 
 
 def test_servers_that_cannot_be_sent_phases(tmp_path: Any) -> None:
-    """A text needs the reason of the end; chat needs a message that is continued; batch files and one vector go nowhere."""
+    """A text needs the reason of the end; chat needs a message that is continued; batch files and
+    one vector go nowhere.
+    """
     with pytest.raises(InputError, match="llamacpp is not known to say which stop text"):
         apply(openai.OpenAI(api_key="k"), bias_of("until:b", provider="llamacpp"))
     with pytest.raises(InputError, match="openai is not known to continue a message"):

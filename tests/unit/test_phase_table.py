@@ -25,7 +25,9 @@ SPECS = (
 
 @given(st.sampled_from(SPECS), st.lists(st.integers(0, len(RAWS) - 1), max_size=15), st.booleans())
 def test_a_seat_follows_the_tokens(spec: str, tokens: list[int], late: bool) -> None:
-    """Also where a token stands as -1 until the next one is drawn; for a phase of the first tokens that is enough."""
+    """Also where a token stands as -1 until the next one is drawn; for a phase of the first tokens
+    that is enough.
+    """
     phases = Phases.parse([spec])
     slots = tuple(range(5, 5 + len(phases.names)))
     drawn: list[int] = []

@@ -1,4 +1,6 @@
-"""Phases: what the tokens so far say of them, drawing by them, learning them, and what is refused."""
+"""Phases: what the tokens so far say of them, drawing by them, learning them, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def named(phases: Phases, tokens: list[str]) -> list[str]:
 
 @given(st.lists(st.sampled_from(TEXTS), max_size=12), st.sampled_from(["aab", "ab", "aa", "b<a"]))
 def test_a_text_is_found_however_its_bytes_are_split(tokens: list[str], text: str) -> None:
-    """``until`` lasts while the text of the tokens before does not hold it, and ``after`` is the rest of that."""
+    """``until`` lasts while the text of the tokens before does not hold it, and ``after`` is the
+    rest of that.
+    """
     before = [text not in "".join(tokens[:place]) for place in range(len(tokens))]
     assert named(Phases.parse([f"until:{text}"]), tokens) == [
         f"until:{text}" if each else "rest" for each in before
@@ -161,7 +165,9 @@ WORDS = (" a", " b", " c", " d", "")
 
 
 class Listing:
-    """A session with a server that lists the tokens of a stop text and cuts the text before it, as vLLM does."""
+    """A session with a server that lists the tokens of a stop text and cuts the text before it, as
+    vLLM does.
+    """
 
     profile = SimpleNamespace(
         reference=SimpleNamespace(endpoint="completions"),
@@ -218,7 +224,9 @@ class Listing:
     "spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"]
 )
 def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool) -> None:
-    """By chi-square over whole completions; logprobs stay those of the model without a bias, and no text is lost."""
+    """By chi-square over whole completions; logprobs stay those of the model without a bias, and no
+    text is lost.
+    """
     phases, draws = Phases.parse([spec]), 400
     bias, exact = PhasedBias(phases, VECTORS[: len(phases.names)]), chances(phases)
     assert sum(exact.values()) == pytest.approx(1.0)
@@ -257,7 +265,9 @@ def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool)
 
 
 OPENER = ExactModel(8, 4, seed=2, sharpness=0.5)
-"""Tokens " a" to " h". Wanted is " a" at the beginning and nowhere else, which no single vector can say."""
+"""Tokens " a" to " h". Wanted is " a" at the beginning and nowhere else, which no single vector can
+say.
+"""
 SPLITS = (("train", range(30)), ("validation", range(30, 50)), ("test", range(50, 75)))
 
 
@@ -321,7 +331,9 @@ def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
 def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     server: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """It wins on validation prompts, is judged beside the fixed one, shown, and refused where one vector is wanted."""
+    """It wins on validation prompts, is judged beside the fixed one, shown, and refused where one
+    vector is wanted.
+    """
     out = tmp_path / "run"
     result = fit(server, data, out, "--phases", "first", "--tau", 0.1, "--json")
     assert result.exit_code == 0, result.output

@@ -1,4 +1,6 @@
-"""Logged prefixes: every base completion of the bias's own model counts, and nothing else that a store holds."""
+"""Logged prefixes: every base completion of the bias's own model counts, and nothing else that a
+store holds.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def completion(*tokens: int) -> Completion:
 
 @pytest.fixture
 def add(tmp_path: Path) -> Add:
-    """Store a completion that was drawn at other settings than the base's, in the ways named; returns the store."""
+    """Store a completion that was drawn at other settings than the base's, in the ways named;
+    returns the store.
+    """
     path = tmp_path / "rollouts.db"
 
     def put(
@@ -70,7 +74,9 @@ def add(tmp_path: Path) -> Add:
 
 
 def test_base_completions_of_every_kind_count(add: Add) -> None:
-    """Other prompts, limits and seeds are other requests of the same base; positions and support are theirs."""
+    """Other prompts, limits and seeds are other requests of the same base; positions and support
+    are theirs.
+    """
     add(1, 2)
     path = add(3, sampling=SAMPLING | {"seed": 5, "max_tokens": 3})
     read = logged_prefixes(path, BIAS, load_profile("vllm"))
@@ -91,7 +97,9 @@ def test_base_completions_of_every_kind_count(add: Add) -> None:
     ids=lambda other: next(iter(other)),
 )
 def test_nothing_else_counts(add: Add, other: dict[str, Any]) -> None:
-    """Drawn with a bias, at another temperature, without lists, of another model or tokenizer: left alone, and an error alone."""
+    """Drawn with a bias, at another temperature, without lists, of another model or tokenizer: left
+    alone, and an error alone.
+    """
     alone = add(5, **other)
     with pytest.raises(
         InputError if {"model", "tokenizer"} & set(other) else NoLogprobs,
@@ -107,7 +115,9 @@ def test_nothing_else_counts(add: Add, other: dict[str, Any]) -> None:
 
 
 def test_what_cannot_be_read_is_counted(add: Add) -> None:
-    """An incomplete and a filtered completion are left out, each with a sentence; alone they are no prefixes at all."""
+    """An incomplete and a filtered completion are left out, each with a sentence; alone they are no
+    prefixes at all.
+    """
     add(drawn=replace(completion(1), whole=False))
     path = add(drawn=Completion.empty("content_filter"))
     with pytest.raises(
@@ -140,7 +150,9 @@ def test_a_store_of_another_model_says_which(add: Add) -> None:
 
 
 def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
-    """It stands among the alternatives and is never sampled: with the vocabulary it joins no support, without one it is refused."""
+    """It stands among the alternatives and is never sampled: with the vocabulary it joins no
+    support, without one it is refused.
+    """
     vocabulary = Vocabulary(
         "v", {n: bytes([n]) for n in range(1, 9)}, {"<end>": 9}, 10, lambda _text: [1]
     )

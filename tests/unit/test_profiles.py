@@ -1,4 +1,6 @@
-"""Provider profiles: rows that are checked, inherited, and refused with the row's name; every row with its evidence."""
+"""Provider profiles: rows that are checked, inherited, and refused with the row's name; every row
+with its evidence.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def around(row: str) -> list[str]:
 
 
 def test_the_profiles_that_come_along() -> None:
-    """They load, are called as their files, and tell of the errors that their provider answers with."""
+    """They load, are called as their files, and tell of the errors that their provider answers
+    with.
+    """
     assert profile_names() == NAMES
     for name in NAMES:
         profile = load_profile(name)
@@ -74,7 +78,9 @@ def test_the_profiles_that_come_along() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_has_its_evidence(name: str) -> None:
-    """Each row that a file sets is covered by a grade, a date and a source in that same file; a choice of ours needs none."""
+    """Each row that a file sets is covered by a grade, a date and a source in that same file; a
+    choice of ours needs none.
+    """
     rows, evidence = own_rows(name)
     bare = [
         row
@@ -88,7 +94,9 @@ def test_every_row_has_its_evidence(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_evidence_without_a_row(name: str) -> None:
-    """Evidence and unknown name rows and tables that exist, apart from the few keys that are documentation only."""
+    """Evidence and unknown name rows and tables that exist, apart from the few keys that are
+    documentation only.
+    """
     profile = load_profile(name)
     rows = flattened(
         profile.model_dump(exclude={"name", "title", "homepage", "unknown", "evidence"})
@@ -109,7 +117,9 @@ def test_a_remark_is_of_the_evidence_that_it_stands_in(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_told_of_a_provider(name: str) -> None:
-    """Each row stands beside its grade, date and source; what no one has proven and what is a guess is marked, nothing else."""
+    """Each row stands beside its grade, date and source; what no one has proven and what is a guess
+    is marked, nothing else.
+    """
     profile, text = load_profile(name), CliRunner().invoke(main, ["providers", name]).output
     lines = text.splitlines()
     marks: Counter[str] = Counter()
@@ -145,7 +155,9 @@ def evidence_of_a_row(name: str, remark: str) -> bool:
 
 
 def test_the_overview_names_every_provider() -> None:
-    """With its key's variable, what it learns from, the bias it takes, and how that is known; no word is broken."""
+    """With its key's variable, what it learns from, the bias it takes, and how that is known; no
+    word is broken.
+    """
     text = CliRunner().invoke(main, ["providers"]).output
     assert [name for name in NAMES if f" {name} " not in text] == []
     assert "AZURE_OPENAI_API_KEY" in text
@@ -168,7 +180,9 @@ def test_the_overview_names_every_provider() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in GUESSED])
 def test_what_is_proven_or_has_a_safe_reading_blocks_nothing(name: str) -> None:
-    """All that somebody has looked at can be collected from and given a bias before anyone has run the doctor."""
+    """All that somebody has looked at can be collected from and given a bias before anyone has run
+    the doctor.
+    """
     load_profile(name).require(NEEDED, "this")
 
 
@@ -187,7 +201,9 @@ def test_what_is_a_guess_blocks_and_says_what_finds_out(name: str) -> None:
     [("gpt-4.1", True), ("ft:gpt-4.1-2025-04-14:acme::A1", True), ("gpt-4.1-mini", False)],
 )
 def test_a_model_that_sources_disagree_about_is_a_guess(model: str, unsure: bool) -> None:
-    """Its bias is refused until the self-test has looked; its completions may be collected, and no list recommends it."""
+    """Its bias is refused until the self-test has looked; its completions may be collected, and no
+    list recommends it.
+    """
     openai = load_profile("openai")
     assert "gpt-4.1" not in openai.models.work
     openai.require(["tokens.id", "neutral"], "this", model)
@@ -236,7 +252,9 @@ def test_a_model_that_sources_disagree_about_is_a_guess(model: str, unsure: bool
     ],
 )
 def test_models_that_cannot_be_used_are_refused(model: str) -> None:
-    """OpenAI's models that reject logprobs, logit_bias or a neutral request, with the reason and models that work."""
+    """OpenAI's models that reject logprobs, logit_bias or a neutral request, with the reason and
+    models that work.
+    """
     with pytest.raises(
         ModelUnsuitable, match=r"take|give no logprobs.*models that work: gpt-4o-mini"
     ):
@@ -284,7 +302,9 @@ def test_rate_limit_headers_have_names_that_the_budgets_know(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["azure", "azure-classic"])
 def test_azure_never_falls_back_to_openai(name: str) -> None:
-    """Its address comes from the user alone, its key goes into Azure's header, and a deployment is not looked up."""
+    """Its address comes from the user alone, its key goes into Azure's header, and a deployment is
+    not looked up.
+    """
     connection = load_profile(name).connection
     assert (connection.base_url, connection.base_url_env) == (None, "AZURE_OPENAI_ENDPOINT")
     assert (connection.api_key_header, connection.token_env) == ("api-key", "AZURE_OPENAI_AD_TOKEN")
@@ -292,7 +312,9 @@ def test_azure_never_falls_back_to_openai(name: str) -> None:
 
 
 def test_azures_two_forms() -> None:
-    """v1 has the paths of OpenAI and no version; classic has the deployment in the path, a version, and the older limit field."""
+    """v1 has the paths of OpenAI and no version; classic has the deployment in the path, a version,
+    and the older limit field.
+    """
     new, classic = load_profile("azure"), load_profile("azure-classic")
     assert (new.connection.base_path, new.connection.query) == ("/openai/v1", {})
     assert (new.endpoint("chat").path, new.endpoint("chat").max_tokens) == (
@@ -308,7 +330,9 @@ def test_azures_two_forms() -> None:
 
 
 def test_a_profile_of_ones_own_from_scratch() -> None:
-    """About twenty lines describe an OpenAI-compatible host, and the request is the one that they describe."""
+    """About twenty lines describe an OpenAI-compatible host, and the request is the one that they
+    describe.
+    """
     text = ACME.read_text(encoding="utf-8")
     assert len([line for line in text.splitlines() if line]) <= 21
     acme = load_profile(str(ACME))
@@ -367,7 +391,10 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
             "row tokenizer.vocabulary_size",
         ),
         (
-            'extends = "vllm"\nname = "x"\n[evidence]\n"bias" = { grade = "X", date = 2026-11-21, source = "s" }',
+            (
+                'extends = "vllm"\nname = "x"\n[evidence]\n"bias" = { grade = "X", date ='
+                ' 2026-11-21, source = "s" }'
+            ),
             "row evidence.bias.grade",
         ),
         (
@@ -426,7 +453,9 @@ def test_a_profile_without_endpoints_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_guess_inside_a_table_makes_the_table_one(tmp_path: Path) -> None:
-    """What needs all of a table is refused where one of its rows is a guess, and only that; the message names the row."""
+    """What needs all of a table is refused where one of its rows is a guess, and only that; the
+    message names the row.
+    """
     path = tmp_path / "mine.toml"
     path.write_text('extends = "vllm"\nname = "mine"\nunknown = ["bias.fractions", "tokens"]\n')
     mine = load_profile(str(path))
@@ -457,7 +486,9 @@ def test_what_is_a_guess_in_the_profiles_that_come_along() -> None:
 
 
 def test_an_address_of_ones_own_is_not_overruled(tmp_path: Path) -> None:
-    """The variable of the extended profile is not inherited beside one's own address; it is without one, and one's own counts."""
+    """The variable of the extended profile is not inherited beside one's own address; it is without
+    one, and one's own counts.
+    """
     path = tmp_path / "mine.toml"
     for own, variable in (
         ('base_url = "http://127.0.0.1:1/v1"', None),
@@ -470,16 +501,19 @@ def test_an_address_of_ones_own_is_not_overruled(tmp_path: Path) -> None:
         assert load_profile(str(path)).connection.base_url_env == variable
     again = tmp_path / "again.toml"
     path.write_text(
-        'extends = "openai"\nname = "mine"\n[connection]\nbase_url = "http://127.0.0.1:1/v1"\napi_key_env = "MY_KEY"\n'
+        'extends = "openai"\nname = "mine"\n[connection]\nbase_url ='
+        ' "http://127.0.0.1:1/v1"\napi_key_env = "MY_KEY"\n'
     )
     again.write_text(f'extends = "{path.as_posix()}"\nname = "again"\n')
     assert load_profile(str(again)).connection.base_url_env is None
 
 
 def test_another_address_inherits_nothing_of_the_parents_host(tmp_path: Path) -> None:
-    """Row by row: no key, header, key page, model list, batch, price or evidence of them; the rules of its requests stay.
+    """Row by row: no key, header, key page, model list, batch, price or evidence of them; the rules
+    of its requests stay.
 
-    An engine's profile is about a server of the user's own, and so is Azure's, which has no address: their keys stay.
+    An engine's profile is about a server of the user's own, and so is Azure's, which has no
+    address: their keys stay.
     """
     path = tmp_path / "mine.toml"
     elsewhere = '[connection]\nbase_url = "https://example.invalid/v1"\n'
@@ -518,7 +552,9 @@ def test_another_address_inherits_nothing_of_the_parents_host(tmp_path: Path) ->
 
 
 def test_the_parents_own_address_is_the_parents_host(tmp_path: Path) -> None:
-    """The same address, or none, inherits all; so does what the self-test saves with ``--base-url``."""
+    """The same address, or none, inherits all; so does what the self-test saves with
+    ``--base-url``.
+    """
     path, openai = tmp_path / "mine.toml", load_profile("openai")
     for row in ("concurrency = 2", f'base_url = "{openai.connection.base_url}"'):
         path.write_text(f'extends = "openai"\n[connection]\n{row}\n')

@@ -71,7 +71,9 @@ def of(bias: Bias, text: str, system: str = "") -> dict[int, float]:
 
 
 def test_words_and_pairs_are_counted_and_have_length_one() -> None:
-    """A prompt's features are those that the file knows, weighed and of length 1; a prompt of other words has the common vector."""
+    """A prompt's features are those that the file knows, weighed and of length 1; a prompt of other
+    words has the common vector.
+    """
     assert grams("Two  words, two") == ["two", "words", "two", "two words", "words two"]
     assert of(WORDS, "I want a refund") == {5: 4.0, 9: -2.0}
     both = of(WORDS, "hello, a refund")
@@ -84,7 +86,9 @@ def test_words_and_pairs_are_counted_and_have_length_one() -> None:
 
 
 def test_routes_take_the_first_match_and_system_prompts_are_whole() -> None:
-    """A regular expression may hold a comma; a long system prompt is known by its beginning and its hash."""
+    """A regular expression may hold a comma; a long system prompt is known by its beginning and its
+    hash.
+    """
     assert of(ROUTES, "class A: 1 + 1") == {5: 3.0, 9: -1.5}
     assert of(ROUTES, "what is 1 + 1?") == {9: -1.75}
     assert of(ROUTES, "what?") == {5: 1.0, 9: -2.0}
@@ -116,7 +120,9 @@ def test_what_no_feature_is_called_is_refused(given: str, sentence: str) -> None
 
 
 def test_the_file_holds_it_and_a_changed_one_is_refused(tmp_path: Path) -> None:
-    """Written as version 2, which says so to older readers; read back the same; refused where its features were changed."""
+    """Written as version 2, which says so to older readers; read back the same; refused where its
+    features were changed.
+    """
     path = tmp_path / "bias.json"
     WORDS.save(path)
     document = json.loads(path.read_text())
@@ -140,7 +146,9 @@ def test_the_file_holds_it_and_a_changed_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_reader_of_a_body_finds_the_same_text() -> None:
-    """Chat messages, their text parts, a completions prompt; none where there is nothing to read."""
+    """Chat messages, their text parts, a completions prompt; none where there is nothing to
+    read.
+    """
     parts = [
         {"type": "text", "text": "a"},
         {"type": "image_url", "image_url": {"url": "x"}},
@@ -163,7 +171,9 @@ def test_every_reader_of_a_body_finds_the_same_text() -> None:
 
 
 def test_a_client_sends_the_bias_of_each_prompt() -> None:
-    """Through ``apply``: chat and completions, byte for byte the same at a retry, summed with the request's own under "add"."""
+    """Through ``apply``: chat and completions, byte for byte the same at a retry, summed with the
+    request's own under "add".
+    """
     sent: list[bytes] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -216,7 +226,9 @@ def test_a_prompt_without_text_gets_the_common_vector_and_is_counted(
 
 
 def test_batch_files_and_the_field_itself(tmp_path: Path) -> None:
-    """``apply_batch`` writes each line's own bias; ``logit_bias`` takes the messages, and refuses without them."""
+    """``apply_batch`` writes each line's own bias; ``logit_bias`` takes the messages, and refuses
+    without them.
+    """
     lines = [
         {
             "custom_id": text,
@@ -246,7 +258,9 @@ def test_batch_files_and_the_field_itself(tmp_path: Path) -> None:
 
 
 def test_a_request_names_its_group(tmp_path: Path) -> None:
-    """``blb_group`` sets the vector, through a client, a batch file and the field itself, and does not go over the wire."""
+    """``blb_group`` sets the vector, through a client, a batch file and the field itself, and does
+    not go over the wire.
+    """
     bias = bias_on(
         "groups:desk",
         [Feature(name="sales", values=(2.0, 0.0)), Feature(name="help", values=(0.0, 3.0))],
@@ -305,7 +319,9 @@ def test_a_request_names_its_group(tmp_path: Path) -> None:
 def test_the_embedding_model_must_be_the_one_it_was_learned_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The vector of a known text tells it from another one; a text has one vector, whatever is asked beside it."""
+    """The vector of a known text tells it from another one; a text has one vector, whatever is
+    asked beside it.
+    """
     calls: list[list[str]] = []
 
     def encode(texts: list[str]) -> list[list[float]]:
@@ -329,7 +345,9 @@ def test_the_embedding_model_must_be_the_one_it_was_learned_with(
 def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Other tasks of the loop go on; the server gets the bias of the prompt, also where the client was wrapped twice."""
+    """Other tasks of the loop go on; the server gets the bias of the prompt, also where the client
+    was wrapped twice.
+    """
 
     def slow(texts: list[str]) -> list[list[float]]:
         time.sleep(0.3)
@@ -385,7 +403,9 @@ def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(
 
 @pytest.mark.parametrize("text", ["a b " * 250_000, "\x00\x1b\ud800" * 1_000, "", "(" * 5_000])
 def test_hostile_texts_are_read_in_bounded_time(text: str) -> None:
-    """A megabyte, control characters, half of a surrogate pair, nothing: an answer at once, and the same one each time."""
+    """A megabyte, control characters, half of a surrogate pair, nothing: an answer at once, and the
+    same one each time.
+    """
     began = time.perf_counter()
     for kind in ("words", "system-prompt", ROUTE):
         told = on(kind).counted(PromptText(text, text))

@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_no_password_in_the_command() -> None:
-    """Whatever stands between :// and the last @ before the path is masked, as URL parsers read it."""
+    """Whatever stands between :// and the last @ before the path is masked, as URL parsers read
+    it.
+    """
     assert (
         command_line(["fit", "--reward", "https://ada:p@ss@host/x"])
         == "blb fit --reward 'https://[masked]@host/x'"
@@ -33,7 +35,9 @@ def test_no_password_in_the_command() -> None:
 
 
 def test_what_a_file_gave_is_recorded() -> None:
-    """Options from blb.toml or the environment, which the command line does not show, and those alone."""
+    """Options from blb.toml or the environment, which the command line does not show, and those
+    alone.
+    """
     seen: list[dict[str, str]] = []
 
     @click.command()
@@ -59,7 +63,9 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 
 def test_a_checkout_that_is_not_installed_collects(tmp_path: Path) -> None:
-    """On ``PYTHONPATH`` beside the packages that it needs, as in a server's own environment, with no metadata of its own."""
+    """On ``PYTHONPATH`` beside the packages that it needs, as in a server's own environment, with
+    no metadata of its own.
+    """
     others, data, out = tmp_path / "others", tmp_path / "data.jsonl", tmp_path / "run"
     others.mkdir()
     for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
@@ -67,7 +73,10 @@ def test_a_checkout_that_is_not_installed_collects(tmp_path: Path) -> None:
             if "blackbox_lb" not in entry.name:
                 (others / entry.name).symlink_to(entry)
     data.write_text("".join(f'{{"prompt": "question {n}", "answer": "a"}}\n' for n in range(30)))
-    hidden = "import importlib.metadata as m; assert not [*m.Distribution.discover(name='blackbox-lb')]\n"
+    hidden = (
+        "import importlib.metadata as m; assert not"
+        " [*m.Distribution.discover(name='blackbox-lb')]\n"
+    )
     script = f"{hidden}from blackbox_lb.cli import main; main()"
     with ExactServer(ExactModel(12, 8, end=True)) as server:
         words = [

@@ -1,4 +1,6 @@
-"""The proxy on loopback: bytes and headers pass as they are, the bias arrives once, failures are told, nothing is mixed up."""
+"""The proxy on loopback: bytes and headers pass as they are, the bias arrives once, failures are
+told, nothing is mixed up.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def error_of(answer: tuple[str, Any, bytes]) -> tuple[int, str, str]:
 
 
 def test_a_request_arrives_as_it_was_sent() -> None:
-    """Headers, repeated ones included, in their order; only those of the connection go, and none is added."""
+    """Headers, repeated ones included, in their order; only those of the connection go, and none is
+    added.
+    """
     fields = (
         "Authorization: Bearer sk-1", "api-key: sk-2", "X-Own: 1", "X-Own: 2", "Cookie: a=b", "X-Umlaut: h\u00e9",
         "Connection: keep-alive, X-Hop", "X-Hop: 1", "Keep-Alive: 5", "TE: trailers", "Proxy-Authorization: Basic eA==",
@@ -94,7 +98,9 @@ def test_a_request_arrives_as_it_was_sent() -> None:
 
 
 def test_an_answer_arrives_as_it_was_given() -> None:
-    """Status, reason, repeated headers and compressed bytes pass untouched, and no cookie stays for the next client."""
+    """Status, reason, repeated headers and compressed bytes pass untouched, and no cookie stays for
+    the next client.
+    """
     packed = gzip.compress(ANSWER)
     fields = [
         "Set-Cookie: a=1",
@@ -174,7 +180,9 @@ def test_the_bias_arrives_once_and_exactly() -> None:
 
 
 def test_a_stream_is_not_delayed_or_merged() -> None:
-    """Each event arrives before the next is sent, and two that are sent in one piece arrive as the two chunks they were."""
+    """Each event arrives before the next is sent, and two that are sent in one piece arrive as the
+    two chunks they were.
+    """
     arrived = threading.Semaphore(0)
     events = [b'data: {"i": %d, "t": "h\xc3\xa9"}\n\n' % number for number in range(20)]
 
@@ -219,7 +227,9 @@ def test_the_sdk_streams_through_it() -> None:
 
 
 def test_bodies_in_chunks_are_read() -> None:
-    """A chunked request body gets the bias and a true length; so does one whose sender waits for 100 Continue."""
+    """A chunked request body gets the bias and a true length; so does one whose sender waits for
+    100 Continue.
+    """
     with proxied(plain()) as (origin, port, _):
         head = request("/v1/chat/completions", None, "Transfer-Encoding: chunked")
         exchange(port, head + chunk(b'{"mod') + chunk(b'el":"m"}') + chunk(b""))
@@ -241,7 +251,9 @@ def test_bodies_in_chunks_are_read() -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_larger_bodies_are_refused(chunked: bool) -> None:
-    """The limit itself passes, one byte more is 413, whether or not the length was declared; nothing of it goes upstream."""
+    """The limit itself passes, one byte more is 413, whether or not the length was declared;
+    nothing of it goes upstream.
+    """
     with proxied(plain(), max_body=1000) as (origin, port, _):
         for size, status in ((1000, 200), (1001, 413)):
             content = b'{"model":"m"}'.ljust(size)
@@ -260,7 +272,9 @@ def test_larger_bodies_are_refused(chunked: bool) -> None:
 
 
 def test_a_body_that_is_not_what_its_headers_say(caplog: pytest.LogCaptureFixture) -> None:
-    """A bad chunk is 400; a sender that leaves in the middle of its body is no error of the proxy's."""
+    """A bad chunk is 400; a sender that leaves in the middle of its body is no error of the
+    proxy's.
+    """
     head = request("/v1/completions", None, "Transfer-Encoding: chunked")
     with proxied(plain()) as (origin, port, proxy):
         assert exchange(port, head + b"zz\r\n")[0].split()[1] == "400"
@@ -308,7 +322,9 @@ def test_refusals_reach_nobody(sent: bytes, status: int, code: str) -> None:
 
 
 def test_hosts_and_forwarding_headers_steer_nothing() -> None:
-    """Whatever a client says about hosts, the request goes to the upstream under the upstream's name."""
+    """Whatever a client says about hosts, the request goes to the upstream under the upstream's
+    name.
+    """
     with proxied(plain(), hosts=["Evil.example"]) as (origin, port, _):
         sent = request("/v1/models", None, "X-Forwarded-Host: evil.example", method="GET")
         exchange(port, sent.replace(b"localhost", b"evil.example"))
@@ -324,7 +340,9 @@ def test_hosts_and_forwarding_headers_steer_nothing() -> None:
     ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80", "localhost.evil"],
 )
 def test_another_machines_name_is_refused(host: str) -> None:
-    """A page that lets its own name point to this machine reaches no upstream, not even the list of what is applied."""
+    """A page that lets its own name point to this machine reaches no upstream, not even the list of
+    what is applied.
+    """
     with proxied(plain()) as (origin, port, _):
         for path in ("/v1/chat/completions", "/v1/models", "/health"):
             sent = request(path).replace(b"localhost", host.encode())
@@ -345,7 +363,9 @@ def test_this_machines_names_are_taken(host: str) -> None:
 
 
 def test_redirects_are_not_followed() -> None:
-    """Another request's redirect passes as it is; a biased one's is an error, as the client would follow it unbiased."""
+    """Another request's redirect passes as it is; a biased one's is an error, as the client would
+    follow it unbiased.
+    """
     with proxied(plain("307 Temporary Redirect", b"", "Location: http://evil.example/")) as (
         origin,
         port,
@@ -416,7 +436,9 @@ def test_a_broken_answer_stays_broken(head: bytes) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_client_that_leaves_ends_the_upstreams_work(begun: bool) -> None:
-    """The connection to the upstream is closed at once, before the answer began as well as in its middle."""
+    """The connection to the upstream is closed at once, before the answer began as well as in its
+    middle.
+    """
     closed = threading.Event()
 
     def answer(_: Arrived, connection: socket.socket) -> None:
@@ -439,7 +461,9 @@ def test_a_client_that_leaves_ends_the_upstreams_work(begun: bool) -> None:
 
 @pytest.mark.parametrize(("grace", "longest"), [(0.0, 0.5), (0.6, 1.0)])
 def test_the_grace_is_all_that_an_answer_gets(grace: float, longest: float) -> None:
-    """A stream that outlasts it is cut after that time, none included, and not after twice that time."""
+    """A stream that outlasts it is cut after that time, none included, and not after twice that
+    time.
+    """
     gone = threading.Event()
 
     def answer(_: Arrived, connection: socket.socket) -> None:
@@ -475,7 +499,9 @@ def test_connections_to_the_upstream_are_kept() -> None:
 
 
 def test_two_hundred_requests_at_once_are_kept_apart() -> None:
-    """Streams and plain answers, three biases and none: each caller gets the echo of its own request, with its own bias."""
+    """Streams and plain answers, three biases and none: each caller gets the echo of its own
+    request, with its own bias.
+    """
     biases = {"m": SENT, "m@short": {"1": 0.5}, "n@short": {"2": 0.25}, "free": None}
     everybody = threading.Barrier(200)
 
@@ -560,7 +586,9 @@ def models(*listed: dict[str, Any]) -> Any:
 
 
 def test_models_are_the_upstreams_and_the_aliases() -> None:
-    """An alias has what the upstream says of its model; the list is asked for with the caller's key."""
+    """An alias has what the upstream says of its model; the list is asked for with the caller's
+    key.
+    """
     model = {"id": "m", "object": "model", "created": 5, "owned_by": "up", "max_model_len": 99}
     listed = {
         **model,
@@ -603,7 +631,9 @@ def test_a_refused_key_is_told() -> None:
 
 
 def test_health_is_answered_here() -> None:
-    """What is applied, whether it was shown to help, and how often; the upstream is not asked, but at its own /v1/health."""
+    """What is applied, whether it was shown to help, and how often; the upstream is not asked, but
+    at its own /v1/health.
+    """
     with proxied(plain(), bias("m"), ("short", bias("m"))) as (origin, port, _):
         exchange(port, request(body=b'{"model":"m@short"}'))
         health = json.loads(exchange(port, request("/health", None, method="GET"))[2])
@@ -623,7 +653,9 @@ def test_health_is_answered_here() -> None:
 
 
 def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For hosts beyond this machine, as other HTTP clients do; one that is none of http is refused at the start."""
+    """For hosts beyond this machine, as other HTTP clients do; one that is none of http is refused
+    at the start.
+    """
     with Origin(plain()).running() as gateway:
         monkeypatch.setenv("http_proxy", gateway.address)
         monkeypatch.delenv("no_proxy", raising=False)
@@ -639,7 +671,9 @@ def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole and as a stream, by an alias; a refused second part ends a stream with its error; bad requests are a 400."""
+    """Whole and as a stream, by an alias; a refused second part ends a stream with its error; bad
+    requests are a 400.
+    """
     host = Host(refusals={3: 503})
     monkeypatch.setattr(phase_requests, "PAUSES", (0.0,))
 

@@ -1,4 +1,6 @@
-"""``blb proxy`` as a process: its one line, its errors, how it stops, and that no key is ever in its output."""
+"""``blb proxy`` as a process: its one line, its errors, how it stops, and that no key is ever in
+its output.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +77,10 @@ def test_one_line_says_what_is_applied(bias_file: str) -> None:
     ):
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=10)
-    assert first == (
-        f"blb proxy at http://127.0.0.1:{port}/v1 -> {origin.address}/v1 adds: m (3 entries, UNVERIFIED); "
-        "m@short (3 entries, UNVERIFIED)\n"
+    assert (
+        first
+        == f"blb proxy at http://127.0.0.1:{port}/v1 -> {origin.address}/v1 adds: m (3 entries,"
+        " UNVERIFIED); m@short (3 entries, UNVERIFIED)\n"
     )
     assert (rest, errors, process.returncode) == (
         "", "stopped; requests: 0 biased, 0 unbiased, 0 refused, 0 failed, 0 other\n", 0,
@@ -86,7 +89,9 @@ def test_one_line_says_what_is_applied(bias_file: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_lets_a_stream_finish(bias_file: str, number: signal.Signals) -> None:
-    """From the signal on nobody new is taken, what is under way arrives whole, and then the process ends with 0."""
+    """From the signal on nobody new is taken, what is under way arrives whole, and then the process
+    ends with 0.
+    """
     go = threading.Event()
 
     def answer(_: Arrived, connection: socket.socket) -> None:
@@ -155,7 +160,9 @@ def test_a_stream_that_outlasts_the_grace_is_cut(bias_file: str) -> None:
 
 
 def test_keys_are_in_no_output(bias_file: str) -> None:
-    """Not for answers, refusals, failures, malformed requests or answers, nor at the end; nor are prompts."""
+    """Not for answers, refusals, failures, malformed requests or answers, nor at the end; nor are
+    prompts.
+    """
     secret = ("Authorization: Bearer sk-secret", "api-key: sk-secret", "Cookie: sk-secret")
     body = b'{"model":"m","prompt":"sk-secret"}'
     target = "/v1/completions?key=sk-secret"
@@ -197,7 +204,8 @@ def test_a_port_in_use_is_told(bias_file: str) -> None:
         done = run("--bias", bias_file, "--upstream", "http://127.0.0.1:1/v1", "--port", str(port))
     assert done.exit_code == 2
     assert re.fullmatch(
-        rf"Error: cannot listen on 127\.0\.0\.1:{port} \(.*in use.*\); choose another --host or --port\n",
+        rf"Error: cannot listen on 127\.0\.0\.1:{port} \(.*in use.*\); choose another --host or"
+        r" --port\n",
         done.stderr,
     )
 
@@ -249,8 +257,9 @@ def test_other_networks_are_warned_of(host: str, warned: bool) -> None:
 def test_the_command_starts_light() -> None:
     """Without the estimators and without an SDK."""
     script = (
-        "import json, sys, blackbox_lb.cli.commands.using.proxy, blackbox_lb.deploy.proxy.server;"
-        "print(json.dumps([m for m in ('scipy', 'openai', 'blackbox_lb.estimate') if m in sys.modules]))"
+        "import json, sys, blackbox_lb.cli.commands.using.proxy,"
+        " blackbox_lb.deploy.proxy.server;print(json.dumps([m for m in ('scipy', 'openai',"
+        " 'blackbox_lb.estimate') if m in sys.modules]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

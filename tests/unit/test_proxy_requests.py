@@ -1,4 +1,6 @@
-"""Which bias a name asks for, which address a request goes to, and what the body becomes: the proxy without a network."""
+"""Which bias a name asks for, which address a request goes to, and what the body becomes: the proxy
+without a network.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_a_name_chooses_its_bias(name: str, model: str, alias: str | None) -> No
     "name", ["gpt-4", "@cf/meta/llama", "claude@2026", "org/m@1", "", None, 3, ["gpt"]]
 )
 def test_other_models_have_none(name: object) -> None:
-    """A name that shares neither model nor alias with a bias is another model, which may hold an @ too."""
+    """A name that shares neither model nor alias with a bias is another model, which may hold an @
+    too.
+    """
     assert NAMES.choose(name) is None
 
 
@@ -59,7 +63,9 @@ def test_other_models_have_none(name: object) -> None:
     "name", ["gpt@shrt", "gpt@", "gtp@short", "org/m@1@polite", "gpt@short@short"]
 )
 def test_an_unknown_alias_is_not_found(name: str) -> None:
-    """A typing error in model or alias is answered with the names that exist, never sent on without the bias."""
+    """A typing error in model or alias is answered with the names that exist, never sent on without
+    the bias.
+    """
     with pytest.raises(
         ErrorAnswer, match="'gpt', 'gpt@polite', 'gpt@short', 'org/m@1@short'"
     ) as error:
@@ -75,7 +81,9 @@ def test_two_biases_of_one_name_are_refused(alias: str | None) -> None:
 
 
 def test_arguments_name_files_and_aliases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``ALIAS=FILE``; what stands before "=" is no alias where it holds a slash, so that any path can be given."""
+    """``ALIAS=FILE``; what stands before "=" is no alias where it holds a slash, so that any path
+    can be given.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "r" / "a=b").mkdir(parents=True)
     for path in ("b.json", "r/a=b/b.json", "x=y.json"):
@@ -121,7 +129,9 @@ def test_a_provider_checks_and_formats(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_paths_lie_under_the_upstream(base: str, target: str, url: str) -> None:
-    """/v1 here is the upstream's base URL; other paths lie beside it; query and escapes go as they came."""
+    """/v1 here is the upstream's base URL; other paths lie beside it; query and escapes go as they
+    came.
+    """
     assert Upstream.parse(base).url(target) == url
 
 
@@ -131,7 +141,9 @@ def test_paths_lie_under_the_upstream(base: str, target: str, url: str) -> None:
      "/..%5cx", "/..\\x", "/./x", "/v1/..", "/a b", "/a\tb", "/a#b", "/\u00e9", "/a\udcff", "/a\nb"],
 )  # fmt: skip
 def test_targets_that_could_leave_the_upstream_are_refused(target: str) -> None:
-    """Absolute addresses, dot segments however they are spelled, and characters that servers read differently."""
+    """Absolute addresses, dot segments however they are spelled, and characters that servers read
+    differently.
+    """
     with pytest.raises(ErrorAnswer) as error:
         Upstream.parse("http://h/v1").url(target)
     assert error.value.status == 400
@@ -139,7 +151,9 @@ def test_targets_that_could_leave_the_upstream_are_refused(target: str) -> None:
 
 @given(st.text(st.sampled_from("/.%2ef5c@:?#\\v1ah[]&=") | st.characters(), max_size=30))
 def test_no_target_reaches_another_host(target: str) -> None:
-    """Whatever is asked for, the address is refused or has the upstream's host, port and path prefix, with no user name."""
+    """Whatever is asked for, the address is refused or has the upstream's host, port and path
+    prefix, with no user name.
+    """
     upstream = Upstream.parse("http://host.example:8000/team/v1")
     try:
         url = URL(upstream.url(target), encoded=True)
@@ -187,7 +201,9 @@ def test_an_alias_becomes_its_model() -> None:
     ("spelled", "inside"), [("gpt@short", True), ("gpt%40short", False), ("gpt", False)]
 )
 def test_azure_names_the_model_in_the_path(spelled: str, inside: bool) -> None:
-    """A deployment in the path counts where the body names no model, and an alias leaves the path too."""
+    """A deployment in the path counts where the body names no model, and an alias leaves the path
+    too.
+    """
     content = body(model="gpt@short") if inside else body(messages=[])
     edit = Rule(NAMES).edit(
         f"/openai/deployments/{spelled}/chat/completions?api-version=1", content
@@ -201,7 +217,9 @@ def test_azure_names_the_model_in_the_path(spelled: str, inside: bool) -> None:
 @pytest.mark.parametrize("model", [None, "gpt-4o", "gpt"])
 @pytest.mark.parametrize("deployment", ["gpt", "gpt@short"])
 def test_azure_goes_by_the_deployment(deployment: str, model: str | None) -> None:
-    """The deployment in the path decides whatever the body says, and a name in the body that is no alias stays."""
+    """The deployment in the path decides whatever the body says, and a name in the body that is no
+    alias stays.
+    """
     edit = Rule(NAMES).edit(f"/openai/deployments/{deployment}/chat/completions", body(model=model))
     assert edit.served is NAMES.choose(deployment)
     assert edit.target == "/openai/deployments/gpt/chat/completions"
@@ -252,7 +270,9 @@ def test_a_bias_of_the_requests_own(rule: Any, expected: dict[str, float]) -> No
 
 
 def test_where_the_caller_keeps_its_own_no_bias_is_claimed() -> None:
-    """Under "theirs" the answer must not say, nor the counts, that ours was added; without a conflict it is."""
+    """Under "theirs" the answer must not say, nor the counts, that ours was added; without a
+    conflict it is.
+    """
     rule = Rule(ServedNames([served("gpt", "short", on_conflict="theirs")]))
     edit = rule.edit(CHAT, body(model="gpt@short", logit_bias={"7": 1}))
     assert (json.loads(edit.content), edit.served) == (
@@ -263,7 +283,9 @@ def test_where_the_caller_keeps_its_own_no_bias_is_claimed() -> None:
 
 
 def test_a_conflict_is_refused_unless_told_otherwise() -> None:
-    """With the option that decides it, in the words of an HTTP client, who cannot set a Python argument."""
+    """With the option that decides it, in the words of an HTTP client, who cannot set a Python
+    argument.
+    """
     with pytest.raises(ErrorAnswer, match="--on-conflict") as error:
         Rule(NAMES).edit(CHAT, body(model="gpt", logit_bias={"7": 1}))
     assert (error.value.status, error.value.param) == (400, "logit_bias")

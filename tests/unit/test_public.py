@@ -36,7 +36,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_every_module_can_be_imported_and_has_what_it_lists() -> None:
-    """A door (a module with ``__all__``) has each of its names; what runs inside an engine can only be imported beside it."""
+    """A door (a module with ``__all__``) has each of its names; what runs inside an engine can only
+    be imported beside it.
+    """
     for info in pkgutil.walk_packages(blackbox_lb.__path__, "blackbox_lb."):
         if info.name.rpartition(".")[2].startswith("_"):
             continue
@@ -50,7 +52,9 @@ def test_every_module_can_be_imported_and_has_what_it_lists() -> None:
 
 
 def test_a_name_with_an_underscore_stays_in_its_module() -> None:
-    """Inside the package a leading underscore says what is private to a module: no other module imports it from there."""
+    """Inside the package a leading underscore says what is private to a module: no other module
+    imports it from there.
+    """
     root = Path(blackbox_lb.__file__).parent
     taken = [
         f"{path.relative_to(root)}: {node.module}.{alias.name}"
@@ -64,7 +68,9 @@ def test_a_name_with_an_underscore_stays_in_its_module() -> None:
 
 
 def test_the_docstring_of_errors_draws_the_tree_that_is_there() -> None:
-    """Every class of the tree stands in the drawing under its own parent, and the drawing has no other."""
+    """Every class of the tree stands in the drawing under its own parent, and the drawing has no
+    other.
+    """
     assert errors.__doc__ is not None
     drawn = [line for line in errors.__doc__.splitlines() if "──" in line]
     parents = {0: "BlbError"}

@@ -1,4 +1,6 @@
-"""Request and token budgets: read from recorded headers, kept by many workers at once, and used up without being refused."""
+"""Request and token budgets: read from recorded headers, kept by many workers at once, and used up
+without being refused.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +175,8 @@ def emptied(headers: dict[str, str]) -> Budgets:
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
-        # gpt-3.5-turbo-instruct, gpt-5-mini, gpt-4o-mini: one request returns in a minute's share of the limit.
+        # gpt-3.5-turbo-instruct, gpt-5-mini, gpt-4o-mini: one request returns in a minute's share
+        # of the limit.
         (told(limit_requests=3500, remaining_requests=3498, reset_requests="17ms"), 60 / 3500),
         (told(limit_requests=5000, remaining_requests=4999, reset_requests="12ms"), 60 / 5000),
         (told(limit_requests=30000, remaining_requests=29999, reset_requests="2ms"), 60 / 30000),
@@ -205,12 +208,16 @@ def emptied(headers: dict[str, str]) -> Budgets:
     ],
 )
 def test_recorded_headers(headers: dict[str, str], seconds: float) -> None:
-    """How long one request waits once nothing remains, by headers that were recorded or documented."""
+    """How long one request waits once nothing remains, by headers that were recorded or
+    documented.
+    """
     assert emptied(headers).wait(0, 0.0) == pytest.approx(max(seconds, 0.001), rel=1e-3)
 
 
 def test_recorded_tokens() -> None:
-    """A model with 200,000 tokens a minute: 4,337 are left, 7,592 are wanted, OpenAI says to come back in 976 ms."""
+    """A model with 200,000 tokens a minute: 4,337 are left, 7,592 are wanted, OpenAI says to come
+    back in 976 ms.
+    """
     budgets = Budgets()
     budgets.update(told(limit_tokens=200_000, remaining_tokens=200_000 - 195_663), 5.0)
     assert budgets.wait(7592, 5.0) == pytest.approx(0.976, abs=0.001)
@@ -237,7 +244,9 @@ def test_what_is_unknown_is_open(headers: dict[str, str]) -> None:
 
 
 def test_fireworks_counts_prompt_and_generated_tokens_apart() -> None:
-    """Its limits are a second's and are enforced per minute: 600 generated tokens a second are 36,000 a minute."""
+    """Its limits are a second's and are enforced per minute: 600 generated tokens a second are
+    36,000 a minute.
+    """
     budgets = Budgets(FIREWORKS_HEADERS)
     budgets.update(
         {"X-Ratelimit-Limit-Tokens-Prompt": "60000", "X-Ratelimit-Limit-Tokens-Generated": "600"},
@@ -276,7 +285,9 @@ def test_workers_do_not_share_what_remains() -> None:
 
 
 def test_late_headers_do_not_give_back_what_is_in_flight() -> None:
-    """An answer to the first of six requests tells of a bucket that the other five have emptied since."""
+    """An answer to the first of six requests tells of a bucket that the other five have emptied
+    since.
+    """
     budgets = Budgets()
     budgets.update(minute(60, 6), 0.0)
     assert [budgets.wait(1, now / 100) for now in range(6)] == [0] * 6
@@ -368,7 +379,9 @@ def test_more_tokens_wait_no_less(history: Known, one: int, other: int) -> None:
 @same
 @given(known(), amounts)
 def test_who_waits_as_told_starts(history: Known, tokens: int) -> None:
-    """Where nothing else happens meanwhile, the time told is enough; where it is short, at most a millisecond is missing."""
+    """Where nothing else happens meanwhile, the time told is enough; where it is short, at most a
+    millisecond is missing.
+    """
     wait = history.budgets.wait(tokens, history.now)
     assert wait == 0 or history.budgets.wait(tokens, history.now + wait) == 0
 
@@ -378,7 +391,9 @@ def test_who_waits_as_told_starts(history: Known, tokens: int) -> None:
 def test_no_more_starts_than_the_bucket_holds(
     history: Known, requests: list[tuple[float, int]]
 ) -> None:
-    """Between two answers, what starts is at most a full bucket and its refill (a request beyond the bucket counts as one)."""
+    """Between two answers, what starts is at most a full bucket and its refill (a request beyond
+    the bucket counts as one).
+    """
     history.budgets.update(
         told(limit_tokens=1000, remaining_tokens=600, renewalperiod_tokens=60), history.now
     )
@@ -419,9 +434,10 @@ class Leaky:
 class Simulation:
     """Workers in virtual time who send as fast as they may to a provider with two leaky buckets.
 
-    ``latency``: seconds of an answer, half to one and a half times; ``jitter``: seconds a request may take to arrive. ``charge``:
-    the share of the reserved tokens that the provider counts. ``when``: whether headers tell of the bucket when the request
-    was admitted or when it was answered.
+    ``latency``: seconds of an answer, half to one and a half times; ``jitter``: seconds a request
+    may take to arrive. ``charge``: the share of the reserved tokens that the provider counts.
+    ``when``: whether headers tell of the bucket when the request was admitted or when it was
+    answered.
     """
 
     requests: Leaky
@@ -489,7 +505,9 @@ class Simulation:
         )
 
     def answer(self, now: float, headers: dict[str, str] | None, size: int, started: float) -> None:
-        """An answer reaches its worker, who goes on with the next request, or with the same one after a refusal."""
+        """An answer reaches its worker, who goes on with the next request, or with the same one
+        after a refusal.
+        """
         self.first_answer = min(self.first_answer, now)
         headers = headers or self.headers(now)
         if self.tells_start:
@@ -543,7 +561,9 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("when", ["admitted", "answered"])
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_a_provider_is_used_up_and_does_not_refuse(case: int, when: str) -> None:
-    """At least 90 % of what a leaky bucket gives out is taken, and at most 1 in 200 requests that know the limit is refused."""
+    """At least 90 % of what a leaky bucket gives out is taken, and at most 1 in 200 requests that
+    know the limit is refused.
+    """
     simulation = Simulation(when=when, **deepcopy(CASES[case]))
     seconds = max(240.0, 10 * 60 / simulation.requests.limit * 60)
     simulation.run(seconds)

@@ -1,4 +1,6 @@
-"""The layer that masks secrets, and a planted key that no run leaves anywhere: file, store, log, traceback, process list."""
+"""The layer that masks secrets, and a planted key that no run leaves anywhere: file, store, log,
+traceback, process list.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 KEY = "pLanted+Key/42-0123456789-abcdefghij"
 QUERY = "qUery+planted/43-0123456789-klmnopqrst"
 
-# --- The layer --------------------------------------------------------------------------------------------------------------
+# --- The layer
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,9 @@ QUERY = "qUery+planted/43-0123456789-klmnopqrst"
     ],
 )
 def test_shapes_are_masked(text: str, clean: str) -> None:
-    """What has the shape of a secret goes, what stands around it stays; twice changes nothing more."""
+    """What has the shape of a secret goes, what stands around it stays; twice changes nothing
+    more.
+    """
     assert redacted(text) == clean
     assert redacted(clean) == clean
 
@@ -83,7 +87,9 @@ def test_known_secrets_in_every_spelling(spelled: str) -> None:
 
 
 def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its own name, or because a profile, a judge or a reward names it; short values and other variables are not."""
+    """By its own name, or because a profile, a judge or a reward names it; short values and other
+    variables are not.
+    """
     for name in profile_names():
         for variable in load_profile(name).connection.secret_variables:
             monkeypatch.setenv(variable, KEY)
@@ -109,7 +115,9 @@ def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPa
 
 
 def test_answers_lose_the_key_in_use_and_nothing_else() -> None:
-    """An answer is data: what merely looks like a key stays, and so does a word that somebody took for a key."""
+    """An answer is data: what merely looks like a key stays, and so does a word that somebody took
+    for a key.
+    """
     content = b'{"text": "sk-abcdefgh1234 nothing ' + KEY.encode() + b'"}'
     assert (
         Redactor(lambda: [KEY, "nothing"]).answer(content)
@@ -126,7 +134,9 @@ def test_words_of_a_server_lose_long_runs_too() -> None:
 def test_log_records_and_chained_errors(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inside ``guarded`` no record holds a key, in its message, its arguments or its traceback; outside nothing is changed."""
+    """Inside ``guarded`` no record holds a key, in its message, its arguments or its traceback;
+    outside nothing is changed.
+    """
     monkeypatch.setenv("BLB_TEST_KEY", KEY)
     before = logging.getLogRecordFactory()
     with guarded():
@@ -159,7 +169,9 @@ query_env = { api-key = "PLANTED_QUERY" }
 
 
 def test_nothing_prints_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``repr`` and ``str`` of credentials, profiles, channels and sessions, and the attributes of the SDK's client."""
+    """``repr`` and ``str`` of credentials, profiles, channels and sessions, and the attributes of
+    the SDK's client.
+    """
     monkeypatch.setenv("PLANTED_KEY", KEY)
     monkeypatch.setenv("PLANTED_QUERY", QUERY)
     (tmp_path / "echo.toml").write_text(PROFILE)
@@ -199,7 +211,9 @@ def test_a_profile_holds_no_key(tmp_path: Path, row: str) -> None:
 
 
 def test_no_option_takes_a_key() -> None:
-    """What stands on a command line stands in the process list and the shell's history: keys come from the environment."""
+    """What stands on a command line stands in the process list and the shell's history: keys come
+    from the environment.
+    """
     secret = re.compile(r"(?:^|-)(?:api-?key|key|secret|password|auth|credentials?|token)$")
     for name in COMMANDS:
         for option in load_command(name).params:
@@ -219,12 +233,14 @@ def test_no_cassette_holds_a_secret() -> None:
         assert redacted(text) == text, path
 
 
-# --- A planted key ----------------------------------------------------------------------------------------------------------
+# --- A planted key
 
 
 @dataclass
 class Echo:
-    """An exact model whose server repeats the credentials it gets: in headers, in answers, and in refusals where it ``refuses``."""
+    """An exact model whose server repeats the credentials it gets: in headers, in answers, and in
+    refusals where it ``refuses``.
+    """
 
     exact: ExactServer
     refuses: int | None = None
@@ -287,7 +303,9 @@ def echo() -> Iterator[tuple[Echo, str]]:
 
 @dataclass
 class Runner:
-    """Runs commands in a folder with the planted keys in the environment, and keeps everything that they print."""
+    """Runs commands in a folder with the planted keys in the environment, and keeps everything that
+    they print.
+    """
 
     folder: Path
     said: list[str] = field(default_factory=list)
@@ -362,7 +380,9 @@ ABORT = CRASH.replace(
 
 @pytest.mark.slow
 def test_a_planted_key_is_found_nowhere(echo: tuple[Echo, str], tmp_path: Path) -> None:
-    """Fit, collect, eval, report, doctor, export, proxy against a server that repeats keys; refusals, debug logs, crashes."""
+    """Fit, collect, eval, report, doctor, export, proxy against a server that repeats keys;
+    refusals, debug logs, crashes.
+    """
     server, address = echo
     (tmp_path / "echo.toml").write_text(PROFILE)
     rows = [{"prompt": f"question {n}", "answer": "a"} for n in range(30)]
@@ -416,7 +436,9 @@ def test_a_planted_key_is_found_nowhere(echo: tuple[Echo, str], tmp_path: Path) 
 
 
 def proxied(run: Runner, address: str) -> None:
-    """One request with the key through ``blb proxy``, which is then stopped; what it printed is kept."""
+    """One request with the key through ``blb proxy``, which is then stopped; what it printed is
+    kept.
+    """
     command = [
         sys.executable,
         "-m",

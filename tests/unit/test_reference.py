@@ -1,4 +1,6 @@
-"""``blb analyze --full-vocab``: whole next-token distributions are asked for, stored, and checked against the log."""
+"""``blb analyze --full-vocab``: whole next-token distributions are asked for, stored, and checked
+against the log.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def call(server: Server, tmp_path: Path) -> Call:
-    """Analyze the bias of a short fit against the exact model; the fit is made at the first call."""
+    """Analyze the bias of a short fit against the exact model; the fit is made at the first
+    call.
+    """
     data, folder = tmp_path / "data.jsonl", tmp_path / "run"
     rows = [
         {"prompt": f"question {chr(97 + n)}", "answer": "a", "split": split}
@@ -127,7 +131,9 @@ def plain(text: str) -> str:
 def test_scores_are_printed_stored_and_not_asked_for_again(
     call: Call, server: Server, tmp_path: Path
 ) -> None:
-    """The log agrees to float32; the file says that the scores are exact; a second run asks for no distribution."""
+    """The log agrees to float32; the file says that the scores are exact; a second run asks for no
+    distribution.
+    """
     first = call("--full-vocab", ASKED)
     assert first.exit_code == 0, first.output
     found = found_in(tmp_path)
@@ -149,7 +155,9 @@ def test_scores_are_printed_stored_and_not_asked_for_again(
 
 
 def test_every_request_is_a_prompt_of_ids_and_asks_for_all(call: Call, server: Server) -> None:
-    """One token at temperature 1 after the ids of the templated prompt and of the completion so far, all alternatives, no bias."""
+    """One token at temperature 1 after the ids of the templated prompt and of the completion so
+    far, all alternatives, no bias.
+    """
     assert call("--full-vocab", 10, "--quiet").exit_code == 0
     prompts = [
         server.tokenize(f"question {chr(97 + n)}") for _, numbers in SPLITS[1:] for n in numbers
@@ -162,7 +170,9 @@ def test_every_request_is_a_prompt_of_ids_and_asks_for_all(call: Call, server: S
 
 
 def test_whole_distributions_are_paid_from_the_budget(call: Call, server: Server) -> None:
-    """With all completions stored, a limit of three requests lets three distributions through and no more."""
+    """With all completions stored, a limit of three requests lets three distributions through and
+    no more.
+    """
     stopped = call("--full-vocab", 10, "--max-requests", 3)
     assert stopped.exit_code == 2, stopped.output
     assert "stopped at --max-requests 3: sent were 3 requests" in plain(stopped.stderr)
@@ -194,7 +204,9 @@ def test_prefixes_put_together_wrongly_are_not_believed(
 def test_positions_without_a_list_are_counted(
     nothing: Any, call: Call, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer that lists no token, as llama.cpp gives for a part of a character, is left out and said."""
+    """An answer that lists no token, as llama.cpp gives for a part of a character, is left out and
+    said.
+    """
     monkeypatch.setattr(channel, "retry_pause", lambda state: 0.0)
 
     def some(number: int, answer: JSON) -> Answer:
@@ -215,7 +227,9 @@ def test_positions_without_a_list_are_counted(
 
 
 def test_ids_that_name_no_token_are_left_out(call: Call, server: Server, tmp_path: Path) -> None:
-    """A model's matrix may have more rows than its tokenizer has tokens: they are counted, and no token is added to the scores."""
+    """A model's matrix may have more rows than its tokenizer has tokens: they are counted, and no
+    token is added to the scores.
+    """
     own = tmp_path / "whole.toml"
     own.write_text('extends = "llamacpp"\nname = "whole"\n[reference]\nwhole = -1\n')
 
@@ -294,7 +308,9 @@ def trials(
 
 
 def test_where_no_whole_distribution_can_be_had(server: Server, tmp_path: Path) -> None:
-    """A profile without the rows, lists that nothing can be compared with, and an unknown vocabulary are refused by name."""
+    """A profile without the rows, lists that nothing can be compared with, and an unknown
+    vocabulary are refused by name.
+    """
     full, example = load_profile("llamacpp"), Example("1", Prompt.user("question a"))
     none = full.model_copy(
         update={"reference": None, "logprobs": full.logprobs.model_copy(update={"limit": 20})}
@@ -314,7 +330,9 @@ def test_where_no_whole_distribution_can_be_had(server: Server, tmp_path: Path) 
 
 
 def test_the_store_keeps_every_bit(tmp_path: Path) -> None:
-    """A distribution comes back as it went in, also from a file opened again; every other question has another key."""
+    """A distribution comes back as it went in, also from a file opened again; every other question
+    has another key.
+    """
     row = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
     key = next_token_key({"a": 1}, "p", [1, 2])
     with RolloutStore(tmp_path / "s.db") as store:
@@ -345,7 +363,9 @@ def test_a_prompt_of_ids_goes_to_the_completions_endpoint_only(name: str) -> Non
 
 
 def vllm(request: httpx2.Request) -> httpx2.Response:
-    """What vLLM 0.32 answers, as seen: /tokenize with messages or a text, and legacy completions with logprobs -1."""
+    """What vLLM 0.32 answers, as seen: /tokenize with messages or a text, and legacy completions
+    with logprobs -1.
+    """
     body: dict[str, Any] = json.loads(request.content)
     if request.url.path == "/tokenize":
         ids = [1, 9, 2] if "messages" in body else [9]
@@ -381,7 +401,9 @@ def vllm(request: httpx2.Request) -> httpx2.Response:
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_vllm_tells_prompt_ids_and_whole_lists(endpoint: Any) -> None:
-    """Chat goes through the template, a text through the tokenizer with special tokens; -1 lists all, by id."""
+    """Chat goes through the template, a text through the tokenizer with special tokens; -1 lists
+    all, by id.
+    """
     session = Session(
         load_profile("vllm"), base_url="https://host.example", model="m", endpoint=endpoint
     )

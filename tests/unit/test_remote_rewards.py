@@ -1,4 +1,6 @@
-"""Remote rewards: what is sent and taken, that nothing is asked twice or lost, and that no credentials get out."""
+"""Remote rewards: what is sent and taken, that nothing is asked twice or lost, and that no
+credentials get out.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ Answer = Callable[[int, Any], Reply | Literal["drop"]]
 
 
 class Scorer:
-    """An endpoint on loopback that gives a completion its length in characters, unless told to answer otherwise."""
+    """An endpoint on loopback that gives a completion its length in characters, unless told to
+    answer otherwise.
+    """
 
     def __init__(self) -> None:
         self.seen: list[Request] = []
@@ -123,7 +127,9 @@ def fetch(
 def test_an_endless_answer_is_read_no_further(
     scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a reward's server sends is held up to a bound, like every answer; the error names it, and nothing is stored."""
+    """What a reward's server sends is held up to a bound, like every answer; the error names it,
+    and nothing is stored.
+    """
     monkeypatch.setattr(
         "blackbox_lb.api.transport.bounded_client.LIMIT", ContextVar("LIMIT", default=1000)
     )
@@ -135,7 +141,9 @@ def test_an_endless_answer_is_read_no_further(
 
 
 def test_what_an_endpoint_is_told(scorer: Scorer, tmp_path: Path) -> None:
-    """One object a completion, with exactly the documented fields; what comes back is the reward in nats."""
+    """One object a completion, with exactly the documented fields; what comes back is the reward in
+    nats.
+    """
     prompt = Prompt((Message("system", "Be brief."), Message("user", "Capital of Norway?")))
     example = Example("q1", prompt, ("Oslo", "Christiania"))
     reward = parse_reward(scorer.url, max_tokens=48)
@@ -179,7 +187,9 @@ def test_completions_go_out_in_batches(scorer: Scorer, tmp_path: Path) -> None:
 
 
 def test_nothing_is_asked_twice(scorer: Scorer, tmp_path: Path) -> None:
-    """Not what is repeated or known, and after a restart not what is stored; whatever else is told makes it another item."""
+    """Not what is repeated or known, and after a restart not what is stored; whatever else is told
+    makes it another item.
+    """
     pairs = texts(5)
     reward = parse_reward(scorer.url, max_tokens=48)
     assert fetch(reward, tmp_path / "s.db", pairs + pairs) == 5
@@ -198,7 +208,9 @@ def test_nothing_is_asked_twice(scorer: Scorer, tmp_path: Path) -> None:
 
 
 def test_what_has_nothing_to_score_is_not_sent(scorer: Scorer, tmp_path: Path) -> None:
-    """What a content filter stopped, and what nobody could read, costs nothing; an empty completion is one."""
+    """What a content filter stopped, and what nobody could read, costs nothing; an empty completion
+    is one.
+    """
     pairs = [
         (EXAMPLE, Completion.empty("content_filter")),
         (EXAMPLE, Completion.empty("stop")),
@@ -282,7 +294,9 @@ def test_a_fault_that_stays_is_explained(
     tries: int,
     message: str,
 ) -> None:
-    """What retrying cannot cure is tried once, and the message says who answered what and what is kept."""
+    """What retrying cannot cure is tried once, and the message says who answered what and what is
+    kept.
+    """
     scorer.answer = lambda _number, _body: reply
     with pytest.raises(kind, match=message):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(1))
@@ -290,7 +304,9 @@ def test_a_fault_that_stays_is_explained(
 
 
 def test_an_interrupted_fetch_loses_nothing(scorer: Scorer, tmp_path: Path) -> None:
-    """When a batch is refused for good, those that were answered are stored, and the next run asks for the rest alone."""
+    """When a batch is refused for good, those that were answered are stored, and the next run asks
+    for the rest alone.
+    """
     honest = scorer.answer
     scorer.answer = lambda number, body: (
         Reply(400, {"detail": "full"}) if number == 5 else honest(number, body)
@@ -325,7 +341,9 @@ def test_an_interrupted_fetch_loses_nothing(scorer: Scorer, tmp_path: Path) -> N
 def test_an_answer_that_is_no_reward_is_refused(
     scorer: Scorer, tmp_path: Path, rewards: Any, message: str
 ) -> None:
-    """Not a number, infinite, missing, too many: the message says what came; what came beside it is kept and not asked again."""
+    """Not a number, infinite, missing, too many: the message says what came; what came beside it is
+    kept and not asked again.
+    """
     scorer.answer = lambda _number, _body: Reply(200, {"rewards": rewards})
     reward = parse_reward(scorer.url, max_tokens=48)
     with pytest.raises(CorruptResponse, match=message):
@@ -337,7 +355,9 @@ def test_an_answer_that_is_no_reward_is_refused(
 
 
 def test_credentials_of_an_address_stay_in_the_header(scorer: Scorer, tmp_path: Path) -> None:
-    """They are sent, and are not in the spec, a message, a representation, or any byte of the store; others cost nothing anew."""
+    """They are sent, and are not in the spec, a message, a representation, or any byte of the
+    store; others cost nothing anew.
+    """
     address = scorer.url.replace("://", "://ada:s3cret%21word@")
     reward = parse_reward(address, max_tokens=48)
     fetch(reward, tmp_path / "s.db", texts(2))
@@ -390,7 +410,9 @@ TEMPLATE = 'Q: {prompt}\nA: {completion}\nRight: {answer}\nReply {"score": N}'
 
 @pytest.fixture
 def judge(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Reward]:
-    """Write a judge's file with other rows and return the reward; the judge says what ``words`` say in turn."""
+    """Write a judge's file with other rows and return the reward; the judge says what ``words`` say
+    in turn.
+    """
     monkeypatch.setenv("JUDGE_KEY", "k3y-of-the-judge")
 
     def make(*words: str, **rows: object) -> Reward:
@@ -418,7 +440,9 @@ def judge(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 def test_a_judge_reads_a_completion(
     scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
 ) -> None:
-    """The filled prompt goes to the chat API, greedily; the last number that the pattern finds, scaled, is the reward."""
+    """The filled prompt goes to the chat API, greedily; the last number that the pattern finds,
+    scaled, is the reward.
+    """
     reward = judge("score: 2? No, better.\nscore: 8", scale=0.1)
     sly = completion("{answer} is Oslo")
     fetch(reward, tmp_path / "s.db", [(EXAMPLE, sly)])
@@ -432,7 +456,9 @@ def test_a_judge_reads_a_completion(
         "messages": [
             {
                 "role": "user",
-                "content": 'Q: Capital of Norway?\nA: {answer} is Oslo\nRight: Oslo\nReply {"score": N}',
+                "content": (
+                    'Q: Capital of Norway?\nA: {answer} is Oslo\nRight: Oslo\nReply {"score": N}'
+                ),
             }
         ],
         "temperature": 0,
@@ -445,7 +471,9 @@ def test_a_judge_reads_a_completion(
 def test_words_without_a_number_end_the_run_and_are_kept(
     scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
 ) -> None:
-    """The message quotes them; with ``otherwise`` the same words count, are counted, and cost nothing again."""
+    """The message quotes them; with ``otherwise`` the same words count, are counted, and cost
+    nothing again.
+    """
     pairs = texts(2)
     with pytest.raises(
         CorruptResponse,
@@ -580,7 +608,9 @@ def blb(scorer: Scorer, tmp_path: Path) -> Iterator[Callable[..., Result]]:
 
 
 def test_a_fit_with_an_endpoint(scorer: Scorer, blb: Callable[..., Result], tmp_path: Path) -> None:
-    """Every completion of a fit is scored by the endpoint once; a second fit asks it nothing, and no file holds the password."""
+    """Every completion of a fit is scored by the endpoint once; a second fit asks it nothing, and
+    no file holds the password.
+    """
     scorer.answer = lambda _number, body: Reply(
         200, {"rewards": [-0.3 * item["tokens"] for item in body["items"]]}
     )

@@ -1,4 +1,6 @@
-"""The report: what it says of each kind of run, what it names as missing, and what hostile text cannot do to it."""
+"""The report: what it says of each kind of run, what it names as missing, and what hostile text
+cannot do to it.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_the_verdict_is_one_sentence(kind: Kind, sentence: str) -> None:
 
 
 def test_a_better_reward_does_not_hide_a_worse_metric() -> None:
-    """Where the reward helps and accuracy hurts, the headline says both; where only the length helps, it says only."""
+    """Where the reward helps and accuracy hurts, the headline says both; where only the length
+    helps, it says only.
+    """
     worse = [row(metric="reward"), row(difference=-0.1, low=-0.2, high=-0.05, verdict="HURTS")]
     assert headline(judged(worse)) == "The bias helps with greedy decoding; accuracy gets worse."
     shorter = [row(verdict="NO EVIDENCE", low=-0.1), row(metric="tokens", verdict="HELPS")]
@@ -73,7 +77,9 @@ def test_a_better_reward_does_not_hide_a_worse_metric() -> None:
 
 
 def test_plain_language_names_luck_and_multiplicity() -> None:
-    """An interval over 0 is called possible luck; one beside 0 that is not significant is explained by the number of rows."""
+    """An interval over 0 is called possible luck; one beside 0 that is not significant is explained
+    by the number of rows.
+    """
     assert "may be luck" in plain(row(low=-0.05, verdict="NO EVIDENCE"), 6)
     assert "6 differences are judged together" in plain(row(p=0.08, verdict="NO EVIDENCE"), 6)
     assert "Do not use the bias" in plain(row(verdict="HURTS"), 6)
@@ -83,14 +89,18 @@ def test_plain_language_names_luck_and_multiplicity() -> None:
 
 
 def test_numbers_read_as_their_metric() -> None:
-    """Accuracy in percent and points, tokens with a decimal, others with three digits; 0 has no sign."""
+    """Accuracy in percent and points, tokens with a decimal, others with three digits; 0 has no
+    sign.
+    """
     assert (amount("accuracy", 0.251), change("accuracy", -0.17)) == ("25.1 %", "−17.0")
     assert (amount("tokens", 1833.84), change("tokens", 0.01)) == ("1,833.8", "0.0")
     assert (amount("T/len", 1.0949), change("T/len", -0.0552)) == ("1.09", "−0.055")
 
 
 def test_a_full_run_shows_everything(tmp_path: Path) -> None:
-    """Every document's numbers, the commands and each count are in the page, and nothing is called missing."""
+    """Every document's numbers, the commands and each count are in the page, and nothing is called
+    missing.
+    """
     run = write_run(tmp_path / "run", "helps", full=True)
     page = render(read_run(run))
     said = text_of(page)
@@ -121,7 +131,9 @@ def test_a_full_run_shows_everything(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_with_its_command(tmp_path: Path) -> None:
-    """A folder with nothing but an unjudged bias is a page, too: UNVERIFIED, and the commands that would add the rest."""
+    """A folder with nothing but an unjudged bias is a page, too: UNVERIFIED, and the commands that
+    would add the rest.
+    """
     bias_of(None, 12, compiled=None, learned=None, censoring=None, findings=()).save(
         tmp_path / "bias.json"
     )
@@ -134,7 +146,9 @@ def test_what_is_missing_is_named_with_its_command(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_speaks_for_a_bias_without_a_verdict(tmp_path: Path) -> None:
-    """Where the bias file has no verdict, the rows are those of the bias alone against the base, and no alternative's."""
+    """Where the bias file has no verdict, the rows are those of the bias alone against the base,
+    and no alternative's.
+    """
     run = write_run(tmp_path / "run", "helps", full=True, verdict=())
     page = render(read_run(run))
     assert "The bias helps at temperature 1." in text_of(page).replace("\N{NO-BREAK SPACE}", " ")
@@ -163,7 +177,9 @@ def test_documents_that_are_older_than_the_bias_are_named(tmp_path: Path) -> Non
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
-    """HTML, control and bidirectional characters of models and files appear by name; the only script is the page's own."""
+    """HTML, control and bidirectional characters of models and files appear by name; the only
+    script is the page's own.
+    """
     run = write_run(tmp_path / "run", "helps", full=True, task=HOSTILE, model=HOSTILE)
     page = render(read_run(run))
     assert page.count("<script") == page.count("</script>") == 1
@@ -175,7 +191,9 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 
 def test_the_page_asks_nobody(tmp_path: Path) -> None:
-    """No address to load from and a policy that would forbid it; identities are unique over all pictures."""
+    """No address to load from and a policy that would forbid it; identities are unique over all
+    pictures.
+    """
     page = render(read_run(write_run(tmp_path / "run", "helps", full=True)))
     assert not re.search(r'(src|href)="(?!#|data:)', page)
     assert "url(http" not in page
@@ -186,7 +204,9 @@ def test_the_page_asks_nobody(tmp_path: Path) -> None:
 
 
 def test_differences_and_changed_stops_are_marked() -> None:
-    """Words that the other side lacks are marked on both sides, and the texts stay whole; a changed end is told."""
+    """Words that the other side lacks are marked on both sides, and the texts stay whole; a changed
+    end is told.
+    """
     first, second = compared(
         [Side("a", "It is Paris, yes.", 5, "length"), Side("b", "It is Rome.", 3, "stop")]
     )
@@ -198,7 +218,9 @@ def test_differences_and_changed_stops_are_marked() -> None:
 
 
 def test_examples_come_from_the_store_without_an_evaluation(tmp_path: Path) -> None:
-    """Greedy completions of the same prompt and request with exactly this bias and with none are put side by side."""
+    """Greedy completions of the same prompt and request with exactly this bias and with none are
+    put side by side.
+    """
     run = write_run(tmp_path / "run", "helps")
     bias = Bias.load(run / "bias.json")
     ours = [[key, value] for key, value in bias.logit_bias.items()]
@@ -229,7 +251,9 @@ def test_examples_come_from_the_store_without_an_evaluation(tmp_path: Path) -> N
 
 
 def test_a_whole_vocabulary_is_cut_and_counted() -> None:
-    """Beyond MOST_ROWS tokens the strongest stay, and the table says how many are left out and where they are."""
+    """Beyond MOST_ROWS tokens the strongest stay, and the table says how many are left out and
+    where they are.
+    """
     table = entries_table(bias_of("helps", MOST_ROWS + 7))
     assert (len(table.rows), table.left_out, table.where) == (MOST_ROWS, 7, "bias.json")
     sizes = [abs(float(cells[2].value or 0)) for cells in table.rows]
@@ -259,7 +283,9 @@ def test_damaged_documents_are_named(tmp_path: Path, name: str, content: str, sa
 
 
 def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
-    """RUN/report.html by default, every picture as PNG and SVG, and the paths on stdout; no folder is an error."""
+    """RUN/report.html by default, every picture as PNG and SVG, and the paths on stdout; no folder
+    is an error.
+    """
     run = write_run(tmp_path / "run", "hurts")
     answer = CliRunner().invoke(main, ["report", str(run), "--plots", str(tmp_path / "plots")])
     assert answer.exit_code == 0, answer.output

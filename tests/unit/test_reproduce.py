@@ -1,4 +1,6 @@
-"""The paper's tables run again: its settings as printed, the rule of scaling, the layout, and the whole command."""
+"""The paper's tables run again: its settings as printed, the rule of scaling, the layout, and the
+whole command.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ ROOT = Path(__file__).parents[2]
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 SPLITS = (("train", range(9)), ("validation", range(20, 28)), ("test", range(40, 48)))
 PAPER = {
-    # rollouts, positions, training cap, test cap, test problems; LoRA: learning rate, accumulation, completion cap, test cap
+    # rollouts, positions, training cap, test cap, test problems; LoRA: learning rate, accumulation,
+    # completion cap, test cap
     "math": (64, 128, 1024, 1024, 5000, 2e-4, 8, 1024, 1024),
     "gsm8k": (128, 256, 512, 1024, 1319, 2e-4, 8, 512, 1024),
     "gpqa": (128, 128, 512, 4096, 45, 5e-5, 16, 1024, 4096),
@@ -52,7 +55,9 @@ Call = Callable[..., Result]
 
 
 def test_settings_are_those_of_the_paper() -> None:
-    """Appendix "Rollout-generation settings" and "LoRA-GRPO baseline", and the table of sample sizes, number by number."""
+    """Appendix "Rollout-generation settings" and "LoRA-GRPO baseline", and the table of sample
+    sizes, number by number.
+    """
     for table in ("accuracy", "compression"):
         for name, each in load_configuration(table).benchmarks.items():
             rates = each.lora
@@ -122,7 +127,9 @@ def test_a_table_that_is_none_is_refused() -> None:
 
 @given(st.integers(1, 10_000), st.integers(1, 256), st.floats(1e-6, 1))
 def test_a_part_is_a_part(problems: int, samples: int, share: float) -> None:
-    """Never more problems or rollouts than there are; as many in all as asked for, but for rounding and the smallest numbers."""
+    """Never more problems or rollouts than there are; as many in all as asked for, but for rounding
+    and the smallest numbers.
+    """
     full = PlannedRollouts(problems, samples)
     part = full.part(share)
     assert 1 <= part.problems <= problems
@@ -142,7 +149,9 @@ def test_a_share_that_is_none_is_refused(share: float) -> None:
 
 @given(st.integers(0, 40), st.integers(0, 40), st.randoms())
 def test_smaller_parts_lie_in_larger_ones(one: int, other: int, random: Any) -> None:
-    """Which problems are kept depends on their ids alone, and fewer are the first of more: so a larger scale resumes."""
+    """Which problems are kept depends on their ids alone, and fewer are the first of more: so a
+    larger scale resumes.
+    """
     examples = [Example(f"e{n}", Prompt.user(str(n))) for n in range(40)]
     shuffled = random.sample(examples, len(examples))
     few, many = sorted((one, other))
@@ -269,7 +278,9 @@ def lora_result(**more: Any) -> LoraResult:
 
 
 def test_the_whole_command(call: Call, server: ExactServer, tmp_path: Path) -> None:
-    """Ours stands beside the paper's, within what the plan said, with every bias and its verdict; a second run asks for nothing."""
+    """Ours stands beside the paper's, within what the plan said, with every bias and its verdict; a
+    second run asks for nothing.
+    """
     lora = tmp_path / "lora.json"
     lora.write_text(lora_result().model_dump_json())
     options = ("accuracy", "--benchmark", "gsm8k", "--lora", lora)
@@ -304,12 +315,12 @@ def test_the_whole_command(call: Call, server: ExactServer, tmp_path: Path) -> N
 
     page = (tmp_path / "run" / "reproduction.md").read_text(encoding="utf-8")
     assert (
-        "| LoRA-GRPO | ~10^7 | 4,884,480 | 45.24 ± 1.40 | 76.72 ± 2.27 | 50.00 ± 25.00 | 31.11 ± 13.33 |"
-        in page
+        "| LoRA-GRPO | ~10^7 | 4,884,480 | 45.24 ± 1.40 | 76.72 ± 2.27 | 50.00 ± 25.00 | 31.11 ±"
+        " 13.33 |" in page
     )
     assert (
-        "| Logit bias (32 clusters) | 32 |  | 30.12 ± 1.26 | 33.30 ± 2.58 | not run | 24.40 ± 13.33 |"
-        in page
+        "| Logit bias (32 clusters) | 32 |  | 30.12 ± 1.26 | 33.30 ± 2.58 | not run | 24.40 ±"
+        " 13.33 |" in page
     )
     assert "projection, 100% of the rollouts" in page
     for told in (
@@ -345,7 +356,9 @@ def test_a_reward_that_teaches_nothing_is_told_in_its_place(
 def test_the_baseline_of_clusters(
     call: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is learned from the words of the validation completions, judged and saved as the others are; its row leaves the table."""
+    """It is learned from the words of the validation completions, judged and saved as the others
+    are; its row leaves the table.
+    """
     given: list[tuple[list[str], object]] = []
 
     def made(
@@ -376,13 +389,16 @@ def test_the_baseline_of_clusters(
     assert len(set(learned.logit_bias.values())) <= 2
     assert "clusters" not in ROWS
     shown = CliRunner().invoke(blb, ["show", str(folder / "bias.json")])
-    assert (shown.exit_code, "clusters" in shown.output) == (0, True), (
-        "a file of an estimator that the package lacks is read"
-    )
+    assert (shown.exit_code, "clusters" in shown.output) == (
+        0,
+        True,
+    ), "a file of an estimator that the package lacks is read"
 
 
 def test_the_plan_alone_needs_no_server(call: Call) -> None:
-    """What would be asked for is told in completions and tokens, with what was scaled, and a larger scale asks for more."""
+    """What would be asked for is told in completions and tokens, with what was scaled, and a larger
+    scale asks for more.
+    """
     told = call("compression", "--dry-run")
     assert told.exit_code == 0, told.output
     assert "in all at most" in told.stdout
@@ -397,7 +413,9 @@ def test_the_plan_alone_needs_no_server(call: Call) -> None:
 
 
 def test_a_line_without_blb(tmp_path: Path) -> None:
-    """As a program: its help under its own name, an error of the package as one sentence, no blb.toml."""
+    """As a program: its help under its own name, an error of the package as one sentence, no
+    blb.toml.
+    """
     (tmp_path / "blb.toml").write_text("[fti]\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = []

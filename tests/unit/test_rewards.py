@@ -126,7 +126,9 @@ def test_any_accepted_answer_will_do(spec: str) -> None:
 
 
 def test_every_capital_is_recognised_in_a_sentence() -> None:
-    """The built-in task's own answers are correct in the sentence a model would write, and the question alone is not."""
+    """The built-in task's own answers are correct in the sentence a model would write, and the
+    question alone is not.
+    """
     task = load_task("capitals")
     assert isinstance(task.correct, str)
     matcher = parse_matcher(task.correct)
@@ -263,7 +265,9 @@ def test_shorter_is_better(one: int, two: int) -> None:
 @settings(deadline=None)
 @given(st.sampled_from(["Oslo", "Bergen"]), st.integers(0, 100))
 def test_the_formulas_of_the_paper_agree(text: str, tokens: int) -> None:
-    """The compression reward is the exponential of its logarithm, and accuracy less a share of the limit lies within [-1, 1]."""
+    """The compression reward is the exponential of its logarithm, and accuracy less a share of the
+    limit lies within [-1, 1].
+    """
     values = {
         spec: parse_reward(spec, max_tokens=100).score(OSLO, completion(text, tokens))
         for spec in GATED
@@ -313,7 +317,9 @@ def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
 def test_broken_specs_are_refused_before_anything_is_sampled(
     spec: str, correct: str, tokens: int, message: str
 ) -> None:
-    """A pattern, matcher or limit that cannot work is an error of parse_reward, not of the first score."""
+    """A pattern, matcher or limit that cannot work is an error of parse_reward, not of the first
+    score.
+    """
     with pytest.raises(InputError, match=message):
         parse_reward(spec, max_tokens=tokens, correct=correct)
 
@@ -363,7 +369,9 @@ def module(
 def test_a_users_function_is_called_with_example_and_completion(
     module: Module, body: str, nats: float
 ) -> None:
-    """A module in the working directory is found, and numbers of Python and numpy are taken as nats."""
+    """A module in the working directory is found, and numbers of Python and numpy are taken as
+    nats.
+    """
     name = module(
         f"import math\nimport numpy as np\ndef f(example, completion):\n    return {body}\n"
     )
@@ -499,7 +507,9 @@ def schema(tmp_path: Path) -> Callable[[str], str]:
 def test_a_completion_that_fits_the_schema_is_worth_one(
     schema: Callable[[str], str], text: str, value: float
 ) -> None:
-    """The whole completion, or its first block fenced as JSON, must be JSON that the schema accepts; no answer is needed."""
+    """The whole completion, or its first block fenced as JSON, must be JSON that the schema
+    accepts; no answer is needed.
+    """
     reward = parse_reward(schema(json.dumps(PERSON)), max_tokens=48)
     assert reward.score(asked(), completion(text)) == value
     assert (reward.name, reward.scale, reward.label, reward.needs_answer) == (

@@ -1,4 +1,6 @@
-"""Rivals of a bias on decision tasks, on an exact model whose margin between two labels is planted, and worked examples."""
+"""Rivals of a bias on decision tasks, on an exact model whose margin between two labels is planted,
+and worked examples.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ MODEL = ExactModel(
 MARGINS = [
     float(MODEL.logprobs([], kind)[1] - MODEL.logprobs([], kind)[2]) for kind in range(KINDS + 1)
 ]
-"""Nats between the labels: " b" is likelier for all kinds, and right for six: where it is likelier than without content."""
+"""Nats between the labels: " b" is likelier for all kinds, and right for six: where it is likelier
+than without content.
+"""
 SPLITS = (("train", range(60)), ("validation", range(60, 64)), ("test", range(100, 160)))
 ALL = (
     "--labels-only",
@@ -137,8 +141,9 @@ def sent(server: ExactServer, since: int = 0) -> list[dict[str, Any]]:
 
 
 def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path) -> None:
-    """Both are right where the margin without content decides. The base hardly says a label; among the labels alone the common
-    margin hides the right one. The thresholds cost one token a training and a test prompt, and are a row like any other."""
+    """Both are right where the margin without content decides. The base hardly says a label; among
+    the labels alone the common margin hides the right one. The thresholds cost one token a training
+    and a test prompt, and are a row like any other."""
     assert (
         blb(
             "fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet"
@@ -172,7 +177,9 @@ def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path)
 
 @pytest.mark.parametrize("deploy", ["greedy", "temperature=1"])
 def test_labels_only_forbids_everything_else(server: ExactServer, data: Path, deploy: str) -> None:
-    """Each answer is a label, of one token, under +100 on exactly the two labels; the base says others."""
+    """Each answer is a label, of one token, under +100 on exactly the two labels; the base says
+    others.
+    """
     since = len(server.calls)
     rows = found(server, data, "--labels-only", "--test-samples", 2, deploy=deploy)
     only, base = rows["labels only"].decisions, rows["base"].decisions
@@ -190,8 +197,9 @@ def test_labels_only_forbids_everything_else(server: ExactServer, data: Path, de
 
 
 def test_calibration_repairs_a_common_margin(server: ExactServer, data: Path) -> None:
-    """What the model says of no content, or on average, is divided out: the right label is found without a training answer, in a
-    token a test prompt and one for each of three inputs without content."""
+    """What the model says of no content, or on average, is divided out: the right label is found
+    without a training answer, in a token a test prompt and one for each of three inputs without
+    content."""
     since = len(server.calls)
     rows = found(server, data, "--calibrate", "contextual", "--calibrate", "batch", "--labels-only")
     assert accuracy(rows["labels only"]) < 0.7
@@ -210,7 +218,9 @@ def test_calibration_repairs_a_common_margin(server: ExactServer, data: Path) ->
 
 
 def test_a_list_without_the_labels_bounds_them(server: ExactServer, data: Path) -> None:
-    """Of three listed alternatives none is a label: the number of bounds is told, and nothing is better than a guess."""
+    """Of three listed alternatives none is a label: the number of bounds is told, and nothing is
+    better than a guess.
+    """
     result = blb(
         "eval",
         server,
@@ -258,7 +268,9 @@ def test_a_prompt_without_a_list_has_no_decision(data: Path) -> None:
 
 
 def test_few_shot_messages_are_sent(server: ExactServer, data: Path) -> None:
-    """Two training examples, one of each label, as a user's and an assistant's messages before each test prompt; twice the same."""
+    """Two training examples, one of each label, as a user's and an assistant's messages before each
+    test prompt; twice the same.
+    """
     since = len(server.calls)
     rows = found(server, data, "--few-shot", 2, "--few-shot", 4)
     assert [rows[name].shots for name in ("base", "2 examples", "4 examples")] == [0, 4, 8]
@@ -317,7 +329,9 @@ def test_a_classifier_learns_a_planted_word(server: ExactServer, tmp_path: Path)
 def test_a_classifier_of_embeddings(
     server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The texts go through the loader of the package; one coordinate of the vectors tells the label."""
+    """The texts go through the loader of the package; one coordinate of the vectors tells the
+    label.
+    """
     names = []
 
     def loader(name: str) -> Any:
@@ -349,7 +363,9 @@ def decided(texts: dict[str, str]) -> list[str]:
 
 
 def test_a_label_with_one_row_is_classified_too() -> None:
-    """Too few for cross-validation, which is left out; prompts without a word cannot be classified, which is said."""
+    """Too few for cross-validation, which is left out; prompts without a word cannot be classified,
+    which is said.
+    """
     texts = (
         {f"sunny day {n}": "b" for n in range(4)}
         | {"x y z": "c"}
@@ -368,14 +384,22 @@ def test_a_label_with_one_row_is_classified_too() -> None:
 
 
 def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
-    """Before anything is drawn what each costs; then, at each setting, one row each, and which label was said for which."""
+    """Before anything is drawn what each costs; then, at each setting, one row each, and which
+    label was said for which.
+    """
     result = blb("eval", server, data, *ALL, "--test-samples", 1, "--calibrate", "contextual")
     assert result.exit_code == 0, result.output
     said, remarks = " ".join(result.stdout.split()), " ".join(result.stderr.split())
     for cost in (
-        "labels only: a completion a test prompt and sample, of at most 1 tokens, with a bias of 2 tokens",
+        (
+            "labels only: a completion a test prompt and sample, of at most 1 tokens, with a bias"
+            " of 2 tokens"
+        ),
         "thresholds: 1 token a test prompt (60), and once 1 token a training row (60)",
-        "contextual calibration: 1 token a test prompt (60), and once 1 token for each of 3 inputs without content",
+        (
+            "contextual calibration: 1 token a test prompt (60), and once 1 token for each of 3"
+            " inputs without content"
+        ),
         "batch calibration: 1 token a test prompt (60)",
         "2 examples: a completion a test prompt and sample, each with ",
         "classifier tfidf: no request",
@@ -425,7 +449,9 @@ def test_the_report_has_a_row_for_each(server: ExactServer, data: Path) -> None:
 def test_rivals_through_the_rules_of_openai(
     server: ExactServer, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing that the provider refuses is sent; the label tokens get 100, a whole number; thresholds read twenty alternatives."""
+    """Nothing that the provider refuses is sent; the label tokens get 100, a whole number;
+    thresholds read twenty alternatives.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
     for other in ("OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.delenv(other, raising=False)
@@ -541,8 +567,9 @@ def test_a_classifier_without_its_package_is_refused(
 
 
 def test_offsets_by_eye() -> None:
-    """Without anything to tell prompts apart, offsets are the logarithms of the shares less the model's own, with mean 0: one of
-    four rows has label 0, of which the model says ln 3 more. A label that no row has is never decided; NaN and -1 are left out."""
+    """Without anything to tell prompts apart, offsets are the logarithms of the shares less the
+    model's own, with mean 0: one of four rows has label 0, of which the model says ln 3 more. A
+    label that no row has is never decided; NaN and -1 are left out."""
     lists = np.tile([np.log(3.0), 0.0, 0.0], (4, 1))
     values = offsets(np.vstack([lists, np.full((1, 3), np.nan), lists[:1]]), [0, 1, 1, 1, 0, -1])
     assert values[2] == -np.inf
@@ -571,7 +598,9 @@ def example(number: int, *messages: str) -> Example:
     ],
 )
 def test_prompts_without_content(texts: list[str], expected: list[str]) -> None:
-    """What all begin and end with stays, in whole words and once; the system message, too; no prompt is empty."""
+    """What all begin and end with stays, in whole words and once; the system message, too; no
+    prompt is empty.
+    """
     free = content_free([example(number, text) for number, text in enumerate(texts)])
     assert [each.prompt.messages[-1].content for each in free] == expected
     assert all(each.prompt.messages[0].content == "s" and not each.answers for each in free)
@@ -579,8 +608,8 @@ def test_prompts_without_content(texts: list[str], expected: list[str]) -> None:
 
 
 def test_of_longer_labels_all_tokens_are_allowed() -> None:
-    """Two labels of one and of two tokens, of which the provider takes four entries, then too few. A spelling that the tokenizer
-    does not know is left out."""
+    """Two labels of one and of two tokens, of which the provider takes four entries, then too few.
+    A spelling that the tokenizer does not know is left out."""
     known = {"no": [1], " no": [2], "not sure": [3, 4], " not sure": [5, 6]}
 
     class Session:
@@ -613,8 +642,9 @@ def test_of_longer_labels_all_tokens_are_allowed() -> None:
 
 
 def test_shots_are_balanced_and_fixed() -> None:
-    """The first K of an order that the seed fixes, labels in turn: three of nine to one rows hold the rare one, and two of one seed
-    are among four of it. Another seed takes others. System messages of examples stay behind."""
+    """The first K of an order that the seed fixes, labels in turn: three of nine to one rows hold
+    the rare one, and two of one seed are among four of it. Another seed takes others. System
+    messages of examples stay behind."""
     train = tuple(Example(str(n), Prompt.user(f"q{n}"), ("b" if n else "c",)) for n in range(10))
     task = Task("t", train, train, train)
     labels = Labels.named(["b", "c"], train)

@@ -23,7 +23,9 @@ def same(one: Rollouts, other: Rollouts) -> bool:
 
 
 def test_parts_joined_are_the_whole() -> None:
-    """Cut anywhere and joined again, all columns are as before; none of them is lost by an empty part."""
+    """Cut anywhere and joined again, all columns are as before; none of them is lost by an empty
+    part.
+    """
     mask = np.arange(12) < 5
     assert same(Rollouts.join([ALL.take(mask), ALL.take([]), ALL.take(np.flatnonzero(~mask))]), ALL)
 

@@ -99,7 +99,9 @@ def groups(result: Result) -> list[dict[str, Any]]:
 
 
 def test_scores_by_eye(store: Path, score: Callable[..., Result]) -> None:
-    """Correct x T/len of 8 tokens: 4/2 from a right and a wrong answer is 1, and so on; the base comes first, splits in order."""
+    """Correct x T/len of 8 tokens: 4/2 from a right and a wrong answer is 1, and so on; the base
+    comes first, splits in order.
+    """
     found = groups(score(store, "correct-and-short", "--json"))
     told = [
         (row["split"], row["policy"].split()[0], row["sampling"]["temperature"], row["completions"])
@@ -170,7 +172,9 @@ def test_filters(
 def test_every_completion_is_written(
     store: Path, score: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """One line each with the reward in nats and as it is read; what cannot be scored has none; the means come out of the lines."""
+    """One line each with the reward in nats and as it is read; what cannot be scored has none; the
+    means come out of the lines.
+    """
     path = tmp_path / "lines.jsonl"
     found = groups(score(store, "correct-and-short", "--json", "--per-completion", path))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -197,7 +201,9 @@ def test_every_completion_is_written(
 def test_the_table_names_the_bias_of_the_run(
     store: Path, score: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """In a run's folder, what was sampled with bias.json says so; in words and numbers on one line each."""
+    """In a run's folder, what was sampled with bias.json says so; in words and numbers on one line
+    each.
+    """
     entries = [{"id": token, "text": "x", "bias": value} for token, value in BIAS]
     bias = Bias(
         provider="p", model="m", tokenizer="t", reward="length", estimator="e", entries=entries
@@ -254,7 +260,9 @@ def server() -> Iterator[ExactServer]:
 
 
 def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Path) -> None:
-    """A fit with a second reward asks for no base completion again, and scoring its store asks for nothing at all."""
+    """A fit with a second reward asks for no base completion again, and scoring its store asks for
+    nothing at all.
+    """
     splits = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
     rows = [
         {"prompt": f"question {n}", "answer": "a", "split": split}

@@ -1,4 +1,6 @@
-"""The logits processor against a reference, through vLLM's own types; needs torch and vLLM, not an engine."""
+"""The logits processor against a reference, through vLLM's own types; needs torch and vLLM, not an
+engine.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def config(**changes: Any) -> SimpleNamespace:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The server's folder with biases a and b, found through the environment; files are looked at whenever asked."""
+    """The server's folder with biases a and b, found through the environment; files are looked at
+    whenever asked.
+    """
     for seed, name in enumerate(("a", "b")):
         save(tmp_path, name, values(seed))
     monkeypatch.setenv("BLB_BIAS_DIR", str(tmp_path))
@@ -146,7 +150,9 @@ NAMES = st.sampled_from([None, "none", "a", "b"])
 def test_the_first_runner_adds_each_row_its_vector(
     steps: list[tuple[list[int], list[str | None]]],
 ) -> None:
-    """Through departures, arrivals in freed rows and at the end, condensing moves and swaps, as vLLM's batch makes them."""
+    """Through departures, arrivals in freed rows and at the end, condensing moves and swaps, as
+    vLLM's batch makes them.
+    """
     processor, batch = first(), list[str | None]()
     for leaving, coming in steps:
         empty = sorted({row for row in leaving if row < len(batch)})
@@ -179,7 +185,9 @@ def test_the_first_runner_adds_each_row_its_vector(
 def test_the_second_runner_adds_each_row_its_vector(
     joins: list[tuple[int, str | None]], data: st.DataObject
 ) -> None:
-    """Slots are taken again, batches are any of them in any order, and drafts give a request several rows."""
+    """Slots are taken again, batches are any of them in any order, and drafts give a request
+    several rows.
+    """
     processor, slots = second(), dict[int, str | None]()
     for slot, name in joins:
         assert processor.add_request(slot, params(name)) == (name in ("a", "b"))
@@ -207,7 +215,9 @@ def test_both_runners_accept_the_class() -> None:
 
 
 def test_loaded_twice_it_adds_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed and named on the command line, vLLM makes two processors, also when it builds its batch again."""
+    """Installed and named on the command line, vLLM makes two processors, also when it builds its
+    batch again.
+    """
     monkeypatch.setattr(served, "entry_points", lambda group: [SimpleNamespace(value=served.NAME)])
     logits = torch.zeros(1, LOGITS)
     for _ in range(2):
@@ -219,7 +229,9 @@ def test_loaded_twice_it_adds_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_forbidden_tokens_stay_forbidden_and_padding_stays() -> None:
-    """What another rule has set to minus infinity stays there, and logits past the vocabulary are not touched."""
+    """What another rule has set to minus infinity stays there, and logits past the vocabulary are
+    not touched.
+    """
     processor = first()
     processor.update_state(change(2, {0: "a", 1: None}))
     logits = torch.full((2, LOGITS + 4), -torch.inf)
@@ -243,7 +255,9 @@ def test_logits_of_half_precision_are_taken() -> None:
 
 
 def test_a_running_request_keeps_its_vector(folder: Path) -> None:
-    """After the file changed the rows that run stay as they are, and those that come take the new version."""
+    """After the file changed the rows that run stay as they are, and those that come take the new
+    version.
+    """
     processor = first()
     processor.update_state(change(1, {0: "a"}))
     save(folder, "a", values(7))
@@ -271,7 +285,9 @@ def test_more_biases_than_the_table_has_room_for(folder: Path) -> None:
 def test_an_admitted_bias_that_cannot_be_read_ends_the_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is not answered as if it had asked for none: only the end token is left, and the log says so."""
+    """It is not answered as if it had asked for none: only the end token is left, and the log says
+    so.
+    """
     processor = first()
     processor.update_state(change(2, {0: "vanished", 1: None}))
     probability = torch.softmax(processor.apply(torch.randn(2, LOGITS)), dim=-1)
@@ -363,7 +379,9 @@ def test_a_caller_that_is_not_known_is_refused() -> None:
 
 
 def test_without_a_folder_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed beside a vLLM that serves no bias it costs nothing, and a request that names one is refused."""
+    """Installed beside a vLLM that serves no bias it costs nothing, and a request that names one is
+    refused.
+    """
     monkeypatch.delenv("BLB_BIAS_DIR")
     monkeypatch.setattr(table, "cached_tokenizer_from_config", None)
     logits = torch.randn(1, LOGITS)
@@ -376,7 +394,9 @@ def test_without_a_folder_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Group:
-    """Two tensor-parallel ranks in one thread: what the first sends, the second receives in order."""
+    """Two tensor-parallel ranks in one thread: what the first sends, the second receives in
+    order.
+    """
 
     def __init__(self, rank: int, sent: list[Any]) -> None:
         self.rank_in_group, self.sent = rank, sent
@@ -415,7 +435,9 @@ def test_ranks_that_see_other_files_add_the_same(
 
 
 def test_a_bad_start_is_the_same_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason why the first rank cannot start reaches the others, which would wait for it otherwise."""
+    """The reason why the first rank cannot start reaches the others, which would wait for it
+    otherwise.
+    """
     monkeypatch.setenv("BLB_BIAS_DEFAULT", "absent")
     sent: list[Any] = []
     for number in (0, 1):
@@ -460,7 +482,9 @@ def at_each(spec: str, vectors: dict[int, np.ndarray], tokens: Sequence[int]) ->
 def test_the_first_runner_follows_the_phase_of_each_row(
     spec: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows with phases beside a plain and an unbiased one; tokens come as placeholders first; rows swap in between."""
+    """Rows with phases beside a plain and an unbiased one; tokens come as placeholders first; rows
+    swap in between.
+    """
     monkeypatch.setattr(table, "_raws", lambda config, size: RAWS)
     vectors, processor, rng = phased(folder, spec), first(), np.random.default_rng(1)
     names, drawn = ["p", "a", "p", None], [list[int]() for _ in range(4)]
@@ -486,7 +510,9 @@ def test_the_first_runner_follows_the_phase_of_each_row(
 
 
 class Requests:
-    """What the second runner shares of its requests: their tokens, on the device, and how many these are."""
+    """What the second runner shares of its requests: their tokens, on the device, and how many
+    these are.
+    """
 
     def __init__(self) -> None:
         self.device, self.max_num_reqs, self.vocab_size = torch.device("cpu"), REQUESTS, LOGITS
@@ -511,7 +537,9 @@ class Requests:
 def test_the_second_runner_follows_the_phase_of_each_row(
     spec: str, drafts: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests join, are preempted and come back to another slot with what they had drawn; drafts have rows of their own."""
+    """Requests join, are preempted and come back to another slot with what they had drawn; drafts
+    have rows of their own.
+    """
     monkeypatch.setattr(table, "_raws", lambda config, size: RAWS)
     vectors, requests, rng = phased(folder, spec), Requests(), np.random.default_rng(2)
     speculative = SimpleNamespace(num_speculative_tokens=drafts) if drafts else None
@@ -580,7 +608,9 @@ def test_a_logit_bias_that_would_end_the_engine_is_refused() -> None:
 
 
 def test_phases_whose_tokens_the_runner_keeps_back_are_refused(folder: Path) -> None:
-    """Under asynchronous scheduling the first runner shows the drawn tokens to processors that are named on its command line."""
+    """Under asynchronous scheduling the first runner shows the drawn tokens to processors that are
+    named on its command line.
+    """
     phased(folder, "until:ab")
     with pytest.raises(BiasError, match="--logits-processors blackbox_lb"):
         Caller(async_scheduling=True).validate("p")

@@ -1,4 +1,6 @@
-"""A session before its first completion: what it asks for, what it puts up with, and which model really answers."""
+"""A session before its first completion: what it asks for, what it puts up with, and which model
+really answers.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ def test_a_server_that_loads_its_model_is_waited_for() -> None:
 
 
 def test_a_deployment_that_is_another_model_is_noticed() -> None:
-    """A deployment called gpt-4 that serves gpt-4o has another tokenizer: its ids would all be wrong."""
+    """A deployment called gpt-4 that serves gpt-4o has another tokenizer: its ids would all be
+    wrong.
+    """
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         return completion("gpt-4o-2024-11-20")

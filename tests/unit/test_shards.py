@@ -1,4 +1,6 @@
-"""Shards: a partition that keeps when prompts are appended, and stores that merge into the one of a single machine."""
+"""Shards: a partition that keeps when prompts are appended, and stores that merge into the one of a
+single machine.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def examples(texts: list[str]) -> list[Example]:
 
 @given(st.lists(st.text(), max_size=40), st.integers(1, 9))
 def test_shards_are_a_partition(texts: list[str], count: int) -> None:
-    """Every example is in exactly one shard, in its order, and examples of one prompt are in the same."""
+    """Every example is in exactly one shard, in its order, and examples of one prompt are in the
+    same.
+    """
     whole = examples(texts)
     parts = [Shard(index, count).of(whole) for index in range(1, count + 1)]
     assert sorted((each.id for part in parts for each in part), key=int) == [
@@ -54,7 +58,9 @@ def test_appended_prompts_move_none_of_the_others(
     "text", ["0/4", "5/4", "x/y", "", "4", "1/0", "-1/4", "1/4/4", "1.0/4", "¹/4"]
 )
 def test_what_names_no_shard_is_refused(text: str) -> None:
-    """With the text, and what one looks like; the command ends with exit code 2 before anything is opened."""
+    """With the text, and what one looks like; the command ends with exit code 2 before anything is
+    opened.
+    """
     with pytest.raises(InputError, match=r"give one of n parts as I/N, where I counts from 1 to N"):
         Shard.parse(text)
     result = CliRunner().invoke(main, ["collect", "--reward", "length", "--shard", text])
@@ -71,7 +77,9 @@ def rows(path: Path) -> dict[str, list[dict[str, Any]]]:
 def test_stores_of_shards_merge_into_that_of_one_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row for row and bit for bit, under a clock that stands still; a shard without prompts is an empty store."""
+    """Row for row and bit for bit, under a clock that stands still; a shard without prompts is an
+    empty store.
+    """
     monkeypatch.setattr("time.time", lambda: 1.8e9)
     splits = ["train"] * 7 + ["validation", "test"]
     data = tmp_path / "data.jsonl"

@@ -1,4 +1,6 @@
-"""Rollouts collected elsewhere: what stores and exports hold is found by key, bit for bit, and nothing of it is asked for again."""
+"""Rollouts collected elsewhere: what stores and exports hold is found by key, bit for bit, and
+nothing of it is asked for again.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def three(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """Keys, completions in any order, counts, bytes and rewards are those of the merged store; new ones go into the own one."""
+    """Keys, completions in any order, counts, bytes and rewards are those of the merged store; new
+    ones go into the own one.
+    """
     own, a, b = three
     with RolloutStore(a) as store:
         store.add_rewards({"x": "a", "y": "a"})
@@ -158,7 +162,8 @@ def test_a_fit_from_shards_asks_for_nothing_new(tmp_path: Path) -> None:
         result = blb(*fit, "--out", tmp_path / "many", "--rollouts", tmp_path / "*.db")
         assert result.exit_code == 0, result.output
         with RolloutStore(tmp_path / "many" / "rollouts.db") as store:
-            # Sums in another order are another bias in its last bits, whose completions nobody has; the base's are all there.
+            # Sums in another order are another bias in its last bits, whose completions nobody has;
+            # the base's are all there.
             assert all(each["bias"] for each in store.requests().values())
         one, many = (
             json.loads((tmp_path / run / "bias.json").read_text()) for run in ("one", "many")
@@ -187,7 +192,9 @@ def _split(path: Path, one: Path, other: Path) -> None:
 
 
 def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path) -> None:
-    """An unfinished collection is learned from as it is, where a prompt has none, too; without any the remedy is told."""
+    """An unfinished collection is learned from as it is, where a prompt has none, too; without any
+    the remedy is told.
+    """
     data = tmp_path / "data.jsonl"
     rows = [
         {"prompt": f"{split} {n}?", "answers": ["a"], "split": split}

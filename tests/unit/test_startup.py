@@ -1,4 +1,6 @@
-"""What a command that only answers must not load: told by the modules, since times depend on the machine."""
+"""What a command that only answers must not load: told by the modules, since times depend on the
+machine.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ HEAVY = (
     "tiktoken",
 )
 DEFAULTS = {"numpy", "pydantic"}
-"""What a command may load for its help: choices and defaults are those of the package, and some of them stand beside arrays."""
+"""What a command may load for its help: choices and defaults are those of the package, and some of
+them stand beside arrays.
+"""
 CLI = "from blackbox_lb.cli import main; main({!r}, standalone_mode=False)"
 
 
@@ -85,8 +89,9 @@ def test_the_help_of_a_command_loads_nothing_that_runs_it() -> None:
 def test_a_name_of_the_package_loads_what_it_needs_and_no_more() -> None:
     """An error class comes without numpy or openai; a completion needs numpy."""
     script = (
-        "import sys, blackbox_lb\nblackbox_lb.BlbError\nprint([m for m in ('numpy', 'openai', 'pydantic') if m in sys.modules])\n"
-        "blackbox_lb.Completion\nprint('numpy' in sys.modules, 'openai' in sys.modules)"
+        "import sys, blackbox_lb\nblackbox_lb.BlbError\nprint([m for m in ('numpy', 'openai',"
+        " 'pydantic') if m in sys.modules])\nblackbox_lb.Completion\nprint('numpy' in sys.modules,"
+        " 'openai' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

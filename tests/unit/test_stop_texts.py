@@ -1,4 +1,6 @@
-"""Stop texts: a completion that one ended stays usable, what a provider does not list is told, and nothing false is learned."""
+"""Stop texts: a completion that one ended stays usable, what a provider does not list is told, and
+nothing false is learned.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def trying(
 
 
 def test_a_fit_with_a_stop_text(server: ExactServer, tmp_path: Path) -> None:
-    """Every completion that was cut counts as whole, with all of its tokens; the fit says how many, and learns no veto of " b"."""
+    """Every completion that was cut counts as whole, with all of its tokens; the fit says how many,
+    and learns no veto of " b".
+    """
     heard: list[str] = []
 
     async def work(trials: Trials) -> FitResult:
@@ -111,7 +115,9 @@ def test_a_fit_with_a_stop_text(server: ExactServer, tmp_path: Path) -> None:
 
 
 def test_what_is_read_of_a_cut_completion(server: ExactServer, tmp_path: Path) -> None:
-    """The count holds the stop text's token, the list does not; a row that says all is listed leaves it out as incomplete."""
+    """The count holds the stop text's token, the list does not; a row that says all is listed
+    leaves it out as incomplete.
+    """
 
     async def work(trials: Trials) -> Any:
         keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 6)
@@ -153,7 +159,9 @@ def test_which_tokens_may_begin_a_stop_text(raw: bytes, opens: bool) -> None:
 
 
 def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Path) -> None:
-    """Of the tokens that may begin a stop text, one that a completion lists as sampled can be learned of; others lose theirs."""
+    """Of the tokens that may begin a stop text, one that a completion lists as sampled can be
+    learned of; others lose theirs.
+    """
 
     async def work(trials: Trials) -> Any:
         keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 6)
@@ -177,7 +185,9 @@ def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Pa
 def test_one_completion_a_request_where_a_list_may_be_short(
     listed: bool | None, batch: int
 ) -> None:
-    """Several choices share one count, so that nobody could tell how long each is; without stop texts nothing changes."""
+    """Several choices share one count, so that nobody could tell how long each is; without stop
+    texts nothing changes.
+    """
     profile = _profile(listed)
     sampling = Sampling(max_tokens=10, top_logprobs=5)
     assert batch_of(profile, "chat", replace(sampling, stop=("x",))) == batch
@@ -205,7 +215,9 @@ HOSTED: dict[str, Any] = {"profile": "openai", "model": "gpt-4o-mini", "tokenize
 
 
 def test_too_many_stop_texts_cost_nothing(gateway: RulesGateway, tmp_path: Path) -> None:
-    """A fit that OpenAI would refuse is refused before anything is asked for, with the limit and the wish."""
+    """A fit that OpenAI would refuse is refused before anything is asked for, with the limit and
+    the wish.
+    """
 
     async def work(trials: Trials) -> None:
         with pytest.raises(
@@ -221,7 +233,9 @@ def test_too_many_stop_texts_cost_nothing(gateway: RulesGateway, tmp_path: Path)
 def test_stop_texts_under_openais_rules(
     gateway: RulesGateway, tmp_path: Path, endpoint: Endpoint
 ) -> None:
-    """Chat lists what is before the stop text, the legacy endpoint more than it counts: both are whole, all requests valid."""
+    """Chat lists what is before the stop text, the legacy endpoint more than it counts: both are
+    whole, all requests valid.
+    """
     model = "gpt-4o-mini" if endpoint == "chat" else "gpt-3.5-turbo-instruct"
 
     async def work(trials: Trials) -> list[Completion]:

@@ -156,7 +156,9 @@ def test_listed_bytes_are_a_mapping_and_travel_without_the_other_spellings() -> 
 
 
 def test_bytes_are_stored_with_the_first_answer_that_is_stored(tmp_path: Path) -> None:
-    """Those of an answer that was not stored come with the next one; those of ids beyond the table come every time."""
+    """Those of an answer that was not stored come with the next one; those of ids beyond the table
+    come every time.
+    """
     far = (1 << 20) + 5
     with RolloutStore(tmp_path / "s.db") as store:
 
@@ -185,7 +187,9 @@ def test_bytes_are_stored_with_the_first_answer_that_is_stored(tmp_path: Path) -
 
 
 def test_what_the_provider_kept_back_survives_and_is_counted(tmp_path: Path) -> None:
-    """Propensities, bounds, unnamed alternatives and the provider's own token count come back; ``size`` adds up the counts."""
+    """Propensities, bounds, unnamed alternatives and the provider's own token count come back;
+    ``size`` adds up the counts.
+    """
     plain = completion()
     rich = replace(
         plain,
@@ -216,7 +220,9 @@ def test_what_the_provider_kept_back_survives_and_is_counted(tmp_path: Path) -> 
 
 
 def test_the_first_answer_to_a_key_stays(tmp_path: Path) -> None:
-    """A second answer to the same question changes nothing, so no estimate moves under a running fit."""
+    """A second answer to the same question changes nothing, so no estimate moves under a running
+    fit.
+    """
     with RolloutStore(tmp_path / "s.db") as store:
         key = store.add(SETTINGS, HELLO, 0, completion("first"))
         assert store.add(SETTINGS, HELLO, 0, completion("second")) == key

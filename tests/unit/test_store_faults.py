@@ -1,4 +1,6 @@
-"""The store under faults: many writers, locks that stay, full disks, files that may not be written, clocks that jump."""
+"""The store under faults: many writers, locks that stay, full disks, files that may not be written,
+clocks that jump.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def completion(text: str, tokens: int = 3) -> Completion:
 
 
 def write(path: str, writer: int, answers: int, gate: Any) -> None:
-    """Own prompts, and one that all writers ask: everything is added as soon as all have started."""
+    """Own prompts, and one that all writers ask: everything is added as soon as all have
+    started.
+    """
     gate.wait()
     with RolloutStore(path) as store:
         for sample in range(answers):
@@ -77,7 +81,9 @@ def read(path: str, gate: Any, stop: Any, told: Any) -> None:
 
 
 def test_many_writers_and_a_reader(tmp_path: Path) -> None:
-    """24 processes that start at once on a file that is not there lose nothing; the reader never sees half a response."""
+    """24 processes that start at once on a file that is not there lose nothing; the reader never
+    sees half a response.
+    """
     context, path, answers = multiprocessing.get_context("fork"), str(tmp_path / "s.db"), 4
     gate, stop, told = context.Barrier(WRITERS + 1), context.Event(), context.Queue()
     writers = [context.Process(target=write, args=(path, n, answers, gate)) for n in range(WRITERS)]
@@ -98,7 +104,9 @@ def test_many_writers_and_a_reader(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_stays_is_said(tmp_path: Path) -> None:
-    """A writer waits as long as it was told, then says who may be at fault; a reader does not wait at all."""
+    """A writer waits as long as it was told, then says who may be at fault; a reader does not wait
+    at all.
+    """
     path = tmp_path / "s.db"
     with RolloutStore(path, patience=0.2) as store:
         store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
@@ -146,7 +154,9 @@ def fill(store: RolloutStore, before: int = 0) -> int:
 
 
 def test_a_full_disk_costs_nothing_that_was_stored(small_disk: Path) -> None:
-    """On a tmpfs of 1 MiB: a sentence with the space left, all before it readable, and the same store goes on after a clean-up."""
+    """On a tmpfs of 1 MiB: a sentence with the space left, all before it readable, and the same
+    store goes on after a clean-up.
+    """
     path, ballast = small_disk / "s.db", small_disk / "ballast"
     ballast.write_bytes(bytes(200_000))
     with RolloutStore(path) as store:
@@ -179,7 +189,10 @@ def test_a_disk_that_is_full_from_the_start_is_said_before_anything_is_paid(
             file.write(bytes(4096))
     with pytest.raises(
         StoreError,
-        match=r"cannot (open|write to) .*\([\d,]+ bytes free\); (free some|check the disk, its free) space",
+        match=(
+            r"cannot (open|write to) .*\([\d,]+ bytes free\); (free some|check the disk, its free)"
+            r" space"
+        ),
     ):
         RolloutStore(path)
     with pytest.raises(StoreError, match="cannot"):
@@ -190,7 +203,9 @@ def test_a_disk_that_is_full_from_the_start_is_said_before_anything_is_paid(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="limits on file sizes are Unix's")
 def test_a_limit_on_file_sizes_is_a_full_disk(tmp_path: Path) -> None:
-    """The nearest thing to a full disk that needs no rights: the write fails with a sentence, what was stored is there."""
+    """The nearest thing to a full disk that needs no rights: the write fails with a sentence, what
+    was stored is there.
+    """
     path = tmp_path / "s.db"
     pid = os.fork()
     if not pid:
@@ -233,13 +248,14 @@ def test_a_folder_that_may_not_be_written(small_disk: Path) -> None:
 
 
 def test_a_log_that_cannot_be_used_is_not_passed_over(small_disk: Path, tmp_path: Path) -> None:
-    """Where nothing may be written, a store whose newest answers are in its log is refused rather than read without them."""
+    """Where nothing may be written, a store whose newest answers are in its log is refused rather
+    than read without them.
+    """
     path = small_disk / "s.db"
     script = (
-        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\n"
-        "from test_store_faults import *\n"
-        "store = RolloutStore(sys.argv[1]); store.add(SETTINGS, Prompt.user('a'), 0, completion('first'))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\nfrom test_store_faults import"
+        " *\nstore = RolloutStore(sys.argv[1]); store.add(SETTINGS, Prompt.user('a'), 0,"
+        " completion('first'))\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", script, path, Path(__file__).parent], check=False)
     path.with_name("s.db-shm").unlink()
@@ -255,7 +271,9 @@ def test_a_log_that_cannot_be_used_is_not_passed_over(small_disk: Path, tmp_path
 def test_a_clock_that_jumps_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Times of receipt order nothing: keys, prompts, sizes and contents are the same under a clock that runs backwards."""
+    """Times of receipt order nothing: keys, prompts, sizes and contents are the same under a clock
+    that runs backwards.
+    """
 
     def filled(name: str, clock: Callable[[], float]) -> Any:
         monkeypatch.setattr(time, "time", clock)
@@ -283,7 +301,9 @@ def test_a_clock_that_jumps_changes_nothing(
 
 
 def test_values_that_sqlite_cannot_hold(tmp_path: Path) -> None:
-    """Half a surrogate pair, which JSON can carry, is stored as U+FFFD; a number beyond 64 bits is an error of our tree."""
+    """Half a surrogate pair, which JSON can carry, is stored as U+FFFD; a number beyond 64 bits is
+    an error of our tree.
+    """
     with RolloutStore(tmp_path / "s.db") as store:
         key = store.add(SETTINGS, Prompt.user("a"), 0, completion("half \ud83d"))
         assert next(store.completions([key])).text == "half \ufffd"
@@ -295,7 +315,9 @@ def test_values_that_sqlite_cannot_hold(tmp_path: Path) -> None:
 
 
 def test_reading_makes_no_store(tmp_path: Path) -> None:
-    """A path without a store, an empty file and another program's file are named, and nothing appears or changes."""
+    """A path without a store, an empty file and another program's file are named, and nothing
+    appears or changes.
+    """
     (tmp_path / "empty.db").touch()
     with sqlite3.connect(tmp_path / "theirs.db") as db:
         db.execute("CREATE TABLE theirs (x)")
@@ -354,7 +376,9 @@ def renewed(*values: Any) -> int:
 def test_a_damaged_row_is_named_and_never_becomes_numbers(
     change: str, words: str | None, tmp_path: Path
 ) -> None:
-    """Reading it raises StoreCorrupt with its key and the command that says more; ``check`` finds the same."""
+    """Reading it raises StoreCorrupt with its key and the command that says more; ``check`` finds
+    the same.
+    """
     path = tmp_path / "s.db"
     with RolloutStore(path) as store:
         key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))

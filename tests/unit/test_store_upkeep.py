@@ -1,4 +1,6 @@
-"""Upkeep of stores: damage is found, what is intact is recovered, several become one, and Parquet gives the same bits back."""
+"""Upkeep of stores: damage is found, what is intact is recovered, several become one, and Parquet
+gives the same bits back.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ Rows = dict[tuple[str, Any], dict[str, Any]]
 
 
 def completion(seed: int, tokens: int | None = None) -> Completion:
-    """Any completion: of no token up to some pages of them, with and without the optional columns."""
+    """Any completion: of no token up to some pages of them, with and without the optional
+    columns.
+    """
     draw = np.random.default_rng(seed)
     t = int(draw.integers(0, 60)) if tokens is None else tokens
     k = 0 if seed % 7 == 3 else 5
@@ -94,7 +98,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def readable(path: Path) -> Rows:
-    """The rows that SQLite itself still reads, up to the first damage of each table, and that are what was stored."""
+    """The rows that SQLite itself still reads, up to the first damage of each table, and that are
+    what was stored.
+    """
     found: Rows = {}
     try:
         db = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
@@ -147,7 +153,9 @@ def test_a_whole_store_is_sound_and_recovers_whole(whole: Path, tmp_path: Path) 
 
 
 def test_truncated_anywhere(whole: Path, tmp_path: Path) -> None:
-    """Cut at 60 places: ``check`` says so, and every row is recovered that SQLite could still read or that lies before the cut."""
+    """Cut at 60 places: ``check`` says so, and every row is recovered that SQLite could still read
+    or that lies before the cut.
+    """
     data, before = whole.read_bytes(), rows(whole)
     places = [
         0,
@@ -165,7 +173,9 @@ def test_truncated_anywhere(whole: Path, tmp_path: Path) -> None:
         path.write_bytes(data[:place])
         if sound(
             path
-        ):  # SQLite puts zeros in the place of what is missing of the last page: now and then those were there
+            # SQLite puts zeros in the place of what is missing of the last page: now and then those
+            # were there
+        ):
             assert not data[place:].strip(b"\0")
             assert rows(path) == before
             continue
@@ -177,7 +187,9 @@ def test_truncated_anywhere(whole: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trials", [40, pytest.param(2000, marks=pytest.mark.slow)])
 def test_flipped_bytes(trials: int, whole: Path, tmp_path: Path) -> None:
-    """One to eight bytes changed at random: found, or the data is unchanged; what is intact is recovered."""
+    """One to eight bytes changed at random: found, or the data is unchanged; what is intact is
+    recovered.
+    """
     data, before, draw = whole.read_bytes(), rows(whole), random.Random(2)
     unnoticed = 0
     for trial in range(trials):
@@ -197,7 +209,9 @@ def test_flipped_bytes(trials: int, whole: Path, tmp_path: Path) -> None:
 
 
 def test_what_reads_a_damaged_store_says_so(whole: Path, tmp_path: Path) -> None:
-    """Every method on 60 damaged files gives what was stored or an error of our tree, never another exception."""
+    """Every method on 60 damaged files gives what was stored or an error of our tree, never another
+    exception.
+    """
     data, draw, request = (
         whole.read_bytes(),
         random.Random(3),
@@ -227,13 +241,14 @@ def test_what_reads_a_damaged_store_says_so(whole: Path, tmp_path: Path) -> None
 
 
 def test_a_log_that_was_never_written_back_is_recovered(tmp_path: Path) -> None:
-    """After SIGKILL all rows are in the -wal; with the file itself gone to zeros they come back from there."""
+    """After SIGKILL all rows are in the -wal; with the file itself gone to zeros they come back
+    from there.
+    """
     script = (
-        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\n"
-        "from pathlib import Path\nimport test_store_upkeep as t\n"
-        "store = t.RolloutStore(sys.argv[1])\n"
-        "for seed in range(12): store.add(t.SETTINGS, t.Prompt.user('a'), seed, t.completion(seed))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\nfrom pathlib import Path\nimport"
+        " test_store_upkeep as t\nstore = t.RolloutStore(sys.argv[1])\nfor seed in range(12):"
+        " store.add(t.SETTINGS, t.Prompt.user('a'), seed, t.completion(seed))\nos.kill(os.getpid(),"
+        " signal.SIGKILL)"
     )
     path = tmp_path / "s.db"
     subprocess.run([sys.executable, "-c", script, path, Path(__file__).parent], check=False)
@@ -245,7 +260,9 @@ def test_a_log_that_was_never_written_back_is_recovered(tmp_path: Path) -> None:
 
 
 def test_what_is_lost_is_counted(whole: Path, tmp_path: Path) -> None:
-    """A completion overwritten in its page is counted by the name that an index has of it, and its neighbours are kept."""
+    """A completion overwritten in its page is counted by the name that an index has of it, and its
+    neighbours are kept.
+    """
     data = bytearray(whole.read_bytes())
     victim = next(
         row
@@ -268,7 +285,9 @@ def test_what_is_lost_is_counted(whole: Path, tmp_path: Path) -> None:
 
 
 def test_merging_takes_each_response_once(tmp_path: Path) -> None:
-    """Shared rows once, other answers counted and left out, a second merge adds nothing, and any order has the same keys."""
+    """Shared rows once, other answers counted and left out, a second merge adds nothing, and any
+    order has the same keys.
+    """
     one, two, three = (
         make(tmp_path / f"{name}.db", 20, start) for name, start in (("1", 0), ("2", 10), ("3", 10))
     )
@@ -312,7 +331,9 @@ def test_merging_leaves_damage_out(whole: Path, tmp_path: Path) -> None:
 
 
 def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
-    """An export imported into a new store gives the same keys and the same bits, all tables; a second import adds nothing."""
+    """An export imported into a new store gives the same keys and the same bits, all tables; a
+    second import adds nothing.
+    """
     out = export_store(whole, tmp_path / "out")
     assert out.rows["completions"] == 40
     import_store(tmp_path / "out", tmp_path / "back.db")
@@ -324,7 +345,9 @@ def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
 
 
 def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
-    """``datasets`` sees lists of ids and logprobs and nested lists of alternatives, as the store has them."""
+    """``datasets`` sees lists of ids and logprobs and nested lists of alternatives, as the store
+    has them.
+    """
     datasets = pytest.importorskip("datasets")
     export_store(whole, tmp_path / "out")
     file = str(tmp_path / "out" / "completions.parquet")
@@ -346,7 +369,9 @@ def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
 
 
 def test_an_export_with_rows_left_out_and_columns_added(whole: Path, tmp_path: Path) -> None:
-    """Half the rows and a column more can be imported, one file alone under any name; added columns are told."""
+    """Half the rows and a column more can be imported, one file alone under any name; added columns
+    are told.
+    """
     import pyarrow.parquet as pq
 
     export_store(whole, tmp_path / "out")
@@ -362,7 +387,9 @@ def test_an_export_with_rows_left_out_and_columns_added(whole: Path, tmp_path: P
 
 
 def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
-    """Another key, prompt, settings or shape, a missing column, a cut file: each an error with the row or the column."""
+    """Another key, prompt, settings or shape, a missing column, a cut file: each an error with the
+    row or the column.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -38,7 +38,9 @@ def test_surface_classes(name: str, text: str) -> None:
 
 
 def test_what_the_text_does_not_tell() -> None:
-    """Half a character is known by its bytes, a special token that is written like a word by the vocabulary."""
+    """Half a character is known by its bytes, a special token that is written like a word by the
+    vocabulary.
+    """
     assert surface_class(b"\xe4\xb8", "\ufffd") == "part of a character"
     assert surface_class(None, "endoftext", special=True) == "special"
     assert surface_class(None, "", special=True) == "special"
@@ -71,5 +73,7 @@ def test_near_spellings(one: str, other: str, relation: str) -> None:
 
 @pytest.mark.parametrize(("one", "other"), UNRELATED)
 def test_other_spellings(one: str, other: str) -> None:
-    """Words that only look like forms of each other, other symbols and other numbers are not related."""
+    """Words that only look like forms of each other, other symbols and other numbers are not
+    related.
+    """
     assert related(one, other) is None

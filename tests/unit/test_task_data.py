@@ -1,4 +1,6 @@
-"""Tasks from Parquet files, folders and data sets of the hub: columns are mapped, their own splits kept, repeats counted."""
+"""Tasks from Parquet files, folders and data sets of the hub: columns are mapped, their own splits
+kept, repeats counted.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ ROWS = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder as the hub lays one out, with a train and a dev split; dev repeats a train row, train one of its own."""
+    """A folder as the hub lays one out, with a train and a dev split; dev repeats a train row,
+    train one of its own.
+    """
     data = tmp_path / "sums"
     data.mkdir()
     for name, rows in (
@@ -66,7 +70,9 @@ def test_a_broken_parquet_file(tmp_path: Path) -> None:
 
 
 def test_a_template_makes_the_prompt(tmp_path: Path) -> None:
-    """Columns stand in the prompt where the template names them; other columns and formats are refused with what there is."""
+    """Columns stand in the prompt where the template names them; other columns and formats are
+    refused with what there is.
+    """
     path = tmp_path / "sums.jsonl"
     path.write_text(
         "".join(
@@ -86,7 +92,9 @@ def test_a_template_makes_the_prompt(tmp_path: Path) -> None:
 
 
 def test_a_folder_keeps_its_splits(folder: Path) -> None:
-    """dev is validation, test is divided off train, and of equal prompts one is kept and the others counted."""
+    """dev is validation, test is divided off train, and of equal prompts one is kept and the others
+    counted.
+    """
     task = load_task(data=folder, prompt_column="q", answer_column="a")
     assert task.name == "sums"
     assert len(task.validation) == 2
@@ -114,7 +122,9 @@ def test_saved_to_disk(datasets: Any, tmp_path: Path) -> None:
 def test_names_of_the_hub(
     datasets: Any, monkeypatch: pytest.MonkeyPatch, spec: str, asked: tuple[str, str | None]
 ) -> None:
-    """Owner, name, config and split are told apart; a split that is not there is refused with those that are."""
+    """Owner, name, config and split are told apart; a split that is not there is refused with those
+    that are.
+    """
     calls: list[Any] = []
 
     def loaded(path: str, config: str | None) -> Any:

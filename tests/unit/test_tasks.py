@@ -48,9 +48,11 @@ def from_examples(
     """A task of examples that are split three ways."""
     numbered = enumerate(examples, start=1)
     rows = [
-        each
-        if isinstance(each, SourcedExample)
-        else SourcedExample(each, f"example {n} ({each.id})")
+        (
+            each
+            if isinstance(each, SourcedExample)
+            else SourcedExample(each, f"example {n} ({each.id})")
+        )
         for n, each in numbered
     ]
     return Task.from_splits(name, divide(name, rows, seed, fractions))
@@ -76,12 +78,14 @@ def test_the_door_is_sorted() -> None:
 
 
 def test_jsonl_rows_become_examples(write: Write) -> None:
-    """A prompt is one user message; an answer may be a string, a number or a list; blank lines and a BOM are skipped."""
+    """A prompt is one user message; an answer may be a string, a number or a list; blank lines and
+    a BOM are skipped.
+    """
     path = write(
         "a.jsonl",
-        '\ufeff{"id": "a", "prompt": "1+1?", "answer": 2}\r\n\n'
-        '{"id": 7, "prompt": "Pi?", "answer": [3.14, "π"], "note": null}\n'
-        '{"id": "c", "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "answer": "x"}',
+        '\ufeff{"id": "a", "prompt": "1+1?", "answer": 2}\r\n\n{"id": 7, "prompt": "Pi?", "answer":'
+        ' [3.14, "π"], "note": null}\n{"id": "c", "messages": [{"role": "system", "content": "Be'
+        ' brief."}, {"role": "user", "content": "Hi"}], "answer": "x"}',
     )
     chat = Prompt((Message("system", "Be brief."), Message("user", "Hi")))
     assert load_examples(path) == [
@@ -93,7 +97,9 @@ def test_jsonl_rows_become_examples(write: Write) -> None:
 
 @pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.tsv", "\t"), ("A.CSV", ",")])
 def test_tables_become_examples(write: Write, name: str, mark: str) -> None:
-    """A cell that is a JSON list holds several answers, any other cell one; quoted cells may span lines."""
+    """A cell that is a JSON list holds several answers, any other cell one; quoted cells may span
+    lines.
+    """
     table = io.StringIO()
     rows = [
         ["id", "prompt", "answer"],
@@ -112,7 +118,9 @@ def test_tables_become_examples(write: Write, name: str, mark: str) -> None:
 
 
 def test_chat_messages_in_csv_are_json(write: Write) -> None:
-    """The messages cell of a table is read as JSON, and the empty prompt cell beside it counts as absent."""
+    """The messages cell of a table is read as JSON, and the empty prompt cell beside it counts as
+    absent.
+    """
     cell = json.dumps([{"role": "user", "content": "Hi"}]).replace('"', '""')
     (example,) = load_examples(write("a.csv", f'prompt,messages,answer\n,"{cell}",x\n'))
     assert example.prompt == Prompt.user("Hi")
@@ -125,7 +133,9 @@ def test_columns_can_be_renamed(write: Write) -> None:
 
 
 def test_answers_may_be_left_out_where_none_are_needed(write: Write) -> None:
-    """With require_answers=False a row without an answer, or with an empty one in a table, has no answers."""
+    """With require_answers=False a row without an answer, or with an empty one in a table, has no
+    answers.
+    """
     assert (
         load_examples(write("a.jsonl", jsonl({"prompt": "Q"})), require_answers=False)[0].answers
         == ()
@@ -136,7 +146,9 @@ def test_answers_may_be_left_out_where_none_are_needed(write: Write) -> None:
 
 
 def test_the_default_id_depends_on_content_only(write: Write) -> None:
-    """The same row has the same id in JSONL and CSV, in any place; another answer gives another id."""
+    """The same row has the same id in JSONL and CSV, in any place; another answer gives another
+    id.
+    """
     one = load_examples(
         write("a.jsonl", jsonl({"prompt": "P", "answer": "0"}, {"answer": 1, "prompt": "Q"}))
     )[1]
@@ -184,7 +196,10 @@ BROKEN = {
     "text messages": ({"messages": "hello", "answer": "x"}, "line 2: messages is not JSON"),
     "role": (
         {"messages": [{"role": "bot", "content": "Q"}], "answer": "x"},
-        "line 2: messages has the unknown role 'bot'; the roles are assistant, developer, system, user",
+        (
+            "line 2: messages has the unknown role 'bot'; the roles are assistant, developer,"
+            " system, user"
+        ),
     ),
     "extra key": (
         {"messages": [{"role": "user", "content": "Q", "name": "N"}], "answer": "x"},
@@ -209,7 +224,10 @@ BROKEN = {
     "not an object": ("hello", "line 2: 'hello' is not an object; write one JSON object a line"),
     "list": (
         [1],
-        "line 2: [1] is not an object; write one JSON object a line; a list becomes one object a line with: jq",
+        (
+            "line 2: [1] is not an object; write one JSON object a line; a list becomes one object"
+            " a line with: jq"
+        ),
     ),
     "same id": ({"prompt": "Q", "answer": "x", "id": "first"}, "line 2 has the id 'first' of"),
     "same row": ({"prompt": "P", "answer": "1", "id": "first"}, "line 2 is the same row as"),
@@ -222,7 +240,9 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None:
-    """Whatever is wrong with the second row, the message names the file, line 2, the value and the rule."""
+    """Whatever is wrong with the second row, the message names the file, line 2, the value and the
+    rule.
+    """
     row, message = BROKEN[case]
     path = write("rows.jsonl", jsonl({"prompt": "P", "answer": "1", "id": "first"}, row))
     with pytest.raises(DataError) as caught:
@@ -282,7 +302,9 @@ def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None
     ],
 )
 def test_a_broken_file_is_explained(write: Write, name: str, text: str, message: str) -> None:
-    """A file that cannot be read as a whole is named with the line, what was found and the remedy."""
+    """A file that cannot be read as a whole is named with the line, what was found and the
+    remedy.
+    """
     path = write(name, text)
     with pytest.raises(DataError) as caught:
         load_examples(path)
@@ -322,7 +344,9 @@ def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
 @settings(deadline=None)
 @given(st.integers(30, 80), st.integers(1, 60), st.integers(0, 5))
 def test_adding_rows_moves_no_other(count: int, more: int, seed: int) -> None:
-    """A row's split depends on the seed and its id alone: rows added before or after leave it where it was."""
+    """A row's split depends on the seed and its id alone: rows added before or after leave it where
+    it was.
+    """
     try:
         small = from_examples("t", numbered(count, start=100), seed=seed)
     except DataError:
@@ -337,7 +361,9 @@ def test_adding_rows_moves_no_other(count: int, more: int, seed: int) -> None:
 
 
 def test_the_shares_are_the_fractions() -> None:
-    """Of 20,000 examples half go to train, a fifth to validation and .3 to test, within four standard errors."""
+    """Of 20,000 examples half go to train, a fifth to validation and .3 to test, within four
+    standard errors.
+    """
     task = from_examples("t", numbered(20_000))
     assert len(task.train) == pytest.approx(10_000, abs=283)
     assert len(task.validation) == pytest.approx(4_000, abs=226)
@@ -354,7 +380,9 @@ def test_another_seed_gives_another_split() -> None:
 
 
 def test_too_few_rows_are_refused_with_the_number_needed() -> None:
-    """Two rows cannot fill three splits; the message says how many rows do, with 99 % probability."""
+    """Two rows cannot fill three splits; the message says how many rows do, with 99 %
+    probability.
+    """
     with pytest.raises(
         DataError, match=r"t has 2 rows and none of them in .*: give 26 rows or more"
     ):
@@ -373,7 +401,9 @@ def test_fractions_must_be_positive_and_sum_to_one(fractions: tuple[float, ...])
 
 
 def test_a_split_column_is_obeyed(write: Write) -> None:
-    """Rows that name their split go there, in file order; rows that name none beside them are refused."""
+    """Rows that name their split go there, in file order; rows that name none beside them are
+    refused.
+    """
     rows = [
         {"id": n, "prompt": f"Q{n}", "answer": n, "split": s}
         for n, s in enumerate(["test", "train", "validation", "train"])
@@ -408,7 +438,9 @@ def test_files_given_for_a_split_are_used_whole(write: Write) -> None:
 
 
 def test_files_that_contradict_a_split_column_are_refused(write: Write) -> None:
-    """A row of train inside the test file, and a test row beside a test file, are both contradictions."""
+    """A row of train inside the test file, and a test row beside a test file, are both
+    contradictions.
+    """
     marked = write("m.jsonl", jsonl({"prompt": "Q", "answer": 1, "split": "test"}))
     other = write("o.jsonl", rows_of("a", 50))
     with pytest.raises(
@@ -423,20 +455,27 @@ def test_files_that_contradict_a_split_column_are_refused(write: Write) -> None:
 
 
 def test_a_prompt_in_two_splits_is_a_leak(write: Write) -> None:
-    """The same prompt in two splits is refused with both rows, even where white space and answers differ."""
+    """The same prompt in two splits is refused with both rows, even where white space and answers
+    differ.
+    """
     data = write("data.jsonl", rows_of("a", 40))
     leak = write(
         "leak.jsonl", jsonl({"prompt": "b", "answer": 1}, {"prompt": " a7\n", "answer": "seven"})
     )
     with pytest.raises(
         DataError,
-        match=r"leak\.jsonl, line 2 \(test\) has the prompt of .*data\.jsonl, line 8 \((train|validation)\)",
+        match=(
+            r"leak\.jsonl, line 2 \(test\) has the prompt of .*data\.jsonl, line 8"
+            r" \((train|validation)\)"
+        ),
     ):
         load_task(data=data, test=leak)
 
 
 def test_an_id_in_two_splits_is_refused(write: Write) -> None:
-    """Two rows of one id cannot be told apart later, so they are refused across files as within one."""
+    """Two rows of one id cannot be told apart later, so they are refused across files as within
+    one.
+    """
     one = write("one.jsonl", jsonl({"id": "x", "prompt": "P", "answer": 1}))
     two = write("two.jsonl", jsonl({"id": "x", "prompt": "Q", "answer": 1}))
     three = write("three.jsonl", rows_of("c", 1))
@@ -448,7 +487,9 @@ def test_an_id_in_two_splits_is_refused(write: Write) -> None:
 
 
 def test_the_data_hash_names_content_and_split() -> None:
-    """Equal tasks have equal hashes whatever they are called; a moved example or another answer changes it."""
+    """Equal tasks have equal hashes whatever they are called; a moved example or another answer
+    changes it.
+    """
     a, b, c = numbered(3)
     task = Task("t", (a,), (b,), (c,))
     assert task.data_hash == Task("other", (a,), (b,), (c,)).data_hash
@@ -524,7 +565,9 @@ def gives_away(name: str, prompt: str, answer: str) -> bool:
 
 
 def test_capitals_has_its_size() -> None:
-    """80 countries to train, 24 to validate, 73 to test; no country twice; 48 tokens, answers by contains."""
+    """80 countries to train, 24 to validate, 73 to test; no country twice; 48 tokens, answers by
+    contains.
+    """
     assert [len(split) for split in (CAPITALS.train, CAPITALS.validation, CAPITALS.test)] == [
         80,
         24,
@@ -535,7 +578,9 @@ def test_capitals_has_its_size() -> None:
 
 
 def test_no_prompt_gives_its_capital_away() -> None:
-    """No accepted answer occurs in its prompt, no country in its answer, and the rule catches those that were left out."""
+    """No accepted answer occurs in its prompt, no country in its answer, and the rule catches those
+    that were left out.
+    """
     assert not [
         e.id
         for e in COUNTRIES
@@ -552,7 +597,9 @@ def test_no_prompt_gives_its_capital_away() -> None:
 
 
 def test_answers_are_in_plain_form() -> None:
-    """Every accepted answer keeps letters after normalisation, and no two of one country are the same then."""
+    """Every accepted answer keeps letters after normalisation, and no two of one country are the
+    same then.
+    """
     for example in COUNTRIES:
         forms = [normalise(answer) for answer in example.answers]
         assert all(forms), example.id
@@ -583,12 +630,16 @@ def test_no_city_is_the_capital_of_two_countries() -> None:
     ],
 )
 def test_capitals_known_truths(prompt: str, answers: tuple[str, ...]) -> None:
-    """Countries that are often got wrong have the right capital, and the article the language asks for."""
+    """Countries that are often got wrong have the right capital, and the article the language asks
+    for.
+    """
     assert {e.prompt.text: e.answers for e in COUNTRIES}[prompt] == answers
 
 
 def test_capitals_leaves_out_what_it_says() -> None:
-    """States whose capital is given away, in dispute, unofficial, or shared in name with another place are not asked about."""
+    """States whose capital is given away, in dispute, unofficial, or shared in name with another
+    place are not asked about.
+    """
     left_out = {
         "Singapore",
         "Monaco",
@@ -626,7 +677,9 @@ LABELS = {"Africa": 51, "America": 35, "Asia": 40, "Europe": 43, "Oceania": 14}
 
 
 def test_continents_has_its_size() -> None:
-    """80 countries to train, 24 to validate, 79 to test; none twice; 4 tokens, every label in every split."""
+    """80 countries to train, 24 to validate, 79 to test; none twice; 4 tokens, every label in every
+    split.
+    """
     splits = (CONTINENTS.train, CONTINENTS.validation, CONTINENTS.test)
     assert [len(split) for split in splits] == [80, 24, 79]
     assert len({e.prompt for e in STATES}) == 183
@@ -636,7 +689,9 @@ def test_continents_has_its_size() -> None:
 
 
 def test_continents_asks_about_every_state_it_does_not_leave_out() -> None:
-    """The 193 members and 2 observers are those asked about, those without one certain continent, and two whose name tells."""
+    """The 193 members and 2 observers are those asked about, those without one certain continent,
+    and two whose name tells.
+    """
     two = {
         "Armenia",
         "Azerbaijan",
@@ -709,7 +764,9 @@ def test_continents_known_truths(name: str, continent: str) -> None:
 def test_a_continent_is_right_where_the_completion_begins_with_it(
     completion: str, correct: bool
 ) -> None:
-    """A program that reads the first word finds the label there; a list or a sentence that comes to it later is not right."""
+    """A program that reads the first word finds the label there; a list or a sentence that comes to
+    it later is not right.
+    """
     example = next(e for e in STATES if country(e) == "Maldives")
     assert "is the Maldives in?" in example.prompt.text
     assert isinstance(CONTINENTS.correct, str)

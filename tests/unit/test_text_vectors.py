@@ -1,4 +1,6 @@
-"""Embeddings from an API: asked once a text, tried again where that helps, and no key for a stranger."""
+"""Embeddings from an API: asked once a text, tried again where that helps, and no key for a
+stranger.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def lengths(body: dict[str, Any]) -> tuple[int, Any]:
 
 
 def test_each_text_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In requests of at most 64, vectors of length 1 in the order asked, tokens counted; the OpenAI key goes to OpenAI alone."""
+    """In requests of at most 64, vectors of length 1 in the order asked, tokens counted; the OpenAI
+    key goes to OpenAI alone.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     with embeddings(lengths) as (url, seen):
         vectors = TextVectors(f"small@{url}")

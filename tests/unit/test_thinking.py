@@ -1,4 +1,6 @@
-"""Thinking: its length, what rewards count, loops, and the alternatives that somebody writes down."""
+"""Thinking: its length, what rewards count, loops, and the alternatives that somebody writes
+down.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def completion(
 def test_tokens_inside_and_outside(
     spec: str, tokens: tuple[int, ...], lengths: tuple[int, int, bool]
 ) -> None:
-    """OPEN is outside, CLOSE inside, a token that completes a text is of what it ends; without tokens the text is shared out."""
+    """OPEN is outside, CLOSE inside, a token that completes a text is of what it ends; without
+    tokens the text is shared out.
+    """
     thinking = Thinking.parse(spec)
     assert thinking.lengths(completion(*tokens)) == lengths
     unlisted = thinking.lengths(completion(*tokens, listed=False))
@@ -125,7 +129,9 @@ def test_rewards_count_what_is_named() -> None:
 
 
 def test_metrics_of_thinking() -> None:
-    """Tokens inside and outside, the share that ended before the limit, and that loops; of all but the third less is better."""
+    """Tokens inside and outside, the share that ended before the limit, and that loops; of all but
+    the third less is better.
+    """
     reward = parse_reward("contains", max_tokens=12, thinking=INSIDE)
     round_and_round = completion(1, 2, *[3, 0] * 20, reason="length")
     found = score(
@@ -166,7 +172,9 @@ MODEL = ExactModel(6, 8, seed=3, sharpness=0.6)
 
 @pytest.mark.parametrize("tokens", [0, 2, 9])
 def test_a_hard_budget(tokens: int) -> None:
-    """The text that ends thinking stands after so many tokens at the latest, and once; what follows is drawn as after any text."""
+    """The text that ends thinking stands after so many tokens at the latest, and once; what follows
+    is drawn as after any text.
+    """
     budget = ThinkingBudget(Thinking.parse("until: f").phases, tokens)
 
     async def draw() -> list[Completion]:
@@ -206,7 +214,9 @@ def blb(*line: object) -> Result:
 
 
 def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
-    """A hand list, a number on the closing text and hard budgets stand in the table, with the metrics of thinking."""
+    """A hand list, a number on the closing text and hard budgets stand in the table, with the
+    metrics of thinking.
+    """
     data, words = tmp_path / "data.jsonl", tmp_path / "words.txt"
     rows = [
         {"prompt": f"thing {n}", "answer": "b", "split": split}
@@ -285,9 +295,10 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
             (("--baseline-words", words), "give FILE:NATS"),
         ):
             refused = blb("eval", *task, *line, "--deploy", "greedy")
-            assert (refused.exit_code, sentence in " ".join(refused.output.split())) == (2, True), (
-                refused.output
-            )
+            assert (refused.exit_code, sentence in " ".join(refused.output.split())) == (
+                2,
+                True,
+            ), refused.output
         plain = (*where, "--reward", "contains", "--deploy", "greedy")
         for option, value in (("--baseline-close", 2), ("--baseline-thinking-tokens", 0)):
             refused = blb("eval", *plain, option, value)

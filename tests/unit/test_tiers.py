@@ -1,4 +1,6 @@
-"""The tiers of the tests: what is quick is cut off from the network, so that a server cannot creep in."""
+"""The tiers of the tests: what is quick is cut off from the network, so that a server cannot creep
+in.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ TESTS = Path(__file__).parents[1]
 
 
 def test_commands_are_compiled_once() -> None:
-    """Whatever the environment says, a command that a test starts keeps the bytecode of what it imports."""
+    """Whatever the environment says, a command that a test starts keeps the bytecode of what it
+    imports.
+    """
     assert not sys.dont_write_bytecode
     assert not os.environ.get("PYTHONDONTWRITEBYTECODE")
     assert os.environ.get("PYTHONPYCACHEPREFIX") == sys.pycache_prefix
@@ -29,7 +33,9 @@ def test_a_quick_test_reaches_no_server() -> None:
 
 
 def test_what_is_quick() -> None:
-    """Modules that start nothing are; those with a server or an engine, and the studies, are not."""
+    """Modules that start nothing are; those with a server or an engine, and the studies, are
+    not.
+    """
     assert _alone(TESTS / "laws" / "test_law_statistics.py")
     others = (
         "unit/test_hosted.py",

@@ -77,7 +77,9 @@ def wide(tokens: int, seed: int, width: int = 200) -> Completion:
 
 
 def test_positions_are_the_listed_ones(tmp_path: Path) -> None:
-    """A provider that counts an end token that it does not list has one more token than positions, and rewards count it."""
+    """A provider that counts an end token that it does not list has one more token than positions,
+    and rewards count it.
+    """
     training = trained(tmp_path, [replace(completion(), generated=4), completion(tokens=2)])
     assert training.rollouts.lengths.tolist() == [3, 2]
     assert training.rollouts.rewards.tolist() == pytest.approx([np.log(9 / 4), np.log(9 / 2)])
@@ -85,7 +87,9 @@ def test_positions_are_the_listed_ones(tmp_path: Path) -> None:
 
 
 def test_propensities_are_read_where_they_are_told(tmp_path: Path) -> None:
-    """Where a provider tells the policy that sampled from the base model, inverse propensities read the former."""
+    """Where a provider tells the policy that sampled from the base model, inverse propensities read
+    the former.
+    """
     told = replace(completion(), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
     training = trained(tmp_path, [told, completion(tokens=1)])
     assert training.rollouts.logprobs.tolist() == [-1.0, -1.25, -1.5, -2.0]
@@ -133,7 +137,9 @@ def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:
 
 
 def test_nothing_left_is_an_error_that_says_why(tmp_path: Path) -> None:
-    """Without a single complete completion there is nothing to learn from; filtered ones are named."""
+    """Without a single complete completion there is nothing to learn from; filtered ones are
+    named.
+    """
     with pytest.raises(
         NoLogprobs,
         match=r"none of 2 completions has a complete list .*\(1 were stopped by a content filter\)",
@@ -155,7 +161,9 @@ def test_columns_of_different_lengths_are_refused() -> None:
 
 
 def in_small_pieces(patch: pytest.MonkeyPatch) -> None:
-    """Blocks of 256 KiB, parts of 16,384 listed tokens, 1 MiB of lists in memory, the rest in files of 4 MiB."""
+    """Blocks of 256 KiB, parts of 16,384 listed tokens, 1 MiB of lists in memory, the rest in files
+    of 4 MiB.
+    """
     patch.setattr(reading, "BLOCK_BYTES", 1 << 18)
     patch.setattr(tails, "PART", 1 << 14)
     patch.setattr(module, "LISTS_IN_MEMORY", 1 << 20)
@@ -181,10 +189,12 @@ def peak_of(folder: Path, completions: int) -> tuple[int, int]:
 def test_memory_grows_with_positions_and_not_with_their_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four times the positions cost vectors of about 50 bytes for each (and some to work with), where their lists take 1,600.
+    """Four times the positions cost vectors of about 50 bytes for each (and some to work with),
+    where their lists take 1,600.
 
-    On one core: how much the others hold at a time depends on which of them is first. The smaller of two peaks counts: half a
-    megabyte comes and goes with the moment at which garbage is collected.
+    On one core: how much the others hold at a time depends on which of them is first. The smaller
+    of two peaks counts: half a megabyte comes and goes with the moment at which garbage is
+    collected.
     """
     in_small_pieces(monkeypatch)
     monkeypatch.setattr(passes, "cores", lambda: 1)
@@ -199,7 +209,9 @@ def test_memory_grows_with_positions_and_not_with_their_lists(
 
 
 def test_pieces_and_files_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read in small blocks into scratch files, a training set is what it is when read at once into memory."""
+    """Read in small blocks into scratch files, a training set is what it is when read at once into
+    memory.
+    """
     drawn = [wide(20 + n % 7, n) for n in range(30)]
     once = trained(tmp_path, drawn)
     in_small_pieces(monkeypatch)
@@ -218,7 +230,9 @@ def test_pieces_and_files_change_no_number(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_complete_lists_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lists of the whole vocabulary are scaled to 1 in every block, and only if its size is given."""
+    """Lists of the whole vocabulary are scaled to 1 in every block, and only if its size is
+    given.
+    """
     in_small_pieces(monkeypatch)
     drawn = [wide(20, n, 1_000) for n in range(6)]
     assert not trained(tmp_path, drawn, vocab_size=1_000).next_token.tail_mass.any()
@@ -226,7 +240,9 @@ def test_complete_lists_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Space is taken before it is written to, and its lack is told with the bytes and the folder."""
+    """Space is taken before it is written to, and its lack is told with the bytes and the
+    folder.
+    """
     in_small_pieces(monkeypatch)
     monkeypatch.setattr(scratch, "SEGMENT", 1 << 60)
     with pytest.raises(
@@ -236,7 +252,9 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_scratch_gives_separate_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In memory while the budget lasts, then in files without a name: whatever is written to one array stays there."""
+    """In memory while the budget lasts, then in files without a name: whatever is written to one
+    array stays there.
+    """
     monkeypatch.setattr(scratch, "SEGMENT", 1_000)
     allocate = Scratch(tmp_path, 100)
     arrays = [
@@ -252,7 +270,9 @@ def test_scratch_gives_separate_arrays(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it is not known whether the provider lists end tokens, one that any completion lists counts for all of them."""
+    """Where it is not known whether the provider lists end tokens, one that any completion lists
+    counts for all of them.
+    """
     monkeypatch.setattr(reading, "BLOCK_BYTES", 1)
     ends = EndTokens(None, frozenset({9}))
     hidden = trained(tmp_path / "a", [completion(), completion(tokens=2)], ends).next_token
@@ -263,7 +283,9 @@ def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_text_without_tokens_is_encoded(tmp_path: Path, whole: bool) -> None:
-    """Completions without logprobs have the tokens of their text, no list, and bounds that say nothing; they are counted."""
+    """Completions without logprobs have the tokens of their text, no list, and bounds that say
+    nothing; they are counted.
+    """
     drawn = [replace(completion(text, tokens=0), whole=whole) for text in ("ab", "b", "")]
     training = trained(tmp_path, drawn, encode=encode)
     rollouts = training.rollouts
@@ -282,7 +304,9 @@ def test_text_without_tokens_is_encoded(tmp_path: Path, whole: bool) -> None:
 
 
 def test_encoded_completions_stand_beside_listed_ones(tmp_path: Path) -> None:
-    """A provider that sometimes gives logprobs: the encoded positions are told apart, and the lists keep their tails."""
+    """A provider that sometimes gives logprobs: the encoded positions are told apart, and the lists
+    keep their tails.
+    """
     drawn = [
         completion(),
         replace(completion("ab", tokens=0), generated=7),
@@ -299,7 +323,9 @@ def test_encoded_completions_stand_beside_listed_ones(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_a_mixture(tmp_path: Path) -> None:
-    """Listed, encoded and empty completions are learned from, in the order drawn; filtered and incomplete ones are counted."""
+    """Listed, encoded and empty completions are learned from, in the order drawn; filtered and
+    incomplete ones are counted.
+    """
     ended = replace(completion(), token_ids=np.array([0, 1, 9], dtype=np.int32))
     text, empty = completion("ab", tokens=0), completion("", tokens=0)
     cut, blank = replace(completion(), whole=False), Completion.empty("content_filter")
@@ -325,7 +351,9 @@ def test_equal_prompts_share_their_completions(tmp_path: Path) -> None:
 
 
 def test_without_a_vocabulary_the_remedy_is_named(tmp_path: Path) -> None:
-    """Text without tokens and nothing to encode it with: the error says which estimator can do without."""
+    """Text without tokens and nothing to encode it with: the error says which estimator can do
+    without.
+    """
     drawn = [completion("ab", tokens=0)]
     with pytest.raises(NoLogprobs, match="take --estimator ratio with --tokenizer"):
         trained(tmp_path, drawn)

@@ -1,4 +1,6 @@
-"""Files and requests of strangers: bounded, never run, and never able to move a cursor, run in a page or reach another host."""
+"""Files and requests of strangers: bounded, never run, and never able to move a cursor, run in a
+page or reach another host.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,13 @@ from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.reward import runs_code
 from tests.unit.proxy_upstream import VALUES, bias, plain, proxied
 
-HOSTILE = "\x1b[31mred \x1b]8;;http://evil\x07link\x1b]8;;\x07 \u202eevil\u202c \u200bhidden\ufeff \x9b2J \x00 [bold red]x[/]"
-"""Colours, an OSC 8 link, bidirectional overrides, zero-width and C1 characters, a NUL, and the markup of rich."""
+HOSTILE = (
+    "\x1b[31mred \x1b]8;;http://evil\x07link\x1b]8;;\x07 \u202eevil\u202c \u200bhidden\ufeff \x9b2J"
+    " \x00 [bold red]x[/]"
+)
+"""Colours, an OSC 8 link, bidirectional overrides, zero-width and C1 characters, a NUL, and the
+markup of rich.
+"""
 
 
 def nested(depth: int) -> str:
@@ -40,7 +47,9 @@ def nested(depth: int) -> str:
 
 
 def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
-    """The limits hold exactly, whatever the size claims; a key that stands twice is read by nobody."""
+    """The limits hold exactly, whatever the size claims; a key that stands twice is read by
+    nobody.
+    """
     assert parse_json(nested(MAX_DEPTH))
     for text in (nested(MAX_DEPTH + 1), nested(100_000), '{"a":' * 5_000 + "1" + "}" * 5_000):
         with pytest.raises(ValueError, match="nested deeper than 200"):
@@ -62,7 +71,9 @@ def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_dense_bias_of_150000_tokens_loads(tmp_path: Path) -> None:
-    """The limits leave room for the largest vocabularies: a bias on every token, with texts and errors, is a quarter of them."""
+    """The limits leave room for the largest vocabularies: a bias on every token, with texts and
+    errors, is a quarter of them.
+    """
     rows = [
         {
             "id": n,
@@ -92,7 +103,9 @@ def test_a_dense_bias_of_150000_tokens_loads(tmp_path: Path) -> None:
 
 
 def test_a_small_parquet_file_cannot_fill_the_memory(tmp_path: Path) -> None:
-    """A file of a few kilobytes whose rows would take gigabytes is refused after the limit, quickly."""
+    """A file of a few kilobytes whose rows would take gigabytes is refused after the limit,
+    quickly.
+    """
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     schema = pyarrow.schema([("prompt", pyarrow.string())])
     path = tmp_path / "bomb.parquet"
@@ -140,7 +153,9 @@ def test_what_runs_code(spec: str, runs: bool) -> None:
 def test_a_found_settings_file_runs_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The blb.toml of a folder that somebody else wrote is refused where it names a function; named with --config it is trusted."""
+    """The blb.toml of a folder that somebody else wrote is refused where it names a function; named
+    with --config it is trusted.
+    """
     (tmp_path / "blb.toml").write_text('[collect]\nreward = "planted:score"\n')
     (tmp_path / "planted.py").write_text(
         f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n"
@@ -171,7 +186,7 @@ def test_a_found_settings_file_runs_no_code(
     assert (tmp_path / "ran").exists()
 
 
-# --- What is shown ----------------------------------------------------------------------------------------------------------
+# --- What is shown
 
 
 def unsafe(text: str) -> list[str]:
@@ -180,7 +195,9 @@ def unsafe(text: str) -> list[str]:
 
 
 def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Remarks, tables, JSON, errors: every control, ANSI, bidirectional and zero-width character is an escape, markup is text."""
+    """Remarks, tables, JSON, errors: every control, ANSI, bidirectional and zero-width character is
+    an escape, markup is text.
+    """
     print_table(f"title {HOSTILE}", ("name",), [(HOSTILE,)], left=1)
     print_json({"text": HOSTILE, HOSTILE: 1})
     Terminal().remark(HOSTILE)
@@ -209,7 +226,9 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_bias_file_cannot_speak(tmp_path: Path) -> None:
-    """Whatever its texts hold, ``blb show`` and ``blb export`` print characters, and exported code has no line of a stranger's."""
+    """Whatever its texts hold, ``blb show`` and ``blb export`` print characters, and exported code
+    has no line of a stranger's.
+    """
     entries = (Entry(id=1, text=HOSTILE, bias=1.0),)
     texts = {
         "model": f"{HOSTILE}\nimport os",
@@ -236,19 +255,23 @@ def test_a_bias_file_cannot_speak(tmp_path: Path) -> None:
 
 
 def test_a_page_names_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the report every such character is named, and a key that an old document holds is masked."""
+    """In the report every such character is named, and a key that an old document holds is
+    masked.
+    """
     monkeypatch.setenv("PLANTED_KEY", "planted-key-in-a-page")
     assert tame("a\u202eb\u200bc\x1b[2J") == "a⟨U+202E⟩b⟨U+200B⟩c⟨U+001B⟩[2J"
     assert tame("x planted-key-in-a-page http://ada:pw@h/") == "x [masked] http://[masked]@h/"
 
 
 def test_messages_keep_their_lines_and_backslashes() -> None:
-    """``legible`` escapes what ``printable`` does, but leaves what may be a path or an escape already."""
+    """``legible`` escapes what ``printable`` does, but leaves what may be a path or an escape
+    already.
+    """
     assert legible("a\nb\\x1b C:\\dir é漢") == "a\nb\\x1b C:\\dir é漢"
     assert legible("\x1b[1m\u202e\t") == "\\x1b[1m\\u202e\\t"
 
 
-# --- The proxy --------------------------------------------------------------------------------------------------------------
+# --- The proxy
 
 RULE = Rule(
     ServedNames(
@@ -272,7 +295,9 @@ BODIES = {
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_body_that_two_readers_read_differently_is_refused(name: str) -> None:
-    """The upstream might find another model in it, or no bias; the answer is 400 and says what is wrong."""
+    """The upstream might find another model in it, or no bias; the answer is 400 and says what is
+    wrong.
+    """
     with pytest.raises(ErrorAnswer, match="reads alike") as error:
         RULE.edit("/v1/chat/completions", BODIES[name])
     assert error.value.status == 400
@@ -325,8 +350,9 @@ SMUGGLED: dict[str, bytes] = {
     "length in words": b"Content-Length: thirty\r\n\r\n" + BODY,
     "blank before colon": b"Content-Length : 30\r\n\r\n" + BODY,
     "folded": b"X: a\r\n Transfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n" + BODY,
-    "bare line feed in a value": b"X: a\nTransfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n"
-    + BODY,
+    "bare line feed in a value": (
+        b"X: a\nTransfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n" + BODY
+    ),
     "nul in a value": b"X: a\0b\r\nContent-Length: 30\r\n\r\n" + BODY,
     "unknown coding": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     "chunked twice": b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
@@ -338,7 +364,9 @@ SMUGGLED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", SMUGGLED)
 def test_ambiguous_framing_goes_no_further(name: str) -> None:
-    """Two readers would see two requests: the proxy refuses with a 4xx, or sends one request whose framing is its own."""
+    """Two readers would see two requests: the proxy refuses with a 4xx, or sends one request whose
+    framing is its own.
+    """
     with proxied(plain()) as (origin, port, _):
         with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
             client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + SMUGGLED[name])

@@ -1,4 +1,6 @@
-"""Vocabularies small enough to read, files in every state of damage, and machines without internet."""
+"""Vocabularies small enough to read, files in every state of damage, and machines without
+internet.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
 def table(*tokens: bytes, **special: int) -> Vocabulary:
-    """A vocabulary of these ordinary tokens, ids from 0, that encodes every text as its first token."""
+    """A vocabulary of these ordinary tokens, ids from 0, that encodes every text as its first
+    token.
+    """
     return Vocabulary(
         "table", dict(enumerate(tokens)), special, len(tokens) + len(special), lambda text: [0]
     )
@@ -46,7 +50,9 @@ def table(*tokens: bytes, **special: int) -> Vocabulary:
 
 
 def test_bytes_that_two_ids_share_name_neither() -> None:
-    """Where two ids have the same bytes there is no telling which was meant: no guess, and both are listed."""
+    """Where two ids have the same bytes there is no telling which was meant: no guess, and both are
+    listed.
+    """
     vocabulary = table(b"a", b"\n", b"\n")
     assert vocabulary.id_of(b"a") == 0
     assert vocabulary.id_of(b"\n") is None
@@ -55,7 +61,9 @@ def test_bytes_that_two_ids_share_name_neither() -> None:
 
 
 def test_special_tokens_have_names_and_no_bytes() -> None:
-    """A special token is found by its name alone, and shows that name; no bytes at all name no token."""
+    """A special token is found by its name alone, and shows that name; no bytes at all name no
+    token.
+    """
     vocabulary = Vocabulary(
         "v",
         {0: b"a", 1: b""},
@@ -74,12 +82,16 @@ def test_special_tokens_have_names_and_no_bytes() -> None:
 
 
 def test_a_special_name_that_is_also_text_is_ambiguous() -> None:
-    """A display string that could be a special token or the text of an ordinary one names neither."""
+    """A display string that could be a special token or the text of an ordinary one names
+    neither.
+    """
     assert table(b"a", b"<pad>", **{"<pad>": 9}).id_of_text("<pad>") is None
 
 
 def test_the_fingerprint_is_that_of_the_encoded_probe() -> None:
-    """A vocabulary is known by what it makes of the probe text, like a tokenizer behind a server."""
+    """A vocabulary is known by what it makes of the probe text, like a tokenizer behind a
+    server.
+    """
     vocabulary = Vocabulary("v", {7: b"x"}, {}, 8, lambda text: [7] * len(text))
     assert vocabulary.fingerprint == fingerprint([7] * len(PROBE_TEXT))
 
@@ -113,19 +125,25 @@ def test_half_a_surrogate_pair_is_no_token_and_no_crash() -> None:
     ],
 )
 def test_display_strings_are_read_as_bytes_or_not_at_all(shown: str, raw: bytes | None) -> None:
-    """The escapes that OpenAI's completions print for fragments of characters; another backslash is of no known form."""
+    """The escapes that OpenAI's completions print for fragments of characters; another backslash is
+    of no known form.
+    """
     assert display_bytes(shown) == raw
 
 
 def test_a_token_that_looks_like_an_escape_is_ambiguous() -> None:
-    """Where one token's text is what another's bytes are displayed as, the display string names neither."""
+    """Where one token's text is what another's bytes are displayed as, the display string names
+    neither.
+    """
     assert table(b"a", b"\xe2\x80").id_of_text(r"bytes:\xe2\x80") == 1
     assert table(b"bytes:\\xe2\\x80", b"a").id_of_text(r"bytes:\xe2\x80") == 0
     assert table(b"bytes:\\xe2\\x80", b"\xe2\x80").id_of_text(r"bytes:\xe2\x80") is None
 
 
 def test_a_replacement_character_names_no_token() -> None:
-    """U+FFFD may stand for any fragment, so even the token that is U+FFFD is not recognised by it."""
+    """U+FFFD may stand for any fragment, so even the token that is U+FFFD is not recognised by
+    it.
+    """
     vocabulary = table(b"a", "\N{REPLACEMENT CHARACTER}".encode(), b"\xe2\x80")
     assert vocabulary.id_of_text("\N{REPLACEMENT CHARACTER}") is None
     assert vocabulary.id_of("\N{REPLACEMENT CHARACTER}".encode()) == 1
@@ -134,7 +152,9 @@ def test_a_replacement_character_names_no_token() -> None:
 @settings(deadline=None, derandomize=True)
 @given(st.sets(st.binary(min_size=1, max_size=6), min_size=1))
 def test_every_display_string_leads_back_or_nowhere(tokens: set[bytes]) -> None:
-    """In any vocabulary, the escaped form of a token leads to that token, or to none; never to another one."""
+    """In any vocabulary, the escaped form of a token leads to that token, or to none; never to
+    another one.
+    """
     vocabulary = table(*sorted(tokens))
     for token, raw in vocabulary.ordinary.items():
         shown = "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
@@ -168,7 +188,9 @@ def test_every_display_string_leads_back_or_nowhere(tokens: set[bytes]) -> None:
     ],
 )
 def test_models_are_known_by_their_base(model: str, encoding: str | None) -> None:
-    """A fine-tuned model has its base model's vocabulary (also gpt-4.1, which begins like gpt-4); others are unknown."""
+    """A fine-tuned model has its base model's vocabulary (also gpt-4.1, which begins like gpt-4);
+    others are unknown.
+    """
     assert vocabulary_of_model(model) == encoding
 
 
@@ -203,7 +225,9 @@ PIECES = st.text("ab", min_size=1, max_size=4)
 def test_joining_listed_pairs_is_what_its_definition_says(
     text: str, merges: list[tuple[str, str]]
 ) -> None:
-    """For any text and any list of pairs, the encoder joins the same pairs as a search from the start each time."""
+    """For any text and any list of pairs, the encoder joins the same pairs as a search from the
+    start each time.
+    """
     pieces = dict.fromkeys(
         ["a", "b", *(each for left, right in merges for each in (left, right, left + right))]
     )
@@ -219,7 +243,9 @@ def test_joining_listed_pairs_is_what_its_definition_says(
     st.lists(st.text(f"ab{SPACE}", min_size=2, max_size=5), unique=True),
 )
 def test_joining_by_score_is_what_its_definition_says(text: str, pieces: list[str]) -> None:
-    """For any text and any order of pieces, a SentencePiece vocabulary's pair of the best score is joined first."""
+    """For any text and any order of pieces, a SentencePiece vocabulary's pair of the best score is
+    joined first.
+    """
     ids = {piece: token for token, piece in enumerate(["a", "b", SPACE, *pieces])}
     scores = {piece: -float(token) for piece, token in ids.items()}
     joined = naive_join(list(text.replace(" ", SPACE)), lambda left, right: ids.get(left + right))
@@ -259,7 +285,9 @@ def _value(value: Any) -> tuple[int, bytes]:
 
 
 def gguf(path: Path, table: list[tuple[str, int, float]], *, version: int = 3, **rows: Any) -> Path:
-    """A GGUF file of metadata alone, with ``table`` as (piece, type, score) and further rows under tokenizer.ggml."""
+    """A GGUF file of metadata alone, with ``table`` as (piece, type, score) and further rows under
+    tokenizer.ggml.
+    """
     pieces, types, scores = ([row[column] for row in table] for column in range(3))
     rows = {"tokens": pieces, "token_type": types, "scores": scores} | rows
     values = {key: _value(value) for key, value in rows.items()}
@@ -277,7 +305,9 @@ def letters() -> list[tuple[str, int, float]]:
 
 
 def byte_level(folder: Path, **rows: Any) -> Path:
-    """A byte-level vocabulary of the bytes, ``ab``, a user-defined ``<tool call>``, a control token and an unused id."""
+    """A byte-level vocabulary of the bytes, ``ab``, a user-defined ``<tool call>``, a control token
+    and an unused id.
+    """
     tokens = [*letters(), ("ab", NORMAL, 0.0), ("<tool call>", USER_DEFINED, 0.0)]
     tokens += [("<|im_end|>", CONTROL, 0.0), ("[PAD]", UNUSED, 0.0), ("a b", NORMAL, 0.0)]
     return gguf(
@@ -286,7 +316,9 @@ def byte_level(folder: Path, **rows: Any) -> Path:
 
 
 def sentencepiece(folder: Path, **rows: Any) -> Path:
-    """A SentencePiece vocabulary: <unk>, <s>, all bytes, then letters, ``ab`` before ``bc``, ``<b>`` and three spaces."""
+    """A SentencePiece vocabulary: <unk>, <s>, all bytes, then letters, ``ab`` before ``bc``,
+    ``<b>`` and three spaces.
+    """
     tokens = [
         ("<unk>", UNKNOWN, 0.0),
         ("<s>", CONTROL, 0.0),
@@ -307,7 +339,9 @@ def sentencepiece(folder: Path, **rows: Any) -> Path:
 
 
 def test_a_byte_level_file(tmp_path: Path) -> None:
-    """Listed pairs are joined, user-defined tokens found first and kept as they are written, control tokens read as text."""
+    """Listed pairs are joined, user-defined tokens found first and kept as they are written,
+    control tokens read as text.
+    """
     vocabulary = load_vocabulary(byte_level(tmp_path))
     assert vocabulary.size == 261
     assert vocabulary.id_of(b"ab") == 256
@@ -339,7 +373,9 @@ def test_llama_3_takes_whole_words_that_are_tokens(tmp_path: Path) -> None:
 
 
 def test_a_sentencepiece_file(tmp_path: Path) -> None:
-    """U+2581 is a space, the best score is joined first, what has no piece is written in bytes, shared bytes name no id."""
+    """U+2581 is a space, the best score is joined first, what has no piece is written in bytes,
+    shared bytes name no id.
+    """
     vocabulary = load_vocabulary(sentencepiece(tmp_path))
     assert vocabulary.id_of(b" ab") == 264
     assert vocabulary.bytes_of(258) == b" "
@@ -464,7 +500,9 @@ ADDED = [
 
 
 def test_a_sentencepiece_tokenizer_json(tmp_path: Path) -> None:
-    """U+2581 is a space, <0xNN> a byte, an added token that is not special stands for its text, gaps are no tokens."""
+    """U+2581 is a space, <0xNN> a byte, an added token that is not special stands for its text,
+    gaps are no tokens.
+    """
     vocab = {"<unk>": 0, "<0xC3>": 1, f"{SPACE}a": 2, "a": 3, "<0x61>": 5, "<b>": 6}
     vocabulary = load_vocabulary(
         tokenizer_json(tmp_path / "tokenizer.json", vocab, FALLBACK, added=ADDED)
@@ -481,7 +519,9 @@ def test_a_sentencepiece_tokenizer_json(tmp_path: Path) -> None:
 
 
 def test_pieces_like_bytes_are_text_without_byte_fallback(tmp_path: Path) -> None:
-    """A Unigram vocabulary is a list, and without a fallback step <0x61> stands for its six characters."""
+    """A Unigram vocabulary is a list, and without a fallback step <0x61> stands for its six
+    characters.
+    """
     vocab = [["<unk>", 0.0], [f"{SPACE}a", -1.0], ["<0x61>", -2.0]]
     decoder = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
     path = tokenizer_json(
@@ -525,7 +565,9 @@ def test_other_json_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_ids_that_file_and_library_disagree_on_are_refused(tmp_path: Path) -> None:
-    """The library closes a gap before an added token: whether the model means 6 or 1 is unknown, so neither is taken."""
+    """The library closes a gap before an added token: whether the model means 6 or 1 is unknown, so
+    neither is taken.
+    """
     path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED)
     with pytest.raises(
         InputError, match=r"gives the added token '<b>' the id 6, the tokenizers library 1: save"
@@ -534,14 +576,18 @@ def test_ids_that_file_and_library_disagree_on_are_refused(tmp_path: Path) -> No
 
 
 def test_a_tokenizer_that_cannot_encode_is_refused(tmp_path: Path) -> None:
-    """An unknown-token that is no token makes the library fail on the first character it does not know."""
+    """An unknown-token that is no token makes the library fail on the first character it does not
+    know.
+    """
     path = tokenizer_json(tmp_path / "tokenizer.json", {"a": 0}, FALLBACK)
     with pytest.raises(InputError, match="cannot encode 'The quick"):
         load_vocabulary(path)
 
 
 def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the tokenizers library a tokenizer.json is refused with the command that installs it."""
+    """Without the tokenizers library a tokenizer.json is refused with the command that installs
+    it.
+    """
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED[:1])
     with pytest.raises(InputError, match=r"pip install 'blackbox-lb\[hf\]'"):
@@ -562,7 +608,9 @@ def test_the_missing_extra_is_named_for_a_gguf_file(
 
 
 def test_names_that_are_nothing_get_the_right_advice(tmp_path: Path) -> None:
-    """A model's name, a folder, a rank file, another kind of file and nothing at all are told apart."""
+    """A model's name, a folder, a rank file, another kind of file and nothing at all are told
+    apart.
+    """
     (tmp_path / "o200k_base.tiktoken").write_bytes(b"IQ== 0\n")
     (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")
     with pytest.raises(InputError, match=r"'gpt-4o' is a model.*o200k_base"):
@@ -623,7 +671,9 @@ except InputError as error:
 
 
 def test_without_internet_and_cache_the_remedy_is_exact(tmp_path: Path) -> None:
-    """The message has the address, the folder, the file's name there and the variable: enough to go on by hand."""
+    """The message has the address, the folder, the file's name there and the variable: enough to go
+    on by hand.
+    """
     said = python(REFUSED, TIKTOKEN_CACHE_DIR=str(tmp_path))
     assert "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken" in said
     assert f"not in tiktoken's cache {tmp_path}" in said
@@ -663,13 +713,21 @@ def test_encodings_of_plugins_are_known(tmp_path: Path) -> None:
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    """Only asking for a vocabulary loads tiktoken, regex or tokenizers, and none of them needs numpy."""
+    """Only asking for a vocabulary loads tiktoken, regex or tokenizers, and none of them needs
+    numpy.
+    """
     heavy = ("tiktoken", "numpy", "regex", "tokenizers", "requests")
-    script = f"import sys, blackbox_lb.vocabulary; print([name for name in {heavy} if name in sys.modules])"
+    script = (
+        f"import sys, blackbox_lb.vocabulary; print([name for name in {heavy} if name in"
+        " sys.modules])"
+    )
     assert python(script).strip() == "[]"
 
 
 def test_reading_a_model_name_needs_no_internet() -> None:
     """Which encoding a model uses is known offline."""
-    script = "from blackbox_lb.vocabulary import vocabulary_of_model; print(vocabulary_of_model('gpt-4o'))"
+    script = (
+        "from blackbox_lb.vocabulary import vocabulary_of_model;"
+        " print(vocabulary_of_model('gpt-4o'))"
+    )
     assert python(script, TIKTOKEN_CACHE_DIR="").strip() == "o200k_base"

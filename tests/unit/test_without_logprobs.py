@@ -1,4 +1,6 @@
-"""A provider that returns no logprobs: ratio learns from texts alone, the others say what they lack."""
+"""A provider that returns no logprobs: ratio learns from texts alone, the others say what they
+lack.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ def fit(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     profile.write_text(
-        'extends = "llamacpp"\nname = "own"\ntokenizer = { source = "model name" }\n[logprobs]\nend_token_listed = false\n'
+        'extends = "llamacpp"\nname = "own"\ntokenizer = { source = "model name"'
+        " }\n[logprobs]\nend_token_listed = false\n"
     )
 
     def run(*more: object) -> Result:

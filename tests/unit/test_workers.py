@@ -1,4 +1,6 @@
-"""How many requests in flight keep a server busy: simulated servers with a known saturation point, in simulated time."""
+"""How many requests in flight keep a server busy: simulated servers with a known saturation point,
+in simulated time.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,11 @@ def simulated(main: Any) -> float:
 
 
 def rate(slots: int, concurrency: int, noise: float, latency: float, requests: int = 4000) -> float:
-    """Requests a second from a server that works on ``slots`` at a time, a second each, and queues the others.
+    """Requests a second from a server that works on ``slots`` at a time, a second each, and queues
+    the others.
 
-    ``noise``: the relative spread of a request's work; ``latency``: seconds on the way. Only the middle of the run counts.
+    ``noise``: the relative spread of a request's work; ``latency``: seconds on the way. Only the
+    middle of the run counts.
     """
     rng, ended = random.Random(0), list[float]()
 
@@ -62,7 +66,9 @@ def rate(slots: int, concurrency: int, noise: float, latency: float, requests: i
 @pytest.mark.parametrize("noise", [0.0, 0.9])
 @pytest.mark.parametrize("slots", [4, 16, 48])
 def test_a_fixed_number_above_saturation_keeps_a_server_busy(slots: int, noise: float) -> None:
-    """64 requests in flight reach .98 of what a server of fewer slots can do, however many: a longer queue costs nothing."""
+    """64 requests in flight reach .98 of what a server of fewer slots can do, however many: a
+    longer queue costs nothing.
+    """
     assert rate(slots, 64, noise, latency=0.2) >= 0.98 * slots
 
 
@@ -72,7 +78,9 @@ def test_too_few_in_flight_leave_slots_idle() -> None:
 
 
 def test_the_number_may_change_meanwhile() -> None:
-    """As many as are wanted at the time are in flight, more and fewer, and each item is received once, in order."""
+    """As many as are wanted at the time are in flight, more and fewer, and each item is received
+    once, in order.
+    """
     level, now, most, seen = 3, 0, 0, list[int]()
 
     async def main() -> None:
@@ -97,7 +105,9 @@ def test_the_number_may_change_meanwhile() -> None:
 
 
 def test_a_pace_keeps_a_server_busy() -> None:
-    """Found while it works, from 8 on: .95 of what a server of 48 slots can do, the search included."""
+    """Found while it works, from 8 on: .95 of what a server of 48 slots can do, the search
+    included.
+    """
     rng, pace, ended = random.Random(0), Pace(), list[float]()
 
     async def main() -> None:

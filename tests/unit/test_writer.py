@@ -1,4 +1,6 @@
-"""Answers are stored by a thread, several in a transaction, and each caller knows when its own is durable."""
+"""Answers are stored by a thread, several in a transaction, and each caller knows when its own is
+durable.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Counting(RolloutStore):
 def test_two_writers_of_one_store_keep_their_requests_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While an answer is packed another thread may pack one of other settings: each has the row of its own request."""
+    """While an answer is packed another thread may pack one of other settings: each has the row of
+    its own request.
+    """
     other, within = {**SETTINGS, "model": "another"}, list[Rows]()
 
     def interrupted(prompt: Prompt) -> str:
@@ -73,7 +77,9 @@ def test_two_writers_of_one_store_keep_their_requests_apart(
 
 
 def test_answers_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
-    """Of 40 answers given at once all are stored, by far fewer transactions, and each caller gets the keys of its own."""
+    """Of 40 answers given at once all are stored, by far fewer transactions, and each caller gets
+    the keys of its own.
+    """
 
     async def go(store: RolloutStore) -> list[list[str]]:
         with Writer(store) as writer:
@@ -126,7 +132,9 @@ def test_an_answer_is_stored_although_its_caller_was_cancelled(tmp_path: Path) -
 
 
 def test_an_answer_that_cannot_be_stored_keeps_no_other_out(tmp_path: Path) -> None:
-    """A completion with columns of different lengths is refused by name; those that waited beside it are stored."""
+    """A completion with columns of different lengths is refused by name; those that waited beside
+    it are stored.
+    """
     broken = completion()
     object.__setattr__(broken, "logprobs", broken.logprobs[:1])
 
@@ -162,7 +170,9 @@ def test_packed_arrays_come_back_bit_for_bit(t: int, k: int) -> None:
 
 
 def test_a_blob_of_the_format_before_is_read() -> None:
-    """Bytes that were packed as format 2 by the version before, of two tokens with two alternatives each."""
+    """Bytes that were packed as format 2 by the version before, of two tokens with two alternatives
+    each.
+    """
     blob = bytes.fromhex(OLD)
     arrays = unpack(blob)
     assert blob[0] == 2

@@ -1,4 +1,6 @@
-"""Checked by mypy, never run: a biased client has the type of the client it was made from, a drop-in one the SDK's arguments."""
+"""Checked by mypy, never run: a biased client has the type of the client it was made from, a
+drop-in one the SDK's arguments.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def same_type(bias: Bias, path: Path) -> None:
 
 
 def drop_ins(bias: Bias, path: Path) -> None:
-    """Each stands where the SDK's stands, copies to itself, and takes the SDK's arguments with their types."""
+    """Each stands where the SDK's stands, copies to itself, and takes the SDK's arguments with
+    their types.
+    """
     client = drop_in.OpenAI(bias=bias, api_key="k", timeout=3.0, max_retries=1)
     plain: OpenAI = client
     assert_type(client.with_options(timeout=3), drop_in.OpenAI)

@@ -1,4 +1,6 @@
-"""A profile whose rows a test chooses, a vocabulary small enough to read, and answers in each dialect."""
+"""A profile whose rows a test chooses, a vocabulary small enough to read, and answers in each
+dialect.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ ROWS: dict[str, Any] = {
     "sampling": {"n": 8},
     "neutral": {"top_p": 1},
 }
-"""A provider with OpenAI's manners: no ids, a number for logprobs that it does not give, no end token in its lists."""
+"""A provider with OpenAI's manners: no ids, a number for logprobs that it does not give, no end
+token in its lists.
+"""
 
 ProfileWith = Callable[..., Profile]
 
@@ -73,7 +77,9 @@ def profile_with() -> ProfileWith:
 
 @pytest.fixture
 def vocabulary() -> Vocabulary:
-    """Letters, words, the bytes of an emoji, and two special tokens of which one has bytes like any text."""
+    """Letters, words, the bytes of an emoji, and two special tokens of which one has bytes like any
+    text.
+    """
     texts = [
         b" the",
         b" a",

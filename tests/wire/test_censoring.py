@@ -1,4 +1,6 @@
-"""A logprob that the provider keeps back becomes a bound that cannot be wrong, and a propensity comes from its own field."""
+"""A logprob that the provider keeps back becomes a bound that cannot be wrong, and a propensity
+comes from its own field.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def read(profile: Profile, *entries: dict[str, Any], k: int = 3) -> Completion:
 
 
 def test_a_censored_logprob_is_bounded_by_the_least_listed(profile_with: ProfileWith) -> None:
-    """The sampled token is not among the k most likely, so the k-th bounds it; the positions around it stay observed."""
+    """The sampled token is not among the k most likely, so the k-th bounds it; the positions around
+    it stay observed.
+    """
     found = read(
         profile_with(**IDS),
         entry(1, -0.1, (1, -0.1), (2, -3.0), (3, -4.0)),
@@ -75,7 +79,9 @@ def test_without_a_list_nothing_bounds_but_zero(profile_with: ProfileWith) -> No
 def test_a_token_that_replaces_the_last_is_bounded_by_the_last_that_is_sure(
     profile_with: ProfileWith,
 ) -> None:
-    """Of 3 listed only 2 are sure to be the most likely; the second bounds what is outside of them."""
+    """Of 3 listed only 2 are sure to be the most likely; the second bounds what is outside of
+    them.
+    """
     profile = profile_with(**IDS, endpoints={"chat": {"sampled_in_list": "replaces the last"}})
     found = read(profile, entry(9, -9999.0, (1, -0.1), (2, -3.0), (3, -4.0)))
     assert found.logprobs.tolist() == pytest.approx([-3.0])
@@ -84,7 +90,9 @@ def test_a_token_that_replaces_the_last_is_bounded_by_the_last_that_is_sure(
 def test_a_token_outside_the_list_with_its_own_logprob_is_observed(
     profile_with: ProfileWith,
 ) -> None:
-    """With fewer alternatives than the limit, OpenAI gives the logprob of any token; nothing is bounded then."""
+    """With fewer alternatives than the limit, OpenAI gives the logprob of any token; nothing is
+    bounded then.
+    """
     found = read(profile_with(**IDS), entry(9, -7.5, (1, -0.1), (2, -3.0), (3, -4.0)))
     assert found.bounded is None
     assert found.logprobs.tolist() == [-7.5]
@@ -110,7 +118,9 @@ def test_an_alternative_without_its_logprob_is_not_listed(profile_with: ProfileW
 def test_a_placeholder_that_the_profile_does_not_list_is_refused(
     profile_with: ProfileWith, declared: float | None, value: float
 ) -> None:
-    """Only the number that the profile names is read as "not given"; any other that cannot be a logprob is corrupt."""
+    """Only the number that the profile names is read as "not given"; any other that cannot be a
+    logprob is corrupt.
+    """
     profile = profile_with(**IDS, logprobs={"censored": declared})
     with pytest.raises(CorruptResponse, match=r"placeholder.*logprobs\.censored"):
         read(profile, entry(9, value, (1, -0.1)))
@@ -140,7 +150,9 @@ def test_the_bound_holds_for_every_token_outside_of_the_most_likely(
 def test_nothing_unlisted_is_more_likely_than_what_is_kept(
     values: list[float], asked: int, limit: int, data: st.DataObject
 ) -> None:
-    """Where the sampled token takes the last place, however many places there are: the server's own limit may be below k."""
+    """Where the sampled token takes the last place, however many places there are: the server's own
+    limit may be below k.
+    """
     rules = EndpointRules(
         path="/", dialect="content", ask_logprobs="flag", sampled_in_list="replaces the last"
     )
@@ -156,7 +168,9 @@ def test_nothing_unlisted_is_more_likely_than_what_is_kept(
 def test_a_server_that_lists_fewer_than_asked_for_may_have_replaced_the_last_of_those(
     profile_with: ProfileWith,
 ) -> None:
-    """Five asked for, three listed: the third is the sampled token, and the third most likely one is not known."""
+    """Five asked for, three listed: the third is the sampled token, and the third most likely one
+    is not known.
+    """
     profile = profile_with(**IDS, endpoints={"chat": {"sampled_in_list": "replaces the last"}})
     position = entry(9, -12.0, (1, -0.5), (2, -1.5), (9, -12.0))
     assert read(profile, position, k=5).top_ids.tolist() == [[1, 2]]
@@ -204,7 +218,9 @@ def test_the_propensity_comes_from_the_field_that_the_profile_names(
 
 
 def test_without_a_field_of_its_own_there_is_no_propensity(profile_with: ProfileWith) -> None:
-    """Where the logprob is the propensity there is no second column, even if the server sends one."""
+    """Where the logprob is the propensity there is no second column, even if the server sends
+    one.
+    """
     assert read(profile_with(**IDS), entry(1, -0.5, sampling_logprob=-0.25)).propensities is None
 
 

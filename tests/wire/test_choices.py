@@ -1,4 +1,6 @@
-"""Which completion counts as whole, and what becomes of those that were filtered, refused, or came without logprobs."""
+"""Which completion counts as whole, and what becomes of those that were filtered, refused, or came
+without logprobs.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +80,8 @@ def test_one_choice_is_whole_where_its_list_is_what_it_generated(
     generated: int | None,
     whole: bool,
 ) -> None:
-    """Where the end token is not sure to be listed, a stop may hide one token, or two beside a list that spells the text; a
-    cut-off hides none."""
+    """Where the end token is not sure to be listed, a stop may hide one token, or two beside a list
+    that spells the text; a cut-off hides none."""
     profile = profile_with(logprobs={"end_token_listed": end_listed})
     (found,) = read(profile, vocabulary, total, choice(listed, finish))
     assert (len(found.token_ids), found.generated, found.whole) == (listed, generated, whole)
@@ -112,7 +114,9 @@ def test_a_stop_text_may_be_counted_and_not_listed(
     total: int,
     whole: bool,
 ) -> None:
-    """Of 3 listed tokens, where "x" and "two" end a completion: whole as far as the longest stop text accounts for the rest."""
+    """Of 3 listed tokens, where "x" and "two" end a completion: whole as far as the longest stop
+    text accounts for the rest.
+    """
     profile = profile_with(
         logprobs={"end_token_listed": end_listed, "stop_text_listed": stop_listed}
     )
@@ -142,7 +146,9 @@ def test_which_of_several_choices_a_stop_text_shortened_is_not_known(
 def test_a_completion_that_begins_with_a_stop_text(
     profile_with: ProfileWith, vocabulary: Vocabulary, logprobs: Any
 ) -> None:
-    """Nothing of it is listed, and its tokens were generated; without stop texts the same answer is one without logprobs."""
+    """Nothing of it is listed, and its tokens were generated; without stop texts the same answer is
+    one without logprobs.
+    """
     profile = profile_with(logprobs={"end_token_listed": True, "stop_text_listed": False})
     blank = choice(0, logprobs=logprobs)
     (found,) = read(profile, vocabulary, 2, blank, stop=("x",))
@@ -157,7 +163,9 @@ def test_a_completion_that_begins_with_a_stop_text(
 def test_tokens_past_a_stop_text_are_left_out(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """OpenAI's legacy endpoint lists more than belongs to the completion; what it counts is kept."""
+    """OpenAI's legacy endpoint lists more than belongs to the completion; what it counts is
+    kept.
+    """
     lists = {
         "tokens": [" cat", " a", " the"],
         "token_logprobs": [-1.0, -2.0, -9999.0],
@@ -212,7 +220,9 @@ def test_several_choices_are_whole_where_their_lists_sum_up(
 def test_a_sampled_token_without_identity_makes_its_completion_incomplete(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """The position stays, marked, so that those after it keep their places; the other choice is none the worse."""
+    """The position stays, marked, so that those after it keep their places; the other choice is
+    none the worse.
+    """
     found = read(profile_with(), vocabulary, 3, choice(1, name=" dog"), choice(2))
     assert [each.token_ids.tolist() for each in found] == [[UNNAMED], [2, 2]]
     assert [(each.generated, each.whole) for each in found] == [(1, False), (2, True)]
@@ -221,7 +231,9 @@ def test_a_sampled_token_without_identity_makes_its_completion_incomplete(
 def test_a_filtered_completion_is_empty_and_no_error(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """Azure withholds text and logprobs; the finish reason says so, and the tokens were generated and paid."""
+    """Azure withholds text and logprobs; the finish reason says so, and the tokens were generated
+    and paid.
+    """
     (found,) = read(profile_with(), vocabulary, 19, FILTERED)
     assert (found.text, found.finish_reason, found.whole, found.generated) == (
         "",
@@ -247,7 +259,9 @@ def test_a_filtered_completion_is_never_whole(
 def test_a_filtered_choice_beside_a_good_one(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """The good one is read and counts as whole: the sum, which holds the filtered one's tokens too, says nothing against it."""
+    """The good one is read and counts as whole: the sum, which holds the filtered one's tokens too,
+    says nothing against it.
+    """
     good, filtered = read(profile_with(), vocabulary, 9, choice(2), FILTERED)
     assert (good.text, good.whole, good.generated) == (" cat cat", True, None)
     assert (filtered.text, filtered.whole) == ("", False)
@@ -302,7 +316,9 @@ ANSWERS: dict[Endpoint, dict[str, Any]] = {
 def test_an_answer_of_which_no_logprobs_were_asked_gives_text_only(
     profile_with: ProfileWith, endpoint: Endpoint
 ) -> None:
-    """The text and its count are read without a vocabulary; the same answer is an error where logprobs were asked for."""
+    """The text and its count are read without a vocabulary; the same answer is an error where
+    logprobs were asked for.
+    """
     (found,) = parse_response(profile_with(), endpoint, ANSWERS[endpoint], Sampling(top_logprobs=0))
     assert (found.text, found.whole, found.generated, found.prompt_tokens) == (
         " cat cat",
@@ -335,7 +351,9 @@ def test_logprobs_that_nobody_asked_for_are_read_like_any(
 def test_a_text_of_unknown_length_is_refused(
     profile_with: ProfileWith, usage: Any, row: str, top: int
 ) -> None:
-    """Without logprobs and without a count, a long text would be one of 0 tokens to a reward for short ones."""
+    """Without logprobs and without a count, a long text would be one of 0 tokens to a reward for
+    short ones.
+    """
     profile, sampling = (
         profile_with(endpoints={"chat": {"ask_logprobs": row}}),
         Sampling(top_logprobs=top),
@@ -343,7 +361,10 @@ def test_a_text_of_unknown_length_is_refused(
     answer = {"choices": [choice(2, logprobs=None)], "usage": usage}
     with pytest.raises(
         CorruptResponse,
-        match=r"how many tokens a text of 8 characters has; .*, or --endpoint completions or responses",
+        match=(
+            r"how many tokens a text of 8 characters has; .*, or --endpoint completions or"
+            r" responses"
+        ),
     ):
         parse_response(profile, "chat", answer, sampling)
     answer["choices"] = [choice(0, logprobs=None)]
@@ -352,7 +373,9 @@ def test_a_text_of_unknown_length_is_refused(
 
 
 def test_a_sum_over_several_texts_tells_no_length(profile_with: ProfileWith) -> None:
-    """A server that gives two completions where one was asked for, and no list of tokens, is named."""
+    """A server that gives two completions where one was asked for, and no list of tokens, is
+    named.
+    """
     profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
     answer = {
         "choices": [choice(2, logprobs=None), choice(3, logprobs=None)],
@@ -395,7 +418,9 @@ UNREADABLE = {
 def test_an_unreadable_choice_does_not_take_the_others_with_it(
     profile_with: ProfileWith, vocabulary: Vocabulary, name: str, place: int
 ) -> None:
-    """All of them are paid: those that can be read are, and the other one is its text, not whole. Alone it is an error."""
+    """All of them are paid: those that can be read are, and the other one is its text, not whole.
+    Alone it is an error.
+    """
     bad = UNREADABLE[name]
     choices = [choice(2), choice(3, "length", " a")]
     choices.insert(place, bad)
@@ -443,7 +468,9 @@ def test_where_no_choice_can_be_read_the_first_fault_is_raised(
     error: type[Exception],
     match: str,
 ) -> None:
-    """Nothing was lost that could have been kept; a blank choice proves nothing of a model that gives no logprobs."""
+    """Nothing was lost that could have been kept; a blank choice proves nothing of a model that
+    gives no logprobs.
+    """
     blank = choice(0, logprobs=None)
     with pytest.raises(error, match=match):
         read(profile_with(), vocabulary, 4, UNREADABLE[first], UNREADABLE[second], blank)
@@ -489,7 +516,9 @@ def test_a_blank_choice_is_one_of_no_tokens_where_the_count_agrees(
     whole: bool,
     generated: list[int | None],
 ) -> None:
-    """A completion that ended at once has nothing to list; where the count says otherwise, it is one more that was not read."""
+    """A completion that ended at once has nothing to list; where the count says otherwise, it is
+    one more that was not read.
+    """
     blank = choice(0, finish, logprobs=logprobs)
     blank["message"]["content"] = content
     if logprobs == "absent":
@@ -511,7 +540,9 @@ def test_a_blank_choice_beside_an_unreadable_one_is_not_whole(
 
 
 def test_a_refusal_is_what_the_user_gets(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
-    """Structured outputs put a refusal in a field and a list of its own; its tokens were sampled like any others."""
+    """Structured outputs put a refusal in a field and a list of its own; its tokens were sampled
+    like any others.
+    """
     refused = choice(2)
     refused["message"] = {"role": "assistant", "content": None, "refusal": " cat cat"}
     refused["logprobs"] = {"content": None, "refusal": refused["logprobs"]["content"]}

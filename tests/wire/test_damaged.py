@@ -1,4 +1,6 @@
-"""Damaged answers: whatever one field of an answer holds, it is read, or refused with an error of the tree."""
+"""Damaged answers: whatever one field of an answer holds, it is read, or refused with an error of
+the tree.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The shapes of answers besides chat's: the Responses API, SGLang's own lists, legacy completions, sampled ids beside the list."""
+"""The shapes of answers besides chat's: the Responses API, SGLang's own lists, legacy completions,
+sampled ids beside the list.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ def test_the_status_of_a_response_is_a_finish_reason(
 def test_a_response_without_logprobs_is_named(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """An empty or absent list beside a text means that none are given, in no word of any one provider."""
+    """An empty or absent list beside a text means that none are given, in no word of any one
+    provider.
+    """
     for part in (said(" a cat"), {"type": "output_text", "text": " a cat"}):
         with pytest.raises(NoLogprobs, match="acme returned no logprobs on its responses endpoint"):
             read(profile_with(), "responses", response(part), vocabulary)
@@ -162,7 +166,9 @@ def test_what_is_no_response_is_refused(profile_with: ProfileWith, answer: Any) 
 
 
 def native(flat: bool) -> dict[str, Any]:
-    """An answer of SGLang's chat with ``return_meta_info``, where fragments of a character have one text between them."""
+    """An answer of SGLang's chat with ``return_meta_info``, where fragments of a character have one
+    text between them.
+    """
     top = [[[-0.5, 7, "x"], [-1.5, 8, "\ufffd"]], [[-0.25, 9, "\ufffd"], [-2.5, 10, "\ufffd"]]]
     meta: dict[str, Any] = {"output_token_logprobs": [[-3.0, 11, "y"], [-0.25, 9, "\ufffd"]]}
     if flat:
@@ -185,7 +191,9 @@ def native(flat: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_sglangs_own_lists_name_every_token(flat: bool) -> None:
-    """Ids are given, so that no vocabulary is needed and no two tokens are taken for one; both layouts read the same."""
+    """Ids are given, so that no vocabulary is needed and no two tokens are taken for one; both
+    layouts read the same.
+    """
     found = read(load_profile("sglang"), "chat", native(flat))
     assert (found.text, found.whole) == ("y\ufffd", True)
     assert found.token_ids.tolist() == [11, 9]
@@ -307,7 +315,9 @@ def test_a_legacy_propensity_is_a_list_of_its_own(
 def test_sampled_ids_beside_the_list_name_what_its_text_cannot(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """The sampled fragment has the text of any other; the alternative of that text and logprob is the same token."""
+    """The sampled fragment has the text of any other; the alternative of that text and logprob is
+    the same token.
+    """
     profile = profile_with(endpoints={"completions": {"sampled_ids": "extra.token_ids"}})
     answer = legacy(
         [" a", "\ufffd"], [-1.0, -0.5], [{" the": -0.5, " a": -1.0}, {"\ufffd": -0.5, " cat": -1.0}]
@@ -345,7 +355,9 @@ def test_sampled_ids_of_the_chat_dialect(profile_with: ProfileWith, vocabulary: 
 def test_a_list_in_which_one_text_hides_another_is_not_trusted(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """A letter and a byte that prints as it are one key: with fewer entries than asked for, a likelier one may be hidden."""
+    """A letter and a byte that prints as it are one key: with fewer entries than asked for, a
+    likelier one may be hidden.
+    """
     profile = profile_with(endpoints={"completions": {"id": "latin-1", "sampled_ids": "token_ids"}})
     both = {" the": -0.5, "\u00e9": -1.5, " cat": -1.0}
     answer = legacy([" cat"], [-1.0], [both], token_ids=[2])
@@ -374,7 +386,9 @@ def test_sampled_ids_that_do_not_fit_the_list_are_refused(
 
 
 def test_fireworks_names_tokens_and_tells_both_logprobs() -> None:
-    """Its lists on both endpoints: ids in a field, the base model's logprob, and the one that was sampled from."""
+    """Its lists on both endpoints: ids in a field, the base model's logprob, and the one that was
+    sampled from.
+    """
     likely = ((" the", -0.5, 5), (" a", -1.5, 6), (" an", -2.5, 7))
     top = [
         {"token": text, "logprob": logprob, "token_id": token} for text, logprob, token in likely

@@ -1,7 +1,8 @@
-"""Broken answers by the thousand: whatever is done to a real answer of a dialect, it is read to lawful numbers or refused by name.
+"""Broken answers by the thousand: whatever is done to a real answer of a dialect, it is read to
+lawful numbers or refused by name.
 
-The answers are those of the cassettes, recorded from llama.cpp, vLLM and SGLang and constructed for the hosted APIs. ``--slow``
-breaks 10,000 a dialect.
+The answers are those of the cassettes, recorded from llama.cpp, vLLM and SGLang and constructed for
+the hosted APIs. ``--slow`` breaks 10,000 a dialect.
 """
 
 from __future__ import annotations
@@ -61,12 +62,16 @@ QUICK, THOROUGH = 100, 10_000
 UNUSED = 1_000_000
 """No token of these models has an id as large."""
 LEAST = 0.01
-"""Smallest share of broken answers that must be read whole, and of those that must not, for either to have been tried."""
+"""Smallest share of broken answers that must be read whole, and of those that must not, for either
+to have been tried.
+"""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a dialect's answers are read with; ``answers``: (a whole one, the number of completions that were asked for)."""
+    """What a dialect's answers are read with; ``answers``: (a whole one, the number of completions
+    that were asked for).
+    """
 
     profile: Profile
     endpoint: Endpoint
@@ -101,8 +106,9 @@ def subject(name: str) -> Subject:
 
 
 def vocabulary(answers: list[Any]) -> Vocabulary:
-    """Every text and every list of bytes in ``answers`` is a token; names like ``<|end|>`` are special ones. Ids are those that an
-    answer gives beside its tokens, else numbers that no answer has."""
+    """Every text and every list of bytes in ``answers`` is a token; names like ``<|end|>`` are
+    special ones. Ids are those that an answer gives beside its tokens, else numbers that no answer
+    has."""
     ids: dict[bytes, int] = {}
     for choice in (
         choice
@@ -313,7 +319,9 @@ def times(number: int) -> settings:
 def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
     name: str, pytestconfig: pytest.Config, say: Callable[[str], None]
 ) -> None:
-    """One to four fields are broken; nothing but an error of the tree comes out, and what is read keeps to the laws."""
+    """One to four fields are broken; nothing but an error of the tree comes out, and what is read
+    keeps to the laws.
+    """
     about = subject(name)
     count: Counter[str] = Counter()
     said: set[str] = set()
@@ -360,14 +368,19 @@ def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
     assert count["answers"] >= examples(pytestconfig)
     assert min(count["read"], count["refused"] + count["incomplete"]) > LEAST * count["answers"]
     assert all(40 < len(sentence) < 1000 for sentence in said)
-    told = f"{count['read']} read whole, {count['incomplete']} marked incomplete, {count['refused']} refused"
+    told = (
+        f"{count['read']} read whole, {count['incomplete']} marked incomplete, {count['refused']}"
+        " refused"
+    )
     say(f"fuzzed {name}: {count['answers']} broken answers, {told}")
 
 
 def test_broken_bytes_are_an_answer_or_refused(
     pytestconfig: pytest.Config, say: Callable[[str], None]
 ) -> None:
-    """Bytes of real answers cut, repeated, overwritten: the channel gives JSON, or an error of the tree."""
+    """Bytes of real answers cut, repeated, overwritten: the channel gives JSON, or an error of the
+    tree.
+    """
     bodies = [
         json.dumps(answer).encode() for name in DIALECTS for answer, _ in subject(name).answers
     ]
@@ -400,7 +413,8 @@ def test_broken_bytes_are_an_answer_or_refused(
         runner.run(channel.close())
     assert min(count["JSON"], count["refused"]) > 0
     say(
-        f"fuzzed bytes: {count['answers']} broken bodies, {count['JSON']} still JSON, {count['refused']} refused"
+        f"fuzzed bytes: {count['answers']} broken bodies, {count['JSON']} still JSON,"
+        f" {count['refused']} refused"
     )
 
 
@@ -424,7 +438,8 @@ def overwritten(content: bytes, rng: random.Random) -> bytes:
 
 
 PLAIN = ("Azure", "Azure classic", "Fireworks chat", "OpenAI chat", "vLLM chat")
-"""Dialects whose lists ``AnswerReader`` is to read by itself, as far as the profile's rows allow."""
+"""Dialects whose lists ``AnswerReader`` is to read by itself, as far as the profile's rows allow.
+"""
 
 
 def outcome(about: Subject, answer: Any, n: int) -> list[Completion] | str:
@@ -465,7 +480,9 @@ def assert_same(found: list[Completion] | str, truth: list[Completion] | str) ->
 def test_lists_are_read_as_the_plain_reader_reads_them(
     name: str, pytestconfig: pytest.Config
 ) -> None:
-    """Whatever is done to an answer, its fields and its bytes, both readers say the same of it, bit for bit."""
+    """Whatever is done to an answer, its fields and its bytes, both readers say the same of it, bit
+    for bit.
+    """
     about = subject(name)
     lists = AnswerReader(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
 
@@ -499,7 +516,9 @@ def test_lists_are_read_as_the_plain_reader_reads_them(
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
-    """The recorded answers are of the plain kind, but for those of a profile with a row that ``AnswerReader`` leaves alone."""
+    """The recorded answers are of the plain kind, but for those of a profile with a row that
+    ``AnswerReader`` leaves alone.
+    """
     about = subject(name)
     lists = AnswerReader(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
     for whole, n in about.answers:
@@ -539,8 +558,8 @@ KEY = "sk-gateway-0123456789"
 def test_the_exact_models_answers_are_read_alike(
     provider: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As its server and the rules gateway serve them, both readers make the same completions of them; of chat ones without the
-    plain reader's help, where the profile's rows allow it."""
+    """As its server and the rules gateway serve them, both readers make the same completions of
+    them; of chat ones without the plain reader's help, where the profile's rows allow it."""
     hosted = provider in ("openai", "azure")
     name, variable = SERVED[provider]
     if hosted and endpoint == "completions":
@@ -670,7 +689,9 @@ ODD = {
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
 def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> None:
-    """Among regular positions, before or behind them, in a list on one line and with the same blanks everywhere."""
+    """Among regular positions, before or behind them, in a list on one line and with the same
+    blanks everywhere.
+    """
     seen = subject("OpenAI chat")
     tokens = {
         97: b"a",
@@ -767,7 +788,9 @@ def test_ordinary_answers_that_arrive_together_are_read_in_one_go(
 
 @pytest.mark.parametrize("name", ["OpenAI chat", "vLLM chat"])
 def test_lists_with_blanks_are_of_the_plain_kind(name: str) -> None:
-    """Indented answers, as OpenAI's own API sends them, are not left to the plain reader, nor are fields in SGLang's order."""
+    """Indented answers, as OpenAI's own API sends them, are not left to the plain reader, nor are
+    fields in SGLang's order.
+    """
     about = subject(name)
     lists = AnswerReader(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
     for whole, n in about.answers:

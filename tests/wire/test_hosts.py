@@ -1,4 +1,6 @@
-"""Answers and errors of the hosts that nobody has called yet, written anew after their specifications and sources."""
+"""Answers and errors of the hosts that nobody has called yet, written anew after their
+specifications and sources.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ ANSWERS: dict[tuple[str, Endpoint], Any] = {
 def test_an_answer_is_read_as_the_host_gives_it(
     name: str, endpoint: Endpoint, vocabulary: Vocabulary
 ) -> None:
-    """Tokens, logprobs, counts; the alternatives that are sure to be the most likely ones have their ids."""
+    """Tokens, logprobs, counts; the alternatives that are sure to be the most likely ones have
+    their ids.
+    """
     said = (
         {"message": {"role": "assistant", "content": " the cat"}}
         if endpoint == "chat"

@@ -1,4 +1,6 @@
-"""A token is the id that its bytes, its text or its own field settle, and nothing where they do not."""
+"""A token is the id that its bytes, its text or its own field settle, and nothing where they do
+not.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,18 @@ def test_bytes_name_a_token(
 def test_bytes_of_a_printed_text_do_not_name_a_fragment(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """Where the bytes are those of the printed text, U+FFFD may be any fragment; the rest still names its token."""
+    """Where the bytes are those of the printed text, U+FFFD may be any fragment; the rest still
+    names its token.
+    """
     printed = identity(profile_with(tokens={"bytes_exact": False}), "bytes", vocabulary)
     assert printed.of_entry({"token": "\ufffd", "bytes": list("\ufffd".encode())}) == UNNAMED
     assert printed.of_entry({"token": " cat", "bytes": list(b" cat")}) == 2
 
 
 def test_bytes_that_two_tokens_share_name_none(profile_with: ProfileWith) -> None:
-    """Neither two ordinary tokens, nor an ordinary and a special one, are told apart by the same bytes."""
+    """Neither two ordinary tokens, nor an ordinary and a special one, are told apart by the same
+    bytes.
+    """
     shared = Vocabulary("toy", {0: b"\n", 1: b"\n", 2: b"<s>"}, {"<s>": 3}, 4, lambda text: [0])
     reader = identity(profile_with(), "bytes", shared)
     assert reader.of_entry({"token": "\n", "bytes": [10]}) == UNNAMED
@@ -80,7 +86,9 @@ def test_bytes_that_two_tokens_share_name_none(profile_with: ProfileWith) -> Non
 def test_text_names_a_token_only_where_it_is_one_tokens(
     profile_with: ProfileWith, vocabulary: Vocabulary, text: str, as_text: int, as_latin: int
 ) -> None:
-    """The two ways of printing fragments read differently: what could be either token is neither."""
+    """The two ways of printing fragments read differently: what could be either token is
+    neither.
+    """
     for kind, token in (("text", as_text), ("latin-1", as_latin)):
         assert identity(profile_with(), kind, vocabulary).of_text(text) == token
         assert (
@@ -126,7 +134,9 @@ def test_a_missing_vocabulary_is_named(profile_with: ProfileWith, kind: str) -> 
 def test_a_row_that_looks_where_nothing_is_says_so(
     profile_with: ProfileWith, vocabulary: Vocabulary, kind: str
 ) -> None:
-    """Legacy completions give strings only; a profile that reads bytes or fields there is wrong, not the answer."""
+    """Legacy completions give strings only; a profile that reads bytes or fields there is wrong,
+    not the answer.
+    """
     with pytest.raises(ProfileError, match='set id = "text"'):
         identity(profile_with(), kind, vocabulary).of_text(" cat")
 
@@ -134,7 +144,9 @@ def test_a_row_that_looks_where_nothing_is_says_so(
 def test_a_vocabulary_that_is_not_the_models_is_noticed(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """Where the server names what it sampled, its text must name the same token; a text that names none contradicts nothing."""
+    """Where the server names what it sampled, its text must name the same token; a text that names
+    none contradicts nothing.
+    """
     reader = identity(profile_with(), "text", vocabulary)
     reader.check(reader.of_text(" cat"), 2)
     reader.check(reader.of_text("\ufffd"), 3)

@@ -1,6 +1,8 @@
-"""Every recorded answer of a real server is read to the last number, or refused by name; what was expected comes from the raw JSON.
+"""Every recorded answer of a real server is read to the last number, or refused by name; what was
+expected comes from the raw JSON.
 
-The recordings are others' and not part of this repository: the folder is ``$BLB_RECORDINGS``, or ``shared/recordings`` beside it.
+The recordings are others' and not part of this repository: the folder is ``$BLB_RECORDINGS``, or
+``shared/recordings`` beside it.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ UNNAMED = -2
 
 @dataclass(frozen=True)
 class Read:
-    """An answer that is read. ``encoding``: tiktoken's name of the vocabulary, None where ids are given. ``k``: alternatives asked
-    for. ``bounded``: positions without a logprob. ``whole``: whether every generated token is listed."""
+    """An answer that is read. ``encoding``: tiktoken's name of the vocabulary, None where ids are
+    given. ``k``: alternatives asked for. ``bounded``: positions without a logprob. ``whole``:
+    whether every generated token is listed."""
 
     provider: str
     endpoint: Endpoint
@@ -116,7 +119,8 @@ TABLE: dict[str, list[Read | Refused]] = {
     "openai/lmeval_gpt3_echo_endoftext_k5.json": [
         Refused("openai", "completions", CorruptResponse, "null for token 0 of 18", CL100K)
     ],
-    # Its own vocabulary, r50k_base, comes with no package: the strings are read under another, to ids of that one.
+    # Its own vocabulary, r50k_base, comes with no package: the strings are read under another, to
+    # ids of that one.
     "openai/lmeval_gpt3_greedy_stop_tokens_after_stop.json": [
         Read("openai", "completions", CL100K, 5, 8)
     ],
@@ -145,7 +149,9 @@ TABLE: dict[str, list[Read | Refused]] = {
         Refused("vllm", "completions", CorruptResponse, "token_id:N was asked for")
     ],
 }
-"""For each file that holds answers, what becomes of them, in their order. Token counts are those of the raw files."""
+"""For each file that holds answers, what becomes of them, in their order. Token counts are those of
+the raw files.
+"""
 
 pytestmark = pytest.mark.skipif(
     not FILES, reason=f"no recordings in {FOLDER}; BLB_RECORDINGS may name another folder"
@@ -181,13 +187,16 @@ def test_how_many(say: Callable[[str], None]) -> None:
     read = [row for rows in TABLE.values() for row in rows if isinstance(row, Read)]
     refused = sum(isinstance(row, Refused) for rows in TABLE.values() for row in rows)
     say(
-        f"recordings: {len(here)} files; {len(read)} answers with {sum(row.tokens for row in read)} tokens read "
-        f"({sum(row.bounded for row in read)} bounded), {refused} answers refused by name"
+        f"recordings: {len(here)} files; {len(read)} answers with {sum(row.tokens for row in read)}"
+        f" tokens read ({sum(row.bounded for row in read)} bounded), {refused} answers refused by"
+        " name"
     )
 
 
 def check(completion: Completion, row: Read, answer: dict[str, Any]) -> None:
-    """Counts, ids, logprobs, bounds, alternatives and the finish reason, each from the raw answer."""
+    """Counts, ids, logprobs, bounds, alternatives and the finish reason, each from the raw
+    answer.
+    """
     (choice,) = answer["choices"]
     raw = list(positions(choice, row))
     assert len(raw) == len(completion.token_ids) == row.tokens
@@ -228,7 +237,9 @@ def rounded(values: Iterable[float]) -> list[float]:
 def positions(
     choice: dict[str, Any], row: Read
 ) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
-    """(id, logprob, alternatives) of each position, by tiktoken and the field names of the provider alone."""
+    """(id, logprob, alternatives) of each position, by tiktoken and the field names of the provider
+    alone.
+    """
     lists = choice["logprobs"] or {}
     if "tokens" in lists:
         tops = lists.get("top_logprobs") or [{}] * len(lists["tokens"])
@@ -240,7 +251,8 @@ def positions(
             )
     for entry in [*(lists.get("content") or []), *(lists.get("refusal") or [])]:
         top = [(by_entry(other, row), other["logprob"]) for other in entry.get("top_logprobs", [])]
-        # Fireworks may put the sampled token in the place of the last, so that the last is not sure to be the next most likely.
+        # Fireworks may put the sampled token in the place of the last, so that the last is not sure
+        # to be the next most likely.
         yield (
             by_entry(entry, row),
             entry["logprob"],
@@ -272,7 +284,9 @@ def by_bytes(raw: bytes, encoding: str) -> int:
 
 
 def answers(path: Path) -> list[dict[str, Any]]:
-    """Every answer with a status of success, and every one whose status is not recorded; those of failures are left out."""
+    """Every answer with a status of success, and every one whose status is not recorded; those of
+    failures are left out.
+    """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".sse":
         return [joined(_events(text))]
@@ -349,7 +363,9 @@ def _events(text: str) -> list[dict[str, Any]]:
 
 
 def _pasted(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Answers made of what users pasted into issues: single entries, or parallel lists; prose and errors hold none."""
+    """Answers made of what users pasted into issues: single entries, or parallel lists; prose and
+    errors hold none.
+    """
     chunk, lists = line.get("chunk", {}), line.get("samples", [])
     if "choices" in chunk:
         yield chunk

@@ -1,4 +1,6 @@
-"""What goes out is what the profile claims, in both directions: setting by setting, for every provider and endpoint."""
+"""What goes out is what the profile claims, in both directions: setting by setting, for every
+provider and endpoint.
+"""
 
 from __future__ import annotations
 
@@ -164,8 +166,9 @@ EXPECTED: dict[tuple[str, Endpoint], dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Takes:
-    """What an endpoint takes: most alternatives (None: any number, or none at all), most completions a request, a seed, how the
-    bias {5: 2 nats, 9: -100 nats} is written (None: it takes no bias), and most stop texts (None: any number)."""
+    """What an endpoint takes: most alternatives (None: any number, or none at all), most
+    completions a request, a seed, how the bias {5: 2 nats, 9: -100 nats} is written (None: it takes
+    no bias), and most stop texts (None: any number)."""
 
     alternatives: int | None
     n: int
@@ -226,7 +229,9 @@ def body(profile: Profile, endpoint: Endpoint = "chat", **changes: Any) -> dict[
 
 
 def differences(sent: dict[str, Any], expected: dict[str, Any]) -> dict[str, str]:
-    """Setting -> what is wrong with it: not sent, sent with another value or kind of number, or not listed at all."""
+    """Setting -> what is wrong with it: not sent, sent with another value or kind of number, or not
+    listed at all.
+    """
     wrong = {name: "not sent" for name in expected if name not in sent}
     wrong |= {name: f"unlisted: {value!r}" for name, value in sent.items() if name not in expected}
     both = [name for name in sent if name in expected]
@@ -274,7 +279,9 @@ def test_nothing_else_goes_out(name: str, endpoint: Endpoint) -> None:
 
 @ENDPOINTS
 def test_what_the_profile_claims_is_in_the_table(name: str, endpoint: Endpoint) -> None:
-    """The other direction: every neutral setting, every fixed field and the name of the token limit are in what is expected."""
+    """The other direction: every neutral setting, every fixed field and the name of the token limit
+    are in what is expected.
+    """
     profile, expected = load_profile(name), EXPECTED[name, endpoint]
     claimed = {**profile.neutral, **profile.request, profile.endpoint(endpoint).max_tokens: 7}
     assert not differences(
@@ -305,7 +312,9 @@ def test_what_the_profile_claims_is_in_the_table(name: str, endpoint: Endpoint) 
 def test_a_profile_that_says_something_else_is_noticed(
     change: dict[str, Any], found: set[str]
 ) -> None:
-    """A setting too many, too few, with another value or as another kind of number: each is found by name."""
+    """A setting too many, too few, with another value or as another kind of number: each is found
+    by name.
+    """
     profile = load_profile("openai").model_copy(update=change)
     assert set(differences(body(profile), EXPECTED["openai", "chat"])) == found
 
@@ -321,7 +330,9 @@ def test_a_request_that_says_something_else_is_noticed() -> None:
 
 @ENDPOINTS
 def test_as_many_alternatives_as_are_listed_and_no_more(name: str, endpoint: Endpoint) -> None:
-    """The limit itself goes out; one more is refused with the limit and the wish; without a limit any number goes out."""
+    """The limit itself goes out; one more is refused with the limit and the wish; without a limit
+    any number goes out.
+    """
     profile, most = load_profile(name), TAKES[name, endpoint].alternatives
     field = ASKED[profile.endpoint(endpoint).ask_logprobs]
     asked = 1000 if most is None else most
@@ -340,7 +351,9 @@ def test_as_many_alternatives_as_are_listed_and_no_more(name: str, endpoint: End
 
 @ENDPOINTS
 def test_no_alternatives_is_no_word_of_logprobs(name: str, endpoint: Endpoint) -> None:
-    """0 alternatives: the body for 5 less what asks for logprobs, for one completion, as no list tells how long several are."""
+    """0 alternatives: the body for 5 less what asks for logprobs, for one completion, as no list
+    tells how long several are.
+    """
     profile = load_profile(name)
     silent, asking = (body(profile, endpoint, sampling=Sampling(top_logprobs=k)) for k in (0, 5))
     gone = {key for key in asking if key not in silent}
@@ -353,7 +366,9 @@ def test_no_alternatives_is_no_word_of_logprobs(name: str, endpoint: Endpoint) -
 
 @ENDPOINTS
 def test_as_many_completions_as_are_given_and_no_more(name: str, endpoint: Endpoint) -> None:
-    """One is not mentioned; several are ``n``; one more than the limit is refused, and so is none."""
+    """One is not mentioned; several are ``n``; one more than the limit is refused, and so is
+    none.
+    """
     profile, most = load_profile(name), TAKES[name, endpoint].n
     assert "n" not in body(profile, endpoint, n=1)
     if most > 1:
@@ -371,7 +386,9 @@ def test_as_many_completions_as_are_given_and_no_more(name: str, endpoint: Endpo
 def test_an_endpoint_without_logprobs_gives_one_completion_a_request(
     profile_with: ProfileWith,
 ) -> None:
-    """``usage`` gives the sum over all choices, and there no list tells how long each of them is."""
+    """``usage`` gives the sum over all choices, and there no list tells how long each of them
+    is.
+    """
     profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
     assert "n" not in body(profile, "chat", n=1)
     with pytest.raises(
@@ -395,7 +412,9 @@ def test_a_seed_goes_out_where_one_is_taken(name: str, endpoint: Endpoint) -> No
 
 @ENDPOINTS
 def test_the_bias_goes_out_in_the_providers_form(name: str, endpoint: Endpoint) -> None:
-    """An object with string keys or a list of pairs, whole values as integers where no others are taken; none is not sent."""
+    """An object with string keys or a list of pairs, whole values as integers where no others are
+    taken; none is not sent.
+    """
     profile, form = load_profile(name), TAKES[name, endpoint].bias
     assert "logit_bias" not in body(profile, endpoint, bias={})
     if form is None:
@@ -410,7 +429,9 @@ def test_the_bias_goes_out_in_the_providers_form(name: str, endpoint: Endpoint) 
 
 @ENDPOINTS
 def test_as_many_stop_texts_as_are_taken_and_no_more(name: str, endpoint: Endpoint) -> None:
-    """They are a list in the order given, nothing where there are none; one more than the limit is refused with both numbers."""
+    """They are a list in the order given, nothing where there are none; one more than the limit is
+    refused with both numbers.
+    """
     profile, most = load_profile(name), TAKES[name, endpoint].stops
     texts = tuple(f"stop {i}" for i in range(9 if most is None else most))
     assert "stop" not in body(profile, endpoint)
@@ -435,7 +456,9 @@ def test_an_empty_stop_text_is_refused() -> None:
 
 
 def test_a_fraction_is_never_made_whole() -> None:
-    """What does not fit the profile was the compiler's to round; it goes out as it is, for the provider to refuse."""
+    """What does not fit the profile was the compiler's to round; it goes out as it is, for the
+    provider to refuse.
+    """
     assert body(load_profile("openai"), bias={5: 2.5})["logit_bias"] == {"5": 2.5}
     assert body(load_profile("vllm"), bias={5: 2.5})["logit_bias"] == {"5": 2.5}
 

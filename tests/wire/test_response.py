@@ -1,4 +1,6 @@
-"""What comes back: ids, logprobs and alternatives, as real servers wrote them, and the answers that must be refused."""
+"""What comes back: ids, logprobs and alternatives, as real servers wrote them, and the answers that
+must be refused.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ K = Sampling(top_logprobs=3)
 def llamacpp(
     *entries: tuple[int, float, list[tuple[int, float]]], generated: int | None = None
 ) -> dict[str, Any]:
-    """A chat answer in the shape that llama.cpp writes; id 2 is the end token, printed as nothing."""
+    """A chat answer in the shape that llama.cpp writes; id 2 is the end token, printed as
+    nothing.
+    """
     content = [
         {**_entry(token, logprob), "top_logprobs": [_entry(other, value) for other, value in top]}
         for token, logprob, top in entries
@@ -49,7 +53,9 @@ def _entry(token: int, logprob: float) -> dict[str, Any]:
 
 
 def vllm_chat(sampled: tuple[int, float], top: list[tuple[int, float]]) -> dict[str, Any]:
-    """A chat answer of one token as vLLM writes it: ids inside the token strings, the sampled token first in its list."""
+    """A chat answer of one token as vLLM writes it: ids inside the token strings, the sampled token
+    first in its list.
+    """
     entries = [
         {"token": f"token_id:{token}", "logprob": value, "bytes": [116]} for token, value in top
     ]
@@ -127,12 +133,16 @@ def test_llamacpp_answers_completions_in_the_chat_dialect() -> None:
 
 
 def test_fewer_tokens_listed_than_generated_is_noted() -> None:
-    """llama.cpp leaves tokens that end inside a character out of its list; such a completion is not whole."""
+    """llama.cpp leaves tokens that end inside a character out of its list; such a completion is not
+    whole.
+    """
     assert not parse(llamacpp((7, -1.5, []), generated=3)).whole
 
 
 def test_vllm_chat_lists_the_sampled_token_in_place_of_the_last() -> None:
-    """With 3 asked for and the sampled token outside, only 2 alternatives are sure; the third most likely is unknown."""
+    """With 3 asked for and the sampled token outside, only 2 alternatives are sure; the third most
+    likely is unknown.
+    """
     found = parse(vllm_chat((9, -7.0), [(9, -7.0), (4, -0.5), (5, -1.5)]), "vllm")
     assert found.token_ids.tolist() == [9]
     assert listed(found) == [4, 5]
@@ -145,7 +155,9 @@ def test_vllm_chat_moves_the_sampled_token_to_the_front() -> None:
 
 
 def test_vllm_completions_adds_the_sampled_token() -> None:
-    """The legacy endpoint lists all 3 and the sampled token beside them: the 3 are sure, with or without it."""
+    """The legacy endpoint lists all 3 and the sampled token beside them: the 3 are sure, with or
+    without it.
+    """
     outside = vllm_completions((9, -7.0), [(9, -7.0), (4, -0.5), (5, -1.5), (6, -2.5)])
     inside = vllm_completions((5, -1.5), [(5, -1.5), (4, -0.5), (6, -2.5)])
     assert listed(parse(outside, "vllm", "completions")) == [4, 5, 6]
@@ -259,7 +271,9 @@ def test_lists_of_different_lengths_are_refused() -> None:
 
 
 def test_an_empty_completion_has_no_positions() -> None:
-    """A completion that ends at once, where the end token is not listed, is empty and well-formed."""
+    """A completion that ends at once, where the end token is not listed, is empty and
+    well-formed.
+    """
     found = parse(llamacpp())
     assert found.n_tokens == 0
     assert found.top_ids.shape == (0, 0)

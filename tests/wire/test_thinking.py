@@ -1,4 +1,5 @@
-"""Answers of thinking models: their thoughts are recognised, listed or not, and an answer that was cut inside them says so.
+"""Answers of thinking models: their thoughts are recognised, listed or not, and an answer that was
+cut inside them says so.
 
 Constructed after recorded answers of DeepSeek, llama.cpp and gateways, with values of their own.
 """
@@ -45,7 +46,9 @@ def entries(text: str) -> list[dict[str, Any]]:
 def answer(
     text: str | None, listed: str | None, total: int, finish: str = "stop", shown: str = "reasoning"
 ) -> dict[str, Any]:
-    """An answer of ``total`` tokens with thoughts, of which ``listed`` are listed. ``shown``: what shows the thoughts."""
+    """An answer of ``total`` tokens with thoughts, of which ``listed`` are listed. ``shown``: what
+    shows the thoughts.
+    """
     more = THOUGHTS[shown]
     message = {
         "role": "assistant",
@@ -72,7 +75,9 @@ def read(profile: Profile, vocabulary: Vocabulary, found: dict[str, Any]) -> Com
 def test_thoughts_that_are_counted_and_not_listed(
     profile_with: ProfileWith, vocabulary: Vocabulary, shown: str
 ) -> None:
-    """The completion is not whole, with the reason; one hidden token is no end token, for it may belong to the thoughts."""
+    """The completion is not whole, with the reason; one hidden token is no end token, for it may
+    belong to the thoughts.
+    """
     for total in (2, 3, 4, 40):
         found = read(profile_with(), vocabulary, answer(" cat", "cat", total, shown=shown))
         assert (found.text, found.whole, found.generated, found.note) == (
@@ -116,8 +121,8 @@ def test_an_answer_that_was_cut_inside_its_thinking(
 def test_listed_thoughts_are_tokens_like_any(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """Where as many are listed as are counted, the completion is whole, and its text is the answer alone; one that was cut inside
-    its thoughts has none, and says so.
+    """Where as many are listed as are counted, the completion is whole, and its text is the answer
+    alone; one that was cut inside its thoughts has none, and says so.
     """
     found = read(profile_with(), vocabulary, answer(" cat", "the a cat", 3))
     assert (found.text, found.token_ids.tolist(), found.whole, found.note) == (
@@ -145,8 +150,8 @@ def test_listed_thoughts_are_tokens_like_any(
 def test_a_profile_says_whether_thoughts_are_listed(
     profile_with: ProfileWith, vocabulary: Vocabulary, row: bool | None, total: int, whole: bool
 ) -> None:
-    """Where they are, the token that is counted and not listed ends the completion, as of gpt-oss behind gateways; where they are
-    not, an answer with thoughts is never whole.
+    """Where they are, the token that is counted and not listed ends the completion, as of gpt-oss
+    behind gateways; where they are not, an answer with thoughts is never whole.
     """
     profile = profile_with(logprobs={"reasoning_listed": row})
     found = read(profile, vocabulary, answer(" cat", "the a cat", total))
@@ -168,7 +173,9 @@ def test_a_profile_says_whether_thoughts_are_listed(
 def test_two_tokens_more_than_are_listed(
     profile_with: ProfileWith, vocabulary: Vocabulary, text: str, finish: str, whole: bool
 ) -> None:
-    """Once Azure's gpt-4o counted two more than it listed, and the answer was whole: the listed tokens must spell the text."""
+    """Once Azure's gpt-4o counted two more than it listed, and the answer was whole: the listed
+    tokens must spell the text.
+    """
     found = answer(text, "cat a", 4, finish, "a count")
     found["usage"]["completion_tokens_details"]["reasoning_tokens"] = 0
     assert read(profile_with(), vocabulary, found).whole is whole
@@ -180,7 +187,9 @@ def test_two_tokens_more_than_are_listed(
 def test_a_stop_text_behind_thoughts(
     profile_with: ProfileWith, vocabulary: Vocabulary, listed: str, whole: bool
 ) -> None:
-    """llama.cpp lists the thoughts and leaves out the stop text: what is hidden is that where the list shows more than the text."""
+    """llama.cpp lists the thoughts and leaves out the stop text: what is hidden is that where the
+    list shows more than the text.
+    """
     profile = profile_with(logprobs={"end_token_listed": True, "stop_text_listed": False})
     found = answer(" cat", listed, len(listed.split()) + 2)
     assert (

@@ -1,4 +1,6 @@
-"""Budget: the limits of one command's requests, reserved before a request goes out and settled by its answer."""
+"""Budget: the limits of one command's requests, reserved before a request goes out and settled by
+its answer.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +73,8 @@ class Spent:
         price = f", ${self.dollars:.4f}" if self.dollars else ""
         guessed = f" ({self.guessed:,} without usage, counted in full)" if self.guessed else ""
         return (
-            f"{self.requests:,} requests{guessed}, {self.prompt_tokens:,} prompt and {self.completion_tokens:,} completion "
-            f"tokens{price}"
+            f"{self.requests:,} requests{guessed}, {self.prompt_tokens:,} prompt and"
+            f" {self.completion_tokens:,} completion tokens{price}"
         )
 
 
@@ -80,7 +82,9 @@ _amounts = attrgetter(*(each.name for each in fields(Spent)))
 
 
 def prompt_bound(texts: list[str]) -> int:
-    """Most tokens of a prompt of these messages: none is shorter than a byte, and a template adds some."""
+    """Most tokens of a prompt of these messages: none is shorter than a byte, and a template adds
+    some.
+    """
     return TEMPLATE_TOKENS + sum(
         len(text.encode("utf-8", "replace")) + MESSAGE_TOKENS for text in texts
     )
@@ -89,12 +93,13 @@ def prompt_bound(texts: list[str]) -> int:
 class Budget:
     """The account of one command's requests.
 
-    spent: grows with each answer. prices, judge_prices: of the model and of the judging model, None where not known.
-    opening: called before the first request. droppers: each cancels the waiting requests of one session.
+    spent: grows with each answer. prices, judge_prices: of the model and of the judging model, None
+    where not known. opening: called before the first request. droppers: each cancels the waiting
+    requests of one session.
 
-    A request reserves its possible maximum. Where that does not fit, it waits for those in flight, which mostly take less; with
-    none in flight the budget is exhausted. So no limit is passed while the provider's usage is honest, and less than the maximum
-    of one request is left at the end.
+    A request reserves its possible maximum. Where that does not fit, it waits for those in flight,
+    which mostly take less; with none in flight the budget is exhausted. So no limit is passed while
+    the provider's usage is honest, and less than the maximum of one request is left at the end.
     """
 
     def __init__(self, limits: SpendingLimits | None = None, prices: Prices | None = None) -> None:
@@ -114,9 +119,11 @@ class Budget:
         completion: int,
         prices: Prices | None = None,
     ) -> Any:
-        """Return the answer of ``once``, one try of a request of at most so many tokens; ``prices``: by default the budget's.
+        """Return the answer of ``once``, one try of a request of at most so many tokens;
+        ``prices``: by default the budget's.
 
-        Raises BudgetExhausted: it could pass a limit. Interrupted: the budget was closed. Nothing was sent in either case.
+        Raises BudgetExhausted: it could pass a limit. Interrupted: the budget was closed. Nothing
+        was sent in either case.
         """
         rates = prices or self.prices
         most, ticket = _priced(prompt, completion, rates), object()
@@ -148,7 +155,9 @@ class Budget:
             raise Interrupted("Interrupted")
 
     def drop_waiting(self) -> None:
-        """Cancel the tasks of waiting requests, here or in a session: none of them has been sent."""
+        """Cancel the tasks of waiting requests, here or in a session: none of them has been
+        sent.
+        """
         for task in self._waiting:
             if task is not None:
                 task.cancel()
@@ -178,8 +187,9 @@ class Budget:
             f" or ${most.dollars:.4f}" if most.dollars else ""
         )
         return BudgetExhausted(
-            f"stopped at {limit}: sent were {self.spent}, and the next request could take {next_one}; raise the limit in the "
-            "same command to go on, which pays only for what is missing"
+            f"stopped at {limit}: sent were {self.spent}, and the next request could take"
+            f" {next_one}; raise the limit in the same command to go on, which pays only for what"
+            " is missing"
         )
 
     async def _change(self) -> None:
@@ -211,9 +221,11 @@ def used_by(answer: Any, prompt: int, completion: int, prices: Prices | None) ->
 
 
 def _lost(error: Exception, most: Spent, prompt: Spent) -> Spent:
-    """The most that a failed try can have cost. A refusal costs the request only; an answer that did not arrive may be billed.
+    """The most that a failed try can have cost. A refusal costs the request only; an answer that
+    did not arrive may be billed.
 
-    Azure bills the prompt that its content filter refuses: learn.microsoft.com, Azure OpenAI, "Plan to manage costs".
+    Azure bills the prompt that its content filter refuses: learn.microsoft.com, Azure OpenAI, "Plan
+    to manage costs".
     """
     if isinstance(error, ContentFiltered):
         return prompt

@@ -6,7 +6,9 @@ from typing import NamedTuple
 MOST = 512
 """Most requests in flight: half of the open files that a process may have on most systems."""
 GAIN = 1.05
-"""Twice the requests must bring this many times the tokens a second, or they only lengthen the server's queue."""
+"""Twice the requests must bring this many times the tokens a second, or they only lengthen the
+server's queue.
+"""
 CLEAR = 1.3
 """A gain or loss that is decided at once."""
 LOSS = 0.95
@@ -21,11 +23,15 @@ REFUSED = 0.05
 """Share of requests refused for load above which a server gets fewer."""
 EASED = 0.7
 LONGEST = 150.0
-"""Longest request, in seconds, at which more are tried: twice as long in a queue is still far from the timeout."""
+"""Longest request, in seconds, at which more are tried: twice as long in a queue is still far from
+the timeout.
+"""
 
 
 class _End(NamedTuple):
-    """A request that ended: its tokens, refusals for load so far, seconds on some clock, and whether it begins a stage."""
+    """A request that ended: its tokens, refusals for load so far, seconds on some clock, and
+    whether it begins a stage.
+    """
 
     tokens: int
     refusals: int
@@ -36,9 +42,10 @@ class _End(NamedTuple):
 class Pace:
     """How many requests to keep in flight to one server; ``level`` is the number now.
 
-    From ``least`` on the number doubles as long as that makes completions come faster, measured in tokens a second. Then it stays,
-    and the last doubling is kept as a queue unless the server slowed down. Later it tries again, ever more rarely, since servers
-    are shared and change. Refusals for load lower it, down to its start.
+    From ``least`` on the number doubles as long as that makes completions come faster, measured in
+    tokens a second. Then it stays, and the last doubling is kept as a queue unless the server
+    slowed down. Later it tries again, ever more rarely, since servers are shared and change.
+    Refusals for load lower it, down to its start.
 
     It has no clock and no task of its own: the caller reports each request to ``ended``.
     """
@@ -50,13 +57,16 @@ class Pace:
         next(self._course)
 
     def begin(self, requests: int, least: int, most: int = MOST) -> None:
-        """Begin a stage of so many requests, ``least`` to ``most`` of them in flight; the pause before it does not count."""
+        """Begin a stage of so many requests, ``least`` to ``most`` of them in flight; the pause
+        before it does not count.
+        """
         self._left, self._begins = requests, True
         self._least, self._most = least, max(least, most)
         self.level = min(max(self.level, self._least), self._most)
 
     def ended(self, tokens: int, refusals: int, now: float) -> None:
-        """Take in a request that ended with ``tokens`` completion tokens; ``refusals``: for load, so far; ``now``: seconds.
+        """Take in a request that ended with ``tokens`` completion tokens; ``refusals``: for load,
+        so far; ``now``: seconds.
 
         The last ones of a stage, without any to take their place, do not count.
         """
@@ -84,10 +94,11 @@ class Pace:
                 break
 
     def _rate(self, times: int, known: float | None = None) -> Generator[None, _End, float]:
-        """Tokens a second at this level, over ``times`` as many requests; 0.0 where the server refused too many for load.
+        """Tokens a second at this level, over ``times`` as many requests; 0.0 where the server
+        refused too many for load.
 
-        Requests in flight at a change of level, or at the start of a stage, do not count. A rate far from ``known`` is accepted
-        sooner.
+        Requests in flight at a change of level, or at the start of a stage, do not count. A rate
+        far from ``known`` is accepted sooner.
         """
         waiting, least = self.level, max(FEW, self.level)
         count, tokens, start, refused = 0, 0, 0.0, 0

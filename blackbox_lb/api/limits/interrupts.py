@@ -1,4 +1,6 @@
-"""An orderly end: the first Ctrl-C or SIGTERM lets requests in flight arrive, the second ends at once."""
+"""An orderly end: the first Ctrl-C or SIGTERM lets requests in flight arrive, the second ends at
+once.
+"""
 
 import asyncio
 import os
@@ -14,14 +16,18 @@ from blackbox_lb.api.limits.budget import Budget
 
 T = TypeVar("T")
 ORDERLY = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
-"""The signals, each with its handler's installer: a program that ignores one, as under nohup, goes on ignoring it."""
+"""The signals, each with its handler's installer: a program that ignores one, as under nohup, goes
+on ignoring it.
+"""
 NOTICE = b"\nStopping: what is in flight is received and kept; Ctrl-C again stops now.\n"
 
 
 def run_interruptible(main: Coroutine[Any, Any, T], budget: Budget) -> T:
-    """Like ``asyncio.run``, but the first signal closes ``budget`` and the second raises KeyboardInterrupt.
+    """Like ``asyncio.run``, but the first signal closes ``budget`` and the second raises
+    KeyboardInterrupt.
 
-    Handlers of ``signal`` and not of the loop: they run while the loop computes, too, and on Windows.
+    Handlers of ``signal`` and not of the loop: they run while the loop computes, too, and on
+    Windows.
 
     Raises Interrupted: after the first signal, once nothing is in flight.
     """
@@ -79,14 +85,17 @@ class _Stop:
 
     def _close(self) -> None:
         self._budget.close()
-        # Received answers are stored in the same step of their task, so nothing is lost where nothing is in flight.
+        # Received answers are stored in the same step of their task, so nothing is lost where
+        # nothing is in flight.
         if not self._budget.in_flight and self._task is not None:
             self._task.cancel()
 
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Inside, Ctrl-C is a KeyboardInterrupt at once: a question waits for an answer, and nothing is in flight."""
+    """Inside, Ctrl-C is a KeyboardInterrupt at once: a question waits for an answer, and nothing is
+    in flight.
+    """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

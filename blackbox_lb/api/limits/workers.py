@@ -1,4 +1,6 @@
-"""Bounded groups of workers, with an orderly end: requests in flight are received, waiting ones are dropped."""
+"""Bounded groups of workers, with an orderly end: requests in flight are received, waiting ones are
+dropped.
+"""
 
 import asyncio
 from collections import deque
@@ -17,10 +19,11 @@ async def run_all(
     budget: Budget,
     drop_waiting: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run ``receive`` over all ``items``, in order, at most ``concurrency`` at a time: a number, or a function that returns it.
+    """Run ``receive`` over all ``items``, in order, at most ``concurrency`` at a time: a number, or
+    a function that returns it.
 
-    On the first failure, and once ``budget`` is closed, no new ones start, ``drop_waiting`` cancels those not sent yet,
-    the others end, and then the failure is raised.
+    On the first failure, and once ``budget`` is closed, no new ones start, ``drop_waiting`` cancels
+    those not sent yet, the others end, and then the failure is raised.
     """
     queue, failures, workers = deque(items), list[Exception](), 0
 

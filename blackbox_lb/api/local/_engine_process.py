@@ -1,11 +1,13 @@
-"""The engine's own process: llama.cpp behind its HTTP server, alive exactly as long as the parent holds the pipe to its stdin.
+"""The engine's own process: llama.cpp behind its HTTP server, alive exactly as long as the parent
+holds the pipe to its stdin.
 
-It runs as a script: a JSON object of settings in ``sys.argv[1]``, one JSON line ``{"port": N}`` on stdout once every
-server has loaded the model, llama.cpp's own complaints on stderr. The end of stdin ends the process.
+It runs as a script: a JSON object of settings in ``sys.argv[1]``, one JSON line ``{"port": N}`` on
+stdout once every server has loaded the model, llama.cpp's own complaints on stderr. The end of
+stdin ends the process.
 
-It is a process of its own because llama.cpp cannot be stopped safely inside the caller's: the destructor of
-``xllamacpp.Server`` waits, holding the GIL, until every request in flight has ended, so a client in the same process
-that still waits for an answer could never stop.
+It is a process of its own because llama.cpp cannot be stopped safely inside the caller's: the
+destructor of ``xllamacpp.Server`` waits, holding the GIL, until every request in flight has ended,
+so a client in the same process that still waits for an answer could never stop.
 """
 
 import json
@@ -19,7 +21,9 @@ ERRORS_ONLY = 1
 
 
 class EngineSettings(TypedDict):
-    """``servers`` on one port, each with ``threads`` threads and ``slots`` slots of ``context`` tokens."""
+    """``servers`` on one port, each with ``threads`` threads and ``slots`` slots of ``context``
+    tokens.
+    """
 
     model: str
     name: str
@@ -31,7 +35,8 @@ class EngineSettings(TypedDict):
 
 def main(settings: EngineSettings) -> None:
     """Load the model, report the port, and serve until stdin ends."""
-    # A waiting OpenMP thread should spin only briefly: long spinning stalls the others where cores are shared.
+    # A waiting OpenMP thread should spin only briefly: long spinning stalls the others where cores
+    # are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
     import xllamacpp

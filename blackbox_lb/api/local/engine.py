@@ -1,6 +1,8 @@
-"""The embedded engine: a llama.cpp server on this machine that lives exactly as long as a ``with`` block.
+"""The embedded engine: a llama.cpp server on this machine that lives exactly as long as a ``with``
+block.
 
-It is reached over loopback HTTP like any other llama.cpp server; ``_engine_process`` explains its separate process.
+It is reached over loopback HTTP like any other llama.cpp server; ``_engine_process`` explains its
+separate process.
 """
 
 from __future__ import annotations
@@ -24,18 +26,22 @@ from blackbox_lb.errors import InputError
 
 START_SECONDS = 30
 SMALL_MODEL = 1 << 30
-"""Bytes. Up to this size a model fits the caches well enough that servers of one thread beat one server of several."""
+"""Bytes. Up to this size a model fits the caches well enough that servers of one thread beat one
+server of several.
+"""
 
 
 class LocalEngine:
-    """llama.cpp on this machine, serving one model on a free loopback port until the ``with`` block is left.
+    """llama.cpp on this machine, serving one model on a free loopback port until the ``with`` block
+    is left.
 
-    ``parallel``: requests generated at once. ``context``: tokens that one request may use, prompt and completion together.
-    ``threads``: all threads used; by default every usable core up to 16. However the block or the whole process ends
-    (an exception, Ctrl-C, SIGTERM, kill -9), the engine ends too.
+    ``parallel``: requests generated at once. ``context``: tokens that one request may use, prompt
+    and completion together.
+    ``threads``: all threads used; by default every usable core up to 16. However the block or the
+    whole process ends (an exception, Ctrl-C, SIGTERM, kill -9), the engine ends too.
 
-    Raises InputError: a size below 1, the extra is not installed, or llama.cpp cannot load the model (its reason is in the
-    message).
+    Raises InputError: a size below 1, the extra is not installed, or llama.cpp cannot load the
+    model (its reason is in the message).
     """
 
     def __init__(
@@ -72,7 +78,9 @@ class LocalEngine:
 
     @property
     def base_url(self) -> str:
-        """The address of the running engine for an OpenAI client, as in ``http://127.0.0.1:41231/v1``."""
+        """The address of the running engine for an OpenAI client, as in
+        ``http://127.0.0.1:41231/v1``.
+        """
         if self._process is None:
             raise InputError("the engine is not running; use it in a with statement")
         return f"http://{HOST}:{self._port}/v1"
@@ -105,7 +113,8 @@ class LocalEngine:
     def _start(self) -> None:
         script = str(Path(__file__).with_name("_engine_process.py"))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
-        # A session of its own: Ctrl-C in a terminal reaches this process, which then stops the engine.
+        # A session of its own: Ctrl-C in a terminal reaches this process, which then stops the
+        # engine.
         self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and script
             [sys.executable, "-P", script, json.dumps(self._settings)],
             stdin=subprocess.PIPE,
@@ -148,7 +157,8 @@ class LocalEngine:
                     return
             time.sleep(0.05)
         raise InputError(
-            f"the engine did not become healthy within {START_SECONDS} s; is port {self._port} filtered?"
+            f"the engine did not become healthy within {START_SECONDS} s; is port {self._port}"
+            " filtered?"
         )
 
 
@@ -160,7 +170,9 @@ def _cores() -> int:
 
 
 def _split(threads: int, parallel: int, size: int) -> tuple[int, int]:
-    """(servers on one port, threads of each). Several servers need no barriers between layers: faster where the model is small."""
+    """(servers on one port, threads of each). Several servers need no barriers between layers:
+    faster where the model is small.
+    """
     if (
         sys.platform != "linux" or size > SMALL_MODEL
     ):  # elsewhere the kernel does not spread connections over one port

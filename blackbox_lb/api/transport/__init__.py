@@ -1,1 +1,3 @@
-"""From a request body to the bytes of an answer: one HTTP channel, its retries, rate limits and error answers."""
+"""From a request body to the bytes of an answer: one HTTP channel, its retries, rate limits and
+error answers.
+"""

@@ -1,4 +1,6 @@
-"""The network of completion requests: aiohttp, whose parser is C. A short request costs a third of the time of httpx2's own."""
+"""The network of completion requests: aiohttp, whose parser is C. A short request costs a third of
+the time of httpx2's own.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ LONGEST_LINE = 2**16
 
 
 class AiohttpClient:
-    """Sends requests of httpx2 from one event loop: no proxy server, no cookie, no redirect. Otherwise like ``BoundedClient``.
+    """Sends requests of httpx2 from one event loop: no proxy server, no cookie, no redirect.
+    Otherwise like ``BoundedClient``.
 
-    verify: the certificates. timeout: seconds of a connection's making and of silence. limits: of the connections kept open.
+    verify: the certificates. timeout: seconds of a connection's making and of silence. limits: of
+    the connections kept open.
     """
 
     def __init__(self, verify: ssl.SSLContext, timeout: float, limits: httpx2.Limits) -> None:
@@ -31,8 +35,8 @@ class AiohttpClient:
     async def send(self, request: httpx2.Request) -> httpx2.Response:
         """The response, read and decoded.
 
-        Raises the errors of ``httpx2``: ConnectError and ConnectTimeout where nothing was sent. CorruptResponse, ConnectionFailed:
-        see ``BoundedClient``.
+        Raises the errors of ``httpx2``: ConnectError and ConnectTimeout where nothing was sent.
+        CorruptResponse, ConnectionFailed: see ``BoundedClient``.
         """
         return await in_time(self._whole(request), request)
 

@@ -14,12 +14,15 @@ from blackbox_lb.errors import ConnectionFailed, CorruptResponse
 BASE = 16 * 2**20
 """Bytes allowed for any answer: text, envelope, a long list of models, the ids of a long prompt."""
 ENTRY = 512
-"""Bytes allowed for a listed token; one of chat takes about 100, one of SGLang with both lists 160, one of 64 blanks 400."""
+"""Bytes allowed for a listed token; one of chat takes about 100, one of SGLang with both lists 160,
+one of 64 blanks 400.
+"""
 WHOLE = 300_000
 """Tokens of the largest vocabularies, for a request that asks for all of them."""
 DEADLINE = 1_200.0
-"""Seconds from the request to the last byte of its answer. Gateways send a blank now and then while they wait for the model, so
-an answer may take as long as a place in a queue (``channel.REQUEST_TIMEOUT``), but not for ever."""
+"""Seconds from the request to the last byte of its answer. Gateways send a blank now and then while
+they wait for the model, so an answer may take as long as a place in a queue
+(``channel.REQUEST_TIMEOUT``), but not for ever."""
 
 FRAMING = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 """Headers of a body as it was sent."""
@@ -28,7 +31,9 @@ LIMIT: ContextVar[int] = ContextVar("LIMIT", default=BASE)
 
 
 def ceiling(body: Mapping[str, Any], generated: int) -> int:
-    """Several times the bytes needed for the answer to ``body``; ``generated``: most tokens that it may generate in all."""
+    """Several times the bytes needed for the answer to ``body``; ``generated``: most tokens that it
+    may generate in all.
+    """
     asked = body.get("top_logprobs", body.get("logprobs"))
     listed = asked if isinstance(asked, int) and not isinstance(asked, bool) else 0
     return BASE + ENTRY * generated * (1 + (WHOLE if listed < 0 else listed))
@@ -47,7 +52,8 @@ def at_most(size: int) -> Iterator[None]:
 class BoundedClient(httpx2.AsyncClient):
     """``httpx2.AsyncClient`` with responses that are already read and decoded, streamed or not.
 
-    Raises CorruptResponse: more bytes, packed or unpacked, than ``at_most``. ConnectionFailed: not whole after ``DEADLINE``.
+    Raises CorruptResponse: more bytes, packed or unpacked, than ``at_most``. ConnectionFailed: not
+    whole after ``DEADLINE``.
     """
 
     async def send(
@@ -83,8 +89,9 @@ async def in_time(answer: Awaitable[httpx2.Response], request: httpx2.Request) -
             return await answer
     except TimeoutError as error:
         raise ConnectionFailed(
-            f"the answer of {_where(request)} is not whole after {DEADLINE:,.0f} seconds; is the server overloaded? A smaller "
-            "--concurrency, --max-tokens or --top-logprobs makes answers that come sooner"
+            f"the answer of {_where(request)} is not whole after {DEADLINE:,.0f} seconds; is the"
+            " server overloaded? A smaller --concurrency, --max-tokens or --top-logprobs makes"
+            " answers that come sooner"
         ) from error
 
 
@@ -95,8 +102,8 @@ async def joined(received: AsyncIterable[bytes], request: httpx2.Request) -> byt
         size += len(part)
         if size > limit:
             raise CorruptResponse(
-                f"{_where(request)} answered with more than {limit:,} bytes, several times what was asked for can need; is this an "
-                "inference API? It is read no further"
+                f"{_where(request)} answered with more than {limit:,} bytes, several times what was"
+                " asked for can need; is this an inference API? It is read no further"
             )
         parts.append(part)
     return b"".join(parts)

@@ -1,8 +1,9 @@
-"""The one module with HTTP: requests, rate-limit budgets, retries, errors mapped to the tree in ``errors``.
+"""The one module with HTTP: requests, rate-limit budgets, retries, errors mapped to the tree in
+``errors``.
 
-Completions are asked for by ``httpx2`` over aiohttp: with httpx2's own connections a bare short request takes three times as long,
-with the openai SDK, which takes a second to load, six times (``bench.collector``). The SDK's client is used for files and batches
-alone, which are few.
+Completions are asked for by ``httpx2`` over aiohttp: with httpx2's own connections a bare short
+request takes three times as long, with the openai SDK, which takes a second to load, six times
+(``bench.collector``). The SDK's client is used for files and batches alone, which are few.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ if TYPE_CHECKING:
     import openai
 
 RATE_LIMIT_ATTEMPTS = 20
-"""Tries of a request refused for its rate alone: each waits as long as the provider asks, and one of them will pass."""
+"""Tries of a request refused for its rate alone: each waits as long as the provider asks, and one
+of them will pass.
+"""
 NEEDED = frozenset(
     {
         "logprobs",
@@ -69,9 +72,13 @@ NEEDED = frozenset(
         "frequency_penalty",
     }
 )
-"""Request fields that adapting a model needs: the returned logprobs, the bias, and neutral sampling."""
+"""Request fields that adapting a model needs: the returned logprobs, the bias, and neutral
+sampling.
+"""
 REQUEST_TIMEOUT = 600.0
-"""Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
+"""Seconds for one completion: a full queue in front of a slow server is normal, silence for ten
+minutes is not.
+"""
 
 TIMEOUT = httpx2.Timeout(REQUEST_TIMEOUT).as_dict()
 
@@ -87,7 +94,9 @@ HEADERS = {
     "User-Agent": f"blackbox_lb/{__version__}",
 }
 MOST_QUOTED = 10_000
-"""Characters of an answer that are masked before it is cut for a quote: cut first, a part of a secret would be left."""
+"""Characters of an answer that are masked before it is cut for a quote: cut first, a part of a
+secret would be left.
+"""
 
 Parse: TypeAlias = Callable[[bytes], Awaitable[Any]]
 
@@ -95,10 +104,12 @@ log = logging.getLogger(__name__)
 
 
 class Channel:
-    """Requests to one API, for as long as it is open. ``attempts``: tries of a request, rate limits aside.
+    """Requests to one API, for as long as it is open. ``attempts``: tries of a request, rate limits
+    aside.
 
-    ``transport`` stands in for the network. ``refusals`` counts the answers that blame the server's load, and those that came
-    too late; ``served`` is how long the server had requests, in seconds, those at the same time added up.
+    ``transport`` stands in for the network. ``refusals`` counts the answers that blame the server's
+    load, and those that came too late; ``served`` is how long the server had requests, in seconds,
+    those at the same time added up.
 
     Raises InputError: no usable address. AuthenticationFailed: no key where one is needed.
     """
@@ -121,7 +132,8 @@ class Channel:
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
         self._redactor, self._repeated = Redactor(lambda: self._credentials.secrets), False
-        # A proxy server for the outside world cannot reach this machine's own servers. httpx2 knows all kinds of them.
+        # A proxy server for the outside world cannot reach this machine's own servers. httpx2 knows
+        # all kinds of them.
         self._outside = not is_loopback(httpx2.URL(self.base_url).host)
         # Certificates take a twentieth of a second to load.
         plain = self.base_url.startswith("http:")
@@ -154,7 +166,8 @@ class Channel:
         )
 
     def for_files(self, timeout: httpx2.Timeout) -> openai.AsyncOpenAI:
-        """The SDK's client of the same API under the same key, for answers of any size; the caller closes it.
+        """The SDK's client of the same API under the same key, for answers of any size; the caller
+        closes it.
 
         Raises InputError: the SDK is too old for it.
         """
@@ -162,7 +175,8 @@ class Channel:
 
         if not hasattr(openai, "DefaultAsyncHttpx2Client"):
             raise InputError(
-                f"openai {openai.__version__} cannot talk through httpx2, which batches need; install openai 2.49 or newer"
+                f"openai {openai.__version__} cannot talk through httpx2, which batches need;"
+                " install openai 2.49 or newer"
             )
         client = self._http(httpx2.AsyncClient, timeout)
         client.event_hooks = {"request": [self._credentials]}
@@ -183,23 +197,31 @@ class Channel:
         return self.base_url.removesuffix("/v1") + path
 
     def masked(self, text: str) -> str:
-        """``text`` with everything that looks like a secret masked; all quotes of the provider go through here."""
+        """``text`` with everything that looks like a secret masked; all quotes of the provider go
+        through here.
+        """
         return masked(text, self._credentials.secrets)
 
     def parsed(self, content: bytes, parse: Callable[[bytes], Any] = loads) -> Any:
-        """``parse`` an answer from a file like a live one. Raises CorruptResponse: it is no JSON."""
+        """``parse`` an answer from a file like a live one. Raises CorruptResponse: it is no
+        JSON.
+        """
         return self._json(
             httpx2.Response(200, content=content, request=httpx2.Request("GET", self.base_url)),
             parse,
         )
 
     def drop_waiting(self) -> None:
-        """Cancel the requests that wait for their turn or for another try: none of them has been sent."""
+        """Cancel the requests that wait for their turn or for another try: none of them has been
+        sent.
+        """
         for task in self._waiting:
             task.cancel()
 
     async def get(self, path: str) -> Any:
-        """The JSON at ``path``. A missing server is not waited for, one that is loading its model is."""
+        """The JSON at ``path``. A missing server is not waited for, one that is loading its model
+        is.
+        """
 
         async def once() -> Any:
             return self._json(await self._sent("GET", path))
@@ -221,9 +243,10 @@ class Channel:
     ) -> Any:
         """Return ``read`` of the JSON answer to ``body``, after the retries that fit the fault.
 
-        prompt_tokens: approximate. generated: most tokens to generate. The request waits until the provider's budgets allow both.
-        around: called with every try. parse: reads the JSON, where not ``loads``. An unreadable answer is asked for again as long
-        as it is one slip among many (``Slips``).
+        prompt_tokens: approximate. generated: most tokens to generate. The request waits until the
+        provider's budgets allow both. around: called with every try. parse: reads the JSON, where
+        not ``loads``. An unreadable answer is asked for again as long as it is one slip among many
+        (``Slips``).
 
         Raises ProviderError: one of its subclasses, each with the provider's own words.
         """
@@ -318,14 +341,17 @@ class Channel:
         with self._read(response) as content:
             answer = loads(content) if parse is None else await parse(content)
         if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
-            # Gateways answer 200 with another server's refusal inside, and so does Azure for some filtered prompts.
+            # Gateways answer 200 with another server's refusal inside, and so does Azure for some
+            # filtered prompts.
             raise self.refusal(None, answer, body.get("model"))
         return answer
 
     async def _sent(
         self, method: str, path: str, content: bytes | None = None, model: str | None = None
     ) -> httpx2.Response:
-        """The answer. path: below the API's address, or a whole one. Raises ProviderError: no answer, or a refusal."""
+        """The answer. path: below the API's address, or a whole one. Raises ProviderError: no
+        answer, or a refusal.
+        """
         url, query = (
             path if path.startswith("http") else self.base_url + path,
             self.profile.connection.query,
@@ -359,7 +385,9 @@ class Channel:
 
     @contextmanager
     def _read(self, response: httpx2.Response) -> Iterator[bytes]:
-        """The body without the key. Raises CorruptResponse where the block raises the errors of ``loads``."""
+        """The body without the key. Raises CorruptResponse where the block raises the errors of
+        ``loads``.
+        """
         content = self._redactor.answer(response.content)
         if content != response.content and not self._repeated:
             self._repeated = True
@@ -372,7 +400,8 @@ class Channel:
         except (ValueError, RecursionError) as error:
             text = self.masked(response.text[:MOST_QUOTED])[:100]
             raise CorruptResponse(
-                f"{self.base_url} answered {response.request.url.path} with something that is not JSON: {text!r}"
+                f"{self.base_url} answered {response.request.url.path} with something that is not"
+                f" JSON: {text!r}"
             ) from error
 
     def _enough(self, state: RetryCallState) -> bool:
@@ -406,8 +435,8 @@ class Channel:
         if response.status_code < 400:
             to = self.masked(response.headers.get("location", "no address"))
             return RequestRejected(
-                f"{self.profile.name} answered {response.status_code}: {self.base_url} has moved to {to}; keys are not sent along: "
-                "give the new address with --base-url"
+                f"{self.profile.name} answered {response.status_code}: {self.base_url} has moved to"
+                f" {to}; keys are not sent along: give the new address with --base-url"
             )
         return self.refusal(response.status_code, response.text, model)
 
@@ -450,12 +479,18 @@ class Channel:
             case "context full":
                 return (
                     ServerFailed,
-                    "lower --concurrency, or give the server a longer context; what was received is kept",
+                    (
+                        "lower --concurrency, or give the server a longer context; what was"
+                        " received is kept"
+                    ),
                 )
             case "context length":
                 return (
                     RequestRejected,
-                    "shorten the prompt, lower --max-tokens, or give a server of your own a longer context",
+                    (
+                        "shorten the prompt, lower --max-tokens, or give a server of your own a"
+                        " longer context"
+                    ),
                 )
             case "overloaded" | "server" | "timeout" | "conflict":
                 return (
@@ -489,7 +524,9 @@ _url = lru_cache(httpx2.URL)
 
 
 def address_of(profile: Profile, base_url: str | None) -> str:
-    """The API's address, the profile's own by default. Raises InputError: there is none, or it is no plain URL."""
+    """The API's address, the profile's own by default. Raises InputError: there is none, or it is
+    no plain URL.
+    """
     rules = profile.connection
     address = (base_url or environment(rules.base_url_env) or rules.base_url or "").rstrip("/")
     remedy = (
@@ -497,7 +534,8 @@ def address_of(profile: Profile, base_url: str | None) -> str:
     )
     if not address:
         raise InputError(
-            f"{profile.name} has no address of its own; {remedy}, as in https://HOST{rules.base_path or '/v1'}"
+            f"{profile.name} has no address of its own; {remedy}, as in"
+            f" https://HOST{rules.base_path or '/v1'}"
         )
     try:
         url = httpx2.URL(address)
@@ -510,6 +548,7 @@ def address_of(profile: Profile, base_url: str | None) -> str:
         )
     if url.userinfo or url.query:
         raise InputError(
-            "the address holds a password or a query; keys belong in the environment, a query in connection.query of a profile"
+            "the address holds a password or a query; keys belong in the environment, a query in"
+            " connection.query of a profile"
         )
     return address if address.endswith(rules.base_path) else address + rules.base_path

@@ -1,10 +1,13 @@
-"""The meaning of error answers of all inference APIs: one status and one body in, one ``Fault`` out.
+"""The meaning of error answers of all inference APIs: one status and one body in, one ``Fault``
+out.
 
-The same fault looks different everywhere. OpenAI wraps ``{message, type, param, code}`` in ``error``
-(https://platform.openai.com/docs/guides/error-codes), Azure adds an ``innererror`` and writes numbers as strings
-(https://learn.microsoft.com/azure/ai-services/openai/concepts/content-filter), vLLM and llama.cpp write the status into ``code``,
-SGLang leaves out the wrapper, FastAPI answers ``detail``, and gateways answer a sentence or a web page. Codes decide before
-sentences, and sentences before the status. The quote of the provider's words holds no secret and no control character.
+The same fault looks different everywhere. OpenAI wraps ``{message, type, param, code}`` in
+``error`` (https://platform.openai.com/docs/guides/error-codes), Azure adds an ``innererror`` and
+writes numbers as strings
+(https://learn.microsoft.com/azure/ai-services/openai/concepts/content-filter), vLLM and llama.cpp
+write the status into ``code``, SGLang leaves out the wrapper, FastAPI answers ``detail``, and
+gateways answer a sentence or a web page. Codes decide before sentences, and sentences before the
+status. The quote of the provider's words holds no secret and no control character.
 """
 
 from __future__ import annotations
@@ -37,12 +40,15 @@ FaultKind: TypeAlias = Literal[
     "unknown model",
     "unsupported",
 ]
-"""context length: this request is too long. context full: all requests in flight are, together. other endpoint: the model has
-another one. quota: no credit is left, waiting does not help. too many entries, bad id: of ``logit_bias``. unsupported: the model or
-the server lacks a parameter. rejected: any other refusal of this request."""
+"""context length: this request is too long. context full: all requests in flight are, together.
+other endpoint: the model has another one. quota: no credit is left, waiting does not help. too many
+entries, bad id: of ``logit_bias``. unsupported: the model or the server lacks a parameter.
+rejected: any other refusal of this request."""
 
 LONGEST_MESSAGE = 500
-"""Most characters quoted of the provider's words; servers that validate repeat the whole request in them."""
+"""Most characters quoted of the provider's words; servers that validate repeat the whole request in
+them.
+"""
 LONGEST_SEARCHED = 20_000
 """Characters that are searched for a reason."""
 
@@ -51,11 +57,12 @@ LONGEST_SEARCHED = 20_000
 class Fault:
     """One error answer, understood.
 
-    ``message``, ``code``, ``param``: the provider's words, secrets masked; ``code`` as text even where it is a number.
+    ``message``, ``code``, ``param``: the provider's words, secrets masked; ``code`` as text even
+    where it is a number.
     ``status``: HTTP status, or the one in the body, None where there is neither.
     ``parameter``: the request field to blame, if the words name it; of "other endpoint" its name.
-    ``limit``: the largest accepted number: alternatives a token (unsupported, 0 or more), entries (too many entries), or a token id
-    (bad id).
+    ``limit``: the largest accepted number: alternatives a token (unsupported, 0 or more), entries
+    (too many entries), or a token id (bad id).
     """
 
     kind: FaultKind
@@ -77,8 +84,9 @@ def classify(
 ) -> Fault:
     """Return the fault of an error answer. Never raises, whatever ``body`` is.
 
-    ``status``: HTTP status; None for an error inside a stream. ``body``: parsed JSON, with or without the outer ``error``, or text,
-    or bytes. ``profile_name``: for the message. ``secrets``: keys and tokens in use, masked wherever they are echoed.
+    ``status``: HTTP status; None for an error inside a stream. ``body``: parsed JSON, with or
+    without the outer ``error``, or text, or bytes. ``profile_name``: for the message. ``secrets``:
+    keys and tokens in use, masked wherever they are echoed.
     """
     words = _read(body)
     status = words.status or status if status is None or status < 400 else status
@@ -91,7 +99,7 @@ def classify(
     return Fault(kind, message, code, param, status, parameter, limit, profile_name)
 
 
-# --- The meaning -----------------------------------------------------------------------------------------------------------
+# --- The meaning
 
 CODES: dict[FaultKind, frozenset[str]] = {
     "content filter": frozenset(
@@ -125,7 +133,9 @@ BARE_CODES: dict[FaultKind, frozenset[str]] = {
     "timeout": frozenset({"timeout", "timeouterror", "requesttimeout"}),
     "not found": frozenset({"notfound", "notfounderror"}),
 }
-"""Codes and types that decide without an error status: inside a stream, or behind a gateway that answers 200."""
+"""Codes and types that decide without an error status: inside a stream, or behind a gateway that
+answers 200.
+"""
 
 STATUSES: dict[int, FaultKind] = {
     401: "authentication",
@@ -149,7 +159,8 @@ SENTENCES: tuple[tuple[FaultKind, str], ...] = (
     ("quota", r"insufficient balance|spending limit|out of call volume quota"),
     # Gemini's limits per minute use OpenAI's sentence, but go on with the time to wait.
     ("quota", r"exceeded your current quota(?!.*retry in)"),
-    # OpenAI and Groq answer 429 to a request that is larger than a whole minute's tokens, which no wait makes smaller.
+    # OpenAI and Groq answer 429 to a request that is larger than a whole minute's tokens, which no
+    # wait makes smaller.
     ("rejected", r"^request too large\b"),
     ("too many entries", r"provided \d+ logit bias\w*.*?at most (?P<limit>\d{1,9})\b"),
     ("too many entries", r"too many logit bias\w*.*?max size is (?P<limit>\d{1,9})\b"),
@@ -158,35 +169,45 @@ SENTENCES: tuple[tuple[FaultKind, str], ...] = (
     ("bad id", r"logit_bias contain out-of-vocab.*?vocabulary size: (?P<beyond>\d{1,9})\b"),
     ("bad id", r"logit_bias keys must be"),
     ("authentication", r"(?:incorrect|invalid) api key|api key not valid"),
-    # A model of the other endpoint is a 404 at OpenAI, like an unknown one; a base model has no chat template at vLLM.
+    # A model of the other endpoint is a 404 at OpenAI, like an unknown one; a base model has no
+    # chat template at vLLM.
     (
         "other endpoint",
-        r"(?P<chat>is a chat model and not supported)|(?P<responses>only supported in v1/responses)|"
+        r"(?P<chat>is a chat model and not supported)|(?P<responses>only supported in"
+        r" v1/responses)|"
         r"(?P<completions>is not a chat model|default chat template is no longer allowed)",
     ),
-    # With 400: Mistral and OpenAI, OpenRouter, DeepSeek now and before, Bedrock, xAI and llama.cpp's router. With 404: Fireworks,
-    # Ollama, vLLM and SGLang.
+    # With 400: Mistral and OpenAI, OpenRouter, DeepSeek now and before, Bedrock, xAI and
+    # llama.cpp's router. With 404: Fireworks, Ollama, vLLM and SGLang.
     (
         "unknown model",
-        r"\binvalid model\b|is not a valid model id|supported api model names are|\bmodel not exist|model identifier is invalid|"
+        r"\binvalid model\b|is not a valid model id|supported api model names are|\bmodel not"
+        r" exist|model identifier is invalid|"
         r"\bmodel (?:\S{1,200} )?(?:is )?not found\b|\bmodel \S{1,200} does not exist",
     ),
-    # llama.cpp's 500 where the requests in flight fill the memory that they share (--kv-unified): all fail, fewer would not.
+    # llama.cpp's 500 where the requests in flight fill the memory that they share (--kv-unified):
+    # all fail, fewer would not.
     ("context full", r"context size has been exceeded"),
     # OpenAI, vLLM now and before, llama.cpp, SGLang now and before, Fireworks, llama-cpp-python.
     (
         "context length",
-        r"maximum context length|model's context length|longer than the maximum model length|exceeds the (?:available )?context "
-        r"size|exceeds the maximum allowed length|prompt is too long|exceed context window|is too large to process",
+        r"maximum context length|model's context length|longer than the maximum model"
+        r" length|exceeds the (?:available )?context "
+        r"size|exceeds the maximum allowed length|prompt is too long|exceed context window|is too"
+        r" large to process",
     ),
-    # llama.cpp answers 500 to requests that its template, its parser or its set-up can never serve (recorded, build 10499).
+    # llama.cpp answers 500 to requests that its template, its parser or its set-up can never serve
+    # (recorded, build 10499).
     (
         "rejected",
-        r"jinja exception|requires --jinja|json\.exception\.(?:parse_error|type_error\.302)|input is not supported - hint|"
+        r"jinja exception|requires --jinja|json\.exception\.(?:parse_error|type_error\.302)|input"
+        r" is not supported - hint|"
         r"cannot use both",
     ),
 )
-"""Sentences that decide under any status, in this order. ``limit`` is the largest accepted, ``beyond`` the least refused."""
+"""Sentences that decide under any status, in this order. ``limit`` is the largest accepted,
+``beyond`` the least refused.
+"""
 
 PARAMETERS = {
     name: re.compile(pattern or rf"\b{name}\b", re.IGNORECASE)
@@ -201,18 +222,21 @@ PARAMETERS = {
     }.items()
 }
 LACKS = re.compile(
-    r"unsupported|(?:not|n't) (?:yet |currently )?(?:supported|available|enabled|permitted|implemented|allowed)|"
+    r"unsupported|(?:not|n't) (?:yet |currently"
+    r" )?(?:supported|available|enabled|permitted|implemented|allowed)|"
     r"(?:not|n't) support|unrecognized|unexpected (?:argument|parameter|field|keyword)",
     re.IGNORECASE,
 )
 NAMED = re.compile(
     r"unsupported (?:parameter|value): '(?P<a>[\w.]{1,60})'|argument supplied: (?P<b>\w{1,60})|"
-    r"not permitted, field: '(?P<c>[\w.]{1,60})'|'loc': \('body', '(?P<d>\w{1,60})'|body\.(?P<e>\w{1,60}): extra inputs|"
+    r"not permitted, field: '(?P<c>[\w.]{1,60})'|'loc': \('body',"
+    r" '(?P<d>\w{1,60})'|body\.(?P<e>\w{1,60}): extra inputs|"
     r"unknown name \"(?P<f>\w{1,60})\"",
     re.IGNORECASE,
 )
 TOO_LARGE = re.compile(
-    r"(?:greater than the maximum of|greater than max allowed:|expected a value <=|less than or equal to) (?P<limit>\d{1,9})\b",
+    r"(?:greater than the maximum of|greater than max allowed:|expected a value <=|less than or"
+    r" equal to) (?P<limit>\d{1,9})\b",
     re.IGNORECASE,
 )
 UNSUPPORTED_CODES = frozenset({"unsupportedparameter", "unsupportedvalue"})
@@ -271,12 +295,14 @@ def _unsupported(words: _Words, said: str) -> Verdict | None:
     return None
 
 
-# --- The words -------------------------------------------------------------------------------------------------------------
+# --- The words
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """``codes``: every code and type, letters and digits only. ``status``: the status in the body."""
+    """``codes``: every code and type, letters and digits only. ``status``: the status in the
+    body.
+    """
 
     message: str
     code: str | None = None
@@ -389,19 +415,25 @@ def _without_tags(text: str) -> str:
     return html.unescape(re.sub(r"<[^>]*(?:>|$)", " ", page))
 
 
-# --- The safe quote --------------------------------------------------------------------------------------------------------
+# --- The safe quote
 
 LONG = re.compile(r"[A-Za-z0-9]{32,}", re.ASCII)
-"""Possible keys of any issuer. This package's own words hold fingerprints and hashes of this shape, so it is masked only here."""
+"""Possible keys of any issuer. This package's own words hold fingerprints and hashes of this shape,
+so it is masked only here.
+"""
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """A server's words without ``secrets`` and the like: the masks of ``redacted``, and every ``LONG`` word."""
+    """A server's words without ``secrets`` and the like: the masks of ``redacted``, and every
+    ``LONG`` word.
+    """
     return LONG.sub(MASK, redacted(text, secrets))
 
 
 def _printable(text: str) -> str:
-    """The text on one line, without characters that move a terminal's cursor or reverse its text."""
+    """The text on one line, without characters that move a terminal's cursor or reverse its
+    text.
+    """
     return " ".join(
         "".join(character if character.isprintable() else " " for character in text).split()
     )

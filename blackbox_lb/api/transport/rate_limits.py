@@ -1,16 +1,21 @@
-"""Budgets of requests and tokens: the remainder by a provider's answers, and the wait where it is too small.
+"""Budgets of requests and tokens: the remainder by a provider's answers, and the wait where it is
+too small.
 
-The provider keeps a bucket for requests and one for tokens. A bucket holds ``limit``, a request takes its share out when it is
-admitted, and it fills up again at ``limit`` per minute without pause: the header ``reset`` is the time until it is full, so one
-request of 5,000 a minute resets in 12 ms (https://platform.openai.com/docs/guides/rate-limits, "Rate limits in headers"; tokens
-are the prompt's and ``max_tokens``, and refused requests count). Limits per day look the same but for a longer reset: one of
-10,000 a day resets in 8.64 s. Azure sends the same headers with resets in bare milliseconds, or only what remains
-(https://learn.microsoft.com/azure/ai-services/openai/how-to/quota). Fireworks sends no more than tokens per second, of the
-prompt and generated, and enforces them per minute (https://docs.fireworks.ai/serverless/rate-limits).
+The provider keeps a bucket for requests and one for tokens. A bucket holds ``limit``, a request
+takes its share out when it is admitted, and it fills up again at ``limit`` per minute without
+pause: the header ``reset`` is the time until it is full, so one request of 5,000 a minute resets in
+12 ms (https://platform.openai.com/docs/guides/rate-limits, "Rate limits in headers"; tokens are the
+prompt's and ``max_tokens``, and refused requests count). Limits per day look the same but for a
+longer reset: one of 10,000 a day resets in 8.64 s. Azure sends the same headers with resets in bare
+milliseconds, or only what remains
+(https://learn.microsoft.com/azure/ai-services/openai/how-to/quota). Fireworks sends no more than
+tokens per second, of the prompt and generated, and enforces them per minute
+(https://docs.fireworks.ai/serverless/rate-limits).
 
-``Budgets`` mirrors these buckets. Its own count moves with every request that it lets through, at once, so that workers who ask
-together do not all see the same remainder. Headers are late: they may or may not count requests sent after theirs.
-So they bound the count, and it is moved only as far as a bound requires.
+``Budgets`` mirrors these buckets. Its own count moves with every request that it lets through, at
+once, so that workers who ask together do not all see the same remainder. Headers are late: they may
+or may not count requests sent after theirs. So they bound the count, and it is moved only as far as
+a bound requires.
 """
 
 import math
@@ -23,7 +28,9 @@ from email.utils import parsedate_to_datetime
 from blackbox_lb.errors import ProfileError
 
 FACTS = ("limit", "rate", "remaining", "reset", "window")
-"""Facts of a bucket: its limit for each window, or per second; its remainder; the time until it is full; the window, in seconds."""
+"""Facts of a bucket: its limit for each window, or per second; its remainder; the time until it is
+full; the window, in seconds.
+"""
 KINDS = ("requests", "tokens", "prompt-tokens", "generated-tokens")
 
 OPENAI_HEADERS: Mapping[str, str] = {
@@ -77,12 +84,15 @@ def parse_duration(text: str) -> float | None:
 
 
 def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> float | None:
-    """Seconds that a refusal asks to wait: ``retry-after-ms``, else ``retry-after`` in seconds or as an HTTP date.
+    """Seconds that a refusal asks to wait: ``retry-after-ms``, else ``retry-after`` in seconds or
+    as an HTTP date.
 
-    0 milliseconds count where nothing else is asked for: Azure sends them beside a ``retry-after`` of 1.
+    0 milliseconds count where nothing else is asked for: Azure sends them beside a ``retry-after``
+    of 1.
 
-    A date counts from ``now_utc``, else from the answer's own ``date``, else from this machine's clock. A negative, past or
-    invalid value counts as absent (None). https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
+    A date counts from ``now_utc``, else from the answer's own ``date``, else from this machine's
+    clock. A negative, past or invalid value counts as absent (None).
+    https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
     """
     fields = _lowered(headers)
     milliseconds = _number(fields.get("retry-after-ms"))
@@ -99,13 +109,16 @@ def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> 
 
 
 class Budgets:
-    """The waits of requests that avoid a provider's refusals. No clock of its own: ``now`` is in seconds.
+    """The waits of requests that avoid a provider's refusals. No clock of its own: ``now`` is in
+    seconds.
 
-    ``names``: ``FACT-KIND`` -> a header's name, where FACT is limit (for each window, by default a minute), rate (a limit per
-    second), remaining, reset or window, and KIND requests, tokens, prompt-tokens or generated-tokens. Where only ``remaining``
-    is sent, the largest seen value stands for the limit. A kind without any header is open.
+    ``names``: ``FACT-KIND`` -> a header's name, where FACT is limit (for each window, by default a
+    minute), rate (a limit per second), remaining, reset or window, and KIND requests, tokens,
+    prompt-tokens or generated-tokens. Where only ``remaining`` is sent, the largest seen value
+    stands for the limit. A kind without any header is open.
 
-    Not for several threads. Workers that ask one at a time, first come first served, keep large requests from being overtaken.
+    Not for several threads. Workers that ask one at a time, first come first served, keep large
+    requests from being overtaken.
 
     Raises ProfileError: ``names`` has a key that is no such pair.
     """
@@ -117,7 +130,8 @@ class Budgets:
             fact, _, kind = key.partition("-")
             if fact not in FACTS or kind not in KINDS:
                 raise ProfileError(
-                    f"no rate limit is called {key!r}: give one of {', '.join(FACTS)}, a hyphen, and one of {', '.join(KINDS)}"
+                    f"no rate limit is called {key!r}: give one of {', '.join(FACTS)}, a hyphen,"
+                    f" and one of {', '.join(KINDS)}"
                 )
             self._buckets.setdefault(kind, _Bucket())
             self._names.setdefault(kind, {})[fact] = header.lower()
@@ -126,8 +140,9 @@ class Budgets:
     def wait(self, tokens: int, now: float, *, generated: int = 0) -> float:
         """Seconds until a request may start; 0.0 means now, and then it is counted as started.
 
-        ``tokens``: the prompt's and the most that may be generated (``max_tokens`` times ``n``); ``generated``: the latter alone.
-        A request larger than a whole bucket starts when the bucket is full.
+        ``tokens``: the prompt's and the most that may be generated (``max_tokens`` times ``n``);
+        ``generated``: the latter alone. A request larger than a whole bucket starts when the bucket
+        is full.
         """
         shares = _shares(tokens, generated)
         waits = (bucket.wait(shares[kind], now) for kind, bucket in self._buckets.items())
@@ -149,8 +164,9 @@ class Budgets:
     ) -> None:
         """Learn from an answer's headers, refusals included.
 
-        ``started``: the ``now`` at which ``wait`` let the answered request through, with the same ``tokens`` and ``generated``. It
-        shows which requests the headers cannot count; without it headers only ever lower the budget.
+        ``started``: the ``now`` at which ``wait`` let the answered request through, with the same
+        ``tokens`` and ``generated``. It shows which requests the headers cannot count; without it
+        headers only ever lower the budget.
         """
         fields = _lowered(headers)
         shares = _shares(tokens, generated)
@@ -159,13 +175,17 @@ class Budgets:
             bucket.learn(told, now, started, shares[kind])
 
     def refused(self, seconds: float, now: float) -> None:
-        """Let nothing start for ``seconds`` after a 429 (those of ``retry_after``, or the caller's own); no number counts as 0."""
+        """Let nothing start for ``seconds`` after a 429 (those of ``retry_after``, or the caller's
+        own); no number counts as 0.
+        """
         if math.isfinite(seconds):
             self._paused_until = max(self._paused_until, now + seconds)
 
 
 class _Bucket:
-    """One of the provider's buckets as far as it is known. ``level``: the amount that may start now, up to the limit; None: any."""
+    """One of the provider's buckets as far as it is known. ``level``: the amount that may start
+    now, up to the limit; None: any.
+    """
 
     def __init__(self) -> None:
         self._limit: float | None = None
@@ -218,8 +238,8 @@ class _Bucket:
     ) -> float:
         """The own count, moved into the bounds that ``remaining`` sets.
 
-        The provider counted when it admitted the request, so that ``remaining`` lacks later ones and the refill since, or when it
-        answered, so that it lacks neither: the truth lies between.
+        The provider counted when it admitted the request, so that ``remaining`` lacks later ones
+        and the refill since, or when it answered, so that it lacks neither: the truth lies between.
         """
         own = self._refilled(now)
         if started is None:
@@ -257,9 +277,11 @@ class _Log:
 
 
 def _window(limit: float | None, remaining: float | None, reset: str | None) -> float | None:
-    """Seconds in which the bucket fills, by the time until it is full; None where the headers do not show it.
+    """Seconds in which the bucket fills, by the time until it is full; None where the headers do
+    not show it.
 
-    Only a reset far beyond a minute's shows a longer window; a bare number may be seconds or milliseconds and shows nothing.
+    Only a reset far beyond a minute's shows a longer window; a bare number may be seconds or
+    milliseconds and shows nothing.
     """
     if limit is None or remaining is None or reset is None or _number(reset) is not None:
         return None

@@ -15,11 +15,15 @@ from blackbox_lb.errors import (
 )
 
 ATTEMPTS = 6
-"""Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
+"""Tries of one request: with exponential waits these span about half a minute, the time a server
+takes to restart.
+"""
 SLOW_ATTEMPTS = 2
 """Tries of a request that nobody answers in time, where each takes many minutes."""
 FIRST_SLIPS, MORE_SLIPS, SLIPS_A_GOOD = 2, 5, 0.25
-"""Unreadable answers that are asked for again: before the first readable one, after it, and more for each readable one."""
+"""Unreadable answers that are asked for again: before the first readable one, after it, and more
+for each readable one.
+"""
 LONGEST_WAIT = 20.0
 """Seconds; a provider's own retry-after may be longer, up to ``LONGEST_RETRY_AFTER``."""
 LONGEST_RETRY_AFTER = 120.0
@@ -33,17 +37,21 @@ def is_passing(error: BaseException) -> bool:
 
 
 class Slips:
-    """Separates a damaged answer, which a second one replaces, from a server that never speaks its dialect.
+    """Separates a damaged answer, which a second one replaces, from a server that never speaks its
+    dialect.
 
-    Every answer costs money. So the first unreadable ones are asked for again ``FIRST_SLIPS`` times in all, and after readable ones
-    as long as at most one in five is bad. ``good``, ``bad``: completion requests so far with such an answer.
+    Every answer costs money. So the first unreadable ones are asked for again ``FIRST_SLIPS`` times
+    in all, and after readable ones as long as at most one in five is bad. ``good``, ``bad``:
+    completion requests so far with such an answer.
     """
 
     def __init__(self) -> None:
         self.good, self.bad = 0, 0
 
     def passing(self, error: BaseException) -> bool:
-        """Whether to ask for an unreadable answer again; counts it. A model without logprobs never had any."""
+        """Whether to ask for an unreadable answer again; counts it. A model without logprobs never
+        had any.
+        """
         if not isinstance(error, CorruptResponse | NoLogprobs):
             return False
         self.bad += 1
@@ -61,7 +69,9 @@ backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
 
 
 def retry_pause(state: RetryCallState) -> float:
-    """Seconds until the next try: exponential with jitter, or longer where the server asks for it."""
+    """Seconds until the next try: exponential with jitter, or longer where the server asks for
+    it.
+    """
     error = state.outcome.exception() if state.outcome else None
     response = getattr(error.__cause__ if error else None, "response", None)
     return max(backoff(state), 0.0 if response is None else asked_pause(response.headers))

@@ -1,4 +1,5 @@
-"""The wire: requests as dictionaries, answers as completions; pure functions that never touch a network.
+"""The wire: requests as dictionaries, answers as completions; pure functions that never touch a
+network.
 
 A provider profile decides, row by row, the form of a request and the dialect of its answer.
 """

@@ -1,6 +1,7 @@
 """The envelope of an answer: its choices, their texts, and its counts of tokens.
 
-Every dialect's choices are read as those of a chat completion, so that the rest of the wire knows one envelope.
+Every dialect's choices are read as those of a chat completion, so that the rest of the wire knows
+one envelope.
 """
 
 import reprlib
@@ -39,8 +40,8 @@ def listed_choices(profile: Profile, answer: Any) -> list[dict[str, Any]]:
     )
     if places and max(places.values()) > 1:
         raise CorruptResponse(
-            f"{profile.name} answered with {max(places.values())} choices of index {places.most_common(1)[0][0]}; each completion "
-            "of a request has an index of its own"
+            f"{profile.name} answered with {max(places.values())} choices of index"
+            f" {places.most_common(1)[0][0]}; each completion of a request has an index of its own"
         )
     return [each if isinstance(each, dict) else {} for each in found]
 
@@ -51,12 +52,16 @@ def without(profile: Profile, answer: Any, name: str) -> CorruptResponse:
 
 
 def is_filtered(choice: Mapping[str, Any]) -> bool:
-    """Whether the provider's content filter withheld the completion: Azure then sends neither logprobs nor a message."""
+    """Whether the provider's content filter withheld the completion: Azure then sends neither
+    logprobs nor a message.
+    """
     return choice.get("finish_reason") == "content_filter" and choice.get("logprobs") is None
 
 
 def is_blank(choice: Mapping[str, Any], text: str) -> bool:
-    """Whether an ended completion looks like one of no token: no text, and logprobs that are null or list nothing."""
+    """Whether an ended completion looks like one of no token: no text, and logprobs that are null
+    or list nothing.
+    """
     logprobs, meta = choice.get("logprobs") or {}, choice.get("meta_info") or {}
     ended = not text and choice.get("finish_reason") in ("stop", "length")
     return (
@@ -84,7 +89,8 @@ def text_of(choice: Mapping[str, Any]) -> str:
 
 
 def count(answer: Mapping[str, Any], *names: str) -> int | None:
-    """The first of the fields ``names`` of the answer's ``usage`` that is a whole number from 0; None where none is.
+    """The first of the fields ``names`` of the answer's ``usage`` that is a whole number from 0;
+    None where none is.
 
     CorruptResponse: the number is larger than any answer's.
     """
@@ -115,12 +121,13 @@ def lengths(
 ) -> list[tuple[int | None, bool]]:
     """For each choice, its number of generated tokens and whether all of them are listed.
 
-    total: completion tokens of the answer, over all choices. listed: listed tokens of each choice. Where several choices do
-    not sum to the total, any of them may be short, so none counts as whole. A choice that stopped may have one more than it
-    lists unless the end token is sure to be listed: gpt-4o counted it among ``completion_tokens`` and did not list it,
-    gpt-4o-mini does neither. most_cut: most tokens of a stop text that a stopped choice may have generated without
-    listing them; a single choice is then as whole as it can be, and the lengths of several are not known. The text decides as well
-    (``response._is_complete``).
+    total: completion tokens of the answer, over all choices. listed: listed tokens of each choice.
+    Where several choices do not sum to the total, any of them may be short, so none counts as
+    whole. A choice that stopped may have one more than it lists unless the end token is sure to be
+    listed: gpt-4o counted it among ``completion_tokens`` and did not list it, gpt-4o-mini does
+    neither. most_cut: most tokens of a stop text that a stopped choice may have generated without
+    listing them; a single choice is then as whole as it can be, and the lengths of several are not
+    known. The text decides as well (``response._is_complete``).
     """
     if total is None:
         return [(None, True) for _ in listed]

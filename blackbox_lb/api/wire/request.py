@@ -14,22 +14,28 @@ PROMPT_FIELDS: Mapping[Endpoint, tuple[str, bool]] = {
     "completions": ("prompt", False),
     "responses": ("input", True),
 }
-"""The field of a body that holds the prompt, and whether it takes messages rather than one text or token ids."""
+"""The field of a body that holds the prompt, and whether it takes messages rather than one text or
+token ids.
+"""
 
 INCLUDE = "message.output_text.logprobs"
-"""The Responses API's name of token logprobs (https://platform.openai.com/docs/api-reference/responses/create)."""
+"""The Responses API's name of token logprobs
+(https://platform.openai.com/docs/api-reference/responses/create).
+"""
 
 
 def asks_logprobs(rules: EndpointRules, top_logprobs: int) -> bool:
-    """Whether a request for this many alternatives a token asks for logprobs: not for 0, nor where the endpoint gives none."""
+    """Whether a request for this many alternatives a token asks for logprobs: not for 0, nor where
+    the endpoint gives none.
+    """
     return rules.ask_logprobs != "no" and top_logprobs != 0
 
 
 def most_completions(profile: Profile, endpoint: Endpoint, top_logprobs: int) -> int:
     """The most completions that one request may ask for.
 
-    A dialect may allow a single one, whatever the provider's other endpoints take. Without lists of tokens it is one, too: only
-    their sum over all completions of a request is known.
+    A dialect may allow a single one, whatever the provider's other endpoints take. Without lists of
+    tokens it is one, too: only their sum over all completions of a request is known.
     """
     rules = profile.endpoint(endpoint)
     return (
@@ -42,15 +48,18 @@ def most_completions(profile: Profile, endpoint: Endpoint, top_logprobs: int) ->
 def build_request(
     profile: Profile, draw: Draw, *, model: str, prompt: Prompt | Sequence[int], n: int = 1
 ) -> dict[str, Any]:
-    """Build the JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
+    """Build the JSON body that draws ``n`` completions from softmax((logits + bias) / temperature),
+    nothing truncated.
 
-    A ``prompt`` of token ids is sent as it is, and so are the draw's ``fields``. Its bias must already fit the profile's limits
-    (see ``compile``); without an endpoint it goes to the profile's first. Without alternatives (``top_logprobs`` 0) logprobs are
-    not mentioned, so that a model that refuses or lacks them answers too.
+    A ``prompt`` of token ids is sent as it is, and so are the draw's ``fields``. Its bias must
+    already fit the profile's limits (see ``compile``); without an endpoint it goes to the profile's
+    first. Without alternatives (``top_logprobs`` 0) logprobs are not mentioned, so that a model
+    that refuses or lacks them answers too.
 
-    Raises ProfileError: the provider has no such endpoint; or more alternatives, completions a request or stop texts are wanted
-    than it gives, or a seed or bias that it does not take. InputError: a prompt of several messages on the completions
-    endpoint, or one of token ids on another.
+    Raises ProfileError: the provider has no such endpoint; or more alternatives, completions a
+    request or stop texts are wanted than it gives, or a seed or bias that it does not take.
+    InputError: a prompt of several messages on the completions endpoint, or one of token ids on
+    another.
     """
     endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
     sampling = draw.sampling
@@ -83,7 +92,9 @@ def build_request(
 
 
 def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] | list[list[float]]:
-    """The value of ``logit_bias`` in the provider's form; whole values as integers where it takes no others."""
+    """The value of ``logit_bias`` in the provider's form; whole values as integers where it takes
+    no others.
+    """
     if not profile.bias.fractions:
         bias = {
             token: int(value) if value == int(value) else value for token, value in bias.items()
@@ -94,23 +105,26 @@ def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] 
 
 
 def check_stop(profile: Profile, endpoint: Endpoint, stop: Sequence[str]) -> None:
-    """Raise ProfileError where the endpoint takes no stop texts, or fewer; InputError where one is empty: it would stop at once."""
+    """Raise ProfileError where the endpoint takes no stop texts, or fewer; InputError where one is
+    empty: it would stop at once.
+    """
     if not stop:
         return
     if not profile.endpoint(endpoint).stop:
         raise ProfileError(
-            f"{profile.name} takes no stop texts on its {endpoint} endpoint, {len(stop)} are asked for: {list(stop)}"
-            f"{_others(profile, 'stop') or '; use a task without stop texts'}"
+            f"{profile.name} takes no stop texts on its {endpoint} endpoint, {len(stop)} are asked"
+            f" for: {list(stop)}{_others(profile, 'stop') or '; use a task without stop texts'}"
         )
     most = profile.sampling.stops
     if most is not None and len(stop) > most:
         raise ProfileError(
-            f"{profile.name} takes at most {most} stop texts a request, {len(stop)} are asked for: {list(stop)}; use a task with "
-            "fewer, or a provider that takes more"
+            f"{profile.name} takes at most {most} stop texts a request, {len(stop)} are asked for:"
+            f" {list(stop)}; use a task with fewer, or a provider that takes more"
         )
     if "" in stop:
         raise InputError(
-            f"one of the stop texts {list(stop)} is empty, which ends every completion at once; leave it out"
+            f"one of the stop texts {list(stop)} is empty, which ends every completion at once;"
+            " leave it out"
         )
 
 
@@ -124,17 +138,19 @@ def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> 
         and sampling.top_logprobs > limit
     ):
         raise ProfileError(
-            f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs} were asked for; "
-            f"{profile.logprobs.limit_remedy}"
+            f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs}"
+            f" were asked for; {profile.logprobs.limit_remedy}"
         )
     most = most_completions(profile, endpoint, sampling.top_logprobs)
     if not 1 <= n <= most:
         raise ProfileError(
-            f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests"
+            f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send"
+            " several requests"
         )
     if sampling.seed is not None and not profile.sampling.seed:
         raise ProfileError(
-            f"{profile.name} takes no seed, {sampling.seed} was asked for; leave --seed out, its runs cannot be repeated"
+            f"{profile.name} takes no seed, {sampling.seed} was asked for; leave --seed out, its"
+            " runs cannot be repeated"
         )
 
 
@@ -145,7 +161,9 @@ def _others(profile: Profile, row: str) -> str:
 
 
 def takes_messages(endpoint: Endpoint) -> bool:
-    """Whether prompts of this endpoint are messages, to which the server applies the model's chat template."""
+    """Whether prompts of this endpoint are messages, to which the server applies the model's chat
+    template.
+    """
     return PROMPT_FIELDS[endpoint][1]
 
 
@@ -166,7 +184,8 @@ def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any
         return {field: messages_of(prompt)}
     if len(prompt.messages) != 1:
         raise InputError(
-            f"the completions endpoint takes one text, this prompt has {len(prompt.messages)} messages; use --endpoint chat"
+            f"the completions endpoint takes one text, this prompt has {len(prompt.messages)}"
+            " messages; use --endpoint chat"
         )
     return {field: prompt.messages[0].content}
 

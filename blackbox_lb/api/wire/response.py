@@ -34,16 +34,19 @@ SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueEr
 def read_answer(
     profile: Profile, draw: Draw, answer: Any, vocabulary: Vocabulary | None, n: int
 ) -> list[Completion]:
-    """``parse_response`` of an answer to a request for ``n`` completions. One with more or fewer is accepted where it is whole.
+    """``parse_response`` of an answer to a request for ``n`` completions. One with more or fewer is
+    accepted where it is whole.
 
-    Raises CorruptResponse: more or fewer than ``n``, and their tokens differ from the provider's count.
+    Raises CorruptResponse: more or fewer than ``n``, and their tokens differ from the provider's
+    count.
     """
     endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
     found = parse_response(profile, endpoint, answer, draw.sampling, vocabulary)
     if len(found) != n and not all(each.whole for each in found):
         raise CorruptResponse(
-            f"{profile.name} answered with {len(found)} completions where n = {n} were asked for, and its `usage` counts other "
-            "tokens than they list; ask again, or set sampling.n = 1 in its profile"
+            f"{profile.name} answered with {len(found)} completions where n = {n} were asked for,"
+            " and its `usage` counts other tokens than they list; ask again, or set sampling.n = 1"
+            " in its profile"
         )
     return found
 
@@ -57,11 +60,13 @@ def with_prompt(
     given: Sequence[int],
     size: int,
 ) -> Completion:
-    """Put the last ``size`` tokens of an answer's prompt, the ids ``given``, before its ``completion``, each with its list.
+    """Put the last ``size`` tokens of an answer's prompt, the ids ``given``, before its
+    ``completion``, each with its list.
 
     The row ``answers.prompt_logprobs`` names the lists.
 
-    Raises CorruptResponse: another number of lists than of ids, or one without the id that it stands at.
+    Raises CorruptResponse: another number of lists than of ids, or one without the id that it
+    stands at.
     """
     rules, name = profile.endpoint(endpoint), str(profile.answers.prompt_logprobs)
     reader = PositionReader(
@@ -75,7 +80,8 @@ def with_prompt(
         lists = DIALECTS[rules.dialect].choices(profile, answer)[0][name]
         if len(lists) != len(given):
             raise CorruptResponse(
-                f"{profile.name} returned {len(lists)} lists in {name} for a prompt of {len(given)} tokens"
+                f"{profile.name} returned {len(lists)} lists in {name} for a prompt of {len(given)}"
+                " tokens"
             )
         pairs = list(zip(given, lists, strict=True))[len(given) - size :]
         read = [
@@ -114,15 +120,17 @@ def parse_response(
 ) -> list[Completion]:
     """All completions of one answer, in the order of its choices.
 
-    A sampled token without a name is ``UNNAMED`` in ``token_ids``, and its completion is not whole. A completion that a content
-    filter withheld has no positions and is not whole; nor has one without logprobs, where the endpoint gives none or none were
-    asked for. An unreadable choice counts the same where another one of the answer is readable, because the answer was paid for.
-    If such a choice is blank (``is_blank``) and the provider counts as many tokens as the other choices list, it is a whole
-    completion of no tokens.
+    A sampled token without a name is ``UNNAMED`` in ``token_ids``, and its completion is not whole.
+    A completion that a content filter withheld has no positions and is not whole; nor has one
+    without logprobs, where the endpoint gives none or none were asked for. An unreadable choice
+    counts the same where another one of the answer is readable, because the answer was paid for. If
+    such a choice is blank (``is_blank``) and the provider counts as many tokens as the other
+    choices list, it is a whole completion of no tokens.
 
-    Raises NoLogprobs: no choice with token logprobs, which were asked for. CorruptResponse: no choices, or none without a NaN
-    or positive logprob, a missing id, a list out of step with the tokens; neither logprobs nor a count of the tokens of a text.
-    ProfileError: tokens are identified by bytes or text and ``vocabulary`` is missing, or not the model's.
+    Raises NoLogprobs: no choice with token logprobs, which were asked for. CorruptResponse: no
+    choices, or none without a NaN or positive logprob, a missing id, a list out of step with the
+    tokens; neither logprobs nor a count of the tokens of a text. ProfileError: tokens are
+    identified by bytes or text and ``vocabulary`` is missing, or not the model's.
     """
     if isinstance(answer, Answer):
         try:
@@ -178,7 +186,8 @@ def _parsed(
         ]
         for each in completions:
             for text in (each.text, each.finish_reason, each.model, each.fingerprint):
-                text.encode()  # a ValueError for half of a surrogate pair: it is no text, and no file takes it
+                # a ValueError for half of a surrogate pair: it is no text, and no file takes it
+                text.encode()
         if not asks_logprobs(rules, sampling.top_logprobs):
             _check_counted(profile, endpoint, completions)
             return completions
@@ -191,15 +200,17 @@ def _parsed(
 
 @contextmanager
 def _described(profile: Profile, answer: Any) -> Iterator[None]:
-    """Turn every error in here, by an answer of another shape than its profile's, into CorruptResponse."""
+    """Turn every error in here, by an answer of another shape than its profile's, into
+    CorruptResponse.
+    """
     try:
         yield
     except BlbError:
         raise
     except SHAPE as error:
         raise CorruptResponse(
-            f"{profile.name} answered in a shape that its profile does not describe ({type(error).__name__}: {str(error)[:100]}): "
-            f"{quoted(answer)}"
+            f"{profile.name} answered in a shape that its profile does not describe"
+            f" ({type(error).__name__}: {str(error)[:100]}): {quoted(answer)}"
         ) from error
 
 
@@ -219,7 +230,8 @@ def _attempt(
                 text, choice.get("finish_reason"), thought=thought
             ):
                 fault = NoLogprobs(
-                    f"{reader.profile.name} cut the answer inside its thinking, before any text: {REMEDY}"
+                    f"{reader.profile.name} cut the answer inside its thinking, before any text:"
+                    f" {REMEDY}"
                 )
             elif (
                 isinstance(fault, NoLogprobs)
@@ -227,7 +239,8 @@ def _attempt(
                 and not text.strip("\ufffd")
             ):
                 fault = CorruptResponse(
-                    f"{reader.profile.name} lists no token: the only one may be a part of a character"
+                    f"{reader.profile.name} lists no token: the only one may be a part of a"
+                    " character"
                 )
             return _completion(text, choice, [] if is_blank(choice, text) else None), fault
         return _completion("", choice, None), fault
@@ -243,9 +256,10 @@ def _read(
         if not asks_logprobs(reader.rules, reader.asked):
             return None
         raise NoLogprobs(
-            f"{reader.profile.name} returned no logprobs on its {endpoint} endpoint; learning needs the logprobs of sampled "
-            f"tokens: choose a model or server that returns them{_others(reader.profile, endpoint)}, or ask for none with "
-            "--top-logprobs 0, which leaves --estimator ratio"
+            f"{reader.profile.name} returned no logprobs on its {endpoint} endpoint; learning needs"
+            " the logprobs of sampled tokens: choose a model or server that returns"
+            f" them{_others(reader.profile, endpoint)}, or ask for none with --top-logprobs 0,"
+            " which leaves --estimator ratio"
         )
     content = choice["logprobs"].get("content")
     if isinstance(content, LogprobColumns):
@@ -274,7 +288,8 @@ def _sizes(
     sampling: Sampling,
 ) -> list[tuple[int | None, bool]]:
     """For each choice, its number of generated tokens and whether all of them were read."""
-    # The provider counts the tokens of a withheld or unreadable choice: the sum then gives no number for the others.
+    # The provider counts the tokens of a withheld or unreadable choice: the sum then gives no
+    # number for the others.
     hidden = [
         is_filtered(choice) or (fault is not None and not each.whole)
         for choice, each, fault in zip(choices, read, faults, strict=True)
@@ -312,11 +327,13 @@ def _is_complete(
     thought: bool,
     listed: Callable[[], bytes | None],
 ) -> bool:
-    """Whether all tokens are listed but those that end the completion, as far as this can be known; ``complete``: by their number.
+    """Whether all tokens are listed but those that end the completion, as far as this can be known;
+    ``complete``: by their number.
 
-    One token that is counted and not listed ends the completion unless the listed ones spell another text. Two do only where these
-    spell the text: seen once, of Azure's gpt-4o, whose answer was whole. Beside thoughts that are not known to be listed, any may
-    belong to them, unless the list holds more than the text and an end token, so that the rest is that of a stop text.
+    One token that is counted and not listed ends the completion unless the listed ones spell
+    another text. Two do only where these spell the text: seen once, of Azure's gpt-4o, whose answer
+    was whole. Beside thoughts that are not known to be listed, any may belong to them, unless the
+    list holds more than the text and an end token, so that the rest is that of a stop text.
     """
     rules, hidden = profile.logprobs, 0 if size is None else size - len(read.token_ids)
     text = read.text.encode("utf-8", "surrogatepass")
@@ -340,7 +357,9 @@ def _is_complete(
 
 
 def _note(read: Completion, fault: Fault | None, thought: bool) -> str:
-    """What there is to say of a completion, behind the number of those like it; see ``Completion.note``."""
+    """What there is to say of a completion, behind the number of those like it; see
+    ``Completion.note``.
+    """
     if is_cut(read.text, read.finish_reason, thought=thought):
         return CUT
     if read.whole or read.filtered:
@@ -352,7 +371,10 @@ def _note(read: Completion, fault: Fault | None, thought: bool) -> str:
     return (
         UNLISTED
         if thought
-        else "are not whole: the provider counts more tokens than it lists, or other ones than the text has"
+        else (
+            "are not whole: the provider counts more tokens than it lists, or other ones than the"
+            " text has"
+        )
     )
 
 
@@ -361,14 +383,17 @@ def _total(answer: dict[str, Any]) -> int | None:
 
 
 def _longest(stop: Sequence[str]) -> int:
-    """Most tokens of a stop text: one for each of its bytes, and one for a space that a tokenizer puts first."""
+    """Most tokens of a stop text: one for each of its bytes, and one for a space that a tokenizer
+    puts first.
+    """
     return max((len(text.encode()) + 1 for text in stop), default=0)
 
 
 def _cut_at_once(
     profile: Profile, choice: dict[str, Any], total: int | None, sampling: Sampling
 ) -> bool:
-    """Whether the completion began with a stop text, so that nothing is listed: llama.cpp then sends no logprobs.
+    """Whether the completion began with a stop text, so that nothing is listed: llama.cpp then
+    sends no logprobs.
 
     There may be a text all the same, that of the token in which the stop text begins.
     """
@@ -382,7 +407,9 @@ def _cut_at_once(
 
 
 def _up_to_stop(completion: Completion, total: int | None) -> Completion:
-    """The list without the tokens past the stop text that OpenAI's legacy endpoint lists and does not count."""
+    """The list without the tokens past the stop text that OpenAI's legacy endpoint lists and does
+    not count.
+    """
     if (
         total is None
         or not 0 < total < len(completion.token_ids)
@@ -401,9 +428,10 @@ def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[C
     for each in completions:
         if each.text and not len(each.token_ids) and each.generated is None:
             raise CorruptResponse(
-                f"{profile.name} gave no logprobs on its {endpoint} endpoint, and its `usage` does not tell how many tokens a "
-                f"text of {len(each.text)} characters has; choose a model or server that reports completion_tokens, with one "
-                f"completion a request{_others(profile, endpoint)}"
+                f"{profile.name} gave no logprobs on its {endpoint} endpoint, and its `usage` does"
+                f" not tell how many tokens a text of {len(each.text)} characters has; choose a"
+                " model or server that reports completion_tokens, with one completion a"
+                f" request{_others(profile, endpoint)}"
             )
 
 

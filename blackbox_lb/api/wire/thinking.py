@@ -1,22 +1,31 @@
 """Thinking models: whether an answer holds thoughts, and whether it was cut inside them.
 
-Thoughts stand in ``message.reasoning_content`` (DeepSeek, llama.cpp, SGLang) or ``message.reasoning`` (vLLM, OpenRouter), and
-``usage`` may count their tokens. Most servers list them among the answer's tokens. DeepSeek lists them apart, in
-``logprobs.reasoning_content``, without the token that ends them; an answer that its limit cut inside them has no
+Thoughts stand in ``message.reasoning_content`` (DeepSeek, llama.cpp, SGLang) or
+``message.reasoning`` (vLLM, OpenRouter), and ``usage`` may count their tokens. Most servers list
+them among the answer's tokens. DeepSeek lists them apart, in ``logprobs.reasoning_content``,
+without the token that ends them; an answer that its limit cut inside them has no
 ``logprobs.content`` at all (recorded).
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-REMEDY = "raise --max-tokens, or turn thinking off (the model's own switch, under [request] in a profile)"
+REMEDY = (
+    "raise --max-tokens, or turn thinking off (the model's own switch, under [request] in a"
+    " profile)"
+)
 CUT = f"were cut inside their thinking, so that they have no text: {REMEDY}"
-UNLISTED = f"are not whole: tokens of their thinking are counted and not listed with them; {REMEDY.partition(', or ')[2]}"
+UNLISTED = (
+    "are not whole: tokens of their thinking are counted and not listed with them;"
+    f" {REMEDY.partition(', or ')[2]}"
+)
 """Notes on completions, behind their number."""
 
 
 def has_thoughts(answer: Mapping[str, Any], choice: Mapping[str, Any], *, alone: bool) -> bool:
-    """Whether the model thought before the completion. ``alone``: it is the answer's only one, so that ``usage`` is about it."""
+    """Whether the model thought before the completion. ``alone``: it is the answer's only one, so
+    that ``usage`` is about it.
+    """
     message, logprobs = choice.get("message"), choice.get("logprobs")
     places = (
         (message, "reasoning_content"),
@@ -35,5 +44,7 @@ def has_thoughts(answer: Mapping[str, Any], choice: Mapping[str, Any], *, alone:
 
 
 def is_cut(text: str, finish_reason: Any, *, thought: bool) -> bool:
-    """Whether the limit of tokens cut the completion of a model that ``thought`` before its text began."""
+    """Whether the limit of tokens cut the completion of a model that ``thought`` before its text
+    began.
+    """
     return thought and not text and finish_reason == "length"

@@ -1,1 +1,3 @@
-"""The action of each command, after its options are read: loaded when it runs, and not for its help."""
+"""The action of each command, after its options are read: loaded when it runs, and not for its
+help.
+"""

@@ -132,7 +132,9 @@ async def _run(
 async def _texts(
     bias: Bias, tokens: Sequence[int], options: ModelOptions, listener: Remembering
 ) -> dict[int, str]:
-    """The texts of tokens from the server at --base-url; empty where it does not answer, which is no reason to fail."""
+    """The texts of tokens from the server at --base-url; empty where it does not answer, which is
+    no reason to fail.
+    """
     try:
         async with connect_to(options) as session:
             bias.check_tokenizer((await session.tokenizer()).fingerprint)
@@ -183,8 +185,8 @@ def _print(found: Analysis, top: int) -> None:
     unknown = sum(each.surface == "not known" for each in found.tokens)
     if unknown:
         click.echo(
-            f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's vocabulary gives it, or "
-            "--base-url of a server that is up"
+            f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's"
+            " vocabulary gives it, or --base-url of a server that is up"
         )
     _print_delta(found)
     _print_table("Intervention scores S by band (nats)", BANDS, found.bands, left=2)
@@ -208,7 +210,9 @@ def _print_table(title: str, columns: Columns[T], rows: Sequence[T], *, left: in
 def _source(found: Analysis) -> str:
     what = {
         "exact": "exact, from all logprobs",
-        "tail model": "from the base model's lists at biased positions, what they leave out by the tail model",
+        "tail model": (
+            "from the base model's lists at biased positions, what they leave out by the tail model"
+        ),
         "logprobs after the bias": "from lists of the biased policy, the bias taken off",
     }[found.source]
     rest = f", {found.unscored:,} positions without a score" if found.unscored else ""
@@ -217,13 +221,17 @@ def _source(found: Analysis) -> str:
         if found.outside and found.source != "exact"
         else ""
     )
-    return f"scores {what}: {found.positions:,} positions of {found.completions:,} completions{outside}{rest}"
+    return (
+        f"scores {what}: {found.positions:,} positions of {found.completions:,}"
+        f" completions{outside}{rest}"
+    )
 
 
 def _print_delta(found: Analysis) -> None:
     if not found.delta:
         click.echo(
-            "no statistics over the vocabulary: its size is not known; --tokenizer with the model's vocabulary gives it"
+            "no statistics over the vocabulary: its size is not known; --tokenizer with the model's"
+            " vocabulary gives it"
         )
         return
     _print_table("The bias over the whole vocabulary, centred (nats)", DELTA, found.delta)

@@ -21,7 +21,8 @@ def execute(options: CheckOptions) -> None:
     labels = labels_of(options.labels, task.train)
     if labels is None:
         raise InputError(
-            "blb check looks at decisions between few labels, and the answers of this data are not; name the labels with --labels"
+            "blb check looks at decisions between few labels, and the answers of this data are not;"
+            " name the labels with --labels"
         )
     found = run(options, lambda budget: _run(options, task, reward, labels, budget))
     if options.as_json:

@@ -41,7 +41,8 @@ def execute(options: CollectOptions) -> None:
         name for name in ("no_wait", "cancel", "batch_requests") if getattr(options, name)
     ]:
         raise InputError(
-            f"--{named[0].replace('_', '-')} says something of batches; give --batch, too, or leave it out"
+            f"--{named[0].replace('_', '-')} says something of batches; give --batch, too, or leave"
+            " it out"
         )
     task, reward = load(options)
     try:
@@ -59,15 +60,18 @@ def execute(options: CollectOptions) -> None:
 
 
 def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
-    """Refuse a provider without batches before anything starts; a program of the user's own needs no server."""
+    """Refuse a provider without batches before anything starts; a program of the user's own needs
+    no server.
+    """
     profile = load_profile(options.provider)
     if profile.batch is None:
         raise no_batch(profile.name, [])
     if profile.batch.command is None:
         return options, Session
-    return replace(
-        options, tokenizer=options.tokenizer or tokenizer_beside(options.model)
-    ), OfflineSession
+    return (
+        replace(options, tokenizer=options.tokenizer or tokenizer_beside(options.model)),
+        OfflineSession,
+    )
 
 
 async def _run(
@@ -152,7 +156,10 @@ def _sentence(summary: dict[str, Any], reward: Reward) -> str:
         told = ", ".join(
             f"{number:,} requests {what}" for what, number in summary["cancelled"].items()
         )
-        return f"No batch job is open any more{f': {told}' if told else ''}; what was answered is in {summary['store']}"
+        return (
+            f"No batch job is open any more{f': {told}' if told else ''}; what was answered is in"
+            f" {summary['store']}"
+        )
     text = f"{summary['completions']} completions, {summary['tokens']} tokens in {summary['store']}"
     return text + (f"; mean {reward.label} {summary['mean']:.3f}" if "mean" in summary else "")
 

@@ -1,4 +1,6 @@
-"""The action of ``blb compile``: choose and refit entries on logged prefixes, write the file, report the loss."""
+"""The action of ``blb compile``: choose and refit entries on logged prefixes, write the file,
+report the loss.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def execute(options: CompileOptions) -> None:
 def _compile_dependent(
     bias: Bias, profile: Profile, highest: int | None, out: Path, options: CompileOptions
 ) -> None:
-    """Without the prefixes in a store: what is lost is not estimated, and ``blb eval`` tells what is left."""
+    """Without the prefixes in a store: what is lost is not estimated, and ``blb eval`` tells what
+    is left.
+    """
     made = compile_dependent(bias, profile, entries=options.entries, integers=options.integers)
     check_bias(made, profile, highest)
     made.save(out)
@@ -93,8 +97,8 @@ def _compile_dependent(
         return
     kind = "whole numbers" if made.depends and made.depends.integers else "values"
     click.echo(
-        f"compiled for {profile.name}: {len(made.entries):,} of {len(bias.entries):,} tokens may be biased, with {kind} from "
-        f"{profile.bias.low:g} to {profile.bias.high:g} for each prompt"
+        f"compiled for {profile.name}: {len(made.entries):,} of {len(bias.entries):,} tokens may be"
+        f" biased, with {kind} from {profile.bias.low:g} to {profile.bias.high:g} for each prompt"
     )
     click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
 
@@ -118,8 +122,9 @@ def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:
 def _document(
     bias: Bias, made: Bias, prefixes: Prefixes, rows: list[Kept], highest: int | None
 ) -> dict[str, Any]:
-    """The report for JSON. Of the learned entries, ``refused`` are above the provider's highest id, ``unlisted`` were never listed
-    or sampled and are dropped, ``unlisted_sent`` are sent all the same.
+    """The report for JSON. Of the learned entries, ``refused`` are above the provider's highest id,
+    ``unlisted`` were never listed or sampled and are dropped, ``unlisted_sent`` are sent all the
+    same.
     """
     unlisted = set(bias.logit_bias).difference(prefixes.next_token.token_ids.tolist())
     return {
@@ -140,8 +145,8 @@ def _explain(
     bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wanted: int | None
 ) -> None:
     click.echo(
-        f"{bias_file}: {len(bias.entries):,} entries, on {prefixes.next_token.n_positions:,} positions of {prefixes.completions:,} "
-        f"base completions in {store}"
+        f"{bias_file}: {len(bias.entries):,} entries, on {prefixes.next_token.n_positions:,}"
+        f" positions of {prefixes.completions:,} base completions in {store}"
     )
     for remark in prefixes.remarks:
         click.echo(legible(remark))
@@ -155,7 +160,8 @@ def _explain(
         click.echo(f"it was compiled before, so what follows is a share of what that left{remedy}")
     if not set(bias.logit_bias).intersection(prefixes.next_token.token_ids.tolist()):
         click.echo(
-            "none of its tokens was listed or sampled there, so that nothing is known of what it does, or of what is lost"
+            "none of its tokens was listed or sampled there, so that nothing is known of what it"
+            " does, or of what is lost"
         )
     if wanted is not None and wanted > len(bias.entries):
         click.echo(f"it has fewer entries than the {wanted:,} that may be used")
@@ -193,8 +199,9 @@ def _table(rows: list[Kept], profile: Profile) -> None:
 def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
     kind = "whole numbers" if told["integers"] else "values"
     click.echo(
-        f"compiled for {profile.name}: {told['entries']:,} {kind} from {profile.bias.low:g} to {profile.bias.high:g}, "
-        f"{told['kept_share']:.1%} of the estimated gain kept, {told['kl_lost_nats_per_token']:.5f} nats of KL lost per token"
+        f"compiled for {profile.name}: {told['entries']:,} {kind} from {profile.bias.low:g} to"
+        f" {profile.bias.high:g}, {told['kept_share']:.1%} of the estimated gain kept,"
+        f" {told['kl_lost_nats_per_token']:.5f} nats of KL lost per token"
     )
     reasons = [
         f"{told[name]:,} of them {why}"
@@ -205,17 +212,21 @@ def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
         if told[name]
     ]
     click.echo(
-        f"{told['clipped']:,} clipped to the range, {told['rounded']:,} rounded to 0, {told['dropped']:,} of "
-        f"{told['learned_entries']:,} dropped" + (f" ({'; '.join(reasons)})" if reasons else "")
+        f"{told['clipped']:,} clipped to the range, {told['rounded']:,} rounded to 0,"
+        f" {told['dropped']:,} of {told['learned_entries']:,} dropped"
+        + (f" ({'; '.join(reasons)})" if reasons else "")
     )
     if told["unlisted_sent"]:
         click.echo(
-            f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled: their effect is unknown"
+            f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled:"
+            " their effect is unknown"
         )
 
 
 def _judge(made: Bias, profile: Profile, provider: str | None, out: Path) -> str:
-    """The command that judges the result, with capitals in place of facts that the file lacks. ``provider``: as it was given."""
+    """The command that judges the result, with capitals in place of facts that the file lacks.
+    ``provider``: as it was given.
+    """
     words = ["blb", "eval", str(out), "--provider", provider or profile.name]
     if not profile.connection.embedded:
         words += ["--model", _plain(made.model, "MODEL")]
@@ -227,6 +238,8 @@ def _judge(made: Bias, profile: Profile, provider: str | None, out: Path) -> str
 
 
 def _plain(text: str, instead: str) -> str:
-    """``text`` of an untrusted bias file, or ``instead`` where it could move a terminal's cursor."""
+    """``text`` of an untrusted bias file, or ``instead`` where it could move a terminal's
+    cursor.
+    """
     rest = text.replace("\\", "")
     return text if printable(rest) == rest else instead

@@ -55,7 +55,8 @@ def _check(profile: Profile, options: DoctorOptions) -> None:
 def _announce(profile: Profile, options: DoctorOptions) -> None:
     """Announce the requests, and ask for consent where they may cost money."""
     click.echo(
-        f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion tokens, with short prompts",
+        f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion"
+        " tokens, with short prompts",
         err=True,
     )
     if not profile.connection.api_key_required or options.yes:
@@ -80,8 +81,8 @@ async def _run(options: DoctorOptions) -> Report:
 def _saved(
     report: Report, options: DoctorOptions
 ) -> tuple[str | None, dict[str, Json], BlbError | None]:
-    """Where the profile was saved and with which careful values, or why it was not: the findings have cost money and are printed
-    in any case."""
+    """Where the profile was saved and with which careful values, or why it was not: the findings
+    have cost money and are printed in any case."""
     if options.save is None:
         return None, {}, None
     try:
@@ -102,12 +103,14 @@ def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> No
         left=4,
     )
     click.echo(
-        f"{len(report.contradicted)} contradicted; {report.requests} requests, {report.prompt_tokens:,} prompt and "
-        f"{report.completion_tokens:,} completion tokens, {report.seconds:.1f} s"
+        f"{len(report.contradicted)} contradicted; {report.requests} requests,"
+        f" {report.prompt_tokens:,} prompt and {report.completion_tokens:,} completion tokens,"
+        f" {report.seconds:.1f} s"
     )
     if saved is not None:
         for row, value in careful.items():
             click.echo(
-                f"{row} could not be checked: saved as {json.dumps(value)}, which is right in any case"
+                f"{row} could not be checked: saved as {json.dumps(value)}, which is right in any"
+                " case"
             )
         click.echo(f"wrote {saved}; use it with: --provider {saved}")

@@ -80,7 +80,8 @@ def _named(specs: Sequence[str]) -> dict[str, Path]:
         name, path = _name(spec)
         if name in named:
             raise InputError(
-                f"{named[name]} and {path} are both called {name!r} here; tell them apart with NAME=FILE, as in other={path}"
+                f"{named[name]} and {path} are both called {name!r} here; tell them apart with"
+                f" NAME=FILE, as in other={path}"
             )
         named[name] = path
     return named
@@ -156,7 +157,9 @@ async def _run(
 
 
 def _check(trials: Trials, biases: dict[str, Bias]) -> None:
-    """Refuse a bias that the model's tokenizer or the provider does not take, before anything costs money."""
+    """Refuse a bias that the model's tokenizer or the provider does not take, before anything costs
+    money.
+    """
     for name, bias in biases.items():
         try:
             bias.check_tokenizer(trials.tokenizer.fingerprint)
@@ -181,7 +184,8 @@ def _policies(found: Evaluation, setting: str) -> None:
     rows = [row for row in found.policies if row.setting == setting]
     metrics, priced = list(rows[0].metrics), rows[0].cost is not None
     print_table(
-        f"{setting.capitalize()}, {rows[0].prompts} test prompts: means (95 % intervals), and tokens that an answer pays for",
+        f"{setting.capitalize()}, {rows[0].prompts} test prompts: means (95 % intervals), and"
+        " tokens that an answer pays for",
         (
             "policy",
             *map(printable, metrics),
@@ -193,9 +197,11 @@ def _policies(found: Evaluation, setting: str) -> None:
             (
                 printable(row.name),
                 *(
-                    f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
-                    if (mean := row.metrics.get(metric))
-                    else ""
+                    (
+                        f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
+                        if (mean := row.metrics.get(metric))
+                        else ""
+                    )
                     for metric in metrics
                 ),
                 f"{row.prompt_tokens:.1f}",

@@ -63,7 +63,8 @@ def execute(options: FitOptions) -> None:
         _print(result, folder, unwritten)
     if unwritten:
         raise BiasError(
-            f"{'; '.join(unwritten.values())}; run the same command again: what was drawn is in the store"
+            f"{'; '.join(unwritten.values())}; run the same command again: what was drawn is in the"
+            " store"
         )
 
 
@@ -92,8 +93,8 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
     )
     if learn_from != "samples" and not reward.needs_answer:
         raise InputError(
-            f"--learn-from {learn_from} needs right answers, and the reward {reward.spec} has none; use a reward such as contains "
-            "or exact-match, or --learn-from samples"
+            f"--learn-from {learn_from} needs right answers, and the reward {reward.spec} has none;"
+            " use a reward such as contains or exact-match, or --learn-from samples"
         )
     unasked = (GREEDY,) if learn_from == "answers" else FitPlan().settings
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or unasked
@@ -138,7 +139,9 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
 def _too_few_rows(
     options: FitOptions, task: Task, reward: Reward, labels: Labels | None
 ) -> Iterator[str]:
-    """A sentence where --limit leaves too few rows to see that the answers are labels, and so changes what is learned from."""
+    """A sentence where --limit leaves too few rows to see that the answers are labels, and so
+    changes what is learned from.
+    """
     whole = (
         Labels.found_in(task.train)
         if labels is None and options.learn_from is None and options.limit
@@ -146,14 +149,17 @@ def _too_few_rows(
     )
     if whole is not None and _suits_answers(options, reward, whole):
         yield (
-            f"--limit {options.limit} leaves too few rows to see that the answers are {len(whole.names)} labels (that takes "
-            f"{LEAST_ROWS} rows of each), so this fit learns from samples; to learn from the answers, name the labels: --labels "
-            f"{shlex.quote(','.join(whole.names))}"
+            f"--limit {options.limit} leaves too few rows to see that the answers are"
+            f" {len(whole.names)} labels (that takes {LEAST_ROWS} rows of each), so this fit learns"
+            " from samples; to learn from the answers, name the labels: --labels"
+            f" {shlex.quote(','.join(whole.names))}"
         )
 
 
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
-    """Whether the default is to learn the answers of the data: a decision, rewarded for being right, without options on samples."""
+    """Whether the default is to learn the answers of the data: a decision, rewarded for being
+    right, without options on samples.
+    """
     asked = options.engine != "here" or options.rollouts or options.phases or options.only_stored
     return (
         labels is not None
@@ -187,9 +193,10 @@ async def _run(
     ) as trials:
         heard = Remembering(trials.report)
         with _engine(options) as engine:
-            return await fit(
-                replace(trials, report=heard, engine=engine), task, plan
-            ), heard.remarks
+            return (
+                await fit(replace(trials, report=heard, engine=engine), task, plan),
+                heard.remarks,
+            )
 
 
 def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
@@ -235,8 +242,8 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
             ),
         )
     click.echo(
-        f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)} entries, learned from "
-        f"{bias.rollouts} rollouts, {result.kl_sentence}"
+        f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)}"
+        f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"
     )
     if bias.compiled:
         click.echo(f"compiled: {bias.compiled.sentence}")
@@ -249,7 +256,8 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         )
     if "learned.json" not in unwritten:
         click.echo(
-            f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile"
+            f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned"
+            " values, for blb compile"
         )
 
 
@@ -260,7 +268,9 @@ def _kind(bias: Bias) -> str:
 
 
 def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) -> None:
-    """Print the scores of the decisions and the table of labels: each cell without and with the bias."""
+    """Print the scores of the decisions and the table of labels: each cell without and with the
+    bias.
+    """
     told = (
         ("accuracy", base.accuracy, biased.accuracy),
         ("macro-F1", base.macro_f1, biased.macro_f1),

@@ -33,7 +33,7 @@ MORE = """
 # deploy = ["temperature=0.5"]
 # [eval]
 # price = "0.15,0.60"
-"""
+"""  # noqa: E501
 
 
 def execute(options: InitOptions) -> None:
@@ -57,7 +57,9 @@ def execute(options: InitOptions) -> None:
 
 
 class Questions:
-    """Asks until an answer passes its check; with ``silent`` the default is the answer, and a bad one is an error."""
+    """Asks until an answer passes its check; with ``silent`` the default is the answer, and a bad
+    one is an error.
+    """
 
     def __init__(self, silent: bool) -> None:
         self._silent = silent
@@ -117,7 +119,10 @@ class Questions:
             raise InputError("--task and --data were both given; give one of them")
         if task is None:
             default = next(iter(BUILT_IN)) if profile.connection.embedded else None
-            question = f"Data, a JSONL or CSV file with prompt and answer, or a task ({', '.join(BUILT_IN)})"
+            question = (
+                "Data, a JSONL or CSV file with prompt and answer, or a task"
+                f" ({', '.join(BUILT_IN)})"
+            )
             answer = self.checked(question, None if data is None else str(data), default, _readable)
             return {"task": answer} if _is_task(answer) else {"data": answer}
         _readable(task)
@@ -129,7 +134,9 @@ def _is_task(answer: str) -> bool:
 
 
 def _readable(answer: str) -> None:
-    """Raise DataError or InputError: no such file, or unusable rows. Other names of tasks are looked up when they are needed."""
+    """Raise DataError or InputError: no such file, or unusable rows. Other names of tasks are
+    looked up when they are needed.
+    """
     if _is_task(answer) or answer.startswith(HUB):
         return
     task = load_task(data=Path(answer), require_answers=False)
@@ -144,8 +151,8 @@ def _document(shared: dict[str, str], folder: Path) -> str:
         if shared.get(key) and path.is_file() and not path.is_absolute():
             shared[key] = Path(os.path.relpath(path, folder)).as_posix()
     return (
-        f"# Settings of blb, found here and from the folders below. Keys do not belong here: they stay in the environment.\n"
-        f"[{SHARED}]\n{tomli_w.dumps(shared)}{MORE}"
+        "# Settings of blb, found here and from the folders below. Keys do not belong here: they"
+        f" stay in the environment.\n[{SHARED}]\n{tomli_w.dumps(shared)}{MORE}"
     )
 
 
@@ -161,6 +168,7 @@ def _next(profile: Profile, out: Path) -> None:
     config = "" if out.name == FILE and out.parent.resolve() == Path.cwd() else f" --config {out}"
     if profile.unknown:
         click.echo(
-            f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor --save mine.toml"
+            f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor"
+            " --save mine.toml"
         )
     click.echo(f"next: blb{config} fit")

@@ -1,4 +1,6 @@
-"""The action of ``blb score``: read stored completions, score them, print a row for each way of drawing."""
+"""The action of ``blb score``: read stored completions, score them, print a row for each way of
+drawing.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,8 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     path = where / STORE if where.is_dir() else where
     if not path.is_file():
         raise StoreError(
-            f"there is no rollout store {path}; give one, or a run's folder, as blb collect and blb fit make them"
+            f"there is no rollout store {path}; give one, or a run's folder, as blb collect and blb"
+            " fit make them"
         )
     chosen = path.with_name(BIAS)
     if not chosen.is_file():

@@ -36,11 +36,12 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
 
 def _origin(bias: Bias) -> None:
     click.echo(
-        f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer {printable(bias.tokenizer)}"
+        f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer"
+        f" {printable(bias.tokenizer)}"
     )
     click.echo(
-        f"learned    {printable(bias.estimator)} ({printable(settings_text(bias.settings))}) from {bias.rollouts} rollouts, "
-        f"{bias.tokens:,} tokens"
+        f"learned    {printable(bias.estimator)} ({printable(settings_text(bias.settings))}) from"
+        f" {bias.rollouts} rollouts, {bias.tokens:,} tokens"
     )
     if bias.censoring:
         listed = bias.sampling.top_logprobs if bias.sampling else None
@@ -67,8 +68,8 @@ def _parts(bias: Bias, top: int) -> None:
         )
     elif bias.depends is not None:
         print_table(
-            f"Depends on {printable(bias.depends.on)}: {min(top, len(rows))} of {len(rows)} features; the tokens below are what "
-            "all prompts have in common",
+            f"Depends on {printable(bias.depends.on)}: {min(top, len(rows))} of {len(rows)}"
+            " features; the tokens below are what all prompts have in common",
             ("feature", "moves most (nats of a prompt that has nothing else)"),
             rows[:top],
         )
@@ -79,9 +80,10 @@ def _statistics(learned: Learned) -> str:
     if learned.reliability is not None:
         same = f"; other prompts would bring back {max(learned.reliability, 0):.0%} of it"
     return (
-        f"over the whole vocabulary, before the compile and centred: {learned.sampled_fraction:.1%} of tokens sampled, standard "
-        f"deviation {short(learned.sigma)} nats, least {short(learned.low)}, largest {short(learned.high)}, "
-        f"{learned.selected_fraction:.2%} above 5 medians{same}"
+        f"over the whole vocabulary, before the compile and centred: {learned.sampled_fraction:.1%}"
+        f" of tokens sampled, standard deviation {short(learned.sigma)} nats, least"
+        f" {short(learned.low)}, largest {short(learned.high)}, {learned.selected_fraction:.2%}"
+        f" above 5 medians{same}"
     )
 
 

@@ -50,7 +50,9 @@ COMMANDS = {
     "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
     "store": ("setup", "Check, merge, recover rollout stores; Parquet out and in."),
 }
-"""Name -> its folder below this one, its help line; the module NAME in that folder defines ``NAME_command``."""
+"""Name -> its folder below this one, its help line; the module NAME in that folder defines
+``NAME_command``.
+"""
 
 
 def load_command(name: str) -> click.Command:

@@ -1,4 +1,6 @@
-"""The proxy's own error answers, in the shape of OpenAI's errors, so that every SDK raises them with their message."""
+"""The proxy's own error answers, in the shape of OpenAI's errors, so that every SDK raises them
+with their message.
+"""
 
 import json
 from typing import Any

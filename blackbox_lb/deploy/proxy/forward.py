@@ -1,7 +1,8 @@
-"""The connection to the upstream: one HTTP session for all clients, headers and bytes unchanged, nothing kept.
+"""The connection to the upstream: one HTTP session for all clients, headers and bytes unchanged,
+nothing kept.
 
-An intermediary passes on all header fields but those of a single connection (RFC 9110, section 7.6). No cookie is
-stored, no redirect followed, no body decompressed.
+An intermediary passes on all header fields but those of a single connection (RFC 9110, section
+7.6). No cookie is stored, no redirect followed, no body decompressed.
 """
 
 import logging
@@ -22,12 +23,14 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.safety.hosts import is_loopback
 
 MAX_HEADER = 65_536
-"""Longest header line that is passed on, in bytes; the longest keys (signed tokens) take some thousands."""
+"""Longest header line that is passed on, in bytes; the longest keys (signed tokens) take some
+thousands.
+"""
 _CONNECT = 10.0
 """Seconds for a connection to the upstream."""
 _IDLE = 4.0
-"""Seconds that an idle connection to the upstream is kept: uvicorn (vLLM) and llama.cpp close theirs after 5 s, and a request
-must never meet a connection that is being closed."""
+"""Seconds that an idle connection to the upstream is kept: uvicorn (vLLM) and llama.cpp close
+theirs after 5 s, and a request must never meet a connection that is being closed."""
 HOP_BY_HOP = frozenset(
     (
         "connection",
@@ -47,7 +50,8 @@ log = logging.getLogger(__name__)
 
 
 class Forwarder:
-    """Sends requests to the upstream. ``timeout``: seconds of silence before an answer is abandoned.
+    """Sends requests to the upstream. ``timeout``: seconds of silence before an answer is
+    abandoned.
 
     Raises InputError: the environment names a proxy server that does not speak HTTP.
     """
@@ -86,7 +90,8 @@ class Forwarder:
     ) -> aiohttp.ClientResponse:
         """Return the upstream's answer with its body unread; the caller closes it.
 
-        target: path and query. content: the body, None for a request without one. extra: headers that replace the client's.
+        target: path and query. content: the body, None for a request without one. extra: headers
+        that replace the client's.
 
         Raises ErrorAnswer: 400 for a bad target, 502 or 504 for no answer.
         """
@@ -111,7 +116,9 @@ class Forwarder:
         answer: aiohttp.ClientResponse,
         extra: Mapping[str, str] | None = None,
     ) -> web.StreamResponse:
-        """Send the answer on, piece by piece; ``extra``: headers to add. A broken answer stays visibly broken."""
+        """Send the answer on, piece by piece; ``extra``: headers to add. A broken answer stays
+        visibly broken.
+        """
         out = await self.begin(request, answer, extra, HOP_BY_HOP)
         await self.copy(request, answer, out, bytes)
         return out
@@ -168,19 +175,23 @@ class Forwarder:
             limit = _CONNECT if reason == "no connection" else self.timeout
             raise ErrorAnswer(
                 504,
-                f"{reason} from {where} within {limit:g} s; see whether it runs, or raise --timeout",
+                f"{reason} from {where} within {limit:g} s; see whether it runs, or raise"
+                " --timeout",
                 code="upstream_timeout",
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ErrorAnswer(
                 502,
-                f"no answer from {where} ({_reason(error)}); see whether it runs and --upstream is its address",
+                f"no answer from {where} ({_reason(error)}); see whether it runs and --upstream is"
+                " its address",
                 code="upstream_unreachable",
             ) from error
 
 
 def _end_to_end(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMultiDict[str]:
-    """The headers that are passed on, repeated ones included; a value not in UTF-8 is Latin-1 (RFC 9110, section 5.5)."""
+    """The headers that are passed on, repeated ones included; a value not in UTF-8 is Latin-1 (RFC
+    9110, section 5.5).
+    """
     named = headers.getall("Connection", ())
     if named:
         dropped = dropped | {name.strip().lower() for value in named for name in value.split(",")}
@@ -208,7 +219,9 @@ def _reason(error: Exception) -> str:
 
 
 def _certificates(upstream: Upstream) -> ssl.SSLContext | bool:
-    """The trusted certificates: the system's store, or SSL_CERT_FILE, as for every other request of this package."""
+    """The trusted certificates: the system's store, or SSL_CERT_FILE, as for every other request of
+    this package.
+    """
     if upstream.scheme != "https":
         return True
     import httpx2  # loading takes a third of a second; a loopback upstream needs none
@@ -217,7 +230,9 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext | bool:
 
 
 def _proxy_server(upstream: Upstream) -> URL | None:
-    """The environment's proxy server for the upstream (HTTPS_PROXY, NO_PROXY), none for this machine itself."""
+    """The environment's proxy server for the upstream (HTTPS_PROXY, NO_PROXY), none for this
+    machine itself.
+    """
     if is_loopback(upstream.host) or proxy_bypass(upstream.host):
         return None
     address = getproxies().get(upstream.scheme)
@@ -226,7 +241,7 @@ def _proxy_server(upstream: Upstream) -> URL | None:
     way = URL(address if "://" in address else f"http://{address}")
     if way.scheme not in ("http", "https"):
         raise InputError(
-            f"the environment names a {way.scheme} proxy server for {upstream.scheme}; only http ones are supported: unset it, "
-            "or add the upstream's host to NO_PROXY"
+            f"the environment names a {way.scheme} proxy server for {upstream.scheme}; only http"
+            " ones are supported: unset it, or add the upstream's host to NO_PROXY"
         )
     return way

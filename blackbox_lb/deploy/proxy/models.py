@@ -1,4 +1,6 @@
-"""``/v1/models`` with the aliases: the upstream's own list, fetched with the caller's key, and each ``MODEL@ALIAS``."""
+"""``/v1/models`` with the aliases: the upstream's own list, fetched with the caller's key, and each
+``MODEL@ALIAS``.
+"""
 
 from typing import Any
 from urllib.parse import quote, unquote
@@ -17,7 +19,8 @@ _PLAIN = {"Accept-Encoding": "identity"}
 
 
 def wanted_model(method: str, path: str, names: ServedNames) -> ServedBias | str | None:
-    """The answer to make here: "all" for the list, a bias for one alias, None to forward the request.
+    """The answer to make here: "all" for the list, a bias for one alias, None to forward the
+    request.
 
     Raises ErrorAnswer (404): an alias that does not exist.
     """
@@ -37,7 +40,9 @@ async def answer_models(
     names: ServedNames,
     wanted: ServedBias | str,
 ) -> web.StreamResponse:
-    """The list, or the one model of an alias. Where the upstream has no such route, the names known here are the answer."""
+    """The list, or the one model of an alias. Where the upstream has no such route, the names known
+    here are the answer.
+    """
     if isinstance(wanted, ServedBias):
         target = f"{PREFIX}/models/{quote(wanted.model, safe=':/')}"
     async with await forwarder.ask(request, target, None, _PLAIN) as answer:

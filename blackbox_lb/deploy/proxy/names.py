@@ -19,7 +19,9 @@ _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class ServedBias:
-    """One bias under one name. A request for ``name`` is sent on for ``model`` with the bias of ``injection``, or by ``phased``."""
+    """One bias under one name. A request for ``name`` is sent on for ``model`` with the bias of
+    ``injection``, or by ``phased``.
+    """
 
     model: str
     alias: str | None
@@ -42,11 +44,11 @@ def load_served(
 ) -> list[ServedBias]:
     """Load the biases that ``[ALIAS=]PATH`` name, one row for each model name in requests.
 
-    models: the server's names of the model, where they differ from the bias file's; every bias then applies to each of them.
-    provider: a profile that sets the limits and the format of each bias.
+    models: the server's names of the model, where they differ from the bias file's; every bias then
+    applies to each of them. provider: a profile that sets the limits and the format of each bias.
 
-    Raises InputError: a bad alias, an empty model name, or an unknown provider (ProfileError); BiasError: a file that cannot be
-    read, or a bias that the provider does not take.
+    Raises InputError: a bad alias, an empty model name, or an unknown provider (ProfileError);
+    BiasError: a file that cannot be read, or a bias that the provider does not take.
     """
     if "" in models:
         raise InputError(
@@ -71,12 +73,14 @@ def load_served(
 
 def _parse(argument: str) -> tuple[str | None, Path]:
     alias, equals, path = argument.partition("=")
-    # A path may hold "=" too: "./a=b.json" and "runs/a=b/bias.json" are paths, because an alias holds no slash.
+    # A path may hold "=" too: "./a=b.json" and "runs/a=b/bias.json" are paths, because an alias
+    # holds no slash.
     if not equals or "/" in alias or "\\" in alias:
         return None, Path(argument)
     if not _ALIAS.fullmatch(alias):
         raise InputError(
-            f"the alias {quoted(alias)} is none; use letters, digits, '.', '_' and '-', as in --bias short=bias.json"
+            f"the alias {quoted(alias)} is none; use letters, digits, '.', '_' and '-', as in"
+            " --bias short=bias.json"
         )
     return alias, Path(path)
 
@@ -92,7 +96,8 @@ class ServedNames:
         for row in served:
             if row.name in self._by_name:
                 raise InputError(
-                    f"two biases for {quoted(row.name)}; give one an alias, as in --bias short=bias.json"
+                    f"two biases for {quoted(row.name)}; give one an alias, as in --bias"
+                    " short=bias.json"
                 )
             self._by_name[row.name] = row
         self._models = {row.model for row in self}
@@ -114,7 +119,8 @@ class ServedNames:
     def choose(self, name: object) -> ServedBias | None:
         """The bias for the model name, None for a model without one.
 
-        Raises ErrorAnswer (404): ``MODEL@ALIAS`` with a model or an alias known here, but not this pair.
+        Raises ErrorAnswer (404): ``MODEL@ALIAS`` with a model or an alias known here, but not this
+        pair.
         """
         if not isinstance(name, str):
             return None
@@ -124,7 +130,8 @@ class ServedNames:
         if at and (model in self._models or alias in self._aliases):
             raise ErrorAnswer(
                 404,
-                f"the model {quoted(name)} does not exist here; blb proxy has a bias for {self.known}",
+                f"the model {quoted(name)} does not exist here; blb proxy has a bias for"
+                f" {self.known}",
                 code="model_not_found",
                 param="model",
             )

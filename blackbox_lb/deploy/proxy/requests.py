@@ -1,4 +1,6 @@
-"""From the client's request to the upstream's: the address, and the body with the bias; no network."""
+"""From the client's request to the upstream's: the address, and the body with the bias; no
+network.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ _DEPLOYMENT = re.compile(r"(?<=/deployments/)[^/?]+")
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Addresses of the upstream. ``base``: its API, without a slash at the end; ``root``: the same without a last ``/v1``.
+    """Addresses of the upstream. ``base``: its API, without a slash at the end; ``root``: the same
+    without a last ``/v1``.
 
     An address of a host alone is taken as a root.
     """
@@ -36,7 +39,9 @@ class Upstream:
 
     @classmethod
     def parse(cls, address: str) -> Upstream:
-        """Parse an address with its ``/v1``. Raises InputError: not http(s), or with a key, a query or a fragment in it."""
+        """Parse an address with its ``/v1``. Raises InputError: not http(s), or with a key, a query
+        or a fragment in it.
+        """
         base = address.strip().rstrip("/")
         try:
             parts = urlsplit(base)
@@ -66,13 +71,15 @@ class Upstream:
 
         ``/v1`` and all below is the base URL; any other path lies beside it, under ``root``.
 
-        Raises ErrorAnswer (400): an absolute address, ``..`` in the path, or characters that no target may hold.
+        Raises ErrorAnswer (400): an absolute address, ``..`` in the path, or characters that no
+        target may hold.
         """
         path, mark, query = target.partition("?")
         if not path.startswith("/") or not re.fullmatch(r"[!-~]+", target) or "#" in target:
             raise ErrorAnswer(
                 400,
-                "the request target is not a path of printable ASCII; percent-encode it, and send a path, not an address",
+                "the request target is not a path of printable ASCII; percent-encode it, and send a"
+                " path, not an address",
                 code="bad_path",
             )
         # Decoded twice: some servers do.
@@ -89,7 +96,8 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The request to the upstream: the target, the body, and the bias in it, None where none was added.
+    """The request to the upstream: the target, the body, and the bias in it, None where none was
+    added.
 
     parts: the same request in parts, where the bias has phases; ``content`` is then empty.
     """
@@ -102,7 +110,9 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The rule from a request to the one that is sent. ``others``: requests for a model without a bias "pass" or "raise"."""
+    """The rule from a request to the one that is sent. ``others``: requests for a model without a
+    bias "pass" or "raise".
+    """
 
     names: ServedNames
     others: Literal["pass", "raise"] = "pass"
@@ -114,8 +124,9 @@ class Rule:
     def edit(self, target: str, content: bytes) -> Edit:
         """Return the request with the bias of its model.
 
-        Raises ErrorAnswer: 404 for an unknown alias; 400 for a body that is no JSON object, a refused model, an endpoint that
-        takes no bias, or a body's own ``logit_bias`` where the rule for conflicts refuses it.
+        Raises ErrorAnswer: 404 for an unknown alias; 400 for a body that is no JSON object, a
+        refused model, an endpoint that takes no bias, or a body's own ``logit_bias`` where the rule
+        for conflicts refuses it.
         """
         document = _document(content)
         # Azure OpenAI uses the deployment, whatever model the body names.
@@ -126,8 +137,8 @@ class Rule:
         if route(target.partition("?")[0]) == "responses":
             raise ErrorAnswer(
                 400,
-                f"the Responses API takes no logit_bias, so {quoted(served.name)} cannot be biased there; use /chat/completions, "
-                "or a model without a bias",
+                f"the Responses API takes no logit_bias, so {quoted(served.name)} cannot be biased"
+                " there; use /chat/completions, or a model without a bias",
                 code="unsupported_endpoint",
                 param="model",
             )
@@ -149,8 +160,8 @@ class Rule:
         if self.others == "raise":
             raise ErrorAnswer(
                 400,
-                f"this proxy biases {self.names.known}, but the request is for {quoted(name)}; ask for one of those, or start "
-                "blb proxy with --others pass",
+                f"this proxy biases {self.names.known}, but the request is for {quoted(name)}; ask"
+                " for one of those, or start blb proxy with --others pass",
                 code="model_not_biased",
                 param="model",
             )
@@ -158,14 +169,16 @@ class Rule:
 
 
 def _document(content: bytes) -> dict[str, Any]:
-    """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN, and depths that it cannot read."""
+    """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN, and
+    depths that it cannot read.
+    """
     try:
         document = parse_json(content.decode(), constant=no_constant)
     except ValueError as error:
         raise ErrorAnswer(
             400,
-            "the request body is no JSON object in UTF-8 that every upstream reads alike, so no bias can be added "
-            f"({printable(str(error))[:200]}); correct it",
+            "the request body is no JSON object in UTF-8 that every upstream reads alike, so no"
+            f" bias can be added ({printable(str(error))[:200]}); correct it",
             code="bad_body",
         ) from None
     if not isinstance(document, dict):
@@ -178,7 +191,9 @@ def _document(content: bytes) -> dict[str, Any]:
 
 
 def _deployment(target: str) -> str | None:
-    """The deployment in the path, by which Azure OpenAI names the model, and not always in the body."""
+    """The deployment in the path, by which Azure OpenAI names the model, and not always in the
+    body.
+    """
     found = _DEPLOYMENT.search(target)
     return unquote(found.group()) if found else None
 
@@ -197,7 +212,8 @@ def _injected(served: ServedBias, content: bytes, document: dict[str, Any]) -> b
         message = str(error)
         if served.injection.on_conflict == "raise":
             message = (
-                f"the request has a logit_bias of its own, and blb proxy adds the one of {quoted(served.name)}; leave it out, or "
-                "have the proxy started with --on-conflict ours, theirs or add"
+                "the request has a logit_bias of its own, and blb proxy adds the one of"
+                f" {quoted(served.name)}; leave it out, or have the proxy started with"
+                " --on-conflict ours, theirs or add"
             )
         raise ErrorAnswer(400, message, code="logit_bias_conflict", param="logit_bias") from error

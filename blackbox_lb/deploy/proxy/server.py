@@ -1,7 +1,8 @@
-"""``blb proxy``: an OpenAI-compatible reverse proxy on this machine that adds the bias to every request of its model.
+"""``blb proxy``: an OpenAI-compatible reverse proxy on this machine that adds the bias to every
+request of its model.
 
-Any language and tool that can set a base URL gets the bias. Requests go to the upstream with the caller's own key; this
-process stores, logs and shows no key, prompt or completion.
+Any language and tool that can set a base URL gets the bias. Requests go to the upstream with the
+caller's own key; this process stores, logs and shows no key, prompt or completion.
 """
 
 import asyncio
@@ -38,12 +39,14 @@ _mute = logging.Logger("blackbox_lb.deploy.proxy.server.http", logging.CRITICAL 
 
 
 class Proxy:
-    """``async with Proxy(rule, upstream).listening() as address: ...``; any number of requests at once.
+    """``async with Proxy(rule, upstream).listening() as address: ...``; any number of requests at
+    once.
 
-    max_body: largest request body in bytes. timeout: seconds of silence before the upstream is abandoned. grace: seconds to finish
-    the answers under way when the block ends; then they are cut. hosts: further names of this machine that clients may use while
-    the proxy is not reachable from others: otherwise a web page could point its own name here (DNS rebinding) and use an upstream
-    that needs no key.
+    max_body: largest request body in bytes. timeout: seconds of silence before the upstream is
+    abandoned. grace: seconds to finish the answers under way when the block ends; then they are
+    cut. hosts: further names of this machine that clients may use while the proxy is not reachable
+    from others: otherwise a web page could point its own name here (DNS rebinding) and use an
+    upstream that needs no key.
 
     Raises InputError, from ``listening``: the address cannot be used.
     """
@@ -115,11 +118,13 @@ class Proxy:
         }
 
     def _check_no_loop(self, host: str, port: int) -> None:
-        mine = is_loopback(host) or host in ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
+        every_interface = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
+        mine = is_loopback(host) or host in every_interface
         here = self.upstream.host == host or (mine and is_loopback(self.upstream.host))
         if here and port == self.upstream.port:
             raise InputError(
-                f"the upstream {self.upstream.base} is this proxy's own address; choose another --port"
+                f"the upstream {self.upstream.base} is this proxy's own address; choose another"
+                " --port"
             )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -130,7 +135,10 @@ class Proxy:
         except ConnectionError:
             raise  # the client has disconnected; the server ends the rest
         except web.RequestPayloadError:
-            broken = "the request body is not what its headers say; send it whole, with its length or in chunks"
+            broken = (
+                "the request body is not what its headers say; send it whole, with its length or in"
+                " chunks"
+            )
             return self._error(request, ErrorAnswer(400, broken, code="bad_body"))
         except Exception as error:
             # Without the message, which may hold the request.
@@ -170,7 +178,9 @@ class Proxy:
             return await self._forwarder.stream(request, answer)
 
     def _check_host(self, given: str) -> None:
-        """Raise ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for another host."""
+        """Raise ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for another
+        host.
+        """
         name = given.lower().rpartition(":")[0] if re.fullmatch(r".*:\d*", given) else given.lower()
         if (
             self._guarded
@@ -180,8 +190,8 @@ class Proxy:
         ):
             raise ErrorAnswer(
                 421,
-                f"blb proxy listens on this machine alone and is not {quoted(name)}; call it by 127.0.0.1 or localhost, or start "
-                "it with --allow-host and that name",
+                f"blb proxy listens on this machine alone and is not {quoted(name)}; call it by"
+                " 127.0.0.1 or localhost, or start it with --allow-host and that name",
                 code="misdirected_request",
             )
 
@@ -191,8 +201,8 @@ class Proxy:
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise ErrorAnswer(
                 415,
-                f"no bias can be added to a body with Content-Encoding {quoted(request.headers['Content-Encoding'])}; "
-                "send it uncompressed",
+                "no bias can be added to a body with Content-Encoding"
+                f" {quoted(request.headers['Content-Encoding'])}; send it uncompressed",
                 code="compressed_body",
             )
         if self._embeds:
@@ -298,7 +308,8 @@ class Proxy:
         if size > self.max_body:
             raise ErrorAnswer(
                 413,
-                f"the request body is larger than {self.max_body:,} bytes, the limit; start blb proxy with a larger --max-body",
+                f"the request body is larger than {self.max_body:,} bytes, the limit; start blb"
+                " proxy with a larger --max-body",
                 code="request_too_large",
             )
 
@@ -308,8 +319,8 @@ def _check_no_redirect(status: int) -> None:
     if 300 <= status < 400:
         raise ErrorAnswer(
             502,
-            f"the upstream answers {status}, go elsewhere, where the request would arrive without its bias; give blb proxy the "
-            "final address as --upstream",
+            f"the upstream answers {status}, go elsewhere, where the request would arrive without"
+            " its bias; give blb proxy the final address as --upstream",
             code="upstream_redirect",
         )
 
@@ -326,7 +337,8 @@ async def _listen(runner: web.ServerRunner, host: str, port: int) -> int:
 
 
 async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], object]) -> None:
-    """Serve until SIGINT or SIGTERM, then let answers under way finish; a second signal ends at once.
+    """Serve until SIGINT or SIGTERM, then let answers under way finish; a second signal ends at
+    once.
 
     started: called with the base URL once requests are accepted.
     """

@@ -1,4 +1,6 @@
-"""The vector of each row of a running batch, in plain integers: the state of a logits processor, without its tensors."""
+"""The vector of each row of a running batch, in plain integers: the state of a logits processor,
+without its tensors.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,16 @@ from blackbox_lb.deploy.vllm.phase_table import PhaseTable
 NOTHING = 0
 """The slot whose vector is zero: no bias."""
 REFUSED = 1
-"""The slot whose vector leaves only the end token: a request for an unavailable bias ends at once, never runs unbiased."""
+"""The slot whose vector leaves only the end token: a request for an unavailable bias ends at once,
+never runs unbiased.
+"""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """slots: those of a bias, one for each of its phases. table: of the phases, None for a bias without."""
+    """slots: those of a bias, one for each of its phases. table: of the phases, None for a bias
+    without.
+    """
 
     slots: tuple[int, ...]
     table: PhaseTable | None = None
@@ -26,7 +32,8 @@ class Placed:
 class Seat:
     """The vector of a request, which changes where its bias has phases.
 
-    drawn: the tokens of the request so far, which grow in place; -1 holds the place of one that is not known yet, and counts.
+    drawn: the tokens of the request so far, which grow in place; -1 holds the place of one that is
+    not known yet, and counts.
     """
 
     placed: Placed
@@ -63,9 +70,11 @@ class Rows:
         added: Iterable[tuple[int, Seat | None]],
         moved: Iterable[tuple[int, int, bool]],
     ) -> bool:
-        """Follow one change of the batch, in the order that vLLM prescribes; return whether any biased row changed.
+        """Follow one change of the batch, in the order that vLLM prescribes; return whether any
+        biased row changed.
 
-        removed: rows. added: (row, seat), replacing the row's seat, None for no bias. moved: (from, to, whether they swap).
+        removed: rows. added: (row, seat), replacing the row's seat, None for no bias. moved: (from,
+        to, whether they swap).
         """
         before = dict(self.seat_of)
         for row in removed:
@@ -86,7 +95,9 @@ class Rows:
 
 
 class Shelf:
-    """Names of biases -> slots of a table. A new version gets a new slot, so that rows keep the vector they started with."""
+    """Names of biases -> slots of a table. A new version gets a new slot, so that rows keep the
+    vector they started with.
+    """
 
     def __init__(self) -> None:
         self._slots: dict[str, int] = {}
@@ -102,7 +113,8 @@ class Shelf:
     def place(self, name: str, capacity: int, in_use: Set[int], gone: Iterable[str] = ()) -> int:
         """Return a slot for a new version, free of rows (``in_use``) and names.
 
-        Before the table would outgrow its ``capacity``, a name whose file is ``gone`` loses its slot if no row uses it.
+        Before the table would outgrow its ``capacity``, a name whose file is ``gone`` loses its
+        slot if no row uses it.
         """
         self._slots.pop(name, None)
         taken = {*self._slots.values(), *in_use}

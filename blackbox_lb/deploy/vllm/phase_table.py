@@ -1,4 +1,6 @@
-"""The phases of a bias as a table over a vocabulary, so that a token id alone leads from state to state."""
+"""The phases of a bias as a table over a vocabulary, so that a token id alone leads from state to
+state.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from blackbox_lb.safety.printable import printable
 
 @dataclass(frozen=True, eq=False)
 class PhaseTable:
-    """steps: (states, tokens) the state after each token; state 0 is the beginning. stretch: (states,) the number of the phase."""
+    """steps: (states, tokens) the state after each token; state 0 is the beginning. stretch:
+    (states,) the number of the phase.
+    """
 
     phases: Phases
     steps: npt.NDArray[np.int16]
@@ -23,7 +27,9 @@ class PhaseTable:
 
     @classmethod
     def of(cls, phases: Phases, raws: Sequence[bytes]) -> PhaseTable:
-        """raws: (tokens,) the bytes of each token id. Raises BiasError: no tokens spell a text of the phases."""
+        """raws: (tokens,) the bytes of each token id. Raises BiasError: no tokens spell a text of
+        the phases.
+        """
         by_byte = np.array(phases.steps, np.int16)
         sizes = np.array([len(raw) for raw in raws])
         letters = np.zeros((len(raws), max(1, int(sizes.max(initial=1)))), np.uint8)
@@ -48,8 +54,8 @@ class PhaseTable:
                 ),
             )
         raise BiasError(
-            f"no tokens of the served model spell {printable(spelled)!r} of the phases {printable(phases.spec)}; use the model "
-            "that they were learned on"
+            f"no tokens of the served model spell {printable(spelled)!r} of the phases"
+            f" {printable(phases.spec)}; use the model that they were learned on"
         )
 
 

@@ -1,6 +1,8 @@
-"""The vectors of a server's biases on its device: one stacked tensor, its rows by name, and the settings.
+"""The vectors of a server's biases on its device: one stacked tensor, its rows by name, and the
+settings.
 
-Settings are environment variables, because vLLM hands its plugins no options: ``BLB_BIAS_DIR`` and ``BLB_BIAS_DEFAULT``.
+Settings are environment variables, because vLLM hands its plugins no options: ``BLB_BIAS_DIR`` and
+``BLB_BIAS_DEFAULT``.
 """
 
 from __future__ import annotations
@@ -40,10 +42,11 @@ logger = logging.getLogger(f"vllm.{__name__}")  # vLLM shows records of its own 
 
 
 class VectorTable:
-    """The vectors, one a row of a float32 tensor on the device; row ``NOTHING`` is zero, row ``REFUSED`` leaves the end token.
+    """The vectors, one a row of a float32 tensor on the device; row ``NOTHING`` is zero, row
+    ``REFUSED`` leaves the end token.
 
-    The first tensor-parallel rank reads the files and hands them to the others: ranks that read at different times would
-    sample different tokens.
+    The first tensor-parallel rank reads the files and hands them to the others: ranks that read at
+    different times would sample different tokens.
     """
 
     def __init__(self, config: VllmConfig, device: torch.device) -> None:
@@ -119,7 +122,9 @@ class VectorTable:
             logits[:, : self._width].index_add_(0, index, vectors)
 
     def integers(self, values: list[int]) -> torch.Tensor:
-        """The values on the device. Fresh memory each time: an earlier copy may still be under way."""
+        """The values on the device. Fresh memory each time: an earlier copy may still be under
+        way.
+        """
         return torch.tensor(values, dtype=torch.int64, pin_memory=self._pin).to(
             self._device, non_blocking=True
         )
@@ -143,7 +148,9 @@ class VectorTable:
             return None
 
     def _changed(self, names: Collection[str]) -> tuple[dict[str, _Vectors], list[str]]:
-        """The vectors among ``names`` that are not on the device yet, and the names on the shelf whose files are gone."""
+        """The vectors among ``names`` that are not on the device yet, and the names on the shelf
+        whose files are gone.
+        """
         assert self._directory is not None
         read = {name: self._read(name) for name in sorted(names)}
         fresh = {
@@ -167,7 +174,9 @@ class VectorTable:
             logger.info("LearnedBias: bias %s read, slot %d of %d", name, slot, len(self._vectors))
 
     def _on_first_rank(self, work: Callable[[], Any]) -> Any:
-        """The result, or the BiasError, of ``work`` on the first tensor-parallel rank, on every rank."""
+        """The result, or the BiasError, of ``work`` on the first tensor-parallel rank, on every
+        rank.
+        """
         if self._group is None:
             return work()
         result: Any = None
@@ -183,11 +192,14 @@ class VectorTable:
 
 
 def bias_folder() -> Path | None:
-    """The folder of the bias files, None where the server has none. Raises BiasError: a default without a folder."""
+    """The folder of the bias files, None where the server has none. Raises BiasError: a default
+    without a folder.
+    """
     folder = os.environ.get("BLB_BIAS_DIR")
     if not folder and default_bias() is not None:
         raise BiasError(
-            "BLB_BIAS_DEFAULT is set without BLB_BIAS_DIR; set BLB_BIAS_DIR to the folder of the bias files"
+            "BLB_BIAS_DEFAULT is set without BLB_BIAS_DIR; set BLB_BIAS_DIR to the folder of the"
+            " bias files"
         )
     return Path(folder) if folder else None
 
@@ -211,7 +223,9 @@ def _key(name: str, phase: int) -> str:
 
 
 def _vectors(bias: Bias, expected: Expected, raws: Callable[[], list[bytes]]) -> _Vectors:
-    """The bias rounded to float32. Raises BiasError where it does not fit the model. raws: the bytes of each token."""
+    """The bias rounded to float32. Raises BiasError where it does not fit the model. raws: the
+    bytes of each token.
+    """
     expected.check(bias)
     phased = PhasedBias.of(bias)
     if phased is None:
@@ -234,11 +248,14 @@ def _vector(values: Mapping[int, float], expected: Expected) -> array[float]:
 
 
 def _raws(config: VllmConfig, size: int) -> list[bytes]:
-    """(size,) the bytes of each token id, none for those that are no tokens. Raises BiasError: a tokenizer without a vocabulary."""
+    """(size,) the bytes of each token id, none for those that are no tokens. Raises BiasError: a
+    tokenizer without a vocabulary.
+    """
     backend = getattr(_tokenizer(config), "backend_tokenizer", None)
     if backend is None:
         raise BiasError(
-            "the server's tokenizer tells no bytes of its tokens, so that no text of a phase is found; use a fast one"
+            "the server's tokenizer tells no bytes of its tokens, so that no text of a phase is"
+            " found; use a fast one"
         )
     with TemporaryDirectory() as folder:
         backend.save(str(Path(folder, "tokenizer.json")))
@@ -250,7 +267,8 @@ def _tokenizer(config: VllmConfig) -> Any:
     tokenizer = cached_tokenizer_from_config(config.model_config)
     if tokenizer is None:
         raise BiasError(
-            "the server has no tokenizer to check biases against; start it without --skip-tokenizer-init"
+            "the server has no tokenizer to check biases against; start it without"
+            " --skip-tokenizer-init"
         )
     return tokenizer
 

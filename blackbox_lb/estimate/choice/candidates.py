@@ -1,4 +1,6 @@
-"""Candidate biases: one for each estimator setting of a sweep, already within the provider's limits."""
+"""Candidate biases: one for each estimator setting of a sweep, already within the provider's
+limits.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,8 +23,8 @@ from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_s
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """The provider's limits: at most ``entries`` tokens (None: no limit), nats in [low, high], whole numbers if ``integers``, no
-    token id above ``highest_id`` (None: any).
+    """The provider's limits: at most ``entries`` tokens (None: no limit), nats in [low, high],
+    whole numbers if ``integers``, no token id above ``highest_id`` (None: any).
     """
 
     entries: int | None
@@ -51,9 +53,11 @@ class CompileLimits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projected:
-    """The projection behind a candidate, for its standard errors: ``fit`` on ``support`` (ids, None for all) with ``weights``.
+    """The projection behind a candidate, for its standard errors: ``fit`` on ``support`` (ids, None
+    for all) with ``weights``.
 
-    cross_validation: the choice of ``l2``, None where it was given. shares: (n,) as in ``Rollouts``.
+    cross_validation: the choice of ``l2``, None where it was given. shares: (n,) as in
+    ``Rollouts``.
     """
 
     fit: Fit
@@ -65,8 +69,8 @@ class Projected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """One setting's bias. ``settings``: of the estimator. ``learned``: (s,) nats on ``token_ids``, the support of the rollouts and
-    further tokens of the estimator. ``sparse``: the bias sent.
+    """One setting's bias. ``settings``: of the estimator. ``learned``: (s,) nats on ``token_ids``,
+    the support of the rollouts and further tokens of the estimator. ``sparse``: the bias sent.
 
     projected: of a projection, else None.
     """
@@ -101,8 +105,9 @@ def candidates(
     *,
     whole: Whole | None = None,
 ) -> Iterator[Candidate]:
-    """Return the candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: the data to learn from, where it is more than
-    ``rollouts``, which then serve the compile alone; on its support.
+    """Return the candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: the data to
+    learn from, where it is more than ``rollouts``, which then serve the compile alone; on its
+    support.
 
     Raises InputError: no completion earned a reward, or a setting is out of range.
     """
@@ -115,7 +120,9 @@ def candidates(
 
 
 def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
-    """Whether every tau gives the same biases, as for log-accuracy: exp(r / tau) is 0 or one number, which cancels."""
+    """Whether every tau gives the same biases, as for log-accuracy: exp(r / tau) is 0 or one
+    number, which cancels.
+    """
     rewards = np.unique(rollouts.rewards[np.isfinite(rollouts.rewards)])
     return len(rewards) == 1 and (rewards[0] == 0 or sweep.alpha_scale == "relative")
 
@@ -123,7 +130,9 @@ def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
 def _candidate(
     name: str, learned: LearnedVector, data: EstimatorInput, limits: CompileLimits
 ) -> Candidate:
-    """The learned bias within the provider's limits: refitted to the tokens that may be sent, where the estimator allows it."""
+    """The learned bias within the provider's limits: refitted to the tokens that may be sent, where
+    the estimator allows it.
+    """
     refit = learned.refit
     if refit is None:
         wide = data.next_token.with_tokens(learned.token_ids)
@@ -140,7 +149,9 @@ def _candidate(
 
 
 def _support(data: EstimatorInput, refit: Refit, limits: CompileLimits) -> Ids | None:
-    """The ids that a refit may bias, for the largest penalised likelihood; None where the whole learned bias fits."""
+    """The ids that a refit may bias, for the largest penalised likelihood; None where the whole
+    learned bias fits.
+    """
     rollouts, next_token, learned = data.rollouts, data.next_token, refit.fit.delta
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)

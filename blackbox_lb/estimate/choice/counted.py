@@ -1,4 +1,6 @@
-"""Estimators of the table that are running sums: a token's value comes from the completions that sampled it."""
+"""Estimators of the table that are running sums: a token's value comes from the completions that
+sampled it.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -16,7 +18,9 @@ from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.sweep import Sweep
 
 SNIPS_CLIP = 100.0
-"""Largest inverse propensity: a larger one leaves a token with fifty samples an effective sample of about one."""
+"""Largest inverse propensity: a larger one leaves a token with fifty samples an effective sample of
+about one.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,9 @@ class EstimatorInput:
         return self.next_token if self.whole is None else self.whole.positions
 
     def statistics(self, sweep: Sweep, clip: float | None) -> Statistics:
-        """The sums for all estimators of ``sweep`` that share this clip, gathered in one pass and kept."""
+        """The sums for all estimators of ``sweep`` that share this clip, gathered in one pass and
+        kept.
+        """
         if clip not in self._made:
             self._made[clip] = self._gathered(sweep, clip)
         return self._made[clip]
@@ -150,4 +152,6 @@ class Estimator(Protocol):
         """Facts on it for other parts."""
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
-        """Return a vector for each tau and each value of the swept fields. Raises InputError: ``data`` teaches nothing."""
+        """Return a vector for each tau and each value of the swept fields. Raises InputError:
+        ``data`` teaches nothing.
+        """

@@ -1,6 +1,8 @@
-"""Selection: the candidates worth fresh samples, their number of samples, and the best one, from numbers alone.
+"""Selection: the candidates worth fresh samples, their number of samples, and the best one, from
+numbers alone.
 
-Index letters: ``x`` prompts. Nothing here samples; the caller asks for the next rung and hands back its measurements.
+Index letters: ``x`` prompts. Nothing here samples; the caller asks for the next rung and hands back
+its measurements.
 """
 
 from __future__ import annotations
@@ -21,21 +23,26 @@ Objective: TypeAlias = Literal["reward", "reward-kl", "pareto", "macro-f1"]
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """``candidates`` still in the race, and the ``samples`` a prompt of each at the end of the rung."""
+    """``candidates`` still in the race, and the ``samples`` a prompt of each at the end of the
+    rung.
+    """
 
     candidates: int
     samples: int
 
 
 def rungs(candidates: int, samples: int) -> tuple[Rung, ...]:
-    """Successive halving (Karnin, Koren and Somekh 2013): a plan that draws at most ``candidates * samples`` a prompt.
+    """Successive halving (Karnin, Koren and Somekh 2013): a plan that draws at most ``candidates *
+    samples`` a prompt.
 
-    Each rung may spend an equal share of the budget, and keeps earlier samples (Jamieson and Talwalkar 2016). With fewer samples
-    than halvings there are fewer rungs, and each drops more. InputError: no candidate, or no sample.
+    Each rung may spend an equal share of the budget, and keeps earlier samples (Jamieson and
+    Talwalkar 2016). With fewer samples than halvings there are fewer rungs, and each drops more.
+    InputError: no candidate, or no sample.
     """
     if candidates < 1 or samples < 1:
         raise InputError(
-            f"{candidates} candidates with {samples} samples a prompt: there must be at least one of each"
+            f"{candidates} candidates with {samples} samples a prompt: there must be at least one"
+            " of each"
         )
     if candidates == 1:
         return (Rung(1, samples),)
@@ -52,16 +59,19 @@ def rungs(candidates: int, samples: int) -> tuple[Rung, ...]:
 class Goal:
     """The goal of the choice: a mean difference to the base over the same prompts.
 
-    reward: the reward in the user's own unit. reward-kl: that minus ``tau`` for every nat of KL(p_delta || p_0) a completion (the
-    paper, "KL-regularized optimum"). Both read a reward on the log scale as its exponential: in nats one completion of reward
-    -inf gives every policy, the base too, an expectation of -inf, and the objective would rank nothing. So ``tau`` is a price in
-    units of that value, and need not be the tau of any fit. pareto: the fewest tokens among candidates that keep the base's
-    accuracy (the paper, section on the experimental setup): they lose at most one standard error of the paired difference, as
-    without this margin noise alone would exclude half of the candidates that lose nothing. macro-f1: the mean F1 over the labels
-    of a decision, of greedy decisions predicted from lists.
+    reward: the reward in the user's own unit. reward-kl: that minus ``tau`` for every nat of
+    KL(p_delta || p_0) a completion (the paper, "KL-regularized optimum"). Both read a reward on the
+    log scale as its exponential: in nats one completion of reward -inf gives every policy, the base
+    too, an expectation of -inf, and the objective would rank nothing. So ``tau`` is a price in
+    units of that value, and need not be the tau of any fit. pareto: the fewest tokens among
+    candidates that keep the base's accuracy (the paper, section on the experimental setup): they
+    lose at most one standard error of the paired difference, as without this margin noise alone
+    would exclude half of the candidates that lose nothing. macro-f1: the mean F1 over the labels of
+    a decision, of greedy decisions predicted from lists.
 
-    The best candidate wins: to prefer the smallest KL among those within a standard error of it (the one-standard-error rule of
-    Breiman et al. 1984) lost between 1 and 60 % of the gain in every one of nine simulated sweeps.
+    The best candidate wins: to prefer the smallest KL among those within a standard error of it
+    (the one-standard-error rule of Breiman et al. 1984) lost between 1 and 60 % of the gain in
+    every one of nine simulated sweeps.
     """
 
     objective: Objective = "reward"
@@ -77,7 +87,9 @@ class Goal:
             positive("tau", self.tau)
 
     def gain(self, base: Outcome, outcome: Outcome) -> ByPrompt:
-        """The gain over the base, higher being better: in units of the reward, or in tokens saved for pareto."""
+        """The gain over the base, higher being better: in units of the reward, or in tokens saved
+        for pareto.
+        """
         if self.objective == "pareto":
             return base.tokens.minus(outcome.tokens)
         gain = outcome.reward.minus(base.reward)
@@ -89,7 +101,9 @@ class Goal:
         )
 
     def keeps(self, base: Outcome, outcome: Outcome) -> bool:
-        """Whether the constraint holds: for pareto, no more accuracy lost than noise explains; else always."""
+        """Whether the constraint holds: for pareto, no more accuracy lost than noise explains; else
+        always.
+        """
         if self.objective != "pareto":
             return True
         change = self._accuracy(base, outcome)
@@ -101,7 +115,9 @@ class Goal:
         return self.keeps(base, outcome) and self.gain(base, outcome).value > 0
 
     def ranking(self, base: Outcome, outcomes: Sequence[Outcome]) -> list[int]:
-        """Indices of ``outcomes``, the best first, those without a number last; equals stay in the order given."""
+        """Indices of ``outcomes``, the best first, those without a number last; equals stay in the
+        order given.
+        """
 
         def place(index: int) -> tuple[bool, bool, float]:
             outcome = outcomes[index]
@@ -115,7 +131,7 @@ class Goal:
     def _accuracy(base: Outcome, outcome: Outcome) -> ByPrompt:
         if base.accuracy is None or outcome.accuracy is None:
             raise InputError(
-                "objective 'pareto' needs to know which completions are correct: give every validation example an answer, or "
-                "choose 'reward' or 'reward-kl'"
+                "objective 'pareto' needs to know which completions are correct: give every"
+                " validation example an answer, or choose 'reward' or 'reward-kl'"
             )
         return outcome.accuracy.minus(base.accuracy)

@@ -12,10 +12,11 @@ from blackbox_lb.estimate.inputs.checks import Vector
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByPrompt:
-    """A mean over prompts that remembers its parts, so that the error of a difference is that of the paired difference.
+    """A mean over prompts that remembers its parts, so that the error of a difference is that of
+    the paired difference.
 
-    ``parts``: (x,) one number a prompt whose mean is the estimate: the mean of its completions, or a linearisation of a ratio. NaN
-    where a prompt has no completion.
+    ``parts``: (x,) one number a prompt whose mean is the estimate: the mean of its completions, or
+    a linearisation of a ratio. NaN where a prompt has no completion.
     """
 
     parts: Vector
@@ -28,7 +29,9 @@ class ByPrompt:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the value, prompts being independent of each other; infinite with fewer than two."""
+        """Standard error of the value, prompts being independent of each other; infinite with fewer
+        than two.
+        """
         known = self.parts[~np.isnan(self.parts)]
         return float(known.std(ddof=1) / math.sqrt(known.size)) if known.size > 1 else math.inf
 
@@ -41,8 +44,8 @@ class ByPrompt:
 class Outcome:
     """Results of a policy on a set of prompts.
 
-    reward: in the user's own unit. tokens: of a completion. accuracy: 0 to 1, None where no right answer is known. kl:
-    KL(p_delta || p_0) in nats a completion, None where it is not known.
+    reward: in the user's own unit. tokens: of a completion. accuracy: 0 to 1, None where no right
+    answer is known. kl: KL(p_delta || p_0) in nats a completion, None where it is not known.
     """
 
     reward: ByPrompt

@@ -1,4 +1,6 @@
-"""The table of estimators: the one place with their names. It loads an estimator only on request."""
+"""The table of estimators: the one place with their names. It loads an estimator only on
+request.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,8 @@ def estimators(sweep: Sweep) -> dict[str, Estimator]:
 
 
 def rule(sweep: Sweep) -> Unobserved | None:
-    """``sweep.unobserved`` where an estimator reads the probabilities of sampled tokens, else None."""
+    """``sweep.unobserved`` where an estimator reads the probabilities of sampled tokens, else
+    None.
+    """
     read = any(each.facts.reads_propensities for each in estimators(sweep).values())
     return sweep.unobserved if read else None

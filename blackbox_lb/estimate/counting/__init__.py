@@ -1,1 +1,3 @@
-"""Estimators that count sampled tokens, by sums over any sharding (``ips``, ``snips``, ``ratio``)."""
+"""Estimators that count sampled tokens, by sums over any sharding (``ips``, ``snips``,
+``ratio``).
+"""

@@ -1,7 +1,8 @@
 """Shares: logged rollouts spread over processes or machines, with the same result as in one place.
 
-Each share holds the lists of its own rollouts. Only a vector of the support travels a request, and the weights once a fit.
-Index letters: ``n`` rollouts, ``m`` their positions, ``s`` the support. Values in nats.
+Each share holds the lists of its own rollouts. Only a vector of the support travels a request, and
+the weights once a fit. Index letters: ``n`` rollouts, ``m`` their positions, ``s`` the support.
+Values in nats.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted
 
 
 class Share:
-    """The rollouts of one worker. rollouts: without their lists, None for no rollouts. unlisted: of their positions, None for no
-    position: such a share adds nothing to any sum.
+    """The rollouts of one worker. rollouts: without their lists, None for no rollouts. unlisted: of
+    their positions, None for no position: such a share adds nothing to any sum.
 
-    Built again from the same ``blocks`` it gives the same numbers, so a lost worker can be replaced.
+    Built again from the same ``blocks`` it gives the same numbers, so a lost worker can be
+    replaced.
     """
 
     def __init__(
@@ -77,14 +79,17 @@ class Workers(Protocol):
     """The workers that hold the shares, in a fixed order."""
 
     def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
-        """Call ``method`` of each share with ``common`` and then its row of ``own``; results in the order of the shares.
+        """Call ``method`` of each share with ``common`` and then its row of ``own``; results in the
+        order of the shares.
 
         An argument that is the same object as in an earlier call need not be sent again.
         """
 
 
 class Spread:
-    """All positions of all shares in their order, a ``Logged`` given that a token has an id. rollouts: of all shares, joined."""
+    """All positions of all shares in their order, a ``Logged`` given that a token has an id.
+    rollouts: of all shares, joined.
+    """
 
     def __init__(
         self, workers: Workers, rollouts: Rollouts, sizes: Sequence[int], tail: Tail
@@ -143,7 +148,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """All rollouts of all shares: ``rollouts`` without their lists, ``positions``, and ``statistics`` of a recipe."""
+    """All rollouts of all shares: ``rollouts`` without their lists, ``positions``, and
+    ``statistics`` of a recipe.
+    """
 
     rollouts: Rollouts
     positions: Spread

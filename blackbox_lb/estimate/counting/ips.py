@@ -1,4 +1,6 @@
-"""The paper's estimator: inverse-propensity scores of each token, smoothed into a bias by one logarithm."""
+"""The paper's estimator: inverse-propensity scores of each token, smoothed into a bias by one
+logarithm.
+"""
 
 import math
 
@@ -11,7 +13,8 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 class IPS:
     """Zhat for each tau of the statistics (the paper, sections "Method" and "Matrix form").
 
-    ``token_ids``: (s,) the sampled tokens, sorted. Every other token has Zhat = 0. ``counts``: (s,) times sampled.
+    ``token_ids``: (s,) the sampled tokens, sorted. Every other token has Zhat = 0. ``counts``: (s,)
+    times sampled.
     """
 
     def __init__(self, statistics: Statistics) -> None:
@@ -24,20 +27,23 @@ class IPS:
         self._inverse = statistics.sums["inverse"][self.token_ids]
 
     def scaled(self, tau: float) -> tuple[Vector, float]:
-        """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats, without overflow or loss, with
-        ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``, unbiased unless clipped.
+        """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats, without overflow or
+        loss, with ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x,
+        y_<t)``, unbiased unless clipped.
 
-        A reward of -inf weighs 0 at every tau.
-        Raises InputError: the statistics lack this tau, or no completion earned a reward (all are -inf).
+        A reward of -inf weighs 0 at every tau. Raises InputError: the statistics lack this tau, or
+        no completion earned a reward (all are -inf).
         """
         values: Vector = self._inverse[:, self._statistics.column(tau)] / self.n_used
         return values, self._statistics.log_scale(tau)
 
     def delta(self, tau: float, alpha: float, *, relative: bool = False) -> Vector:
-        """(s,) ``log(alpha + Zhat(y)) - log(alpha)`` in nats: the paper's bias shifted so that unsampled tokens are at 0.
+        """(s,) ``log(alpha + Zhat(y)) - log(alpha)`` in nats: the paper's bias shifted so that
+        unsampled tokens are at 0.
 
-        ``alpha`` is the paper's absolute pseudocount, or, if ``relative``, a multiple of the mean weight
-        ``1/N sum_n exp(r_n / tau)``, which keeps its meaning when rewards or tau change scale.
+        ``alpha`` is the paper's absolute pseudocount, or, if ``relative``, a multiple of the mean
+        weight ``1/N sum_n exp(r_n / tau)``, which keeps its meaning when rewards or tau change
+        scale.
         """
         values, log_scale = self.scaled(tau)
         with np.errstate(

@@ -1,7 +1,8 @@
 """Statistics: the sums over rollouts from which the estimators compute a token's value.
 
-They are gathered block by block in memory that does not grow with the rollouts. Blocks are added in their order, so that any number
-of threads gives the same bits; other blocks, another order or shards differ by rounding.
+They are gathered block by block in memory that does not grow with the rollouts. Blocks are added in
+their order, so that any number of threads gives the same bits; other blocks, another order or
+shards differ by rounding.
 """
 
 from __future__ import annotations
@@ -24,49 +25,59 @@ from blackbox_lb.estimate.next_token.parallel import in_order
 BLOCK_POSITIONS = 1 << 20
 """Positions in a thread's work at a time, in about 100 MB."""
 REMEMBERED = 4096
-"""Keys kept to detect sets that share rollouts: every overlap of sets this small, and in larger ones any overlap of half a per
-cent, because the keys of a store are random."""
+"""Keys kept to detect sets that share rollouts: every overlap of sets this small, and in larger
+ones any overlap of half a per cent, because the keys of a store are random."""
 SHARE = 2.0**-510
-"""Unit of the shares: 1 / pi_0 goes from 1 to e^700, and the square of each of these in this unit is within float64."""
+"""Unit of the shares: 1 / pi_0 goes from 1 to e^700, and the square of each of these in this unit
+is within float64.
+"""
 TOTALS = ("counts", "drawn_tokens", "cells")
 NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
-    """Sums over rollouts, a monoid: ``zero()`` and ``+``. Index letters: ``v`` tokens by id, ``j`` the taus of the recipe.
+    """Sums over rollouts, a monoid: ``zero()`` and ``+``. Index letters: ``v`` tokens by id, ``j``
+    the taus of the recipe.
 
-    rollouts, n_empty: all rollouts, and those without any token position, which do not enter N. tokens: positions; observed: those
-    with the sampled token's logprob; drawn: those drawn.
-    counts, drawn_tokens, cells: (v,) times each token was sampled, times drawn, and number of rollouts that sampled it.
-    keys: the least keys, at most 4,096.
-    weights: (2, j) ``sum_n v_n`` and ``sum_n T_n v_n`` with v = exp((r - highest) / tau) and T_n the positions. sums: by name,
-    (v, j) or fewer columns:
+    rollouts, n_empty: all rollouts, and those without any token position, which do not enter N.
+    tokens: positions; observed: those with the sampled token's logprob; drawn: those drawn. counts,
+    drawn_tokens, cells: (v,) times each token was sampled, times drawn, and number of rollouts that
+    sampled it. keys: the least keys, at most 4,096. weights: (2, j) ``sum_n v_n`` and ``sum_n T_n
+    v_n`` with v = exp((r - highest) / tau) and T_n the positions. sums: by name, (v, j) or fewer
+    columns:
 
-        inverse  ``sum_n v_n inverse_n(y)``, ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``: N times Zhat,
-        shares   ``sum_n v_n u_n(y)``, and without v in one column more, with ``u_n = SHARE T_n inverse_n``,
-        squares  ``sum_n u_n^2``,
-        counted  ``sum_n v_n c_n(y)``, c_n(y) the samples of y in rollout n.
+        inverse  ``sum_n v_n inverse_n(y)``, N times Zhat, with
+                 ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``
+        shares   ``sum_n v_n u_n(y)``, and without v in one column more,
+                 with ``u_n = SHARE T_n inverse_n``
+        squares  ``sum_n u_n^2``
+        counted  ``sum_n v_n c_n(y)``, c_n(y) the samples of y in rollout n
 
     **Estimand.** With rows v = exp(r / tau), ``mean_n v_n inverse_n(y)`` has the expectation
 
-        Z(y) = E_x sum_t Pr(still running at t) E[exp(r / tau) / |Y|],  Y ~ p_0(. | x, running at t, do(y_t = y)),
+        Z(y) = E_x sum_t Pr(still running at t) E[exp(r / tau) / |Y|],
+        Y ~ p_0(. | x, running at t, do(y_t = y)),
 
-    where |Y| is the length of the completion after the intervention, the end token counted where it is listed. When
-    every completion has T positions this is the paper's Z_avg(y), t uniform over 1..T. When completions end at
-    different lengths t is uniform over each completion's own positions, and 1/|Y| stays inside the expectation: a
-    token that makes completions short is credited with that even under a constant reward. Drawing P_n < T_n positions
-    changes the variance and not the expectation. Completions without any position are kept, counted in ``n_empty``,
-    and left out of N.
+    where |Y| is the length of the completion after the intervention, the end token counted where it
+    is listed. When every completion has T positions this is the paper's Z_avg(y), t uniform over
+    1..T. When completions end at different lengths t is uniform over each completion's own
+    positions, and 1/|Y| stays inside the expectation: a token that makes completions short is
+    credited with that even under a constant reward. Drawing P_n < T_n positions changes the
+    variance and not the expectation. Completions without any position are kept, counted in
+    ``n_empty``, and left out of N.
 
-    **Bounded positions.** Where the provider gave no probability for a sampled token, only ``pi_0 <= bound`` is known. "bound"
-    uses the bound as the probability: every such term is too small, so the expectation is at most Z(y), for every y, and equal
-    to it for tokens that are never bounded; tokens of the tail get too low a bias. "drop" draws from the other
-    positions only: a token that is always bounded when sampled has Zhat 0, as if never sampled, and one that never is
-    gets too high a bias, because P_n shrinks. A completion whose positions are all dropped stays in N with an empty row.
+    **Bounded positions.** Where the provider gave no probability for a sampled token, only ``pi_0
+    <= bound`` is known. "bound" uses the bound as the probability: every such term is too small, so
+    the expectation is at most Z(y), for every y, and equal to it for tokens that are never bounded;
+    tokens of the tail get too low a bias. "drop" draws from the other positions only: a token that
+    is always bounded when sampled has Zhat 0, as if never sampled, and one that never is gets too
+    high a bias, because P_n shrinks. A completion whose positions are all dropped stays in N with
+    an empty row.
 
-    **Clipping.** With ``clip`` = C every 1 / pi_0 above C counts as C (Ionides 2008, "Truncated importance sampling"): less
-    variance for an expectation that is at most Z(y). A bounded position is clipped like any other, at its bound: both lower Z.
+    **Clipping.** With ``clip`` = C every 1 / pi_0 above C counts as C (Ionides 2008, "Truncated
+    importance sampling"): less variance for an expectation that is at most Z(y). A bounded position
+    is clipped like any other, at its bound: both lower Z.
     """
 
     recipe: Recipe | None = None
@@ -93,8 +104,8 @@ class Statistics:
     ) -> Statistics:
         """Statistics of all ``blocks``, each processed by one of ``threads`` (None: one a core).
 
-        Few blocks are held at a time. No rollout may be in two of them. Raises InputError: a NaN, positive or missing (-inf, -9999)
-        logprob (with the rollout key), the first block's first.
+        Few blocks are held at a time. No rollout may be in two of them. Raises InputError: a NaN,
+        positive or missing (-inf, -9999) logprob (with the rollout key), the first block's first.
         """
         return sum(in_order(partial(cls._of, recipe), blocks, ahead=1, threads=threads), cls.zero())
 
@@ -150,7 +161,9 @@ class Statistics:
         )
 
     def __add__(self, other: Statistics) -> Statistics:
-        """The statistics of both sets. Raises InputError: different recipes, or a rollout known to be in both."""
+        """The statistics of both sets. Raises InputError: different recipes, or a rollout known to
+        be in both.
+        """
         if self.recipe is None or other.recipe is None:
             return other if self.recipe is None else self
         if self.recipe != other.recipe:
@@ -160,13 +173,15 @@ class Statistics:
                 if getattr(self.recipe, each.name) != getattr(other.recipe, each.name)
             ]
             raise InputError(
-                f"two parts of the statistics have another {', '.join(names)}: use one highest reward, one number of positions, "
-                "one seed, one clip and one rule for bounded positions for all of them, and the same tau and estimators"
+                f"two parts of the statistics have another {', '.join(names)}: use one highest"
+                " reward, one number of positions, one seed, one clip and one rule for bounded"
+                " positions for all of them, and the same tau and estimators"
             )
         both = set(self.keys).intersection(other.keys)
         if both:
             raise InputError(
-                f"rollout {min(both)} is in both parts of the statistics, and may be one of many: give each rollout to one part"
+                f"rollout {min(both)} is in both parts of the statistics, and may be one of many:"
+                " give each rollout to one part"
             )
         counted: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name) for name in NUMBERS
@@ -195,16 +210,19 @@ class Statistics:
         return np.flatnonzero(self.counts)
 
     def column(self, tau: float) -> int:
-        """The column of ``tau`` in the sums. InputError: there is none, tau is not above 0, or no completion earned a reward."""
+        """The column of ``tau`` in the sums. InputError: there is none, tau is not above 0, or no
+        completion earned a reward.
+        """
         if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
             known = ", ".join(f"{each:g}" for each in self.recipe.tau) if self.recipe else "none"
             raise InputError(
-                f"these statistics were gathered for tau {known}, and not {tau:g}; gather them again for that"
+                f"these statistics were gathered for tau {known}, and not {tau:g}; gather them"
+                " again for that"
             )
         if self.recipe.highest == -np.inf:
             raise InputError(
-                f"no completion earned a reward: all {self.n_used} that hold a token are -inf; collect more rollouts, or use a "
-                f"reward that the model sometimes earns"
+                f"no completion earned a reward: all {self.n_used} that hold a token are -inf;"
+                " collect more rollouts, or use a reward that the model sometimes earns"
             )
         return self.recipe.tau.index(tau)
 
@@ -219,19 +237,22 @@ class Statistics:
         return float(plain), float(by_length)
 
     def require(self, estimator: Counted) -> None:
-        """Raise InputError if no completion has a token, no token the needed logprob, or the sums were not gathered."""
+        """Raise InputError if no completion has a token, no token the needed logprob, or the sums
+        were not gathered.
+        """
         if self.n_used == 0:
             raise InputError(
                 f"{len(self)} rollouts hold no token position; collect completions first"
             )
         if estimator != "ratio" and not self.observed:
             raise InputError(
-                f"none of the {self.tokens} sampled tokens has a logprob, which inverse propensities are made of; use "
-                f"--estimator ratio, which needs none"
+                f"none of the {self.tokens} sampled tokens has a logprob, which inverse"
+                " propensities are made of; use --estimator ratio, which needs none"
             )
         if self.recipe is None or estimator not in self.recipe.estimators:
             raise InputError(
-                f"these statistics were not gathered for {estimator}; name it among the estimators of the recipe"
+                f"these statistics were not gathered for {estimator}; name it among the estimators"
+                " of the recipe"
             )
 
 

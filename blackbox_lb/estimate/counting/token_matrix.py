@@ -1,7 +1,8 @@
-"""Cells: a block of the paper's matrix M, one entry for each distinct token of each rollout, sorted by token; the positions of each
-completion that enter it, and their inverse propensities.
+"""Cells: a block of the paper's matrix M, one entry for each distinct token of each rollout, sorted
+by token; the positions of each completion that enter it, and their inverse propensities.
 
-Index letters: ``n`` the rollouts of the block, ``m`` their positions, ``c`` cells, ``v`` tokens from 0 to the largest id.
+Index letters: ``n`` the rollouts of the block, ``m`` their positions, ``c`` cells, ``v`` tokens
+from 0 to the largest id.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 MOST_TOKENS = 1 << 22
 """Sixteen times the largest vocabulary in use; a table over more is not worth its memory."""
 LOWEST_LOGPROB = -700.0
-"""Smallest logprob: below it 1 / pi_0 leaves float64. No float32 softmax of a real model gets there; censoring marks (-9999) do."""
+"""Smallest logprob: below it 1 / pi_0 leaves float64. No float32 softmax of a real model gets
+there; censoring marks (-9999) do.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """The tokens of one block of rollouts.
 
-    starts: (v + 1,) where the cells of each token begin. rows: (c,) the rollout of each. begins: (c,) where its positions begin,
-    all positions being sorted by token and rollout. inverse: (c,) ``1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)`` over the P_n
-    drawn positions, which is M without its 1/N. drawn: (n,) P_n.
-    sampled, drawn_tokens: (v,) times each token was sampled, and drawn.
+    starts: (v + 1,) where the cells of each token begin. rows: (c,) the rollout of each. begins:
+    (c,) where its positions begin, all positions being sorted by token and rollout. inverse: (c,)
+    ``1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)`` over the P_n drawn positions, which is M without
+    its 1/N. drawn: (n,) P_n. sampled, drawn_tokens: (v,) times each token was sampled, and drawn.
     """
 
     starts: Ids
@@ -56,7 +59,9 @@ class Cells:
         drop: bool = False,
         clip: float = np.inf,
     ) -> Cells:
-        """The cells of these rollouts; see ``Recipe`` for the settings, ``Statistics.gather`` for the errors."""
+        """The cells of these rollouts; see ``Recipe`` for the settings, ``Statistics.gather`` for
+        the errors.
+        """
         n, rows, ids = len(rollouts.keys), rollouts.rollout_of, _checked(rollouts)
         inverse = inverse_propensities(rollouts, rows)
         kept = _kept(rollouts, positions, seed, drop)
@@ -66,7 +71,8 @@ class Cells:
         ends = np.concatenate(([0], np.cumsum(rollouts.lengths))).astype(np.int32)
         by_token = sparse.csr_array((inverse, ids, ends), shape=(n, size)).tocsc()
         positions_from, row_of, inverse = by_token.indptr, by_token.indices, by_token.data
-        # tocsc is a counting sort: within a token the rollouts ascend, and so do the positions of each.
+        # tocsc is a counting sort: within a token the rollouts ascend, and so do the positions of
+        # each.
         new = np.ones(len(row_of), dtype=np.bool_)
         np.not_equal(row_of[1:], row_of[:-1], out=new[1:])
         new[positions_from[:-1][positions_from[:-1] < positions_from[1:]]] = True
@@ -113,8 +119,8 @@ def _checked(rollouts: Rollouts) -> npt.NDArray[np.int32]:
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < MOST_TOKENS:
         at = int(np.flatnonzero((ids < 0) | (ids >= MOST_TOKENS))[0])
         raise InputError(
-            f"token id {ids[at]} in rollout {rollouts.keys[int(rollouts.rollout_of[at])]}; ids of sampled tokens go from 0 to "
-            f"{MOST_TOKENS - 1:,}: discard this rollout"
+            f"token id {ids[at]} in rollout {rollouts.keys[int(rollouts.rollout_of[at])]}; ids of"
+            f" sampled tokens go from 0 to {MOST_TOKENS - 1:,}: discard this rollout"
         )
     return ids.astype(np.int32, copy=False)
 
@@ -122,24 +128,28 @@ def _checked(rollouts: Rollouts) -> npt.NDArray[np.int32]:
 def inverse_propensities(rollouts: Rollouts, rows: Ids) -> Vector:
     """(m,) 1 / pi_0 of the sampled tokens, its lower bound where only a bound is known.
 
-    rows: (m,) the rollout of each position. Raises InputError with the rollout key: a NaN, positive or missing (-inf, -9999) value.
+    rows: (m,) the rollout of each position. Raises InputError with the rollout key: a NaN, positive
+    or missing (-inf, -9999) value.
     """
     logprobs = clean_logprobs("sampled logprob", rollouts.logprobs, rollouts, rows)
     missing = np.flatnonzero(logprobs < LOWEST_LOGPROB)
     if missing.size:
         raise InputError(
-            f"sampled logprob {logprobs[missing[0]]:g} in rollout {rollouts.keys[int(rows[missing[0]])]} is a mark for "
-            f"'not given', below the limit {LOWEST_LOGPROB:g} ({missing.size} of {logprobs.size} are): inverse "
-            f"propensities need the probability of every sampled token, or a bound that is marked as one; use the projection, "
-            f"which needs neither"
+            f"sampled logprob {logprobs[missing[0]]:g} in rollout"
+            f" {rollouts.keys[int(rows[missing[0]])]} is a mark for 'not given', below the limit"
+            f" {LOWEST_LOGPROB:g} ({missing.size} of {logprobs.size} are): inverse propensities"
+            " need the probability of every sampled token, or a bound that is marked as one; use"
+            " the projection, which needs neither"
         )
     return np.exp(-logprobs)
 
 
 def draw(rollouts: Rollouts, usable: Bools, positions: int | None, seed: int) -> Bools:
-    """(m,) whether each is drawn: ``positions`` of a completion's ``usable`` ones, uniformly without replacement; None for all.
+    """(m,) whether each is drawn: ``positions`` of a completion's ``usable`` ones, uniformly
+    without replacement; None for all.
 
-    The draw of a completion depends on its key, its own positions and ``seed``, and on no other completion.
+    The draw of a completion depends on its key, its own positions and ``seed``, and on no other
+    completion.
     """
     kept = usable.copy()
     if positions is None:
@@ -152,7 +162,8 @@ def draw(rollouts: Rollouts, usable: Bools, positions: int | None, seed: int) ->
 
 
 def _draw_one(key: str, usable: Bools, positions: int, seed: int) -> Bools:
-    # Raw PCG64 output is fixed by numpy's compatibility policy; Generator methods such as choice are not.
+    # Raw PCG64 output is fixed by numpy's compatibility policy; Generator methods such as choice
+    # are not.
     words = np.frombuffer(hashlib.sha256(f"{seed}\0{key}".encode()).digest(), dtype="<u4")
     order = np.argsort(np.random.PCG64(words.tolist()).random_raw(len(usable)), kind="stable")
     kept = np.zeros(len(usable), dtype=np.bool_)

@@ -1,1 +1,3 @@
-"""Decisions of one token: the effect of a bias on each is known from the lists, without a request."""
+"""Decisions of one token: the effect of a bias on each is known from the lists, without a
+request.
+"""

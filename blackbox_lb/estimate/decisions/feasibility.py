@@ -1,8 +1,10 @@
-"""Feasibility: whether a bias can mend a decision, from the base model's first lists and the right answers.
+"""Feasibility: whether a bias can mend a decision, from the base model's first lists and the right
+answers.
 
-A fixed bias adds one number to each label, the same on every prompt. It can correct a margin that prompts share. Where the lists
-separate the labels but prompts want corrections of opposite sign, only a bias that depends on the prompt can help; where the
-lists do not separate them, none can. Lists are of the first token; what follows a label, greedy answers that begin with one show.
+A fixed bias adds one number to each label, the same on every prompt. It can correct a margin that
+prompts share. Where the lists separate the labels but prompts want corrections of opposite sign,
+only a bias that depends on the prompt can help; where the lists do not separate them, none can.
+Lists are of the first token; what follows a label, greedy answers that begin with one show.
 
 Index letters: ``p`` prompts, ``l`` labels.
 """
@@ -24,24 +26,31 @@ Answer: TypeAlias = Literal[
 ENOUGH = 0.95
 """Share of right greedy decisions above which a bias has nothing to correct."""
 LISTED = 0.5
-"""Least share of the wrong prompts with a listed right answer: below it, lists do not determine the bias needed."""
+"""Least share of the wrong prompts with a listed right answer: below it, lists do not determine the
+bias needed.
+"""
 SURE = 2.4
-"""Standard errors of a paired difference that a gain must exceed: chance alone does so in one of a hundred checks."""
+"""Standard errors of a paired difference that a gain must exceed: chance alone does so in one of a
+hundred checks.
+"""
 FOLDS = 10
 NOBODY = np.array([-2], np.int64)
 """The tokens of a label without a prompt."""
 KEPT = 0.9
 """Share of the answers that begin with a label below which only their beginning is predicted."""
 L2 = 0.1
-"""Pull of an offset to 0, in prompts: a tenth of one keeps an offset finite where every prompt wants it larger."""
+"""Pull of an offset to 0, in prompts: a tenth of one keeps an offset finite where every prompt
+wants it larger.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AfterLabel:
-    """The greedy answers that begin with a label, right or wrong, tested with that label as the right one.
+    """The greedy answers that begin with a label, right or wrong, tested with that label as the
+    right one.
 
-    begun: their number. kept: how many are right as they stand. test: its name. refused: one that is not right, "" where all are.
-    remedy: against what follows the label.
+    begun: their number. kept: how many are right as they stand. test: its name. refused: one that
+    is not right, "" where all are. remedy: against what follows the label.
     """
 
     begun: int
@@ -57,14 +66,20 @@ class AfterLabel:
 
     @property
     def sentence(self) -> str:
-        """The end of a sentence. A fit may teach a bias to end answers, or not: the greedy ones are of the model without one."""
+        """The end of a sentence. A fit may teach a bias to end answers, or not: the greedy ones are
+        of the model without one.
+        """
         if not self.begun:
-            return "; no greedy answer begins with a label, so that nothing is known of what follows one"
+            return (
+                "; no greedy answer begins with a label, so that nothing is known of what"
+                " follows one"
+            )
         if not self.harms:
             return ""
         return (
-            f"; but answers must end there, too: {self.test} accepts {self.kept} of {self.begun} greedy answers that begin with a "
-            f"label (not {self.refused!r}), and whether a bias ends them is not predicted; {self.remedy}"
+            f"; but answers must end there, too: {self.test} accepts {self.kept} of {self.begun}"
+            f" greedy answers that begin with a label (not {self.refused!r}), and whether a bias"
+            f" ends them is not predicted; {self.remedy}"
         )
 
 
@@ -72,14 +87,14 @@ class AfterLabel:
 class Feasibility:
     """The findings on p prompts; shares of prompts, and nats.
 
-    answer: the remedy for the decision.
-    base: share that greedy decoding decides right.
-    predicted: share that a fixed bias would begin right, each prompt predicted from the others, with its standard ``error``.
-    repaired, broken: share of the wrong prompts that it corrects; share of the right ones that it breaks.
-    margins: (p,) nats by which the right answer is behind the greedy one; 0 where it is right, inf where not listed.
-    listed: share of the wrong prompts with a listed right answer.
-    informed: share that the lists decide right among the labels, with any weight for the model's logprobs; ``majority``: share of
-    the commonest label. after: what follows a label, None where that was not looked at.
+    answer: the remedy for the decision. base: share that greedy decoding decides right. predicted:
+    share that a fixed bias would begin right, each prompt predicted from the others, with its
+    standard ``error``. repaired, broken: share of the wrong prompts that it corrects; share of the
+    right ones that it breaks. margins: (p,) nats by which the right answer is behind the greedy
+    one; 0 where it is right, inf where not listed. listed: share of the wrong prompts with a listed
+    right answer. informed: share that the lists decide right among the labels, with any weight for
+    the model's logprobs; ``majority``: share of the commonest label. after: what follows a label,
+    None where that was not looked at.
     """
 
     answer: Answer
@@ -103,7 +118,10 @@ class Feasibility:
             else ""
         )
         found = f"greedy decoding is right on {self.base:.0%} of {len(self.margins)} prompts"
-        mends = f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right ones"
+        mends = (
+            f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right"
+            " ones"
+        )
         can = (
             "can: predicted {} right"
             if self.after is None or not self.after.harms
@@ -111,14 +129,23 @@ class Feasibility:
         )
         rest = "" if self.after is None else self.after.sentence
         told = {
-            "fixed": f"a fixed bias {can.format(f'{self.predicted:.0%}')} (standard error {self.error:.0%}), it {mends}{rest}",
-            "depends on the prompt": "only a bias that depends on the prompt can: prompts want corrections of opposite sign, and a "
-            f"fixed one {mends}{rest}",
+            "fixed": (
+                f"a fixed bias {can.format(f'{self.predicted:.0%}')} (standard error"
+                f" {self.error:.0%}), it {mends}{rest}"
+            ),
+            "depends on the prompt": (
+                "only a bias that depends on the prompt can: prompts want corrections of opposite"
+                f" sign, and a fixed one {mends}{rest}"
+            ),
             "already right": "no bias is needed: there is little left to mend",
-            "not listed": f"none can be learned: of the wrong prompts only {self.listed:.0%} list the right answer; ask for more "
-            "alternatives, or say the labels in the prompt",
-            "no skill": f"none can: the model's probabilities separate the labels no better ({self.informed:.0%} right) than the "
-            f"commonest label alone ({self.majority:.0%})",
+            "not listed": (
+                f"none can be learned: of the wrong prompts only {self.listed:.0%} list the right"
+                " answer; ask for more alternatives, or say the labels in the prompt"
+            ),
+            "no skill": (
+                "none can: the model's probabilities separate the labels no better"
+                f" ({self.informed:.0%} right) than the commonest label alone ({self.majority:.0%})"
+            ),
         }[self.answer]
         return f"{told}; {found}{margin}"
 
@@ -128,13 +155,15 @@ def feasibility(
 ) -> Feasibility:
     """Find out whether a bias can correct these decisions.
 
-    accepted: (p,) the tokens that begin an accepted answer of each. labels: (p,) the number of each prompt's label, from 0. right:
-    (p,) whether the greedy answer is right; whether it begins right, where None. InputError: fewer than two prompts or labels.
+    accepted: (p,) the tokens that begin an accepted answer of each. labels: (p,) the number of each
+    prompt's label, from 0. right: (p,) whether the greedy answer is right; whether it begins right,
+    where None. InputError: fewer than two prompts or labels.
     """
     size = int(labels.max(initial=-1)) + 1
     if len(labels) < 2 or len(np.unique(labels)) < 2:
         raise InputError(
-            f"{len(labels)} prompts with {len(np.unique(labels))} labels say nothing of a decision; give at least two of each"
+            f"{len(labels)} prompts with {len(np.unique(labels))} labels say nothing of a decision;"
+            " give at least two of each"
         )
     numbers = labels.tolist()
     tokens = [
@@ -191,7 +220,9 @@ def _above(difference: Vector) -> bool:
 
 
 def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools, Bools]:
-    """(p,) thrice: whether a fixed bias, the lists with any weight, and the commonest label decide right, from the other folds."""
+    """(p,) thrice: whether a fixed bias, the lists with any weight, and the commonest label decide
+    right, from the other folds.
+    """
     fold = np.random.default_rng(0).permutation(len(labels)) % min(FOLDS, len(labels))
     fixed, informed, majority = (np.zeros(len(labels), np.bool_) for _ in range(3))
     size = scores.shape[1]
@@ -215,10 +246,11 @@ def label_fit(
     l2: float = L2,
     ftol: float = 2.2e-9,
 ) -> tuple[float, Vector]:
-    """The maximum-likelihood weight of ``scores`` (p, l), 1 unless ``weighed``, and (l,) offsets in nats: the fit to
-    ``softmax(weight * scores + offsets)`` of the right ``labels`` (p,).
+    """The maximum-likelihood weight of ``scores`` (p, l), 1 unless ``weighed``, and (l,) offsets in
+    nats: the fit to ``softmax(weight * scores + offsets)`` of the right ``labels`` (p,).
 
-    other: (p,) the logprob of one alternative more, without an offset. ftol: relative fall of the loss that ends the search.
+    other: (p,) the logprob of one alternative more, without an offset. ftol: relative fall of the
+    loss that ends the search.
     """
     rows, size = np.arange(len(labels)), scores.shape[1]
 
@@ -246,6 +278,8 @@ def label_fit(
 
 
 def _log_sums(rows: Vector) -> Vector:
-    """(p,) the logarithm of the sum of exp of each row: scipy's takes longer than all else of a step."""
+    """(p,) the logarithm of the sum of exp of each row: scipy's takes longer than all else of a
+    step.
+    """
     top = rows.max(axis=1)
     return np.asarray(top + np.log(np.exp(rows - top[:, None]).sum(axis=1)))

@@ -1,7 +1,8 @@
 """Prediction: the greedy first token under any bias, from the base model's list at that position.
 
-Exact where the winning token is listed: ``argmax_y [log pi_0(y) + delta(y)]`` needs no normaliser. A token outside a list is
-below its least listed one, so it can win only with a bias that outweighs the difference.
+Exact where the winning token is listed: ``argmax_y [log pi_0(y) + delta(y)]`` needs no normaliser.
+A token outside a list is below its least listed one, so it can win only with a bias that outweighs
+the difference.
 
 Index letters: ``p`` prompts, ``k`` listed tokens.
 """
@@ -38,7 +39,9 @@ class FirstLists:
         return np.asarray(self.ids[np.arange(len(best)), best], np.int64)
 
     def unsure(self, bias: Mapping[int, float]) -> Bools:
-        """(p,) whether a token outside the list might win: it is at most as likely as the least listed one, and as all the rest."""
+        """(p,) whether a token outside the list might win: it is at most as likely as the least
+        listed one, and as all the rest.
+        """
         return self.unsure_by(*self._everywhere(bias))
 
     def _everywhere(self, bias: Mapping[int, float]) -> tuple[Ids, Vector]:
@@ -48,7 +51,9 @@ class FirstLists:
         return tokens, np.broadcast_to(values, (len(self.ids), len(tokens)))
 
     def unsure_by(self, token_ids: Ids, values: npt.NDArray[np.float64]) -> Bools:
-        """(p,) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the sorted ``token_ids`` (s,)."""
+        """(p,) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the
+        sorted ``token_ids`` (s,).
+        """
         least = np.where(self.ids >= 0, self.logprobs, np.inf).min(axis=1)
         unlisted = 1.0 - np.exp(self.logprobs.astype(np.float64)).sum(axis=1)
         most = np.minimum(least, np.log(np.maximum(unlisted, COMPLETE)))
@@ -65,7 +70,9 @@ class FirstLists:
         return self.tilted_by(*self._everywhere(bias))
 
     def tilted_by(self, token_ids: Ids, values: npt.NDArray[np.float64]) -> Vector:
-        """(p, k) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the sorted ``token_ids`` (s,)."""
+        """(p, k) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the
+        sorted ``token_ids`` (s,).
+        """
         if not len(token_ids):
             return self.logprobs.astype(np.float64)
         where = np.minimum(np.searchsorted(token_ids, self.ids), len(token_ids) - 1)
@@ -73,7 +80,9 @@ class FirstLists:
         return self.logprobs.astype(np.float64) + np.where(token_ids[where] == self.ids, own, 0.0)
 
     def share(self, bias: Mapping[int, float], groups: Sequence[Ids]) -> Vector:
-        """(p, g) the probability of each group of tokens under ``bias``, among all groups; NaN where a list holds none of them."""
+        """(p, g) the probability of each group of tokens under ``bias``, among all groups; NaN
+        where a list holds none of them.
+        """
         tilted = self.tilted(bias)
         parts = np.stack(
             [

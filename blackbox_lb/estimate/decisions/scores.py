@@ -1,4 +1,5 @@
-"""Scores of decisions: accuracy, F1 of each label and its mean, the confusion matrix, and calibration of the confidence.
+"""Scores of decisions: accuracy, F1 of each label and its mean, the confusion matrix, and
+calibration of the confidence.
 
 Index letters: ``n`` decisions, ``l`` labels. A decision of -1 says none of the labels.
 """
@@ -15,16 +16,18 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 
 BINS = 10
-"""Bins of confidence, equally wide: the usual number for the expected calibration error (Guo et al. 2017)."""
+"""Bins of confidence, equally wide: the usual number for the expected calibration error (Guo et al.
+2017).
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecisionScores:
     """The scores of decisions.
 
-    names: (l,) the labels.
-    confusion: (l, l + 1) decisions for the column's label among those with the row's label; last column: no label.
-    calibration_error: mean difference between confidence and accuracy, by confidence, from 0 to 1; None without lists.
+    names: (l,) the labels. confusion: (l, l + 1) decisions for the column's label among those with
+    the row's label; last column: no label. calibration_error: mean difference between confidence
+    and accuracy, by confidence, from 0 to 1; None without lists.
     """
 
     names: tuple[str, ...]
@@ -39,7 +42,8 @@ class DecisionScores:
         said: npt.ArrayLike,
         confidence: npt.ArrayLike | None = None,
     ) -> DecisionScores:
-        """right, said: (n,) numbers of labels, -1 in ``said`` for none. confidence: (n,) in that decision, NaN where unknown.
+        """right, said: (n,) numbers of labels, -1 in ``said`` for none. confidence: (n,) in that
+        decision, NaN where unknown.
 
         Raises InputError: different lengths, or a number that names no label.
         """
@@ -47,7 +51,8 @@ class DecisionScores:
         size = len(names)
         if truth.shape != told.shape or truth.ndim != 1:
             raise InputError(
-                f"{truth.shape} labels and {told.shape} decisions; there must be one decision a label"
+                f"{truth.shape} labels and {told.shape} decisions; there must be one decision a"
+                " label"
             )
         if truth.size and not (
             truth.min() >= 0 and truth.max() < size and told.min() >= -1 and told.max() < size
@@ -77,12 +82,16 @@ class DecisionScores:
 
     @property
     def recall(self) -> Vector:
-        """(l,) the share of right decisions among those that have a label; NaN where none has it."""
+        """(l,) the share of right decisions among those that have a label; NaN where none has
+        it.
+        """
         return _shares(np.diagonal(self.confusion), self.confusion.sum(axis=1))
 
     @property
     def f1(self) -> Vector:
-        """(l,) the harmonic mean of precision and recall; 0 for a label that was never right, NaN where none has it."""
+        """(l,) the harmonic mean of precision and recall; 0 for a label that was never right, NaN
+        where none has it.
+        """
         hits, there = np.diagonal(self.confusion), self.confusion.sum(axis=1)
         return np.where(
             there > 0, _shares(2 * hits, there + self.confusion[:, :-1].sum(axis=0)), np.nan
@@ -124,9 +133,11 @@ class DecisionScores:
 
 
 def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) -> float | None:
-    """The mean of |accuracy - confidence| over ``BINS`` bins of confidence, weighted by their counts; None without confidence.
+    """The mean of |accuracy - confidence| over ``BINS`` bins of confidence, weighted by their
+    counts; None without confidence.
 
-    confidence: (n,) from 0 to 1, NaN where unknown. right: (n,) whether the decision was right. (Naeini et al. 2015.)
+    confidence: (n,) from 0 to 1, NaN where unknown. right: (n,) whether the decision was right.
+    (Naeini et al. 2015.)
     """
     sure, hit = np.asarray(confidence, np.float64), np.asarray(right, np.float64)
     known = ~np.isnan(sure)

@@ -1,1 +1,3 @@
-"""The reasons why a fit helped or not: findings in plain words, each with its numbers and remedy."""
+"""The reasons why a fit helped or not: findings in plain words, each with its numbers and
+remedy.
+"""

@@ -1,4 +1,6 @@
-"""Diagnosis: why a fit did or did not help, in plain words with the numbers and the remedy, from its measurements."""
+"""Diagnosis: why a fit did or did not help, in plain words with the numbers and the remedy, from
+its measurements.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -26,10 +28,12 @@ MOOT = frozenset({"saturated", "tau", "samples", "already"})
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The result of the test: the mean reward biased minus base, more being better, with its 95 % interval.
+    """The result of the test: the mean reward biased minus base, more being better, with its 95 %
+    interval.
 
-    prompts: of the test. completions: of each policy. proven: whether the verdict confirms it, which counts the rows judged beside
-    it and asks for a few prompts at least. setting: the sampling setting.
+    prompts: of the test. completions: of each policy. proven: whether the verdict confirms it,
+    which counts the rows judged beside it and asks for a few prompts at least. setting: the
+    sampling setting.
     """
 
     difference: float
@@ -43,7 +47,8 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The measurements; None is NOT CHECKED. estimator: its name. effective_sample: of the reward weights of the fit.
+    """The measurements; None is NOT CHECKED. estimator: its name. effective_sample: of the reward
+    weights of the fit.
 
     touched: of the sent bias. top_logprobs: alternatives that were asked for.
     """
@@ -62,10 +67,11 @@ class Facts:
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
     """Return every finding, the most likely reason first.
 
-    A successful fit begins with that. Then the FAILs, in the order in which one explains the other: a reward that does not vary
-    explains all that follows, censored data explain a bias that is noise, too few
-    rollouts explain one that does not transfer. Then INCONCLUSIVE, NOT CHECKED and PASS in the same order. Codes: "test",
-    "reward", "saturated", "tau", "censoring", "tail", "samples", "weights", "already", "touched".
+    A successful fit begins with that. Then the FAILs, in the order in which one explains the other:
+    a reward that does not vary explains all that follows, censored data explain a bias that is
+    noise, too few rollouts explain one that does not transfer. Then INCONCLUSIVE, NOT CHECKED and
+    PASS in the same order. Codes: "test", "reward", "saturated", "tau", "censoring", "tail",
+    "samples", "weights", "already", "touched".
     """
     room, estimator, width = facts.headroom, facts.estimator, facts.top_logprobs
     found = [
@@ -83,9 +89,11 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     if found[0].word == "FAIL":
         moot = "says nothing while the reward does not vary"
         found = [
-            replace(each, word="NOT CHECKED", sentence=moot, remedy="")
-            if each.code in MOOT
-            else each
+            (
+                replace(each, word="NOT CHECKED", sentence=moot, remedy="")
+                if each.code in MOOT
+                else each
+            )
             for each in found
         ]
     ranks: dict[Word, int] = {"FAIL": 1, "INCONCLUSIVE": 2, "NOT CHECKED": 3, "PASS": 4}
@@ -116,12 +124,16 @@ def _test(facts: Facts) -> Finding:
             f"the difference {seen.difference} has no interval",
             "judge the bias on more test prompts",
         )
-    sentence = f"at {seen.setting} the reward changed by {seen.difference:+.3g} (95 % interval {seen.low:+.3g} to {seen.high:+.3g})"
+    sentence = (
+        f"at {seen.setting} the reward changed by {seen.difference:+.3g} (95 % interval"
+        f" {seen.low:+.3g} to {seen.high:+.3g})"
+    )
     if not seen.proven and not seen.low <= 0 <= seen.high:
         return Finding(
             "test",
             "INCONCLUSIVE",
-            f"{sentence}, which alone would count, but not among all rows of the verdict or with {seen.prompts} prompts",
+            f"{sentence}, which alone would count, but not among all rows of the verdict or with"
+            f" {seen.prompts} prompts",
             f"judge it on {max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more",
         )
     if seen.low > 0:
@@ -146,7 +158,10 @@ def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
             "more test completions would not help",
         )
     sentence = f"the test does not show whether it helps: {sentence}"
-    several = f"{max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more would show it, or that it is small"
+    several = (
+        f"{max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more would show it, or that it"
+        " is small"
+    )
     if seen.low == seen.high:
         return Finding(
             "test", "INCONCLUSIVE", f"{sentence}: all {seen.prompts} prompts agree", several

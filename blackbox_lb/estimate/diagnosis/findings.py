@@ -1,4 +1,5 @@
-"""Findings: each possible reason why a fit did not help, judged from one measurement, with its remedy.
+"""Findings: each possible reason why a fit did not help, judged from one measurement, with its
+remedy.
 
 Every function takes a measurement, or None where there is none, and returns one ``Finding``.
 """
@@ -28,7 +29,8 @@ SAMPLE_TWICE = "sample each training prompt at least twice"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer. code: its subject, for programs. word: FAIL is a reason why the fit did not help, PASS is none.
+    """One answer. code: its subject, for programs. word: FAIL is a reason why the fit did not help,
+    PASS is none.
 
     sentence: the result, with the numbers. remedy: the next step; empty where there is none.
     """
@@ -66,7 +68,10 @@ def saturated(room: Headroom | None) -> Finding:
     """Whether the base is so near the best that nothing is left to gain."""
     if room is None:
         return unchecked("saturated", "how near the base is to the best", SAMPLE_TWICE)
-    sentence = f"the base earns {room.mean:.3g}, the best completion seen of a prompt {room.mean + room.ceiling:.3g}"
+    sentence = (
+        f"the base earns {room.mean:.3g}, the best completion seen of a prompt"
+        f" {room.mean + room.ceiling:.3g}"
+    )
     if room.decision in ("nothing", "little") and 0 < room.ceiling <= SMALL_GAIN * room.spread:
         remedy = "use harder prompts or another reward"
         return Finding(
@@ -82,9 +87,13 @@ def tau(room: Headroom | None) -> Finding:
     """Whether tau lets the policy move far enough."""
     if room is None:
         return unchecked("tau", "whether tau leaves room for a gain", SAMPLE_TWICE)
-    sentence = f"{room.gain_sentence}, and the best completion seen of each prompt is {room.ceiling:.3g} above the mean"
+    sentence = (
+        f"{room.gain_sentence}, and the best completion seen of each prompt is {room.ceiling:.3g}"
+        " above the mean"
+    )
     if room.decision in ("nothing", "little") and room.ceiling > SMALL_GAIN * room.spread:
-        # The gain is near Cov(r, v) / tau while it is small: aim at twice a small effect, or at the ceiling.
+        # The gain is near Cov(r, v) / tau while it is small: aim at twice a small effect, or at the
+        # ceiling.
         lower = room.tau * room.gain / min(2 * SMALL_GAIN * room.spread, room.ceiling)
         remedy = f"lower tau, to about {lower:.2g}" if room.gain > 0 else "lower tau"
         return Finding(
@@ -102,7 +111,10 @@ def censoring(kept: Censoring | None, estimator: str, top_logprobs: int | None) 
             "measure it on the training rollouts",
         )
     share = kept.bounded / kept.positions
-    sentence = f"{kept.bounded:,} of {kept.positions:,} sampled tokens ({share:.1%}) have only a bound for their logprob"
+    sentence = (
+        f"{kept.bounded:,} of {kept.positions:,} sampled tokens ({share:.1%}) have only a bound for"
+        " their logprob"
+    )
     if not table.estimator(estimator).facts.reads_propensities:
         return Finding("censoring", "PASS", f"{sentence}, which {estimator} does not read")
     word = CENSORED.judge(share)
@@ -122,7 +134,10 @@ def tail(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) ->
         return unchecked(
             "tail", "the probability outside the lists", "measure it on the training rollouts"
         )
-    sentence = f"{seen.tail_mass:.1%} of the probability is outside the lists, {seen.unattributed:.1%} without any token to go to"
+    sentence = (
+        f"{seen.tail_mass:.1%} of the probability is outside the lists, {seen.unattributed:.1%}"
+        " without any token to go to"
+    )
     if not table.estimator(estimator).facts.reads_lists:
         return Finding("tail", "PASS", f"{sentence}, which {estimator} does not read")
     order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
@@ -153,9 +168,9 @@ def samples(seen: Precision | None) -> Finding:
             "learn with --estimator projection, which has standard errors",
         )
     sentence = (
-        f"the bias of {seen.prompts} prompts x {seen.completions / seen.prompts:.3g} completions has a reliability of "
-        f"{seen.reliability:.2f}: it learned {seen.signal:.2g} nats a completion, and its standard errors are worth "
-        f"{seen.noise:.2g}"
+        f"the bias of {seen.prompts} prompts x {seen.completions / seen.prompts:.3g} completions"
+        f" has a reliability of {seen.reliability:.2f}: it learned {seen.signal:.2g} nats a"
+        f" completion, and its standard errors are worth {seen.noise:.2g}"
     )
     if seen.word == "PASS" or seen.flat:
         return Finding("samples", "PASS", sentence)
@@ -163,8 +178,9 @@ def samples(seen: Precision | None) -> Finding:
     per_prompt = seen.completions / seen.prompts
     what = "at least " if seen.signal <= SMALL_KL else "about "
     remedy = (
-        f"collect {what}{needed:,} prompts with {per_prompt:.3g} completions each ({math.ceil(needed * per_prompt):,} "
-        f"rollouts) for a reliability of {RELIABILITY.good:g}, or send fewer entries"
+        f"collect {what}{needed:,} prompts with {per_prompt:.3g} completions each"
+        f" ({math.ceil(needed * per_prompt):,} rollouts) for a reliability of {RELIABILITY.good:g},"
+        " or send fewer entries"
     )
     return Finding("samples", seen.word, sentence, remedy)
 
@@ -203,8 +219,9 @@ def already(seen: Precision | None) -> Finding:
         )
     if seen.flat:
         sentence = (
-            f"the fitted bias is about 0 and the data are enough to say so: it moves the policy by at most {seen.most:.2g} "
-            f"nats a completion, too little to move the reward by {SMALL_GAIN:g} of its standard deviation"
+            "the fitted bias is about 0 and the data are enough to say so: it moves the policy by"
+            f" at most {seen.most:.2g} nats a completion, too little to move the reward by"
+            f" {SMALL_GAIN:g} of its standard deviation"
         )
         remedy = "the prompt already does what a fixed bias could: change the prompt or the reward"
         return Finding("already", "FAIL", sentence, remedy)
@@ -221,8 +238,8 @@ def touched(seen: Touched | None) -> Finding:
             "measure it on the training rollouts",
         )
     sentence = (
-        f"{seen.entries} biased tokens hold {seen.base:.1%} of the probability without the bias and {seen.biased:.1%} with it, "
-        f"{seen.per_completion:.2g} tokens of a completion"
+        f"{seen.entries} biased tokens hold {seen.base:.1%} of the probability without the bias and"
+        f" {seen.biased:.1%} with it, {seen.per_completion:.2g} tokens of a completion"
     )
     word = TOUCHED.judge(seen.per_completion)
     return Finding(

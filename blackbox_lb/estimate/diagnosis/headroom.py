@@ -1,4 +1,6 @@
-"""Headroom: the reward that any policy near the base could gain, from a few completions of each prompt alone."""
+"""Headroom: the reward that any policy near the base could gain, from a few completions of each
+prompt alone.
+"""
 
 import math
 from dataclasses import dataclass
@@ -26,11 +28,13 @@ Decision: TypeAlias = Literal["nothing", "little", "enough", "unknown"]
 class Headroom:
     """The room to learn, on the scale of the user's own values.
 
-    v0, v0_error: ``E_x Var(v | x)`` (the paper, theorem "Reward gap") and its standard error. gain: mean over prompts of
-    ``E_p*[v] - E_0[v]`` with ``p* ~ p_0 exp(r / tau)``, the gain of the unconstrained optimum at this tau; a fixed bias
-    reaches a part of it. low, high: its 95 % interval over prompts. ceiling: the best completion seen of each
-    prompt minus the mean, an upper limit for every tau on these completions. mean, spread: mean and standard deviation of all
-    values. prompts: those with two completions or more, which count; varying: those of them with two different values.
+    v0, v0_error: ``E_x Var(v | x)`` (the paper, theorem "Reward gap") and its standard error. gain:
+    mean over prompts of ``E_p*[v] - E_0[v]`` with ``p* ~ p_0 exp(r / tau)``, the gain of the
+    unconstrained optimum at this tau; a fixed bias reaches a part of it. low, high: its 95 %
+    interval over prompts. ceiling: the best completion seen of each prompt minus the mean, an upper
+    limit for every tau on these completions. mean, spread: mean and standard deviation of all
+    values. prompts: those with two completions or more, which count; varying: those of them with
+    two different values.
     """
 
     v0: float
@@ -47,9 +51,11 @@ class Headroom:
 
     @property
     def decision(self) -> Decision:
-        """ "nothing": with 95 % confidence no more than NEGLIGIBLE_GAIN; "little": no more than SMALL_GAIN, or about that.
+        """ "nothing": with 95 % confidence no more than NEGLIGIBLE_GAIN; "little": no more than
+        SMALL_GAIN, or about that.
 
-        "enough": the gain is above SMALL_GAIN and surely not negligible; "unknown": too few prompts, or too wide an interval.
+        "enough": the gain is above SMALL_GAIN and surely not negligible; "unknown": too few
+        prompts, or too wide an interval.
         """
         negligible, small = NEGLIGIBLE_GAIN * self.spread, SMALL_GAIN * self.spread
         surely_some = self.varying > 0 and self.low > negligible
@@ -69,7 +75,9 @@ class Headroom:
 
     @property
     def word(self) -> Word:
-        """FAIL where there is nothing to gain, PASS where there is enough, INCONCLUSIVE otherwise."""
+        """FAIL where there is nothing to gain, PASS where there is enough, INCONCLUSIVE
+        otherwise.
+        """
         words: dict[Decision, Word] = {"nothing": "FAIL", "enough": "PASS"}
         return words.get(self.decision, "INCONCLUSIVE")
 
@@ -78,14 +86,16 @@ class Headroom:
         if not self.varying:
             most = -math.expm1(math.log1p(-CONFIDENCE) / self.prompts)
             found = (
-                f"the completions of each of {self.prompts} prompts all have one reward, so V_0 is 0 (at {CONFIDENCE:.0%} "
-                f"confidence at most {most:.0%} of prompts differ)"
+                f"the completions of each of {self.prompts} prompts all have one reward, so V_0 is"
+                f" 0 (at {CONFIDENCE:.0%} confidence at most {most:.0%} of prompts differ)"
             )
         else:
             error = f" (standard error {self.v0_error:.2g})" if math.isfinite(self.v0_error) else ""
             found = (
-                f"V_0 is {self.v0:.3g}{error}, the variance of the reward within a prompt; completions differ in {self.varying} of "
-                f"{self.prompts} prompts; {self.gain_sentence} over the mean {self.mean:.3g}, and a fixed bias a part of that"
+                f"V_0 is {self.v0:.3g}{error}, the variance of the reward within a prompt;"
+                f" completions differ in {self.varying} of {self.prompts} prompts;"
+                f" {self.gain_sentence} over the mean {self.mean:.3g}, and a fixed bias a part of"
+                " that"
             )
         return f"{found}: {_MEANING[self.decision]}"
 
@@ -103,13 +113,15 @@ def headroom(
 ) -> Headroom:
     """Headroom from completions that the base model drew at temperature 1.
 
-    rewards: (n,) nats, -inf allowed, of the tilt ``exp(r / tau)``. prompts: (n,) the prompt of each.
-    values: (n,) the user's own value of each reward: itself on the linear scale, ``exp(r)`` on the log scale.
+    rewards: (n,) nats, -inf allowed, of the tilt ``exp(r / tau)``. prompts: (n,) the prompt of
+    each. values: (n,) the user's own value of each reward: itself on the linear scale, ``exp(r)``
+    on the log scale.
 
-    The ratio ``sum w v / sum w`` of n completions is biased by 1/n, so each prompt's gain is jackknifed: ``n G - (n - 1)
-    mean of G without each`` (Quenouille, Biometrika 43, 1956; its bias is 1/n^2). It may exceed the possible gain of one
-    prompt and is meant for the mean over prompts. A prompt whose rewards are all -inf gains 0. The interval
-    treats prompts as independent. InputError: a NaN or +inf reward, a value that is not finite, no prompt with two completions.
+    The ratio ``sum w v / sum w`` of n completions is biased by 1/n, so each prompt's gain is
+    jackknifed: ``n G - (n - 1) mean of G without each`` (Quenouille, Biometrika 43, 1956; its bias
+    is 1/n^2). It may exceed the possible gain of one prompt and is meant for the mean over prompts.
+    A prompt whose rewards are all -inf gains 0. The interval treats prompts as independent.
+    InputError: a NaN or +inf reward, a value that is not finite, no prompt with two completions.
     """
     r, v = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
     positive("tau", tau)
@@ -169,7 +181,9 @@ def _jackknifed(exponents: Vector, values: Vector) -> float:
 
 
 def _without_each(terms: Vector) -> Vector:
-    """(n,) log of the sum of ``exp(terms)`` without each; from both ends, because subtracting would cancel."""
+    """(n,) log of the sum of ``exp(terms)`` without each; from both ends, because subtracting would
+    cancel.
+    """
     ahead = np.concatenate(([-np.inf], np.logaddexp.accumulate(terms)[:-1]))
     behind = np.concatenate((np.logaddexp.accumulate(terms[::-1])[:-1][::-1], [-np.inf]))
     return np.asarray(np.logaddexp(ahead, behind), dtype=np.float64)

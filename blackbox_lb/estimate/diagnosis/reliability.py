@@ -1,7 +1,9 @@
-"""Reliability: the part of a learned bias that other prompts would reproduce, and the number of prompts for enough of it.
+"""Reliability: the part of a learned bias that other prompts would reproduce, and the number of
+prompts for enough of it.
 
-Tokens have their usage ``u(y)`` as weights, the mean probability of y at a position, because a difference ``d`` between two
-biases is worth ``1/2 sum_y u(y) (d(y) - mean d)^2`` nats of KL a position to second order.
+Tokens have their usage ``u(y)`` as weights, the mean probability of y at a position, because a
+difference ``d`` between two biases is worth ``1/2 sum_y u(y) (d(y) - mean d)^2`` nats of KL a
+position to second order.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from blackbox_lb.estimate.projection.standard_errors import StandardErrors
 class Precision:
     """A learned bias against its noise, both in nats of KL a completion of mean length.
 
-    signal: the part of the bias's distance to the base that is not noise, at least 0. noise: its distance to the bias from
-    endless prompts. prompts, completions: of the fit.
+    signal: the part of the bias's distance to the base that is not noise, at least 0. noise: its
+    distance to the bias from endless prompts. prompts, completions: of the fit.
     """
 
     signal: float
@@ -46,10 +48,11 @@ class Precision:
 
     @property
     def most(self) -> float:
-        """An upper bound of the distance to the base of the bias from endless prompts, in nats: signal plus noise plus twice the
-        error that the noise causes in the signal.
+        """An upper bound of the distance to the base of the bias from endless prompts, in nats:
+        signal plus noise plus twice the error that the noise causes in the signal.
 
-        That error is ``noise sqrt(2 / k)`` of k equally noisy values, at most the noise where there are two.
+        That error is ``noise sqrt(2 / k)`` of k equally noisy values, at most the noise where there
+        are two.
         """
         return self.signal + 3 * self.noise
 
@@ -63,7 +66,8 @@ class Precision:
         return RELIABILITY.judge(self.reliability)
 
     def prompts_needed(self, reliability: float = RELIABILITY.good) -> int:
-        """The number of prompts, with as many completions each, for this reliability: noise falls as 1 / prompts.
+        """The number of prompts, with as many completions each, for this reliability: noise falls
+        as 1 / prompts.
 
         A signal below SMALL_KL counts as SMALL_KL: a smaller one is not worth finding.
         """

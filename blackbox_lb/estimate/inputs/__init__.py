@@ -1,1 +1,3 @@
-"""The inputs of estimators: rollouts, recipes with their settings, checked arrays and thresholds."""
+"""The inputs of estimators: rollouts, recipes with their settings, checked arrays and
+thresholds.
+"""

@@ -19,10 +19,11 @@ Scale: TypeAlias = Literal["global", "prompt"]
 class Recipe:
     """The settings of a sum; only statistics of one recipe can be added.
 
-    tau: a completion weighs exp(r / tau), one column of sums for each. highest: the reward that weighs 1, in nats: at least the
-    highest of all completions with a token (-inf where none earned one). positions: number drawn of each completion, None for all;
-    the draw is seeded by (seed, rollout key). unobserved: the rule for bounded positions. clip: the largest 1 / pi_0 that counts,
-    None for any. estimators: those to gather sums for.
+    tau: a completion weighs exp(r / tau), one column of sums for each. highest: the reward that
+    weighs 1, in nats: at least the highest of all completions with a token (-inf where none earned
+    one). positions: number drawn of each completion, None for all; the draw is seeded by (seed,
+    rollout key). unobserved: the rule for bounded positions. clip: the largest 1 / pi_0 that
+    counts, None for any. estimators: those to gather sums for.
     """
 
     tau: tuple[float, ...]
@@ -39,27 +40,33 @@ class Recipe:
             positive("tau", tau)
         if self.positions is not None and self.positions < 1:
             raise InputError(
-                f"positions is {self.positions}; draw at least 1 of each completion, or None for all"
+                f"positions is {self.positions}; draw at least 1 of each completion, or None"
+                " for all"
             )
         if self.unobserved not in get_args(Unobserved):
             raise InputError(f"unobserved {self.unobserved!r} is unknown; choose 'bound' or 'drop'")
         if self.clip is not None and not 1 <= self.clip < np.inf:
             raise InputError(
-                f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or None for no limit"
+                f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or"
+                " None for no limit"
             )
         if np.isnan(self.highest) or self.highest == np.inf:
             raise InputError(
-                f"highest is {self.highest}; give the largest reward of all rollouts, or -inf where none is"
+                f"highest is {self.highest}; give the largest reward of all rollouts, or -inf where"
+                " none is"
             )
 
     def weights(self, rollouts: Rollouts) -> Vector:
-        """(n, j) ``exp((r - highest) / tau)``, 0 for completions without a position. InputError: a reward above ``highest``."""
+        """(n, j) ``exp((r - highest) / tau)``, 0 for completions without a position. InputError: a
+        reward above ``highest``.
+        """
         rewards = np.where(rollouts.lengths > 0, rollouts.rewards, -np.inf)
         above = np.flatnonzero(rewards > self.highest)
         if above.size:
             raise InputError(
-                f"reward {rewards[above[0]]:g} of rollout {rollouts.keys[int(above[0])]} is above the highest, {self.highest:g}: "
-                "give the largest reward of all rollouts to every part of the statistics"
+                f"reward {rewards[above[0]]:g} of rollout {rollouts.keys[int(above[0])]} is above"
+                f" the highest, {self.highest:g}: give the largest reward of all rollouts to every"
+                " part of the statistics"
             )
         if self.highest == -np.inf:
             return np.zeros((len(rewards), len(self.tau)))

@@ -1,6 +1,7 @@
 """Rollouts in columns: the data of every estimator.
 
-Index letters: ``n`` rollouts, ``m`` all their token positions laid end to end, ``k`` listed alternatives.
+Index letters: ``n`` rollouts, ``m`` all their token positions laid end to end, ``k`` listed
+alternatives.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollouts:
-    """N scored completions, drawn from the untruncated base model at temperature 1, or from a known policy beside it.
+    """N scored completions, drawn from the untruncated base model at temperature 1, or from a known
+    policy beside it.
 
-    keys: N unique strings, one a rollout (the content-hash keys of the store). prompts: (n,) the prompt of each.
-    rewards: (n,) in nats, -inf allowed, NaN and +inf refused. lengths: (n,) token positions of each.
-    token_ids, logprobs: (m,), the sampled tokens and their logprobs under the policy that sampled them. top_ids, top_logprobs:
-    (m, k) of the base model, sorted from most likely, padded with -1 and -inf; -2 is a listed token without an id.
-    bounded: (m,), True where the provider gave no logprob: ``logprobs`` then holds an upper bound. None where all were given.
-    shares: (n,) weights of given answers, which nobody drew; the spellings of one answer share the weight of their prompt.
-    NaN for a drawn completion, whose weight comes from its reward. None: all were drawn.
+    keys: N unique strings, one a rollout (the content-hash keys of the store). prompts: (n,) the
+    prompt of each. rewards: (n,) in nats, -inf allowed, NaN and +inf refused. lengths: (n,) token
+    positions of each. token_ids, logprobs: (m,), the sampled tokens and their logprobs under the
+    policy that sampled them. top_ids, top_logprobs: (m, k) of the base model, sorted from most
+    likely, padded with -1 and -inf; -2 is a listed token without an id. bounded: (m,), True where
+    the provider gave no logprob: ``logprobs`` then holds an upper bound. None where all were given.
+    shares: (n,) weights of given answers, which nobody drew; the spellings of one answer share the
+    weight of their prompt. NaN for a drawn completion, whose weight comes from its reward. None:
+    all were drawn.
     """
 
     keys: tuple[str, ...]
@@ -64,7 +68,8 @@ class Rollouts:
         bad = np.flatnonzero(np.isnan(self.rewards) | (self.rewards == np.inf))
         if bad.size:
             raise InputError(
-                f"reward of rollout {bad[0]} ({self.keys[bad[0]]}) is {self.rewards[bad[0]]}; rewards must be finite or -inf"
+                f"reward of rollout {bad[0]} ({self.keys[bad[0]]}) is {self.rewards[bad[0]]};"
+                " rewards must be finite or -inf"
             )
 
     @property
@@ -109,7 +114,9 @@ class Rollouts:
         return replace(self, keys=tuple(keys), **columns)
 
     def at(self, positions: npt.NDArray[np.bool_]) -> Self:
-        """The same rollouts with those of their ``positions`` (m,) alone; some may have none left."""
+        """The same rollouts with those of their ``positions`` (m,) alone; some may have none
+        left.
+        """
         names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
         return replace(
             self,
@@ -124,7 +131,9 @@ class Rollouts:
         return replace(self, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
 
     def blocks(self, positions: int) -> Iterator[Self]:
-        """Views of consecutive rollouts, each with at most so many positions, or one rollout with more."""
+        """Views of consecutive rollouts, each with at most so many positions, or one rollout with
+        more.
+        """
         ends = np.cumsum(self.lengths)
         first, n = 0, len(self.keys)
         while first < n:
@@ -136,7 +145,9 @@ class Rollouts:
 
     @classmethod
     def join(cls, parts: Sequence[Rollouts]) -> Rollouts:
-        """All rollouts of ``parts``, in order; shorter lists are padded. Raises InputError if a key repeats, or no parts."""
+        """All rollouts of ``parts``, in order; shorter lists are padded. Raises InputError if a key
+        repeats, or no parts.
+        """
         if not parts:
             raise InputError("no rollouts to join; give at least one part")
         width = max(part.top_ids.shape[1] for part in parts)

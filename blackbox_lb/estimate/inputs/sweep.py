@@ -16,12 +16,13 @@ AlphaScale: TypeAlias = Literal["relative", "absolute"]
 class Sweep:
     """Every combination of these is one candidate.
 
-    tau: a completion weighs exp(r / tau). l2, weights: of ``projection``; "cv" stands for the l2 with the largest held-out
-    likelihood and for the smallest that keeps most of it. alpha: of ``ips``, a multiple of the mean weight, or
-    absolute as in the paper. kappa: of ``snips``, in rollouts, and ``ratio``, in tokens. positions: drawn of each completion, None
-    for all. clip: the largest inverse propensity that counts, None for 100 in ``snips`` and any in the others.
-    unobserved: of ``ips`` and ``snips``, the rule where the provider gave only a bound for the sampled token's logprob (see
-    ``Statistics``).
+    tau: a completion weighs exp(r / tau). l2, weights: of ``projection``; "cv" stands for the l2
+    with the largest held-out likelihood and for the smallest that keeps most of it. alpha: of
+    ``ips``, a multiple of the mean weight, or absolute as in the paper. kappa: of ``snips``, in
+    rollouts, and ``ratio``, in tokens. positions: drawn of each completion, None for all. clip: the
+    largest inverse propensity that counts, None for 100 in ``snips`` and any in the others.
+    unobserved: of ``ips`` and ``snips``, the rule where the provider gave only a bound for the
+    sampled token's logprob (see ``Statistics``).
     """
 
     estimators: tuple[str, ...] = ("projection",)
@@ -47,5 +48,6 @@ class Sweep:
                     positive(name, value)
         if self.clip is not None and not 1 <= self.clip < math.inf:
             raise InputError(
-                f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or None for any"
+                f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or"
+                " None for any"
             )

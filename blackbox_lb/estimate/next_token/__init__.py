@@ -1,1 +1,3 @@
-"""The listed next-token probabilities at every position, as one sparse table, and computations on them."""
+"""The listed next-token probabilities at every position, as one sparse table, and computations on
+them.
+"""

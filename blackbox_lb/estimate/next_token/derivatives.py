@@ -1,6 +1,8 @@
-"""Derivatives of the potential beyond its gradient: along a direction, group by group, and their squares; each in one visit.
+"""Derivatives of the potential beyond its gradient: along a direction, group by group, and their
+squares; each in one visit.
 
-Index letters: ``m`` positions, ``s`` the support, ``g`` groups, ``b`` positions of one part. All values in nats.
+Index letters: ``m`` positions, ``s`` the support, ``g`` groups, ``b`` positions of one part. All
+values in nats.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,8 @@ from blackbox_lb.estimate.next_token.sparse_table import Part, Table, with_value
 def hessian(
     next_token: NextToken, delta: Vector, weights: Vector
 ) -> tuple[Vector, Callable[[Vector], Vector]]:
-    """(s,) ``expected`` at ``delta``, and a function from a direction v (s,) to its change along v, ``sum_m w_m Cov_m(y, v)`` (s,).
+    """(s,) ``expected`` at ``delta``, and a function from a direction v (s,) to its change along v,
+    ``sum_m w_m Cov_m(y, v)`` (s,).
 
     weights: (m,). Each call costs about as much as a ``potential``.
     """
@@ -60,7 +63,9 @@ def hessian(
 def expected_by(
     next_token: NextToken, delta: Vector, weights: Vector, group: Ids, groups: int
 ) -> tuple[Vector, Vector]:
-    """(g, s) ``expected`` of the positions of each of ``groups``, and (g, s) ``sum_m w_m pi_delta(y | m)^2``; group: (m,)."""
+    """(g, s) ``expected`` of the positions of each of ``groups``, and (g, s) ``sum_m w_m pi_delta(y
+    | m)^2``; group: (m,).
+    """
     tilt, shift = tilted(delta, len(next_token.token_ids))
     width, unigram = next_token.lists.width, next_token.unigram
     listed, tails = np.zeros((2, groups * width)), np.zeros((2, groups))
@@ -106,7 +111,9 @@ def _rows(table: Table, rows: Ids) -> tuple[Table, npt.NDArray[np.int32]]:
 
 
 def squares(next_token: NextToken, weights: Vector) -> tuple[Vector, Vector]:
-    """(s,) ``sum_m w_m b_m(y)^2`` and ``sum_m w_m spread_m b_m(y)``, where b is pi_0 less ``spread * unigram``."""
+    """(s,) ``sum_m w_m b_m(y)^2`` and ``sum_m w_m spread_m b_m(y)``, where b is pi_0 less ``spread
+    * unigram``.
+    """
 
     def one(part: Part) -> tuple[Vector, Vector]:
         once = next_token.times_scale(part, weights[part.where])

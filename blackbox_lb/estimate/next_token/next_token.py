@@ -1,6 +1,8 @@
-"""NextToken: the next-token distribution at every logged position, from the listed top-k and a tail unigram.
+"""NextToken: the next-token distribution at every logged position, from the listed top-k and a tail
+unigram.
 
-Index letters: ``m`` positions, ``s`` the support (every token seen listed or sampled). All values in nats.
+Index letters: ``m`` positions, ``s`` the support (every token seen listed or sampled). All values
+in nats.
 """
 
 from __future__ import annotations
@@ -43,32 +45,38 @@ from blackbox_lb.estimate.next_token.tails import (
 from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted, moved
 
 READERS = 2
-"""Cores that turn blocks of rollouts into lists, beside the reader: each holds a block of its own."""
+"""Cores that turn blocks of rollouts into lists, beside the reader: each holds a block of its own.
+"""
 LEAST_NAMED = 1e-6
 """Least joint probability of all tokens with an id where one was sampled: less is rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextToken:
-    """pi_0 at m positions: listed tokens as listed, the remaining mass over the tokens not listed there.
+    """pi_0 at m positions: listed tokens as listed, the remaining mass over the tokens not listed
+    there.
 
-    The tail ``1 - sum(top-k)`` of a position goes to the tokens missing from its list in proportion to ``unigram``: the times a
-    token was sampled outside a list (every rollout counts once, whatever its reward), per unit of the tails of the lists that miss
-    it; renormalised over the missing ones. By the count alone a token that most lists hold would have too small a share of the
-    others. Where no such token exists, the tail stays at bias 0. Leaving every tail at bias 0, or counting only the sampled token
-    in it, would bias tail tokens upward without limit.
-    Complete lists are exact. A listed token without an id has its probability and can have no bias: it is no part of the tail,
-    and its mass stays at bias 0. A position without any list gets the shares of all sampled tokens; where no position has a
-    list, ``unigram`` counts those.
+    The tail ``1 - sum(top-k)`` of a position goes to the tokens missing from its list in proportion
+    to ``unigram``: the times a token was sampled outside a list (every rollout counts once,
+    whatever its reward), per unit of the tails of the lists that miss it; renormalised over the
+    missing ones. By the count alone a token that most lists hold would have too small a share of
+    the others. Where no such token exists, the tail stays at bias 0. Leaving every tail at bias 0,
+    or counting only the sampled token in it, would bias tail tokens upward without limit. Complete
+    lists are exact. A listed token without an id has its probability and can have no bias: it is no
+    part of the tail, and its mass stays at bias 0. A position without any list gets the shares of
+    all sampled tokens; where no position has a list, ``unigram`` counts those.
 
-    token_ids: (s,) sorted. tail_mass: (m,). unnamed: (m,) listed mass of tokens without an id. sampled: (m,) index into the
-    support of the sampled token. sampled_outside: (m,) whether it is missing from the list. scaled_down: (m,) whether the list
-    summed to more than 1.001 and was scaled to 1. unigram: (s,) rates, times all tails. These and four more vectors, about 50
-    bytes a position, are in memory. The lists are in parts (8 bytes a listed token, where ``gather`` keeps them) with borders that
-    depend on the lists alone: every method visits each part once, on all cores, and adds up in their order, so that no number
-    depends on the order of the rollouts or the number of cores. Internally ``pi_0(. | m) = scale[m] * lists[m] +
-    spread[m] * unigram`` plus ``rest[m]`` at bias 0: ``unnamed[m]``, a tail without a taker, and the loss of a large table to
-    float32; columns: (c,) the index into the support of each column of ``lists``, None where they agree; scale: None for 1.
+    token_ids: (s,) sorted. tail_mass: (m,). unnamed: (m,) listed mass of tokens without an id.
+    sampled: (m,) index into the support of the sampled token. sampled_outside: (m,) whether it is
+    missing from the list. scaled_down: (m,) whether the list summed to more than 1.001 and was
+    scaled to 1. unigram: (s,) rates, times all tails. These and four more vectors, about 50 bytes a
+    position, are in memory. The lists are in parts (8 bytes a listed token, where ``gather`` keeps
+    them) with borders that depend on the lists alone: every method visits each part once, on all
+    cores, and adds up in their order, so that no number depends on the order of the rollouts or the
+    number of cores. Internally ``pi_0(. | m) = scale[m] * lists[m] + spread[m] * unigram`` plus
+    ``rest[m]`` at bias 0: ``unnamed[m]``, a tail without a taker, and the loss of a large table to
+    float32; columns: (c,) the index into the support of each column of ``lists``, None where they
+    agree; scale: None for 1.
     """
 
     token_ids: Ids
@@ -106,14 +114,16 @@ class NextToken:
         extra_ids: npt.ArrayLike = (),
         allocate: Allocate = empty,
     ) -> NextToken:
-        """Build the table from the logged lists of ``blocks``, with only one block in memory at a time.
+        """Build the table from the logged lists of ``blocks``, with only one block in memory at a
+        time.
 
-        With ``vocab_size``, a list of that many tokens is complete and scaled to sum to 1. ``tail`` lends its unigram: completions
-        of a biased policy sample their tails with the bias, and do not show pi_0's. extra_ids: tokens that join the support
-        whether seen or not, see ``with_tokens``. ``allocate(size, dtype)`` returns the arrays for the lists.
+        With ``vocab_size``, a list of that many tokens is complete and scaled to sum to 1. ``tail``
+        lends its unigram: completions of a biased policy sample their tails with the bias, and do
+        not show pi_0's. extra_ids: tokens that join the support whether seen or not, see
+        ``with_tokens``. ``allocate(size, dtype)`` returns the arrays for the lists.
 
-        Raises InputError: no position at all, a NaN or positive logprob, a token listed twice, a list summing to more than
-        1.25; each names the rollout key.
+        Raises InputError: no position at all, a NaN or positive logprob, a token listed twice, a
+        list summing to more than 1.25; each names the rollout key.
         """
         lent = None if tail is None else tail.lent()
         return assembled(listed(blocks, vocab_size, allocate), lent, allocate).with_tokens(
@@ -121,10 +131,11 @@ class NextToken:
         )
 
     def take(self, positions: npt.ArrayLike) -> NextToken:
-        """The distributions at the indices ``positions`` (or where it is True), in that order, with the same support and unigram.
+        """The distributions at the indices ``positions`` (or where it is True), in that order, with
+        the same support and unigram.
 
-        The lists are shared, not copied. ``take(chosen[rollouts.rollout_of])`` belongs to ``rollouts.take(chosen)`` for ``chosen``
-        (n,) booleans. InputError: no position.
+        The lists are shared, not copied. ``take(chosen[rollouts.rollout_of])`` belongs to
+        ``rollouts.take(chosen)`` for ``chosen`` (n,) booleans. InputError: no position.
         """
         chosen = np.asarray(positions)
         picked = np.arange(self.n_positions)[chosen if chosen.size else chosen.astype(np.int64)]
@@ -144,7 +155,8 @@ class NextToken:
         )
 
     def with_tokens(self, extra_ids: npt.ArrayLike) -> NextToken:
-        """The same distributions on a support with ``extra_ids`` too: those never seen have no mass, and may have a bias.
+        """The same distributions on a support with ``extra_ids`` too: those never seen have no
+        mass, and may have a bias.
 
         Such a bias changes nothing at the logged positions. InputError: a negative id.
         """
@@ -164,10 +176,12 @@ class NextToken:
         )
 
     def with_unigram(self, unigram: npt.ArrayLike, *, out: NextToken | None = None) -> NextToken:
-        """The same lists with their tails shared in proportion to ``unigram`` (s,), rounded to whole multiples of 2^-20.
+        """The same lists with their tails shared in proportion to ``unigram`` (s,), rounded to
+        whole multiples of 2^-20.
 
-        A position without any list, where others have one, keeps its shares. out: an earlier result of this method for the same
-        table that is no longer needed: its arrays are reused. InputError: a negative value.
+        A position without any list, where others have one, keeps its shares. out: an earlier result
+        of this method for the same table that is no longer needed: its arrays are reused.
+        InputError: a negative value.
         """
         counts = vector("unigram", unigram, len(self.token_ids))
         if (counts < 0).any():
@@ -211,11 +225,13 @@ class NextToken:
         return np.maximum(1 - self.unnamed, LEAST_NAMED)
 
     def named(self) -> NextToken:
-        """The distribution given that the token has an id: listed samples all have one, and were drawn from it.
+        """The distribution given that the token has an id: listed samples all have one, and were
+        drawn from it.
 
-        A token without an id is never a sample here. It may be an end token, which some providers do not list when it is drawn;
-        a completion that drew another is left out. With its mass as one more alternative to the sample, the fit would raise every
-        other token, and completions would grow longer for no reason.
+        A token without an id is never a sample here. It may be an end token, which some providers
+        do not list when it is drawn; a completion that drew another is left out. With its mass as
+        one more alternative to the sample, the fit would raise every other token, and completions
+        would grow longer for no reason.
         """
         if not self.unnamed.any():
             return self
@@ -235,7 +251,9 @@ class NextToken:
         return len(self.tail_mass)
 
     def align(self, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
-        """(s,) a bias given by ids, on this support. Ids that were never listed or sampled have no mass here and are left out."""
+        """(s,) a bias given by ids, on this support. Ids that were never listed or sampled have no
+        mass here and are left out.
+        """
         return aligned(self.token_ids, token_ids, values)
 
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
@@ -246,7 +264,9 @@ class NextToken:
         return counts
 
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
-        """(m,) ``log sum_y pi_0(y | m) exp(delta(y))`` for delta of shape (s,); 0 where delta is 0."""
+        """(m,) ``log sum_y pi_0(y | m) exp(delta(y))`` for delta of shape (s,); 0 where delta is
+        0.
+        """
         tilt, shift = tilted(delta, len(self.token_ids))
         return self._positions(lambda part: shift + np.log(self.scaled_at(part, tilt, shift)))
 
@@ -264,7 +284,9 @@ class NextToken:
         return sums.value, sums.gradient(delta, self.unigram)
 
     def sums(self, delta: npt.ArrayLike, position_weights: Vector) -> Sums:
-        """The parts of the ``potential``, to be added up with those of other positions; position_weights: (m,)."""
+        """The parts of the ``potential``, to be added up with those of other positions;
+        position_weights: (m,).
+        """
         tilt, shift = tilted(delta, len(self.token_ids))
         on_columns, everywhere = self._on_columns(tilt), dot(self.unigram, tilt)
 
@@ -318,7 +340,9 @@ class NextToken:
         return values if self.scale is None else values * self.scale[part.where]
 
     def mean_at(self, part: Part, table: Table, values: Vector) -> Vector:
-        """(b,) the expectation of ``values`` (s,) at the positions of ``part``, without ``rest``."""
+        """(b,) the expectation of ``values`` (s,) at the positions of ``part``, without
+        ``rest``.
+        """
         listed = part.of_positions(np.asarray(table @ self._on_columns(values)))
         return self.times_scale(part, listed) + self.spread[part.where] * dot(self.unigram, values)
 
@@ -344,7 +368,9 @@ class NextToken:
 def listed(
     blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty
 ) -> list[Listed]:
-    """The lists of all ``blocks`` in regular parts, with their ids; none where there is no position. InputError: see ``gather``."""
+    """The lists of all ``blocks`` in regular parts, with their ids; none where there is no
+    position. InputError: see ``gather``.
+    """
     filled = (block for block in blocks if block.token_ids.size)
     lists = in_order(
         lambda block: read(block, vocab_size), filled, ahead=1, threads=min(cores(), READERS)
@@ -353,7 +379,8 @@ def listed(
 
 
 def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empty) -> NextToken:
-    """Join all blocks into one table, and remove them from the list. tail: that of more positions than these; None for their own.
+    """Join all blocks into one table, and remove them from the list. tail: that of more positions
+    than these; None for their own.
 
     InputError: no blocks.
     """

@@ -1,6 +1,7 @@
 """Passes: visit the parts of a table on all cores, with results in order and reused buffers.
 
-numpy and scipy.sparse release the interpreter lock while they work on an array, so threads are enough.
+numpy and scipy.sparse release the interpreter lock while they work on an array, so threads are
+enough.
 """
 
 import os
@@ -49,10 +50,11 @@ def _cores() -> int:
 def in_order(
     work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, threads: int | None = None
 ) -> Iterator[R]:
-    """Yield ``work`` of each item, in the order of the items: their sum does not depend on the number of threads.
+    """Yield ``work`` of each item, in the order of the items: their sum does not depend on the
+    number of threads.
 
-    The items are made in the calling thread, which also does the work where it is the only one. ahead: results and items that may
-    wait, for each thread; ``threads`` None is one a core.
+    The items are made in the calling thread, which also does the work where it is the only one.
+    ahead: results and items that may wait, for each thread; ``threads`` None is one a core.
     """
     threads, rest = threads or cores(), iter(items)
     first = list(islice(rest, 2)) if threads > 1 else []
@@ -79,15 +81,16 @@ def stretches(size: int) -> Iterator[slice]:
 def tally(
     out: npt.NDArray[Any], index: npt.NDArray[np.integer], weights: Vector | None = None
 ) -> None:
-    """Add ``weights`` (m,), or 1, to ``out`` at ``index`` (m,), in order: the same bits as ``np.bincount``, which would copy an
-    index that is not of its own type."""
+    """Add ``weights`` (m,), or 1, to ``out`` at ``index`` (m,), in order: the same bits as
+    ``np.bincount``, which would copy an index that is not of its own type."""
     for at in stretches(len(index)):
         np.add.at(out, index[at].astype(np.intp, copy=False), 1 if weights is None else weights[at])
 
 
 @contextmanager
 def borrowed(size: int) -> Iterator[Vector]:
-    """Lend an array (size,) of any content for as long as the context lasts; the next caller gets the same memory.
+    """Lend an array (size,) of any content for as long as the context lasts; the next caller gets
+    the same memory.
 
     The operating system takes longer to supply fresh memory than the calculation takes.
     """
@@ -106,5 +109,7 @@ def borrowed(size: int) -> Iterator[Vector]:
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """The inner product, the same to the last bit for any number of threads in the linear algebra library."""
+    """The inner product, the same to the last bit for any number of threads in the linear algebra
+    library.
+    """
     return float(np.einsum("i,i->", a, b))

@@ -16,13 +16,17 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector
 
 SPREAD = 700.0
-"""Biases further below the largest one are raised to this distance: exp would underflow to an impossible token."""
+"""Biases further below the largest one are raised to this distance: exp would underflow to an
+impossible token.
+"""
 
 
 class Positions(Protocol):
-    """The interface of a fit to logged positions. ``NextToken`` is one; several of them, wherever they are, can be another.
+    """The interface of a fit to logged positions. ``NextToken`` is one; several of them, wherever
+    they are, can be another.
 
-    To build one, add up the ``NextToken.sums`` of tables with one support and one unigram, in a fixed order.
+    To build one, add up the ``NextToken.sums`` of tables with one support and one unigram, in a
+    fixed order.
     """
 
     @property
@@ -64,10 +68,12 @@ class LoggedPositions(Positions, Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
-    """Sums over some positions: ``value``, ``sum_m w_m log_normaliser_m``; ``listed`` (s,), ``sum_m w_m (pi_0(y | m) - spread_m
-    unigram(y)) / z_m`` where z is the normaliser over exp of the largest bias; ``tail``, ``sum_m w_m spread_m / z_m``.
+    """Sums over some positions: ``value``, ``sum_m w_m log_normaliser_m``; ``listed`` (s,), ``sum_m
+    w_m (pi_0(y | m) - spread_m unigram(y)) / z_m`` where z is the normaliser over exp of the
+    largest bias; ``tail``, ``sum_m w_m spread_m / z_m``.
 
-    Those of tables with one support and one unigram can be added. A sum in a fixed order is the same to the last bit.
+    Those of tables with one support and one unigram can be added. A sum in a fixed order is the
+    same to the last bit.
     """
 
     value: float
@@ -94,7 +100,9 @@ class Sums:
 
 
 def aligned(support: Ids, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
-    """(s,) a bias given by ids, on the sorted ``support``; other ids are left out. InputError: not of one shape (k,)."""
+    """(s,) a bias given by ids, on the sorted ``support``; other ids are left out. InputError: not
+    of one shape (k,).
+    """
     ids, given = np.asarray(token_ids, dtype=np.int64), np.asarray(values, dtype=np.float64)
     if ids.shape != given.shape or ids.ndim != 1:
         raise InputError(f"token_ids {ids.shape} and values {given.shape} must have one shape (k,)")
@@ -106,7 +114,9 @@ def aligned(support: Ids, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Ve
 
 
 def tilted(delta: npt.ArrayLike, size: int) -> tuple[Vector, float]:
-    """(s,) ``exp(delta - shift)`` and the shift, the largest bias or 0. InputError: not (size,) finite numbers."""
+    """(s,) ``exp(delta - shift)`` and the shift, the largest bias or 0. InputError: not (size,)
+    finite numbers.
+    """
     values = vector("delta", delta, size)
     shift = max(float(values.max(initial=0.0)), 0.0)
     return np.exp(np.maximum(values - shift, -SPREAD)), shift

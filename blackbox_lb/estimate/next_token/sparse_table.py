@@ -1,6 +1,8 @@
-"""Lists: a tall sparse table of probabilities, in parts of about equal size that any core may visit.
+"""Lists: a tall sparse table of probabilities, in parts of about equal size that any core may
+visit.
 
-Index letters: ``m`` positions, ``c`` columns of the table, ``b`` positions of one part, ``l`` its entries.
+Index letters: ``m`` positions, ``c`` columns of the table, ``b`` positions of one part, ``l`` its
+entries.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ NO_COLUMN = -1
 """The index of a column that no list has."""
 
 Table: TypeAlias = sparse.csr_array[Any]
-"""Type of a large table: float32, as exact as the logprobs, which are float32 too. Sums are in float64."""
+"""Type of a large table: float32, as exact as the logprobs, which are float32 too. Sums are in
+float64.
+"""
 
 
 class Allocate(Protocol):
-    """Allocator of large arrays: ``numpy.empty``, or memory-mapped files from an outer layer. Several threads may call it."""
+    """Allocator of large arrays: ``numpy.empty``, or memory-mapped files from an outer layer.
+    Several threads may call it.
+    """
 
     def __call__(self, size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
         """A writable array of shape (size,)."""
@@ -37,7 +43,8 @@ def empty(size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One block's lists of some positions. where: their indices among the m. rows: the block's row of each, None for all in order.
+    """One block's lists of some positions. where: their indices among the m. rows: the block's row
+    of each, None for all in order.
 
     Several positions may share a row; the rest of their data is then the same.
     """
@@ -111,7 +118,9 @@ def with_values(table: Table, values: npt.NDArray[Any]) -> Table:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableColumns:
-    """Some columns of the table. starts: (c + 1,) where each begins in ``rows``, the positions with an entry, and ``values``."""
+    """Some columns of the table. starts: (c + 1,) where each begins in ``rows``, the positions with
+    an entry, and ``values``.
+    """
 
     starts: Ids
     rows: npt.NDArray[np.int32]
@@ -125,7 +134,9 @@ class TableColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenMasses:
-    """pi_0 of a few tokens at all positions: ``scale * listed + spread * unigram`` with (m,) scale and spread."""
+    """pi_0 of a few tokens at all positions: ``scale * listed + spread * unigram`` with (m,) scale
+    and spread.
+    """
 
     listed: TableColumns
     unigram: Vector

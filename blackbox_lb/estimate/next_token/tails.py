@@ -1,6 +1,8 @@
-"""Tails: the logged lists of each position, the mass they leave over, and the samples from outside them.
+"""Tails: the logged lists of each position, the mass they leave over, and the samples from outside
+them.
 
-Index letters: ``m`` positions, ``k`` listed tokens, ``l`` all listed tokens with an id, laid end to end.
+Index letters: ``m`` positions, ``k`` listed tokens, ``l`` all listed tokens with an id, laid end to
+end.
 """
 
 from __future__ import annotations
@@ -23,16 +25,21 @@ from blackbox_lb.types import NO_TOKEN, UNNAMED
 ROUNDING = 1e-6
 """Largest unlisted mass of a complete list, by float32 rounding."""
 OVERFULL = 1e-3
-"""Excess of a list's sum over 1 from which it is counted: the provider rounds its logprobs coarsely."""
+"""Excess of a list's sum over 1 from which it is counted: the provider rounds its logprobs
+coarsely.
+"""
 LARGEST_SUM = 1.25
 """Largest sum of a valid list; quantising to 1/16 nat cannot exceed it."""
 FINEST = 2.0**-20
 """The unit of tail counts, so that their sums are exact and "no token missing" is exactly 0."""
 PART = 1 << 19
-"""Positions and listed tokens of a part: 25,000 positions with 20 each. In float64 they fit in a processor's cache, and there
-are few enough parts that adding up a vector of the support for each costs little."""
+"""Positions and listed tokens of a part: 25,000 positions with 20 each. In float64 they fit in a
+processor's cache, and there are few enough parts that adding up a vector of the support for each
+costs little."""
 EXACT = 1 << 19
-"""Most listed tokens of a table in float64, which fits in a processor's cache. A larger one is in float32."""
+"""Most listed tokens of a table in float64, which fits in a processor's cache. A larger one is in
+float32.
+"""
 DENSE_IDS = 1 << 24
 """Largest id looked up in an array; no vocabulary is as large, but a made-up id may be."""
 
@@ -41,10 +48,11 @@ DENSE_IDS = 1 << 24
 class Listed:
     """The lists of a block of positions.
 
-    sampled: (m,) token ids. outside: (m,) whether the sampled token is missing from its list. bare: (m,) whether there is no list.
-    tail: (m,) unlisted mass. unnamed: (m,) listed mass of tokens without an id. scale: (m,) the factor from ``values`` to
-    probabilities, 1 but for complete lists. overfull: (m,) whether the list summed to more than 1.001. lengths: (m,) the number
-    of its own ``ids`` (l,), sorted within a position, and ``values`` (l,).
+    sampled: (m,) token ids. outside: (m,) whether the sampled token is missing from its list. bare:
+    (m,) whether there is no list. tail: (m,) unlisted mass. unnamed: (m,) listed mass of tokens
+    without an id. scale: (m,) the factor from ``values`` to probabilities, 1 but for complete
+    lists. overfull: (m,) whether the list summed to more than 1.001. lengths: (m,) the number of
+    its own ``ids`` (l,), sorted within a position, and ``values`` (l,).
     """
 
     sampled: npt.NDArray[np.int32]
@@ -75,9 +83,11 @@ class Listed:
 
 
 def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
-    """Read the lists of ``rollouts``; overfull ones, and complete ones of ``vocab_size`` tokens, are scaled to sum to 1.
+    """Read the lists of ``rollouts``; overfull ones, and complete ones of ``vocab_size`` tokens,
+    are scaled to sum to 1.
 
-    InputError: a NaN or positive logprob, a token listed twice, a list summing to more than 1.25; each names the rollout key.
+    InputError: a NaN or positive logprob, a token listed twice, a list summing to more than 1.25;
+    each names the rollout key.
     """
     rows = rollouts.rollout_of
     sampled = sampled_ids(rollouts, rows)
@@ -105,7 +115,8 @@ def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
 
 
 def regular(blocks: Iterable[Listed], allocate: Allocate) -> Iterator[Listed]:
-    """The same positions in parts with borders that depend on the lists alone, not on the borders of ``blocks``.
+    """The same positions in parts with borders that depend on the lists alone, not on the borders
+    of ``blocks``.
 
     So no sum over parts depends on it either. ``allocate`` gives the arrays of ids and values.
     """
@@ -140,9 +151,11 @@ def _joined(pieces: Sequence[Listed], allocate: Allocate) -> Listed:
 
 
 def end_to_end(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """All ``parts`` as one array; where all numbers are equal, as a view of one number that takes no memory.
+    """All ``parts`` as one array; where all numbers are equal, as a view of one number that takes
+    no memory.
 
-    Most positions have no listed token without an id, and no complete list: this saves eight bytes for each of the two.
+    Most positions have no listed token without an id, and no complete list: this saves eight bytes
+    for each of the two.
     """
     first = parts[0][:1]
     if all(bool((part == first).all()) for part in parts):
@@ -168,7 +181,9 @@ def support(blocks: Sequence[Listed]) -> Ids:
 
 
 def columns_of(token_ids: Ids) -> Callable[..., npt.NDArray[np.int32]]:
-    """A function from ids of the sorted support ``token_ids`` (s,) to their columns, written to ``out``."""
+    """A function from ids of the sorted support ``token_ids`` (s,) to their columns, written to
+    ``out``.
+    """
     if int(token_ids[-1]) >= DENSE_IDS:
 
         def sought(ids: Ids, out: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int32]:
@@ -189,7 +204,9 @@ def columns_of(token_ids: Ids) -> Callable[..., npt.NDArray[np.int32]]:
 
 
 def tables(blocks: Sequence[Listed], token_ids: Ids) -> list[Table]:
-    """Each block's lists over the sorted support ``token_ids`` (s,). The ids of ``blocks`` are changed into columns."""
+    """Each block's lists over the sorted support ``token_ids`` (s,). The ids of ``blocks`` are
+    changed into columns.
+    """
     column_of, made = columns_of(token_ids), []
     for block in blocks:
         column_of(block.ids, out=block.ids)
@@ -204,8 +221,8 @@ def tables(blocks: Sequence[Listed], token_ids: Ids) -> list[Table]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """The distribution of the tails of a part: token y has ``spread * unigram[y]`` everywhere, because the table already lacks the
-    share that listed tokens must not get twice.
+    """The distribution of the tails of a part: token y has ``spread * unigram[y]`` everywhere,
+    because the table already lacks the share that listed tokens must not get twice.
 
     spread: (b,), 0 where no token takes the tail. rounding: (b,) the loss of each row to float32.
     """
@@ -223,11 +240,13 @@ def share(
     old: tuple[Vector, Vector] | Vector,
     values: npt.NDArray[Any],
 ) -> Shares:
-    """Distribute the tails of ``part`` (b,) over the tokens missing from its lists, in proportion to ``unigram`` (c,).
+    """Distribute the tails of ``part`` (b,) over the tokens missing from its lists, in proportion
+    to ``unigram`` (c,).
 
-    total: of the unigram over the support, in whole multiples of FINEST: a sum of them is exact, and "none missing" is exactly 0.
-    old: the ``spread`` (b,) and unigram (c,) of the earlier distribution; without one, (b,) the factor of the listed values.
-    values: the place of the new table's entries; a share larger than a probability needs float64, because its rounding would be
+    total: of the unigram over the support, in whole multiples of FINEST: a sum of them is exact,
+    and "none missing" is exactly 0. old: the ``spread`` (b,) and unigram (c,) of the earlier
+    distribution; without one, (b,) the factor of the listed values. values: the place of the new
+    table's entries; a share larger than a probability needs float64, because its rounding would be
     larger too.
     """
     missing = total - part.held(unigram)
@@ -261,10 +280,11 @@ def whole(counts: Vector) -> Vector:
 
 
 def rates(counts: Vector, missed: Vector, total: float) -> Vector:
-    """(s,) the times each token was sampled outside a list, for each unit of the mass left over by the lists that ``missed`` it,
-    times the ``total`` left over by all lists.
+    """(s,) the times each token was sampled outside a list, for each unit of the mass left over by
+    the lists that ``missed`` it, times the ``total`` left over by all lists.
 
-    Expected counts below the observed one are rounding of the lists: no token has more than the whole tail.
+    Expected counts below the observed one are rounding of the lists: no token has more than the
+    whole tail.
     """
     return whole(
         np.divide(counts, np.maximum(missed, counts), out=np.zeros_like(counts), where=counts > 0)
@@ -293,7 +313,8 @@ def _table(rollouts: Rollouts, rows: Ids) -> Table:
     if twice.size:
         token, key = table.indices[twice[0]], rollouts.keys[int(row_of[twice[0]])]
         raise InputError(
-            f"token {token} is listed twice at one position of rollout {key}; a list may name it once"
+            f"token {token} is listed twice at one position of rollout {key}; a list may name it"
+            " once"
         )
     return table
 
@@ -314,6 +335,7 @@ def _require_possible(sums: Vector, rollouts: Rollouts, rows: Ids) -> None:
     worst = int(np.argmax(sums))
     if sums[worst] > LARGEST_SUM:
         raise InputError(
-            f"a list in rollout {rollouts.keys[int(rows[worst])]} sums to probability {sums[worst]:.3f}, above the limit "
-            f"{LARGEST_SUM}; are these logprobs of the unbiased model at temperature 1?"
+            f"a list in rollout {rollouts.keys[int(rows[worst])]} sums to probability"
+            f" {sums[worst]:.3f}, above the limit {LARGEST_SUM}; are these logprobs of the unbiased"
+            " model at temperature 1?"
         )

@@ -1,4 +1,5 @@
-"""Unlisted: counts of samples from outside the lists, the mass left over by the lists, and the tail estimated from both.
+"""Unlisted: counts of samples from outside the lists, the mass left over by the lists, and the tail
+estimated from both.
 
 Index letters: ``m`` positions, ``s`` the support.
 """
@@ -19,9 +20,10 @@ from blackbox_lb.estimate.next_token.tails import Listed, columns_of, rates, sup
 class Tail:
     """The data that all positions must share before any of them can distribute its unlisted mass.
 
-    token_ids: (s,) sorted. unigram: (s,) the rate at which each token is sampled outside lists. everything: (s,) times each was
-    sampled at all. listless: whether no position has a list. entries: number of listed tokens in all, which decides their
-    precision; None where the positions at hand decide.
+    token_ids: (s,) sorted. unigram: (s,) the rate at which each token is sampled outside lists.
+    everything: (s,) times each was sampled at all. listless: whether no position has a list.
+    entries: number of listed tokens in all, which decides their precision; None where the positions
+    at hand decide.
     """
 
     token_ids: Ids
@@ -43,9 +45,10 @@ class Tail:
 class Unlisted:
     """Sums over positions, to be added to those of others.
 
-    token_ids: (s,) sorted, every token that was listed or sampled. outside, everything: (s,) times each was sampled outside a
-    list, and at all. held: (s,) the mass left over by the lists that hold the token. left: the mass left over by all lists.
-    listless: whether no position has a list. entries: number of listed tokens in all.
+    token_ids: (s,) sorted, every token that was listed or sampled. outside, everything: (s,) times
+    each was sampled outside a list, and at all. held: (s,) the mass left over by the lists that
+    hold the token. left: the mass left over by all lists. listless: whether no position has a list.
+    entries: number of listed tokens in all.
     """
 
     token_ids: Ids
@@ -104,10 +107,11 @@ class Unlisted:
         return Unlisted(token_ids, counts[0], counts[1], counts[2], left, listless, entries)
 
     def tail(self) -> Tail:
-        """The unigram: a token's count for each unit of the mass left over by the lists that miss it, times all mass left over.
+        """The unigram: a token's count for each unit of the mass left over by the lists that miss
+        it, times all mass left over.
 
-        A token that most lists hold is seldom sampled outside one, because it seldom could be: its share of a tail that it
-        belongs to is its count there over those tails.
+        A token that most lists hold is seldom sampled outside one, because it seldom could be: its
+        share of a tail that it belongs to is its count there over those tails.
         """
         unigram = (
             self.everything

@@ -1,1 +1,3 @@
-"""``projection``: reward-weighted maximum likelihood, its solver, cross-validation and standard errors."""
+"""``projection``: reward-weighted maximum likelihood, its solver, cross-validation and standard
+errors.
+"""

@@ -1,10 +1,12 @@
 """Given answers with several spellings: the likelihood is that of the set of spellings.
 
-    maximise   sum_x log sum_{y in A(x)} exp(score(y | x)) - l2/2 |delta|^2,   score(y | x) = sum_t log pi_delta(y_t | x, y_<t),
+    maximise   sum_x log sum_{y in A(x)} exp(score(y | x)) - l2/2 |delta|^2,
+    score(y | x) = sum_t log pi_delta(y_t | x, y_<t),
 
-where A(x) are the accepted spellings of prompt x. A spelling weighs its posterior share, ``exp(score(y)) / sum exp(score)``; with
-these weights fixed the objective is the projection's, which lies below this one and touches it at delta (majorise-minimise). So
-solving and renewing the shares in turn never lowers it. Without it a fit moves probability from "Yes" to "yes".
+where A(x) are the accepted spellings of prompt x. A spelling weighs its posterior share,
+``exp(score(y)) / sum exp(score)``; with these weights fixed the objective is the projection's,
+which lies below this one and touches it at delta (majorise-minimise). So solving and renewing the
+shares in turn never lowers it. Without it a fit moves probability from "Yes" to "yes".
 """
 
 from collections.abc import Callable
@@ -19,16 +21,21 @@ from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.reweighting.divergence import log_policy_ratios
 
 MOST_TURNS = 30
-"""Most solves of one fit: shares settle within a handful, as one spelling soon has nearly all of the weight."""
+"""Most solves of one fit: shares settle within a handful, as one spelling soon has nearly all of
+the weight.
+"""
 SETTLED = 1e-6
-"""Largest change of a share for which no further solve is needed: none would change a bias by a thousandth of a nat."""
+"""Largest change of a share for which no further solve is needed: none would change a bias by a
+thousandth of a nat.
+"""
 
 
 def fit_sets(
     rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fit]
 ) -> tuple[Fit, Rollouts]:
-    """Solve and renew the shares in turn until they settle. ``solve``: fits the projection to rollouts, starting at the fit
-    ``start``. Returns the last fit, and the rollouts with the shares of the spellings under it."""
+    """Solve and renew the shares in turn until they settle. ``solve``: fits the projection to
+    rollouts, starting at the fit ``start``. Returns the last fit, and the rollouts with the shares
+    of the spellings under it."""
     fit = solve(rollouts, start=None)
     for _ in range(MOST_TURNS):
         shares, _ = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))
@@ -47,9 +54,11 @@ def fit_sets(
 def posterior_shares(
     rollouts: Rollouts, table: LoggedPositions, delta: Vector
 ) -> tuple[Vector, float]:
-    """Compute (n,) shares of the given answers under the bias ``delta`` (s,) nats, and the sets' mean log-likelihood in nats.
+    """Compute (n,) shares of the given answers under the bias ``delta`` (s,) nats, and the sets'
+    mean log-likelihood in nats.
 
-    The shares of a prompt keep their sum, which is the weight of the prompt; drawn completions keep NaN.
+    The shares of a prompt keep their sum, which is the weight of the prompt; drawn completions keep
+    NaN.
     """
     given = rollouts.given
     shares = np.full(len(given), np.nan)

@@ -1,6 +1,7 @@
 """The one concave problem behind the projection and the sparse refit, solved by L-BFGS.
 
-maximise over delta   linear . delta - sum_m w_m log sum_y pi_0(y | m) exp(delta(y)) - l2/2 |delta|^2
+maximise over delta   linear . delta - sum_m w_m log sum_y pi_0(y | m) exp(delta(y))
+                      - l2/2 |delta|^2
 """
 
 from collections.abc import Sequence
@@ -20,10 +21,12 @@ TOLERANCE = 1e-7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Maximum:
-    """delta: (s,) nats, 0 off the support. value: the objective without its l2 term, in nats. iterations: of L-BFGS.
+    """delta: (s,) nats, 0 off the support. value: the objective without its l2 term, in nats.
+    iterations: of L-BFGS.
 
-    shortfall: estimated distance to the maximum, in nats per weighted position; converged: it is below 1e-7.
-    pairs: the curvature of the potential in the free coordinates, for the next, similar fit.
+    shortfall: estimated distance to the maximum, in nats per weighted position; converged: it is
+    below 1e-7. pairs: the curvature of the potential in the free coordinates, for the next, similar
+    fit.
     """
 
     delta: Vector
@@ -39,7 +42,9 @@ class Maximum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """The objective on the free coordinates, per weighted position, in units where the curvature is about 1."""
+    """The objective on the free coordinates, per weighted position, in units where the curvature is
+    about 1.
+    """
 
     linear: Vector
     positions: Positions
@@ -79,12 +84,14 @@ def maximise(
 ) -> Maximum:
     """Maximise over delta with ``low <= delta <= high`` on ``support`` and 0 elsewhere.
 
-    linear: (s,) weighted token counts. position_weights: (m,), 1 each if None. support: indices into the s tokens, all
-    of them if None. start: (s,) the first point. l2 in the unit of the counts; with 0 a token that ``linear`` never
-    counts runs off to ``low``. Coordinates are scaled by the curvature at delta = 0, because token frequencies differ
-    by orders of magnitude. usage: (s,) ``sum_m w_m pi_0(y | m)``, computed if None. shortfall: estimated distance to the maximum,
-    in nats per weighted position, that is small enough to stop; 0 goes on until rounding, and with bounds it is always 0.
-    pairs: of an earlier fit on the same support, where there are no bounds: with any l2 they save steps and change nothing else.
+    linear: (s,) weighted token counts. position_weights: (m,), 1 each if None. support: indices
+    into the s tokens, all of them if None. start: (s,) the first point. l2 in the unit of the
+    counts; with 0 a token that ``linear`` never counts runs off to ``low``. Coordinates are scaled
+    by the curvature at delta = 0, because token frequencies differ by orders of magnitude. usage:
+    (s,) ``sum_m w_m pi_0(y | m)``, computed if None. shortfall: estimated distance to the maximum,
+    in nats per weighted position, that is small enough to stop; 0 goes on until rounding, and with
+    bounds it is always 0. pairs: of an earlier fit on the same support, where there are no bounds:
+    with any l2 they save steps and change nothing else.
     """
     size = len(positions.token_ids)
     weights = weight_vector("position_weights", position_weights, positions.n_positions)

@@ -1,11 +1,13 @@
-"""Cross-validation: the L2 strength, by the likelihood of held-out completions under the tilted target.
+"""Cross-validation: the L2 strength, by the likelihood of held-out completions under the tilted
+target.
 
-``l2`` acts as the precision of a prior on the bias, in weighted tokens, and its objective is a sum over tokens.
-The best precision depends on the size of true biases and on the noise of one weighted token, not on the number of tokens:
-twice the data outweighs the same prior twice. So the best value for four fifths of the rollouts is the best for all of them.
+``l2`` acts as the precision of a prior on the bias, in weighted tokens, and its objective is a sum
+over tokens. The best precision depends on the size of true biases and on the noise of one weighted
+token, not on the number of tokens: twice the data outweighs the same prior twice. So the best value
+for four fifths of the rollouts is the best for all of them.
 
-Too strong a penalty always costs reward, too weak a one costs KL first: so the choice is the weakest strength that keeps most
-of the best held-out gain.
+Too strong a penalty always costs reward, too weak a one costs KL first: so the choice is the
+weakest strength that keeps most of the best held-out gain.
 """
 
 from __future__ import annotations
@@ -26,24 +28,27 @@ from blackbox_lb.estimate.projection.projection import reward_weights
 from blackbox_lb.estimate.reweighting.divergence import log_policy_ratios
 
 L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
-"""Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat needs hundreds of them."""
+"""Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat
+needs hundreds of them.
+"""
 
 KEEP = 0.9
-"""Of the best held-out gain. On real rollouts the weakest strength that keeps this much earns more reward for a twentieth of the
-likelihood; a rule of standard errors would choose a weak penalty where rewards are noise, because no difference is significant."""
+"""Of the best held-out gain. On real rollouts the weakest strength that keeps this much earns more
+reward for a twentieth of the likelihood; a rule of standard errors would choose a weak penalty
+where rewards are noise, because no difference is significant."""
 
 
 SETTLED = 1e-9
-"""Shortfall, in nats per weighted token, of a fit to some of the folds: a hundredth of that of other fits, and a millionth of the
-differences that are compared."""
+"""Shortfall, in nats per weighted token, of a fit to some of the folds: a hundredth of that of
+other fits, and a millionth of the differences that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """The result of one ``value`` of l2 on completions outside the fit, in nats per weighted token.
 
-    gain: reward-weighted log-likelihood over the base model's, with its standard ``error`` across prompts. behind: the difference
-    to the best of the grid.
+    gain: reward-weighted log-likelihood over the base model's, with its standard ``error`` across
+    prompts. behind: the difference to the best of the grid.
     """
 
     value: float
@@ -54,10 +59,12 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class L2Choice:
-    """l2: the chosen strength. best: the one with the largest held-out gain. table: a row for each ``l2``, largest first.
+    """l2: the chosen strength. best: the one with the largest held-out gain. table: a row for each
+    ``l2``, largest first.
 
-    units: prompts or rollouts, dealt into ``folds``; ``rewarded`` of them have any weight. unfitted: folds without a reward in the
-    other folds, so that the base model predicted their completions.
+    units: prompts or rollouts, dealt into ``folds``; ``rewarded`` of them have any weight.
+    unfitted: folds without a reward in the other folds, so that the base model predicted their
+    completions.
     """
 
     l2: float
@@ -80,16 +87,19 @@ def choose_l2(
     seed: int = 0,
     keep: float = KEEP,
 ) -> L2Choice:
-    """Choose ``l2`` for ``projection(rollouts, tau=tau, weights=weights)`` by cross-validation on the logged rollouts.
+    """Choose ``l2`` for ``projection(rollouts, tau=tau, weights=weights)`` by cross-validation on
+    the logged rollouts.
 
-    next_token: of these rollouts. grid: strengths to compare. keep: share of the best held-out gain that the chosen, smallest l2
-    keeps, 1 for the best itself; without a gain above 0 the best wins, a strong one. Folds are made of whole prompts,
-    and of rollouts where only one prompt earned a reward; there are no more folds than rewarded units. InputError: fewer than
-    two completions with a token whose weight is above 0.
+    next_token: of these rollouts. grid: strengths to compare. keep: share of the best held-out gain
+    that the chosen, smallest l2 keeps, 1 for the best itself; without a gain above 0 the best wins,
+    a strong one. Folds are made of whole prompts, and of rollouts where only one prompt earned a
+    reward; there are no more folds than rewarded units. InputError: fewer than two completions with
+    a token whose weight is above 0.
     """
     if next_token.n_positions != len(rollouts.token_ids):
         raise InputError(
-            f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+            f"next_token has {next_token.n_positions} positions, the rollouts"
+            f" {len(rollouts.token_ids)}"
         )
     if not 0 < keep <= 1:
         raise InputError(
@@ -98,7 +108,8 @@ def choose_l2(
     strengths = sorted({positive("l2", value) for value in grid}, reverse=True)
     if not strengths or folds < 2:
         raise InputError(
-            f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1 value and 2 folds"
+            f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1"
+            " value and 2 folds"
         )
     dealt, table = _Folds.of(rollouts, tau, weights, folds, seed), next_token.named()
     ratios, unfitted = dealt.held_out(
@@ -134,7 +145,9 @@ class _Folds:
         return cls(target, unit_of, fold_of, rollouts.lengths, units, rewarded, count)
 
     def held_out(self, size: int, score: Callable[[Bools], Vector]) -> tuple[Vector, int]:
-        """(size, n) ``score`` of each completion by a fit to the other folds, and the number of folds without a fit."""
+        """(size, n) ``score`` of each completion by a fit to the other folds, and the number of
+        folds without a fit.
+        """
         ratios, unfitted = np.zeros((size, len(self.target))), 0
         for fold in range(self.count):
             held = self.fold_of == fold
@@ -152,8 +165,9 @@ def _units(rollouts: Rollouts, target: Vector) -> tuple[Ids, str]:
     """(n,) the number of each rollout's unit, and the name of the units."""
     if not np.count_nonzero(target) >= 2:
         raise InputError(
-            f"{np.count_nonzero(target)} of {len(target)} completions hold a token and earned a reward that counts at this tau; "
-            "cross-validation needs at least 2: collect more rollouts, or give --l2 as numbers only, without cv"
+            f"{np.count_nonzero(target)} of {len(target)} completions hold a token and earned a"
+            " reward that counts at this tau; cross-validation needs at least 2: collect more"
+            " rollouts, or give --l2 as numbers only, without cv"
         )
     if len(np.unique(rollouts.prompts[target > 0])) < 2:
         return np.arange(len(target)), "rollouts"
@@ -161,7 +175,9 @@ def _units(rollouts: Rollouts, target: Vector) -> tuple[Ids, str]:
 
 
 def _deal(unit_of: Ids, target: Vector, folds: int, seed: int) -> tuple[Ids, int, int]:
-    """(n,) the fold of each rollout: rewarded units are dealt first, so that every fold has its share of them."""
+    """(n,) the fold of each rollout: rewarded units are dealt first, so that every fold has its
+    share of them.
+    """
     size = int(unit_of.max()) + 1
     alive = np.bincount(unit_of, weights=target, minlength=size) > 0
     rewarded = int(alive.sum())

@@ -1,7 +1,9 @@
-"""L-BFGS for a smooth convex function of many variables without bounds, the same to the last bit on any number of threads.
+"""L-BFGS for a smooth convex function of many variables without bounds, the same to the last bit on
+any number of threads.
 
-Two-loop recursion (Nocedal and Wright, "Numerical Optimization", algorithm 7.4) with a line search that brackets and halves (Lewis
-and Overton, "Nonsmooth optimization via quasi-Newton methods", 2013, section 4), which on a convex function ends.
+Two-loop recursion (Nocedal and Wright, "Numerical Optimization", algorithm 7.4) with a line search
+that brackets and halves (Lewis and Overton, "Nonsmooth optimization via quasi-Newton methods",
+2013, section 4), which on a convex function ends.
 """
 
 from collections import deque
@@ -17,7 +19,9 @@ from blackbox_lb.estimate.next_token.parallel import dot
 PAIRS = 20
 """Steps remembered."""
 ENOUGH, STEEP = 1e-4, 0.9
-"""A step achieves at least this share of the slope's promised fall, and leaves at most this share of the slope."""
+"""A step achieves at least this share of the slope's promised fall, and leaves at most this share
+of the slope.
+"""
 MOST_TRIES = 20
 LEAST_FALL = 1e-13
 """Relative fall of the value below which it has settled: the rounding of a sum over positions."""
@@ -31,7 +35,9 @@ Pair: TypeAlias = tuple[Vector, Vector]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Descent:
-    """The end point: ``x``, the ``value`` and the ``slope`` there, the number of ``iterations``, and the last ``pairs``."""
+    """The end point: ``x``, the ``value`` and the ``slope`` there, the number of ``iterations``,
+    and the last ``pairs``.
+    """
 
     x: Vector
     value: float
@@ -48,12 +54,14 @@ def descend(
     shortfall: float = 0.0,
     pairs: Iterable[Pair] = (),
 ) -> Descent:
-    """Minimise ``function``, which gives value and slope, in coordinates where its curvature is about 1 or less.
+    """Minimise ``function``, which gives value and slope, in coordinates where its curvature is
+    about 1 or less.
 
-    pairs: of an earlier descent of a similar function, the oldest first; they give its curvature before the first step.
+    pairs: of an earlier descent of a similar function, the oldest first; they give its curvature
+    before the first step.
 
-    It ends where the largest slope is at most 1e-7, the value falls by less than 1e-13 of itself, or half the squared slope, an
-    estimate of the distance to the minimum, is at most ``shortfall``.
+    It ends where the largest slope is at most 1e-7, the value falls by less than 1e-13 of itself,
+    or half the squared slope, an estimate of the distance to the minimum, is at most ``shortfall``.
     """
     found = Descent(start, *function(start), 0)
     memory = deque(((s, y, bend) for s, y in pairs if (bend := dot(s, y)) > 0), maxlen=PAIRS)
@@ -91,7 +99,9 @@ def _direction(slope: Vector, memory: deque[tuple[Vector, Vector, float]]) -> Ve
 
 
 def _step(function: Function, found: Descent, direction: Vector) -> Descent | None:
-    """A step along ``direction`` with enough fall and enough length; None where rounding hides any fall."""
+    """A step along ``direction`` with enough fall and enough length; None where rounding hides any
+    fall.
+    """
     promised = dot(found.slope, direction)
     length, low, high = 1.0, 0.0, np.inf
     for _ in range(MOST_TRIES):

@@ -1,11 +1,14 @@
-"""The projection: the fixed bias closest to the reward-tilted model, by reward-weighted maximum likelihood.
+"""The projection: the fixed bias closest to the reward-tilted model, by reward-weighted maximum
+likelihood.
 
-The best fixed bias for the target ``p* ~ p_0 exp(r / tau)`` (the paper, "KL-regularized optimum") minimises
-``KL(p* || p_delta)``. On logged rollouts that is
+The best fixed bias for the target ``p* ~ p_0 exp(r / tau)`` (the paper, "KL-regularized optimum")
+minimises ``KL(p* || p_delta)``. On logged rollouts that is
 
-    maximise   sum_n w_n sum_t [ delta(y_nt) - log sum_y pi_0(y | x_n, y_n<t) exp(delta(y)) ] - l2/2 |delta|^2,
+    maximise   sum_n w_n sum_t [ delta(y_nt) - log sum_y pi_0(y | x_n, y_n<t) exp(delta(y)) ]
+               - l2/2 |delta|^2,
 
-with ``w_n = exp(r_n / tau)`` scaled to mean 1. It is concave and never reads the sampled token's own probability.
+with ``w_n = exp(r_n / tau)`` scaled to mean 1. It is concave and never reads the sampled token's
+own probability.
 """
 
 from dataclasses import dataclass
@@ -25,10 +28,12 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """A learned bias: ``delta`` (s,) in nats at temperature 1 for the sorted ``token_ids`` (s,); 0 for any other token.
+    """A learned bias: ``delta`` (s,) in nats at temperature 1 for the sorted ``token_ids`` (s,); 0
+    for any other token.
 
-    gain: weighted log-likelihood over delta = 0, nats per weighted token. shortfall: estimated distance to the maximum in
-    the same unit; converged: it is below 1e-7. effective_sample_size: of the rollout weights. rollouts: their number.
+    gain: weighted log-likelihood over delta = 0, nats per weighted token. shortfall: estimated
+    distance to the maximum in the same unit; converged: it is below 1e-7. effective_sample_size: of
+    the rollout weights. rollouts: their number.
     """
 
     token_ids: Ids
@@ -44,11 +49,12 @@ class Fit:
 def reward_weights(
     rollouts: Rollouts, tau: float, scale: Scale = "global", among: Bools | None = None
 ) -> Vector:
-    """(n,) ``exp(r_n / tau)`` scaled to mean 1 over all rollouts, or within each prompt (the paper's Z(x)).
+    """(n,) ``exp(r_n / tau)`` scaled to mean 1 over all rollouts, or within each prompt (the
+    paper's Z(x)).
 
-    A prompt whose rollouts all have
-    reward -inf keeps weights 0. Given answers have their ``shares``, whatever the rewards of the others. among: (n,) the
-    rollouts that count, all if None; the others have weights 0. Raises InputError if all rollouts have reward -inf.
+    A prompt whose rollouts all have reward -inf keeps weights 0. Given answers have their
+    ``shares``, whatever the rewards of the others. among: (n,) the rollouts that count, all if
+    None; the others have weights 0. Raises InputError if all rollouts have reward -inf.
     """
     if scale not in ("global", "prompt"):
         raise InputError(f"weights {scale!r} are unknown; choose 'global' or 'prompt'")
@@ -67,8 +73,8 @@ def _scaled(exponents: Vector, prompts: Ids, scale: Scale) -> Vector:
     """``exp(exponents)`` over their mean, over all or by prompt."""
     if not (exponents > -np.inf).any():
         raise InputError(
-            f"no completion earned a reward: all {len(exponents)} are -inf; collect more rollouts, allow more tokens, or "
-            f"use a reward that the model sometimes earns"
+            f"no completion earned a reward: all {len(exponents)} are -inf; collect more rollouts,"
+            " allow more tokens, or use a reward that the model sometimes earns"
         )
     groups = (
         np.zeros(len(exponents), np.int64)
@@ -95,9 +101,10 @@ def projection(
 ) -> Fit:
     """Fit the bias, as in the module docstring.
 
-    tau: strength, in the unit of the rewards; smaller is stronger. l2: a pseudocount-like pull to 0 in weighted tokens.
-    support: ids that may be nonzero (a sparse refit); all seen tokens if None. start: a fit to begin from, on any
-    support. next_token: ``NextToken.of(rollouts)`` if available. Raises InputError: bad options, no reward anywhere.
+    tau: strength, in the unit of the rewards; smaller is stronger. l2: a pseudocount-like pull to 0
+    in weighted tokens. support: ids that may be nonzero (a sparse refit); all seen tokens if None.
+    start: a fit to begin from, on any support. next_token: ``NextToken.of(rollouts)`` if available.
+    Raises InputError: bad options, no reward anywhere.
     """
     positive("l2", l2)
     w = reward_weights(rollouts, tau, weights)

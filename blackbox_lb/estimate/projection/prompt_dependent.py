@@ -1,13 +1,16 @@
-"""A bias that depends on the prompt: one common vector, and one vector for each feature of the prompt, by maximum likelihood.
+"""A bias that depends on the prompt: one common vector, and one vector for each feature of the
+prompt, by maximum likelihood.
 
     delta(x) = delta_0 + sum_j phi_j(x) delta_j,
     maximise   sum_m w_m [ delta(x_m)(y_m) - log sum_y pi_0(y | m) exp(delta(x_m)(y)) ]
                - l2/2 |delta_0|^2 - slope_l2/2 sum_j |delta_j|^2.
 
-It is the projection's objective, and concave: a multinomial logistic regression whose offsets are the model's own logits. The
-table of next tokens is visited in blocks of prompts; nothing of the size prompts x features or positions x tokens is made.
+It is the projection's objective, and concave: a multinomial logistic regression whose offsets are
+the model's own logits. The table of next tokens is visited in blocks of prompts; nothing of the
+size prompts x features or positions x tokens is made.
 
-Index letters: ``p`` prompts, ``f`` features, ``m`` positions, ``s`` tokens that may be biased. Values in nats.
+Index letters: ``p`` prompts, ``f`` features, ``m`` positions, ``s`` tokens that may be biased.
+Values in nats.
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ class PromptFit:
         return np.asarray(self.common + features @ self.slopes)
 
     def impact(self, features: FeatureTable, usage: Vector) -> Vector:
-        """(s,) how much each token's bias moves: its root mean square over prompts, times the root of ``usage`` (s,)."""
+        """(s,) how much each token's bias moves: its root mean square over prompts, times the root
+        of ``usage`` (s,).
+        """
         square = np.zeros(len(self.common))
         for start in range(0, features.shape[0], BLOCK):
             square += (self.bias(features[start : start + BLOCK]) ** 2).sum(axis=0)
@@ -70,8 +75,9 @@ class PromptFit:
 class PromptPositions:
     """The weighted positions of p prompts, for tokens that may be biased.
 
-    token_ids: (s,) sorted. masses: (m, s) their listed probabilities. tails: (m,) the unlisted probability that ``unigram`` (s,)
-    shares out. prompts: (m,) ascending. weights: (m,). counts: (p, s) the weighted number of times each was the answer.
+    token_ids: (s,) sorted. masses: (m, s) their listed probabilities. tails: (m,) the unlisted
+    probability that ``unigram`` (s,) shares out. prompts: (m,) ascending. weights: (m,). counts:
+    (p, s) the weighted number of times each was the answer.
     """
 
     token_ids: Ids
@@ -91,7 +97,8 @@ class PromptPositions:
     def of(
         cls, table: NextToken, prompts: Ids, weights: Vector, token_ids: Ids, size: int
     ) -> PromptPositions:
-        """table: of m positions. prompts, weights: (m,) of each. token_ids: those that may be biased. size: p.
+        """table: of m positions. prompts, weights: (m,) of each. token_ids: those that may be
+        biased. size: p.
 
         InputError: none of ``token_ids`` was ever listed or sampled, or no position has a weight.
         """
@@ -99,7 +106,8 @@ class PromptPositions:
         chosen = np.flatnonzero(np.isin(given.token_ids, token_ids))
         if not len(chosen) or not weights.any():
             raise InputError(
-                "nothing can depend on the prompt: no position has both a weight and a token that may be biased"
+                "nothing can depend on the prompt: no position has both a weight and a token that"
+                " may be biased"
             )
         masses = given.by_token(chosen)
         listed, scale = (
@@ -166,7 +174,9 @@ class PromptPositions:
     def loss(
         self, features: FeatureTable, common: Vector, slopes: Vector
     ) -> tuple[float, Vector, npt.NDArray[np.float64]]:
-        """Minus the log-likelihood in nats, and its gradient in ``common`` (s,) and ``slopes`` (f, s)."""
+        """Minus the log-likelihood in nats, and its gradient in ``common`` (s,) and ``slopes`` (f,
+        s).
+        """
         value, of_common, of_slopes = 0.0, np.zeros(common.shape), np.zeros(slopes.shape)
         for rows, positions in self._blocks(features.shape[0]):
             own = features[rows]
@@ -180,7 +190,9 @@ class PromptPositions:
         return value, of_common, of_slopes
 
     def log_likelihood(self, delta: npt.NDArray[np.float64]) -> Vector:
-        """(p,) the weighted log-likelihood of each prompt's answers under its own bias ``delta`` (p, s), over no bias."""
+        """(p,) the weighted log-likelihood of each prompt's answers under its own bias ``delta``
+        (p, s), over no bias.
+        """
         normaliser = np.zeros(len(delta))
         for rows, positions in self._blocks(len(delta)):
             z = self._normalisers(np.exp(np.minimum(delta[rows], LARGEST)), rows.start, positions)[
@@ -199,7 +211,9 @@ class PromptPositions:
     def _normalisers(
         self, tilt: npt.NDArray[np.float64], first: int, positions: slice
     ) -> tuple[Vector, Ids, Ids, Vector]:
-        """(b,) ``sum_y pi_0(y) exp(delta(y))``; and of each listed mass its row, its place in ``tilt``, and its tilted value."""
+        """(b,) ``sum_y pi_0(y) exp(delta(y))``; and of each listed mass its row, its place in
+        ``tilt``, and its tilted value.
+        """
         table, owner = self.masses[positions], self.prompts[positions] - first
         row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
         at = owner[row] * tilt.shape[1] + table.indices
@@ -214,7 +228,9 @@ class PromptPositions:
     def _block(
         self, delta: npt.NDArray[np.float64], first: int, positions: slice
     ) -> tuple[float, npt.NDArray[np.float64]]:
-        """The weighted log-normalisers of some prompts, and their gradient (b, s) in the bias of each."""
+        """The weighted log-normalisers of some prompts, and their gradient (b, s) in the bias of
+        each.
+        """
         tilt = np.exp(delta)
         z, row, at, tilted = self._normalisers(tilt, first, positions)
         weights, owner = self.weights[positions], self.prompts[positions] - first
@@ -237,15 +253,16 @@ def fit_prompts(
 ) -> PromptFit:
     """Fit the bias of the module docstring.
 
-    l2, slope_l2: pull of the common vector and of the others to 0, in weighted positions. start: a fit to begin from, of the same
-    tokens and features. InputError: a strength that is not above 0.
+    l2, slope_l2: pull of the common vector and of the others to 0, in weighted positions. start: a
+    fit to begin from, of the same tokens and features. InputError: a strength that is not above 0.
     """
     size, count = len(positions.token_ids), features.shape[1]
     total = float(positions.weights.sum())
     strengths = np.concatenate(
         [[positive("l2", l2)], np.full(count, positive("slope_l2", slope_l2))]
     )[:, None]
-    # Coordinates in which the curvature is about 1: tokens and features differ in frequency by orders of magnitude.
+    # Coordinates in which the curvature is about 1: tokens and features differ in frequency by
+    # orders of magnitude.
     present = np.asarray((features * features).sum(axis=0)) / max(features.shape[0], 1)
     curvature = (
         np.concatenate([[1.0], present])[:, None] * positions.occurrence[None] / 2 + strengths
@@ -281,10 +298,12 @@ def standard_errors(
     draws: int,
     seed: int = 0,
 ) -> tuple[Vector, npt.NDArray[np.float64]]:
-    """Standard errors of ``common`` (s,) and ``slopes`` (f, s) over other prompts of the same kind, in the units of ``fit``.
+    """Standard errors of ``common`` (s,) and ``slopes`` (f, s) over other prompts of the same kind,
+    in the units of ``fit``.
 
-    The Bayesian bootstrap (Rubin 1981): each draw weighs the prompts by exponential numbers of mean 1 and fits anew from ``fit``.
-    The pull to 0 is the same in each, so these are spreads of the estimate, not distances from the truth.
+    The Bayesian bootstrap (Rubin 1981): each draw weighs the prompts by exponential numbers of mean
+    1 and fits anew from ``fit``. The pull to 0 is the same in each, so these are spreads of the
+    estimate, not distances from the truth.
     """
     rng, found = np.random.default_rng(seed), []
     for _ in range(draws):

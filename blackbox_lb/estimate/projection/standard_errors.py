@@ -1,16 +1,20 @@
-"""Standard errors of a fitted bias, token by token: the sandwich of a penalised maximum, clustered by prompt.
+"""Standard errors of a fitted bias, token by token: the sandwich of a penalised maximum, clustered
+by prompt.
 
-The fit solves ``sum_n w_n (s_n(delta) - l2/N delta) = 0`` with the score ``s_n`` of completion n. Completions of one prompt are
-not independent, so the scores are summed by prompt. The contribution of a prompt is the step of the fit without it,
-``x_p = (H - H_p)^-1 U_p``: the sandwich with the leverage of each cluster removed, known as CR3 or the one-step
-jackknife (Bell and McCaffrey, Survey Methodology 28, 2002). The plain sandwich ``H^-1 U_p`` is too small for tokens that few
-prompts decide. Where lists are short, a prompt that is left out takes its samples outside the lists from the tail unigram too:
-the same samples raise a tail token's count and its expectation, and most of the two cancels. With a fixed unigram
-the errors of tail tokens would be 1.5 to 2.5 times their spread, and without any list more.
+The fit solves ``sum_n w_n (s_n(delta) - l2/N delta) = 0`` with the score ``s_n`` of completion n.
+Completions of one prompt are not independent, so the scores are summed by prompt. The contribution
+of a prompt is the step of the fit without it,
+``x_p = (H - H_p)^-1 U_p``: the sandwich with the leverage of each cluster removed, known as CR3 or
+the one-step jackknife (Bell and McCaffrey, Survey Methodology 28, 2002). The plain sandwich ``H^-1
+U_p`` is too small for tokens that few prompts decide. Where lists are short, a prompt that is left
+out takes its samples outside the lists from the tail unigram too: the same samples raise a tail
+token's count and its expectation, and most of the two cancels. With a fixed unigram the errors of
+tail tokens would be 1.5 to 2.5 times their spread, and without any list more.
 
-The scores ``U_p`` and the diagonal of ``H - H_p`` are of all positions. Where these are many, evenly spaced parts of them give
-the off-diagonal curvature and the effect of the prompt on the tail: each group takes about 15 visits. That moves a
-standard error by less than the sampling error that 100 groups leave in it.
+The scores ``U_p`` and the diagonal of ``H - H_p`` are of all positions. Where these are many,
+evenly spaced parts of them give the off-diagonal curvature and the effect of the prompt on the
+tail: each group takes about 15 visits. That moves a standard error by less than the sampling error
+that 100 groups leave in it.
 """
 
 from __future__ import annotations
@@ -36,29 +40,36 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample
 UNFINISHED = 1e-5
 """Nats per weighted position to the maximum: a delta farther away is of another fit."""
 SETTLED = 1e-4
-"""Residual, as a share of the first, at which conjugate gradients stop: 99 % of standard errors are then within 1 in 4,000, and
-none is out by more than 1 in 300."""
+"""Residual, as a share of the first, at which conjugate gradients stop: 99 % of standard errors are
+then within 1 in 4,000, and none is out by more than 1 in 300."""
 MOST_STEPS = 1000
 RARE = 1e-6
 """Least distance of a token's probability from certainty."""
 ROUNDS = 3
-"""Rounds of scaling the ties between tokens to their sums: the first guess is right where a token's ties are those of all data."""
+"""Rounds of scaling the ties between tokens to their sums: the first guess is right where a token's
+ties are those of all data.
+"""
 SAME = 1e-9
 """Difference of the informants to 1 that is rounding: they are one group."""
 CURVED = 1 << 16
-"""Effective positions, by weight, that give the curvature; more are not read again for each group."""
+"""Effective positions, by weight, that give the curvature; more are not read again for each group.
+"""
 MOST_GROUPS = 100
-"""Most groups; more units than this are dealt into them: a standard error of 100 groups is itself known to 7 %."""
+"""Most groups; more units than this are dealt into them: a standard error of 100 groups is itself
+known to 7 %.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StandardErrors:
-    """Standard errors of each value of a bias, around the value from unlimited prompts under the same penalty per rollout.
+    """Standard errors of each value of a bias, around the value from unlimited prompts under the
+    same penalty per rollout.
 
-    token_ids: (s,) sorted. delta: (s,) nats. contributions: (g, s) nats, the effect on delta of each of g groups of ``units``
-    (prompts, or rollouts where only one prompt earned a reward). informants: (s,) the effective number of groups with weighted
-    samples of each token, ``(sum c)^2 / sum c^2``; 0 for a token that no rewarded completion holds. usage: (s,) the
-    mean probability of each token under the base model at the logged positions.
+    token_ids: (s,) sorted. delta: (s,) nats. contributions: (g, s) nats, the effect on delta of
+    each of g groups of ``units`` (prompts, or rollouts where only one prompt earned a reward).
+    informants: (s,) the effective number of groups with weighted samples of each token, ``(sum c)^2
+    / sum c^2``; 0 for a token that no rewarded completion holds. usage: (s,) the mean probability
+    of each token under the base model at the logged positions.
     """
 
     token_ids: Ids
@@ -79,9 +90,11 @@ class StandardErrors:
         return _errors(self.contributions)
 
     def intervals(self, level: float = 0.95) -> tuple[Vector, Vector]:
-        """(s,) lower and (s,) upper ends in nats, by Student's t with ``informants - 1`` degrees of freedom.
+        """(s,) lower and (s,) upper ends in nats, by Student's t with ``informants - 1`` degrees of
+        freedom.
 
-        A token that at most one group has sampled has no interval: from -inf to inf, unless it had to stay at 0.
+        A token that at most one group has sampled has no interval: from -inf to inf, unless it had
+        to stay at 0.
         """
         if not 0 < level < 1:
             raise InputError(f"level is {level}; it must be between 0 and 1")
@@ -94,9 +107,11 @@ class StandardErrors:
 
     @property
     def signal(self) -> float:
-        """``sum usage (delta - mean)^2`` less ``noise``, at least 0: nats^2 per token, about twice a KL.
+        """``sum usage (delta - mean)^2`` less ``noise``, at least 0: nats^2 per token, about twice
+        a KL.
 
-        mean: usage-weighted, so that a common shift of all tokens, which is no change of policy, counts for nothing.
+        mean: usage-weighted, so that a common shift of all tokens, which is no change of policy,
+        counts for nothing.
         """
         return max(
             float(self.usage @ self._centred(self.delta) ** 2) / float(self.usage.sum())
@@ -127,24 +142,28 @@ def standard_errors(
     support: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> StandardErrors:
-    """Standard errors of a ``delta`` (s,) that ``projection`` fitted to these rollouts with the same options.
+    """Standard errors of a ``delta`` (s,) that ``projection`` fitted to these rollouts with the
+    same options.
 
-    next_token: of these rollouts. support: the ids that could be nonzero, all if None. seed: of the dealing into groups where
-    there are more than 100 units.
+    next_token: of these rollouts. support: the ids that could be nonzero, all if None. seed: of the
+    dealing into groups where there are more than 100 units.
 
-    They are the spread around the limit of the estimator with these lists for unlimited prompts. With complete lists and no
-    penalty it would have another limit: the penalty shrinks delta toward 0, and the tail model gives each token the same share of
-    every tail. Neither is sampling error, and neither is counted. 95 % intervals of tokens with 20 weighted samples cover the
-    limit in 93 to 97 % of cases, with complete lists, with short ones and with none.
+    They are the spread around the limit of the estimator with these lists for unlimited prompts.
+    With complete lists and no penalty it would have another limit: the penalty shrinks delta toward
+    0, and the tail model gives each token the same share of every tail. Neither is sampling error,
+    and neither is counted. 95 % intervals of tokens with 20 weighted samples cover the limit in 93
+    to 97 % of cases, with complete lists, with short ones and with none.
 
-    Where other rollouts lent ``next_token`` its unigram, the counted error is that of a unigram of these rollouts.
+    Where other rollouts lent ``next_token`` its unigram, the counted error is that of a unigram of
+    these rollouts.
 
-    InputError: fewer than two completions with a reward, or a ``delta`` that is not the maximum under these options
-    (a bias cut or rounded after the fit has no standard error of its own).
+    InputError: fewer than two completions with a reward, or a ``delta`` that is not the maximum
+    under these options (a bias cut or rounded after the fit has no standard error of its own).
     """
     if next_token.n_positions != len(rollouts.token_ids):
         raise InputError(
-            f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+            f"next_token has {next_token.n_positions} positions, the rollouts"
+            f" {len(rollouts.token_ids)}"
         )
     table = next_token.named()
     values = _values(delta, table)
@@ -184,7 +203,9 @@ def standard_errors(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """The objective around its maximum. group: (m,) of each position. free: (s,) whether each coordinate may move."""
+    """The objective around its maximum. group: (m,) of each position. free: (s,) whether each
+    coordinate may move.
+    """
 
     table: NextToken
     delta: Vector
@@ -216,15 +237,17 @@ class _Problem:
         missing = float(gradient @ (gradient / curvature)) / 2 / float(self.weights.sum())
         if not missing <= UNFINISHED:
             raise InputError(
-                f"delta is {missing:.2g} nats per weighted token away from the maximum under these options, above {UNFINISHED:g}; "
-                "give the tau, l2, weights and support that it was fitted with, and the values before rounding or cutting"
+                f"delta is {missing:.2g} nats per weighted token away from the maximum under these"
+                f" options, above {UNFINISHED:g}; give the tau, l2, weights and support that it was"
+                " fitted with, and the values before rounding or cutting"
             )
 
     def steps(self, shares: Vector, scores: Vector, expected: Vector, squares: Vector) -> Vector:
-        """(g, s) the distance of the maximum from that without each group, to second order of the others' objective.
+        """(g, s) the distance of the maximum from that without each group, to second order of the
+        others' objective.
 
-        scores, expected: (g, s), each group's part of the gradient, whose penalties are such that all sum to 0, and of the samples.
-        squares: (g, s), see ``expected_by``.
+        scores, expected: (g, s), each group's part of the gradient, whose penalties are such that
+        all sum to 0, and of the samples. squares: (g, s), see ``expected_by``.
         """
         part = self._part()
         seen, seen_squares = (expected, squares) if part is self else part.expected_by(len(shares))
@@ -267,7 +290,9 @@ class _Problem:
     def _solved(
         self, right: Vector, along: Callable[[Vector], Vector], diagonal: Vector, ridge: float
     ) -> Vector:
-        """(s,) ``right`` over the curvature of the free coordinates: ``along`` and ``ridge``, with about that ``diagonal``."""
+        """(s,) ``right`` over the curvature of the free coordinates: ``along`` and ``ridge``, with
+        about that ``diagonal``.
+        """
         return _conjugate_gradients(
             lambda direction: np.where(self.free, along(direction) + ridge * direction, 0.0),
             right,
@@ -278,13 +303,15 @@ class _Problem:
 def _matched(
     along: Callable[[Vector], Vector], usage: Vector, own: Vector, diagonal: Vector, growth: float
 ) -> Callable[[Vector], Vector]:
-    """Scale the curvature ``along`` of a part of the positions, (s,) ``own`` its diagonal, to ``growth`` times as many, with the
-    known ``diagonal`` (s,).
+    """Scale the curvature ``along`` of a part of the positions, (s,) ``own`` its diagonal, to
+    ``growth`` times as many, with the known ``diagonal`` (s,).
 
-    A curvature is the Laplacian of a graph: tokens are tied by how often one could have stood for the other, and to the rest,
-    which has no bias and is often nothing: then nothing resists a shift of all tokens. So the ties are scaled, ``s(y) s(z)``,
-    until they add up to the diagonal (Sinkhorn). A matrix scaled from both sides resists such a shift, and with a penalty that is
-    small beside the counts this would decide all. Tokens without a tie in this part are tied to the mean of all.
+    A curvature is the Laplacian of a graph: tokens are tied by how often one could have stood for
+    the other, and to the rest, which has no bias and is often nothing: then nothing resists a shift
+    of all tokens. So the ties are scaled, ``s(y) s(z)``, until they add up to the diagonal
+    (Sinkhorn). A matrix scaled from both sides resists such a shift, and with a penalty that is
+    small beside the counts this would decide all. Tokens without a tie in this part are tied to the
+    mean of all.
     """
     tied = own > usage * RARE
     rest = math.sqrt(growth) * np.maximum(along(np.ones_like(own)), 0.0)
@@ -317,7 +344,9 @@ class _Others:
         self._all = expected.sum(axis=0), squares.sum(axis=0)
 
     def without(self, group: int) -> tuple[Vector, Vector]:
-        """(s,) expected, and (s,) its share on the diagonal of the curvature: 1 less the mean probability."""
+        """(s,) expected, and (s,) its share on the diagonal of the curvature: 1 less the mean
+        probability.
+        """
         usage, squares = self._all[0] - self._expected[group], self._all[1] - self._squares[group]
         mean = np.divide(squares, usage, out=np.zeros_like(usage), where=usage > 0)
         return usage, 1 - np.clip(mean, 0.0, 1 - RARE)
@@ -326,7 +355,9 @@ class _Others:
 def _conjugate_gradients(
     product: Callable[[Vector], Vector], right: Vector, diagonal: Vector
 ) -> Vector:
-    """``A^-1 right`` for a positive definite A given by ``product``, preconditioned by about its ``diagonal``."""
+    """``A^-1 right`` for a positive definite A given by ``product``, preconditioned by about its
+    ``diagonal``.
+    """
     x, residual = np.zeros_like(right), right.copy()
     scaled = residual / diagonal
     direction, size = scaled, dot(residual, scaled)
@@ -341,7 +372,8 @@ def _conjugate_gradients(
         before, size = size, dot(residual, scaled)
         direction = scaled + size / before * direction
     raise InputError(
-        f"standard errors did not settle in {MOST_STEPS} steps; a larger l2 makes the fit better determined"
+        f"standard errors did not settle in {MOST_STEPS} steps; a larger l2 makes the fit better"
+        " determined"
     )
 
 
@@ -351,8 +383,8 @@ def _groups(rollouts: Rollouts, w: Vector, seed: int) -> tuple[Ids, str]:
     units = "prompts" if len(alive) > 1 else "rollouts"
     if np.count_nonzero(w) < 2:
         raise InputError(
-            f"{np.count_nonzero(w)} of {len(w)} completions earned a reward; a standard error needs at least 2: "
-            "collect more rollouts"
+            f"{np.count_nonzero(w)} of {len(w)} completions earned a reward; a standard error needs"
+            " at least 2: collect more rollouts"
         )
     names = rollouts.prompts if units == "prompts" else np.arange(len(w))
     number = np.unique(names, return_inverse=True)[1].astype(np.int64)

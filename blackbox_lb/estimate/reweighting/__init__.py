@@ -1,1 +1,3 @@
-"""Estimates for one policy from logged completions of another: importance weights and their diagnostics."""
+"""Estimates for one policy from logged completions of another: importance weights and their
+diagnostics.
+"""

@@ -1,5 +1,5 @@
-"""A biased policy against the base: its divergence, from its own completions and the base model's listed logprobs, and how
-likely it makes logged completions.
+"""A biased policy against the base: its divergence, from its own completions and the base model's
+listed logprobs, and how likely it makes logged completions.
 
 Index letters: ``n`` completions, ``m`` their positions, ``s`` the support. Values in nats.
 """
@@ -17,12 +17,15 @@ from blackbox_lb.estimate.next_token.parallel import stretches, tally
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 
 WIDEST = 60.0
-"""Largest error of the tilted tail, in nats: beyond it exp has no digits left beside the listed mass."""
+"""Largest error of the tilted tail, in nats: beyond it exp has no digits left beside the listed
+mass.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Divergence:
-    """per_completion: (n,) ``log p_delta(y) - log p_0(y)``, whose mean estimates KL(p_delta || p_0) a completion.
+    """per_completion: (n,) ``log p_delta(y) - log p_0(y)``, whose mean estimates KL(p_delta || p_0)
+    a completion.
 
     per_position: (m,) the same of each token, which sum to it.
     """
@@ -41,14 +44,15 @@ def divergence(
 ) -> Divergence:
     """KL of the policy biased by ``values`` (nats) on ``token_ids`` to the base, both shape (k,).
 
-    rollouts: completions drawn *with* the bias at temperature 1, carrying the base model's logprobs. tail: of unbiased
-    rollouts, for its unigram of the tail. At every position
-    ``log pi_delta / pi_0 = delta(y_t) - log sum_y pi_0(y) exp(delta(y))``; the listed part of the sum is exact, the tail's
-    is the model's times one factor, which makes the expected number of tokens sampled outside the lists equal to the observed one;
-    a position without a list is all tail and has no factor. Tokens without an id are left out of both policies, because
-    a provider that does not list the drawn end token hides that choice: the KL is then that of the tokens
-    given that the completion goes on, and the whole one is larger. Without the factor a bias that is large on rare tokens would
-    seem to use them all the time.
+    rollouts: completions drawn *with* the bias at temperature 1, carrying the base model's
+    logprobs. tail: of unbiased rollouts, for its unigram of the tail. At every position ``log
+    pi_delta / pi_0 = delta(y_t) - log sum_y pi_0(y) exp(delta(y))``; the listed part of the sum is
+    exact, the tail's is the model's times one factor, which makes the expected number of tokens
+    sampled outside the lists equal to the observed one; a position without a list is all tail and
+    has no factor. Tokens without an id are left out of both policies, because a provider that does
+    not list the drawn end token hides that choice: the KL is then that of the tokens given that the
+    completion goes on, and the whole one is larger. Without the factor a bias that is large on rare
+    tokens would seem to use them all the time.
     """
     full = NextToken.of(rollouts, tail=tail)
     table = full.named()
@@ -72,15 +76,18 @@ def divergence(
 def log_policy_ratios(
     rollouts: Rollouts, next_token: LoggedPositions, delta: npt.ArrayLike
 ) -> Vector:
-    """(n,) ``log p_delta(y_n) - log p_0(y_n) = sum_t [delta(y_nt) - log sum_y pi_0(y | prefix_nt) exp(delta(y))]``.
+    """(n,) ``log p_delta(y_n) - log p_0(y_n) = sum_t [delta(y_nt) - log sum_y pi_0(y | prefix_nt)
+    exp(delta(y))]``.
 
-    next_token: of these rollouts, ``delta``: (s,) nats on its support. The sum is over all tokens, those without an id at bias
-    0, because a bias on the others makes these rarer or commoner. A completion without a token has 0, and so has an end token that
-    the provider does not list. Raises InputError: ``next_token`` is of other rollouts.
+    next_token: of these rollouts, ``delta``: (s,) nats on its support. The sum is over all tokens,
+    those without an id at bias 0, because a bias on the others makes these rarer or commoner. A
+    completion without a token has 0, and so has an end token that the provider does not list.
+    Raises InputError: ``next_token`` is of other rollouts.
     """
     if next_token.n_positions != len(rollouts.token_ids):
         raise InputError(
-            f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+            f"next_token has {next_token.n_positions} positions, the rollouts"
+            f" {len(rollouts.token_ids)}"
         )
     bias, owner = np.asarray(delta, dtype=np.float64), np.arange(len(rollouts.keys), dtype=np.int32)
     steps = next_token.log_normaliser(bias)
@@ -92,7 +99,9 @@ def log_policy_ratios(
 
 
 def _log_listed(rollouts: Rollouts, table: NextToken, delta: Vector) -> Vector:
-    """(m,) log of the tilted mass of the listed tokens that have an id, given that the token has one."""
+    """(m,) log of the tilted mass of the listed tokens that have an id, given that the token has
+    one.
+    """
     named = rollouts.top_ids >= 0
     columns = np.searchsorted(
         table.token_ids, np.where(named, rollouts.top_ids, table.token_ids[0])
@@ -103,7 +112,9 @@ def _log_listed(rollouts: Rollouts, table: NextToken, delta: Vector) -> Vector:
 
 
 def _factor(log_listed: Vector, log_tail: Vector, outside: Bools) -> float:
-    """Log of the factor on the tail that explains the number of tokens sampled outside the lists."""
+    """Log of the factor on the tail that explains the number of tokens sampled outside the
+    lists.
+    """
     odds = log_tail - log_listed
 
     def surplus(factor: float) -> float:

@@ -1,8 +1,10 @@
-"""Intervention: the change that a bias makes to the probability of the tokens that are generated under it.
+"""Intervention: the change that a bias makes to the probability of the tokens that are generated
+under it.
 
-Index letters: ``m`` positions of completions drawn with the bias, ``s`` different tokens at them, ``r`` some of the positions,
-``v`` the vocabulary. A *shift* is ``log pi_delta(y_t) - log pi_0(y_t)`` in nats at one position; the score S of a token is the mean
-shift where it was generated (the paper, appendix "Intervention score as realized log-probability shift").
+Index letters: ``m`` positions of completions drawn with the bias, ``s`` different tokens at them,
+``r`` some of the positions, ``v`` the vocabulary. A *shift* is ``log pi_delta(y_t) - log
+pi_0(y_t)`` in nats at one position; the score S of a token is the mean shift where it was generated
+(the paper, appendix "Intervention score as realized log-probability shift").
 """
 
 from collections.abc import Mapping
@@ -18,17 +20,20 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
 
 FEW = 20
-"""Draws of a token below which its probability on base positions is better evidence than its count: one draw of a token
-suppressed by 6 nats stands for 400. On exact models 5 left errors three times as large, and 100 changed nothing."""
+"""Draws of a token below which its probability on base positions is better evidence than its count:
+one draw of a token suppressed by 6 nats stands for 400. On exact models 5 left errors three times
+as large, and 100 changed nothing."""
 STRONGEST = 12.0
-"""Largest suppression in nats: exp(-12) is 6e-6, too rare to be counted, and more is read as this."""
+"""Largest suppression in nats: exp(-12) is 6e-6, too rare to be counted, and more is read as this.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InterventionScores:
     """Scores of s tokens, sorted by id: scores, errors (s,) nats; counts (s,) positions.
 
-    errors: standard errors, completions being independent of each other; NaN for a token in a single completion.
+    errors: standard errors, completions being independent of each other; NaN for a token in a
+    single completion.
     """
 
     token_ids: Ids
@@ -38,18 +43,21 @@ class InterventionScores:
 
     @property
     def mean(self) -> float:
-        """The mean shift of a position: the scores weighted by their counts, an estimate of KL(pi_delta || pi_0) a token."""
+        """The mean shift of a position: the scores weighted by their counts, an estimate of
+        KL(pi_delta || pi_0) a token.
+        """
         return float(self.counts @ self.scores / self.counts.sum())
 
 
 def intervention_scores(
     token_ids: npt.ArrayLike, completions: npt.ArrayLike, shifts: npt.ArrayLike
 ) -> InterventionScores:
-    """``S(y) = mean of shifts where y was generated``, for the tokens (m,) of numbered ``completions`` (m,).
+    """``S(y) = mean of shifts where y was generated``, for the tokens (m,) of numbered
+    ``completions`` (m,).
 
-    Positions whose shift is NaN are left out.
-    The error is that of a ratio of sums over the G completions that hold the token:
-    ``G / (G - 1) sum_g (sum of shift - S in g)^2 / count^2``. InputError: shapes that differ, or no shift at all.
+    Positions whose shift is NaN are left out. The error is that of a ratio of sums over the G
+    completions that hold the token: ``G / (G - 1) sum_g (sum of shift - S in g)^2 / count^2``.
+    InputError: shapes that differ, or no shift at all.
     """
     tokens, owner, values = (
         np.asarray(token_ids),
@@ -58,7 +66,8 @@ def intervention_scores(
     )
     if not tokens.shape == owner.shape == values.shape or values.ndim != 1:
         raise InputError(
-            f"tokens {tokens.shape}, completions {owner.shape} and shifts {values.shape} need one shape (m,)"
+            f"tokens {tokens.shape}, completions {owner.shape} and shifts {values.shape} need one"
+            " shape (m,)"
         )
     known = np.isfinite(values)
     if not known.any():
@@ -86,7 +95,9 @@ def _errors(place: Ids, owner: Ids, residuals: Vector, counts: Ids) -> Vector:
 def exact_shifts(
     logprobs: npt.NDArray[np.floating], sampled: npt.NDArray[np.integer], delta: npt.ArrayLike
 ) -> Vector:
-    """(r,) ``delta(y) - log sum_v pi_0(v) exp(delta(v))`` from whole distributions of the base, ``logprobs`` (r, v), delta (v,)."""
+    """(r,) ``delta(y) - log sum_v pi_0(v) exp(delta(v))`` from whole distributions of the base,
+    ``logprobs`` (r, v), delta (v,).
+    """
     values = vector("delta", delta, logprobs.shape[1])
     shift = float(values.max())
     tilt = np.exp(values - shift)
@@ -98,7 +109,8 @@ def exact_shifts(
 
 
 def listed_shifts(drawn: Rollouts, bias: Mapping[int, float], tail: NextToken) -> Vector:
-    """(m,) shifts from the base model's lists at the positions of ``drawn``, the completions with the bias; see ``divergence``.
+    """(m,) shifts from the base model's lists at the positions of ``drawn``, the completions with
+    the bias; see ``divergence``.
 
     tail: of unbiased completions.
     """
@@ -106,12 +118,15 @@ def listed_shifts(drawn: Rollouts, bias: Mapping[int, float], tail: NextToken) -
 
 
 def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToken) -> Vector:
-    """(m,) shifts from lists of the *biased* policy: ``log pi_delta`` is listed, and without the bias it gives ``log pi_0``.
+    """(m,) shifts from lists of the *biased* policy: ``log pi_delta`` is listed, and without the
+    bias it gives ``log pi_0``.
 
-    ``log pi_0(y) = log pi_delta(y) - delta(y) - log sum_y pi_delta(y) exp(-delta(y))``. The unlisted mass is shared by the rates at
-    which the biased completions leave their lists. A suppressed token that they would draw fewer than ``FEW`` times shows nothing
-    there: its rate is then the policy's on ``base``, the logged positions of unbiased completions, each counting
-    ``exp(-delta)``. As in ``divergence``, tokens without an id are left out of both policies. NaN without a list.
+    ``log pi_0(y) = log pi_delta(y) - delta(y) - log sum_y pi_delta(y) exp(-delta(y))``. The
+    unlisted mass is shared by the rates at which the biased completions leave their lists. A
+    suppressed token that they would draw fewer than ``FEW`` times shows nothing there: its rate is
+    then the policy's on ``base``, the logged positions of unbiased completions, each counting
+    ``exp(-delta)``. As in ``divergence``, tokens without an id are left out of both policies. NaN
+    without a list.
     """
     ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()))
     table = NextToken.of(drawn, extra_ids=np.union1d(base.token_ids, ids)).named()

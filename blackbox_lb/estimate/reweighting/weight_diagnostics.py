@@ -20,7 +20,8 @@ EFFECT_SIZE_GATE = 5.0
 class TailCoverage:
     """The mass that the top-k lists miss, as shares of 1.
 
-    tail_mass: mean unlisted probability. unattributed: the part without a token to go to, which stays at bias 0.
+    tail_mass: mean unlisted probability. unattributed: the part without a token to go to, which
+    stays at bias 0.
     """
 
     tail_mass: float
@@ -31,9 +32,10 @@ class TailCoverage:
 class Censoring:
     """The sampled tokens' logprobs that the provider withheld.
 
-    positions: sampled tokens. outside: those missing from the list of the likeliest at their position.
-    bounded: those without a logprob, whose upper bound is the least listed one. mass: mean over positions of the
-    unlisted probability ``1 - sum(top-k)``, which is the chance that a sampled token is censored.
+    positions: sampled tokens. outside: those missing from the list of the likeliest at their
+    position. bounded: those without a logprob, whose upper bound is the least listed one. mass:
+    mean over positions of the unlisted probability ``1 - sum(top-k)``, which is the chance that a
+    sampled token is censored.
     """
 
     positions: int
@@ -43,10 +45,13 @@ class Censoring:
 
     @classmethod
     def of(cls, rollouts: Rollouts, next_token: NextToken) -> Censoring:
-        """Measure these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. Raises InputError if it is of others."""
+        """Measure these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. Raises InputError
+        if it is of others.
+        """
         if next_token.n_positions != len(rollouts.token_ids):
             raise InputError(
-                f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+                f"next_token has {next_token.n_positions} positions, the rollouts"
+                f" {len(rollouts.token_ids)}"
             )
         return cls(
             positions=next_token.n_positions,
@@ -58,10 +63,11 @@ class Censoring:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The reach of a bias: the mean probability of the biased tokens at a position, without the bias and with it.
+    """The reach of a bias: the mean probability of the biased tokens at a position, without the
+    bias and with it.
 
-    entries: biased tokens that were listed or sampled; others have no probability here. tokens: mean length of a
-    completion.
+    entries: biased tokens that were listed or sampled; others have no probability here. tokens:
+    mean length of a completion.
     """
 
     base: float
@@ -71,12 +77,16 @@ class Touched:
 
     @property
     def per_completion(self) -> float:
-        """Biased tokens expected in one completion of the same length, by the larger of the two probabilities."""
+        """Biased tokens expected in one completion of the same length, by the larger of the two
+        probabilities.
+        """
         return max(self.base, self.biased) * self.tokens
 
     @classmethod
     def of(cls, rollouts: Rollouts, next_token: NextToken, delta: npt.ArrayLike) -> Touched:
-        """Measure ``delta`` (s,) in nats on the support of ``next_token``, which is of the rollouts."""
+        """Measure ``delta`` (s,) in nats on the support of ``next_token``, which is of the
+        rollouts.
+        """
         bias = vector("delta", delta, len(next_token.token_ids))
         where, positions = np.flatnonzero(bias), next_token.n_positions
         base, biased = (
@@ -88,10 +98,12 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class DeltaStatistics:
-    """A bias over the whole vocabulary after centring to mean 0 (the paper, "Logit-bias statistics").
+    """A bias over the whole vocabulary after centring to mean 0 (the paper, "Logit-bias
+    statistics").
 
-    sampled_fraction and selected_fraction are shares of the vocabulary; sigma, low and high are nats. selected_fraction
-    counts coordinates with ``|delta| >= 5 median |delta|`` (and not 0, so that a bias of zeros selects nothing).
+    sampled_fraction and selected_fraction are shares of the vocabulary; sigma, low and high are
+    nats. selected_fraction counts coordinates with ``|delta| >= 5 median |delta|`` (and not 0, so
+    that a bias of zeros selects nothing).
     """
 
     sampled_fraction: float
@@ -114,11 +126,13 @@ def effective_sample_size(weights: npt.ArrayLike) -> float:
 
 
 def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike) -> tuple[float, float]:
-    """V_0 of rewards (n,) answering prompts (n,), and its standard error, prompts being independent; infinite for one prompt.
+    """V_0 of rewards (n,) answering prompts (n,), and its standard error, prompts being
+    independent; infinite for one prompt.
 
-    V_0 is ``E_x Var(r | x)``, the unbiased variance within each prompt, averaged over prompts (the paper, theorem "Reward gap"):
-    where it is 0 there is nothing to learn. A log reward with -inf has no variance: pass ``exp(rewards)``, for example the 0/1
-    accuracy behind log-accuracy, and read the numbers on that scale. InputError otherwise, or if no prompt has two.
+    V_0 is ``E_x Var(r | x)``, the unbiased variance within each prompt, averaged over prompts (the
+    paper, theorem "Reward gap"): where it is 0 there is nothing to learn. A log reward with -inf
+    has no variance: pass ``exp(rewards)``, for example the 0/1 accuracy behind log-accuracy, and
+    read the numbers on that scale. InputError otherwise, or if no prompt has two.
     """
     r, of = np.asarray(rewards, dtype=np.float64), np.asarray(prompts)
     if r.shape != of.shape or r.ndim != 1:
@@ -136,9 +150,9 @@ def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike) -> tuple[flo
     means = np.bincount(where, weights=r) / sizes
     variances = np.bincount(where, weights=(r - means[where]) ** 2)[several] / (sizes[several] - 1)
     count = len(variances)
-    return float(variances.mean()), float(variances.std(ddof=1)) / math.sqrt(
-        count
-    ) if count > 1 else math.inf
+    return float(variances.mean()), (
+        float(variances.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
+    )
 
 
 def tail_coverage(next_token: NextToken) -> TailCoverage:
@@ -150,7 +164,8 @@ def tail_coverage(next_token: NextToken) -> TailCoverage:
 def delta_statistics(
     delta: Vector, vocab_size: int, *, sampled: int | None = None
 ) -> DeltaStatistics:
-    """Statistics of a bias with listed values ``delta`` (k,) in nats and 0 on the other ``vocab_size - k`` tokens.
+    """Statistics of a bias with listed values ``delta`` (k,) in nats and 0 on the other
+    ``vocab_size - k`` tokens.
 
     sampled: number of different sampled tokens, k if None.
     """

@@ -1,6 +1,8 @@
-"""Coordinate search over integer biases, while the KL divergence falls: single units first, then two tokens at a time.
+"""Coordinate search over integer biases, while the KL divergence falls: single units first, then
+two tokens at a time.
 
-Rounding leaves many small values at 0. The provider's limit counts listed entries, so others may be listed in their place.
+Rounding leaves many small values at 0. The provider's limit counts listed entries, so others may be
+listed in their place.
 """
 
 import math
@@ -15,7 +17,9 @@ from blackbox_lb.estimate.sparse.single_changes import Local, curvature
 
 MOST_SWEEPS = 100
 NEAR = 0.5
-"""Share of the predicted bend that the slope must outweigh for a step to be tried. The prediction is good to a few per cent."""
+"""Share of the predicted bend that the slope must outweigh for a step to be tried. The prediction
+is good to a few per cent.
+"""
 MOVES = 512
 """Most promising single moves that are combined to pairs."""
 TRIED = 64
@@ -24,12 +28,16 @@ PATIENCE = 30
 """Steps without a new best before the end: on 600 tiny problems 8 missed the best of all
 whole biases in 2 and 30 in 1, rounding alone in 146."""
 EVALUATIONS = 500
-"""Evaluations of the loss, for moves of one or two tokens: with the choice of moves about a second on 25,000 positions."""
+"""Evaluations of the loss, for moves of one or two tokens: with the choice of moves about a second
+on 25,000 positions.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """W KL(target || v) is a constant ``- usage . v + sum_m w_m log_normaliser_m(v)``; at most ``entries`` are not 0."""
+    """W KL(target || v) is a constant ``- usage . v + sum_m w_m log_normaliser_m(v)``; at most
+    ``entries`` are not 0.
+    """
 
     next_token: NextToken
     weights: Vector
@@ -57,11 +65,13 @@ def integer_search(
     entries: int | None = None,
     allowed: Bools | None = None,
 ) -> Vector:
-    """(s,) integers in [low, high], at most as far from the target as ``start`` rounded on ``chosen``, and as all 0.
+    """(s,) integers in [low, high], at most as far from the target as ``start`` rounded on
+    ``chosen``, and as all 0.
 
-    low, high: whole or infinite. usage: (s,) the target policy's expected counts ``sum_m w_m pi_target(y | m)``; weights: (m,) the
-    w_m. allowed: (s,) whether a token may be listed, at most ``entries`` of them; ``chosen`` only, all of them, where None. No
-    single unit on a listed token, nor on another where there is room, lowers the loss of the result.
+    low, high: whole or infinite. usage: (s,) the target policy's expected counts ``sum_m w_m
+    pi_target(y | m)``; weights: (m,) the w_m. allowed: (s,) whether a token may be listed, at most
+    ``entries`` of them; ``chosen`` only, all of them, where None. No single unit on a listed token,
+    nor on another where there is room, lowers the loss of the result.
     """
     may = chosen if allowed is None else np.flatnonzero(allowed)
     search = _Search(
@@ -74,7 +84,9 @@ def integer_search(
 
 
 def _descend(search: _Search, values: Vector) -> Vector:
-    """Move by single units from ``values``, in place. Along one coordinate the loss is convex, so this finds its best integer."""
+    """Move by single units from ``values``, in place. Along one coordinate the loss is convex, so
+    this finds its best integer.
+    """
     for _ in range(MOST_SWEEPS):
         if not _sweep(search, values, _promising(search, values)):
             break
@@ -114,14 +126,18 @@ def _sweep(search: _Search, values: Vector, order: Ids) -> bool:
 
 
 def _best_step(probability: Vector, weights: Vector, usage: float) -> tuple[int, Vector]:
-    """-1, 0 or +1, and its effect on the log normalisers: the direction is downhill, the size a whole unit."""
+    """-1, 0 or +1, and its effect on the log normalisers: the direction is downhill, the size a
+    whole unit.
+    """
     step = 1 if usage > weights @ probability else -1
     change = np.log1p(np.minimum(probability, 1.0) * math.expm1(step))
     return (step, change) if weights @ change - usage * step < 0 else (0, change)
 
 
 def _exchange(search: _Search, values: Vector) -> Vector:
-    """Move one or two tokens from ``values``; a few moves may lead uphill, none to a point already visited."""
+    """Move one or two tokens from ``values``; a few moves may lead uphill, none to a point already
+    visited.
+    """
     best, lowest = values, search.loss(values)
     seen, stuck, left = {values.tobytes()}, 0, EVALUATIONS
     least = 1e-9 * float(search.weights.sum())
@@ -143,7 +159,9 @@ def _exchange(search: _Search, values: Vector) -> Vector:
 
 
 def _moves(search: _Search, values: Vector, seen: set[bytes]) -> list[Vector]:
-    """The most promising ``TRIED`` new moves: a pair's change is that of both alone and their part of the curvature."""
+    """The most promising ``TRIED`` new moves: a pair's change is that of both alone and their part
+    of the curvature.
+    """
     tokens, steps, change = _singles(search, values)
     unique, place = np.unique(tokens, return_inverse=True)
     bend = curvature(search.next_token, search.weights, values, unique)[np.ix_(place, place)]
@@ -168,7 +186,9 @@ def _moves(search: _Search, values: Vector, seen: set[bytes]) -> list[Vector]:
 
 
 def _singles(search: _Search, values: Vector) -> tuple[Ids, Vector, Vector]:
-    """Tokens, whole steps (one unit either way, to 0, to the best alone) and predicted changes, the best ``MOVES``."""
+    """Tokens, whole steps (one unit either way, to 0, to the best alone) and predicted changes, the
+    best ``MOVES``.
+    """
     local, tokens = Local.at(search.next_token, search.weights, values), search.allowed
     best, _ = local.best_steps(tokens, search.usage, values, 0.0, search.low, search.high)
     rows = [

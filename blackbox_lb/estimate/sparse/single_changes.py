@@ -1,8 +1,10 @@
-"""The effect of a change of one token's bias on the divergence, predicted from its usage, the usage's variance and the curvature.
+"""The effect of a change of one token's bias on the divergence, predicted from its usage, the
+usage's variance and the curvature.
 
-Along one coordinate ``sum_m w_m log(1 + p_m (e^x - 1))`` is approximated as if the token had its probability at n like positions
-and none elsewhere: with ``p = sum w p_m^2 / sum w p_m`` and ``n = sum w p_m / p`` that is exact to the second order in x, and
-holds for values of many nats too, unlike a quadratic. The curvature predicts the response of the other listed values.
+Along one coordinate ``sum_m w_m log(1 + p_m (e^x - 1))`` is approximated as if the token had its
+probability at n like positions and none elsewhere: with ``p = sum w p_m^2 / sum w p_m`` and ``n =
+sum w p_m / p`` that is exact to the second order in x, and holds for values of many nats too,
+unlike a quadratic. The curvature predicts the response of the other listed values.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ NEWTON_STEPS = 30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Local:
-    """The policy at one bias. usage: (s,) ``sum_m w_m pi(y | m)``. share: (s,) the probability p of the module docstring."""
+    """The policy at one bias. usage: (s,) ``sum_m w_m pi(y | m)``. share: (s,) the probability p of
+    the module docstring.
+    """
 
     usage: Vector
     share: Vector
@@ -37,7 +41,9 @@ class Local:
     def change(
         self, tokens: Ids, steps: Vector, linear: Vector, values: Vector, l2: float = 0.0
     ) -> Vector:
-        """The effect of adding ``steps`` to the biases of ``tokens``, each alone, on ``W KL`` or the loss of a fit with ``l2``."""
+        """The effect of adding ``steps`` to the biases of ``tokens``, each alone, on ``W KL`` or
+        the loss of a fit with ``l2``.
+        """
         n, p = self.usage[tokens] / self.share[tokens], self.share[tokens]
         old = values[tokens]
         return (
@@ -49,7 +55,9 @@ class Local:
     def best_steps(
         self, tokens: Ids, linear: Vector, values: Vector, l2: float, low: float, high: float
     ) -> tuple[Vector, Vector]:
-        """The step that lowers the loss most at each of ``tokens`` alone, and its effect, by Newton's method."""
+        """The step that lowers the loss most at each of ``tokens`` alone, and its effect, by
+        Newton's method.
+        """
         n, p = self.usage[tokens] / self.share[tokens], self.share[tokens]
         old, x = values[tokens], np.zeros(len(tokens))
         for _ in range(NEWTON_STEPS):
@@ -60,7 +68,9 @@ class Local:
 
 
 def curvature(next_token: NextToken, weights: Vector, values: Vector, tokens: Ids) -> Vector:
-    """(c, c) second derivatives of ``sum_m w_m log_normaliser_m`` in the biases of ``tokens`` (c,)."""
+    """(c, c) second derivatives of ``sum_m w_m log_normaliser_m`` in the biases of ``tokens``
+    (c,).
+    """
     inverse = np.exp(-next_token.log_normaliser(values))
     masses, tilt = next_token.by_token(tokens), np.exp(values[tokens])
     listed, unigram, spread = masses.listed, masses.unigram, masses.spread

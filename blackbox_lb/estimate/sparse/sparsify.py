@@ -1,8 +1,10 @@
-"""Sparse compilation: the few listed values with the policy closest to the learned one on logged positions.
+"""Sparse compilation: the few listed values with the policy closest to the learned one on logged
+positions.
 
-A provider takes a limited number of entries in a range, perhaps integers; any other token is at 0. Cutting a bias to its
-largest entries moves every other token. So the shift and the support are chosen together, and the listed values are
-refitted with the rest held at 0, which is a projection again.
+A provider takes a limited number of entries in a range, perhaps integers; any other token is at 0.
+Cutting a bias to its largest entries moves every other token. So the shift and the support are
+chosen together, and the listed values are refitted with the rest held at 0, which is a projection
+again.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_s
 class Sparse:
     """The compiled bias, and its loss.
 
-    token_ids: (k,) sorted. values: (k,) nats, none 0. entries_dropped: learned entries (not 0) that are not listed.
-    kl_lost: mean ``KL(pi_learned || pi_compiled)`` over logged positions, nats per token. kl_learned: mean
-    ``KL(pi_learned || pi_0)``, the loss of sending nothing. kept: ``1 - kl_lost / kl_learned`` (1 if nothing was
-    learned). clipped: listed values at a limit of the range. rounded_to_zero: tokens of the support of real values
-    that are 0 as whole numbers; others may be listed in their place.
+    token_ids: (k,) sorted. values: (k,) nats, none 0. entries_dropped: learned entries (not 0) that
+    are not listed. kl_lost: mean ``KL(pi_learned || pi_compiled)`` over logged positions, nats per
+    token. kl_learned: mean ``KL(pi_learned || pi_0)``, the loss of sending nothing. kept: ``1 -
+    kl_lost / kl_learned`` (1 if nothing was learned). clipped: listed values at a limit of the
+    range. rounded_to_zero: tokens of the support of real values that are 0 as whole numbers; others
+    may be listed in their place.
     """
 
     token_ids: Ids
@@ -46,19 +49,24 @@ class Sparse:
 
     @property
     def kept(self) -> float:
-        """The share of the estimated gain that remains; negative if the compiled bias is worse than none.
+        """The share of the estimated gain that remains; negative if the compiled bias is worse than
+        none.
 
-        The learned policy without a penalty is the m-projection of the target p* onto all biases, so that on the logged prefixes
-        ``KL(p* || pi_v) = KL(p* || pi_learned) + KL(pi_learned || pi_v)`` for every bias v (the Pythagorean theorem of information
-        geometry; Csiszar 1975): with v = 0 and v = compiled, this is the kept share of ``KL(p* || pi_0) - KL(p* || pi_learned)``,
-        if positions count as they do in the fit. With a penalty the learned policy stands in for the target.
+        The learned policy without a penalty is the m-projection of the target p* onto all biases,
+        so that on the logged prefixes ``KL(p* || pi_v) = KL(p* || pi_learned) + KL(pi_learned ||
+        pi_v)`` for every bias v (the Pythagorean theorem of information geometry; Csiszar 1975):
+        with v = 0 and v = compiled, this is the kept share of ``KL(p* || pi_0) - KL(p* ||
+        pi_learned)``, if positions count as they do in the fit. With a penalty the learned policy
+        stands in for the target.
         """
         return 1.0 - self.kl_lost / self.kl_learned if self.kl_learned > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Target:
-    """The learned policy on the logged positions: ``KL(pi_learned || pi_v)`` is a concave solver's objective in v."""
+    """The learned policy on the logged positions: ``KL(pi_learned || pi_v)`` is a concave solver's
+    objective in v.
+    """
 
     next_token: NextToken
     learned: Vector
@@ -94,12 +102,14 @@ def sparsify(
     forbidden: Iterable[int] = (),
     patience: int = PATIENCE,
 ) -> Sparse:
-    """Compile ``delta`` (s,) nats for a provider that takes ``entries`` values in [low, high] and refuses ``forbidden`` ids.
+    """Compile ``delta`` (s,) nats for a provider that takes ``entries`` values in [low, high] and
+    refuses ``forbidden`` ids.
 
-    entries None is no limit. position_weights: (m,), each position once if None. Support and values minimise the mean
-    ``KL(pi_learned || pi_compiled)`` together (see ``estimate.support``); whole numbers come from a search on the same objective
-    that begins at the rounded ones. If everything fits, the learned values are returned as they are. patience: of
-    ``best_support``; 0 is quick. InputError: a range without 0, entries below 0.
+    entries None is no limit. position_weights: (m,), each position once if None. Support and values
+    minimise the mean ``KL(pi_learned || pi_compiled)`` together (see ``estimate.support``); whole
+    numbers come from a search on the same objective that begins at the rounded ones. If everything
+    fits, the learned values are returned as they are. patience: of ``best_support``; 0 is quick.
+    InputError: a range without 0, entries below 0.
     """
     _check(entries, low, high)
     if integers:
@@ -141,7 +151,9 @@ def sparsify(
 
 
 def against(next_token: NextToken, learned: npt.ArrayLike, sparse: Sparse) -> Sparse:
-    """The same entries, with dropped and kl_lost counted against another ``learned`` bias (s,) than that of their fit."""
+    """The same entries, with dropped and kl_lost counted against another ``learned`` bias (s,) than
+    that of their fit.
+    """
     target = _Target.of(
         next_token,
         vector("learned", learned, len(next_token.token_ids)),
@@ -157,7 +169,9 @@ def against(next_token: NextToken, learned: npt.ArrayLike, sparse: Sparse) -> Sp
 
 
 def above(next_token: NextToken, highest_id: int | None) -> Ids:
-    """The ids of the support above ``highest_id``, which a provider with such a limit refuses; none where it is None."""
+    """The ids of the support above ``highest_id``, which a provider with such a limit refuses; none
+    where it is None.
+    """
     return (
         next_token.token_ids[next_token.token_ids > highest_id]
         if highest_id is not None

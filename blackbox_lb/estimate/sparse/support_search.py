@@ -1,9 +1,11 @@
-"""Support search: the best set of tokens with a bias, of limited size, by exchange on the true loss.
+"""Support search: the best set of tokens with a bias, of limited size, by exchange on the true
+loss.
 
-Best-subset selection by splicing (Zhu, Wen, Zhu, Zhang and Wang, "A polynomial algorithm for best-subset selection problem", PNAS
-2020): members with the least predicted loss are exchanged for non-members with the most predicted gain, many at once at
-first, and an exchange counts only where the refitted loss falls. Single exchanges follow, which may climb for a few steps and
-never return to a support already seen (tabu search; Glover 1989): a local optimum is seldom the best there is.
+Best-subset selection by splicing (Zhu, Wen, Zhu, Zhang and Wang, "A polynomial algorithm for
+best-subset selection problem", PNAS 2020): members with the least predicted loss are exchanged for
+non-members with the most predicted gain, many at once at first, and an exchange counts only where
+the refitted loss falls. Single exchanges follow, which may climb for a few steps and never return
+to a support already seen (tabu search; Glover 1989): a local optimum is seldom the best there is.
 """
 
 from __future__ import annotations
@@ -20,24 +22,31 @@ from blackbox_lb.estimate.sparse.single_changes import Local, curvature
 SPLICES = 20
 """Most exchanges of many at once; on real rollouts two to seven are made."""
 PATIENCE = 8
-"""Single exchanges without a new best before the end. On problems of 5 to 12 tokens and 1 to 3 entries, each compared
-with all supports, none missed the best in 8 of 300, 4 in 3 of 2,000, and 8 in none of 1,000."""
+"""Single exchanges without a new best before the end. On problems of 5 to 12 tokens and 1 to 3
+entries, each compared with all supports, none missed the best in 8 of 300, 4 in 3 of 2,000, and 8
+in none of 1,000."""
 TRIED = 24
 """Exchanges that are refitted at each step, the most promising first."""
 REFITS = 400
-"""Of single exchanges, divided by the entries: a refit costs about in proportion. At least ``TRIED``."""
+"""Of single exchanges, divided by the entries: a refit costs about in proportion. At least
+``TRIED``.
+"""
 COUPLED = 3000
-"""Tokens with jointly computed curvature, a matrix of 72 MB; of more, each is judged as if the others stood still."""
+"""Tokens with jointly computed curvature, a matrix of 72 MB; of more, each is judged as if the
+others stood still.
+"""
 LEAST = 1e-9
 """Nats per weighted position: less is no progress."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """minimise over v  ``sum_m w_m log_normaliser_m(v) - linear . v + l2/2 |v|^2``, with low <= v <= high and 0 where not allowed.
+    """The values v that minimise ``sum_m w_m log_normaliser_m(v) - linear . v + l2/2 |v|^2``,
+    with low <= v <= high and 0 where not allowed.
 
-    linear: (s,) the target policy's usage, ``sum_m w_m pi_target(y | m)``: then the loss is ``W KL(target || v)`` and a constant.
-    Or the weighted counts of sampled tokens: then it is that of the projection. weights: (m,). allowed: (s,).
+    linear: (s,) the target policy's usage, ``sum_m w_m pi_target(y | m)``: then the loss is ``W
+    KL(target || v)`` and a constant. Or the weighted counts of sampled tokens: then it is that of
+    the projection. weights: (m,). allowed: (s,).
     """
 
     next_token: NextToken
@@ -54,7 +63,9 @@ class Problem:
         return float(potential - self.linear @ values + self.l2 / 2 * (values @ values))
 
     def fitted(self, support: Ids, start: Vector) -> Supported:
-        """Minimise the loss with values on ``support`` only, starting at those of ``start`` (s,)."""
+        """Minimise the loss with values on ``support`` only, starting at those of ``start``
+        (s,).
+        """
         found = maximise(
             self.linear,
             self.next_token,
@@ -73,7 +84,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Supported:
-    """support: sorted indices into the s tokens. values: (s,) nats, the best on it. loss: theirs."""
+    """support: sorted indices into the s tokens. values: (s,) nats, the best on it. loss:
+    theirs.
+    """
 
     support: Ids
     values: Vector
@@ -82,10 +95,12 @@ class Supported:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scores:
-    """Predicted effects. loss: (k,) of each member that leaves, gain: (c,) of each of ``others`` that joins, the rest refitted.
+    """Predicted effects. loss: (k,) of each member that leaves, gain: (c,) of each of ``others``
+    that joins, the rest refitted.
 
-    steps: (c,) the value of each that joins. inverse, response: (k, k) inverse curvature of the members, and (k, c) the fall of
-    each for one nat of an other; None where there are too many for that.
+    steps: (c,) the value of each that joins. inverse, response: (k, k) inverse curvature of the
+    members, and (k, c) the fall of each for one nat of an other; None where there are too many for
+    that.
     """
 
     others: Ids
@@ -98,7 +113,8 @@ class _Scores:
 def best_support(
     problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE
 ) -> Supported:
-    """Choose at most ``entries`` tokens and their best values, from the support of ``start`` (s,), which has no more of them.
+    """Choose at most ``entries`` tokens and their best values, from the support of ``start`` (s,),
+    which has no more of them.
 
     patience: single exchanges without a new best, 0 for none at all: then it is quick.
     """
@@ -147,7 +163,9 @@ def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
 
 
 def _splice(problem: Problem, entries: int, found: Supported) -> Supported | None:
-    """Exchange as many as the prediction favours, then half of them, until the loss falls; None where it does not."""
+    """Exchange as many as the prediction favours, then half of them, until the loss falls; None
+    where it does not.
+    """
     scores = _score(problem, entries, found)
     room = entries - len(found.support)
     leave = np.concatenate((np.full(room, -1), np.argsort(scores.loss, kind="stable")))
@@ -201,7 +219,9 @@ def _singles(found: Supported, scores: _Scores, seen: set[bytes]) -> list[Ids]:
 
 
 def _lost_with(found: Supported, scores: _Scores) -> Vector:
-    """(k, c) the loss of each member that leaves after each of the others has joined and all were refitted."""
+    """(k, c) the loss of each member that leaves after each of the others has joined and all were
+    refitted.
+    """
     if scores.coupling is None:
         return scores.loss[:, None]
     inverse, response, left = scores.coupling

@@ -1,4 +1,6 @@
-"""Biased: completions drawn with a bias, from the store of fit and eval, and the shift of each token."""
+"""Biased: completions drawn with a bias, from the store of fit and eval, and the shift of each
+token.
+"""
 
 import re
 from collections import Counter
@@ -39,7 +41,8 @@ COUNT = parse_reward("length", max_tokens=1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Biased:
-    """Completions drawn with the bias at temperature 1. examples: (x,) the numbering of ``rollouts.prompts``.
+    """Completions drawn with the bias at temperature 1. examples: (x,) the numbering of
+    ``rollouts.prompts``.
 
     endpoint: their source. left_out: number of unreadable completions.
     """
@@ -53,21 +56,24 @@ class Biased:
     def words(self) -> str:
         """The source of the completions, in words."""
         return (
-            f"{len(self.rollouts.keys)} completions with this bias at temperature 1, of {len(self.examples)} prompts, "
-            f"{len(self.rollouts.token_ids):,} tokens"
+            f"{len(self.rollouts.keys)} completions with this bias at temperature 1, of"
+            f" {len(self.examples)} prompts, {len(self.rollouts.token_ids):,} tokens"
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shifts:
-    """values: (m,) nats at the positions of the biased completions, NaN where none is known; and their source."""
+    """values: (m,) nats at the positions of the biased completions, NaN where none is known; and
+    their source.
+    """
 
     values: Vector
     source: Source
 
 
 async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples: int) -> None:
-    """Draw ``samples`` completions of each example with the bias, and without it where whole lists of the base are needed.
+    """Draw ``samples`` completions of each example with the bias, and without it where whole lists
+    of the base are needed.
 
     Raises ProviderError: the API failed; what was received is kept.
     """
@@ -81,10 +87,12 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
 def biased_completions(
     path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter
 ) -> Biased:
-    """Read the completions under this bias from the rollout store ``path``, for the bias's model and the profile's provider.
+    """Read the completions under this bias from the rollout store ``path``, for the bias's model
+    and the profile's provider.
 
-    Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it. BiasError: it depends on a
-    column of the data, which no store keeps. NoLogprobs: none lists tokens.
+    Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it.
+    BiasError: it depends on a column of the data, which no store keeps. NoLogprobs: none lists
+    tokens.
     """
     if bias.phases:
         bias.same_for_all("blb analyze")
@@ -104,8 +112,9 @@ def biased_completions(
         requests = _requests(store, bias, profile)
         if not requests:
             raise InputError(
-                f"{path} holds no completion of {printable(bias.model)} through {profile.name} with this bias at temperature 1 and "
-                "with logprobs; give --task or --data, as in blb fit, to draw some"
+                f"{path} holds no completion of {printable(bias.model)} through {profile.name} with"
+                " this bias at temperature 1 and with logprobs; give --task or --data, as in blb"
+                " fit, to draw some"
             )
         ends = _end_tokens(profile, vocabulary)
         rollouts, examples, left = _read(store, _as_learned(bias, requests), ends)
@@ -116,11 +125,13 @@ def biased_completions(
     report.remark(found.words)
     if others:
         report.remark(
-            f"{others} more are not read: drawn with an instruction after the prompt or with another max_tokens"
+            f"{others} more are not read: drawn with an instruction after the prompt or with"
+            " another max_tokens"
         )
     if found.left_out:
         report.remark(
-            f"{found.left_out} completions are left out: filtered, or not all of their tokens are listed"
+            f"{found.left_out} completions are left out: filtered, or not all of their tokens are"
+            " listed"
         )
     return found
 
@@ -151,8 +162,8 @@ def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
     listed = profile.logprobs.end_token_listed
     if listed is not True and vocabulary is None:
         raise ProfileError(
-            f"{profile.name} is not known to list the token that ends a completion, so its id must be known to leave it alone: "
-            "give the model's vocabulary with --tokenizer"
+            f"{profile.name} is not known to list the token that ends a completion, so its id must"
+            " be known to leave it alone: give the model's vocabulary with --tokenizer"
         )
     return EndTokens(listed, frozenset(vocabulary.special.values() if vocabulary else ()))
 
@@ -160,7 +171,8 @@ def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
 def _read(
     store: RolloutStore, requests: Iterable[str], ends: EndTokens
 ) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
-    """The completions of these requests with their lists in memory, their examples, and the number left out.
+    """The completions of these requests with their lists in memory, their examples, and the number
+    left out.
 
     Prompts with an instruction of ``blb eval`` are not those that the bias is for, and are skipped.
     """
@@ -176,7 +188,9 @@ def _read(
 
 
 def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """The prompts that equal another one plus an instruction after its last message, the same one for several prompts."""
+    """The prompts that equal another one plus an instruction after its last message, the same one
+    for several prompts.
+    """
     bare = set(prompts)
     tails: dict[str, list[Prompt]] = {}
     for prompt in bare:
@@ -190,9 +204,11 @@ def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
 def shifts_by_lists(
     path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None
 ) -> Shifts:
-    """Compute the shifts from the completions' own lists and base completions of the same store, without any request.
+    """Compute the shifts from the completions' own lists and base completions of the same store,
+    without any request.
 
-    Raises InputError: the policy of the provider's logprobs is not known. NoLogprobs: no base completions.
+    Raises InputError: the policy of the provider's logprobs is not known. NoLogprobs: no base
+    completions.
     """
     meaning = profile.logprobs.meaning
     if meaning in ("before bias", "after bias"):
@@ -206,13 +222,16 @@ def shifts_by_lists(
             )
         return Shifts(values, "tail model" if before else "logprobs after the bias")
     raise ProfileError(
-        f"it is not known whether {profile.name} returns logprobs of the base or of the biased policy (logprobs.meaning is "
-        f"{meaning}), so nothing tells how far they are apart; let blb doctor find out and set the row in a profile of your own"
+        f"it is not known whether {profile.name} returns logprobs of the base or of the biased"
+        f" policy (logprobs.meaning is {meaning}), so nothing tells how far they are apart; let blb"
+        " doctor find out and set the row in a profile of your own"
     )
 
 
 def _sent(biased: Biased, bias: Bias) -> Iterator[tuple[Bools, Mapping[int, float]]]:
-    """The bias of the completions, and which have it: (c,) all of them, or those of each prompt where it depends on the prompt."""
+    """The bias of the completions, and which have it: (c,) all of them, or those of each prompt
+    where it depends on the prompt.
+    """
     prompts, of_prompt = biased.rollouts.prompts, PromptBias.of(bias)
     if of_prompt is None:
         yield np.ones(len(prompts), np.bool_), bias.logit_bias
@@ -223,23 +242,26 @@ def _sent(biased: Biased, bias: Bias) -> Iterator[tuple[Bools, Mapping[int, floa
 
 
 async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, seed: int) -> Shifts:
-    """Compute the shifts from the base's whole distribution at ``count`` of the positions; stored ones are not asked for again.
+    """Compute the shifts from the base's whole distribution at ``count`` of the positions; stored
+    ones are not asked for again.
 
-    Raises ProfileError, InputError: the provider gives no whole distributions, or lists of another policy. CorruptResponse: the
-    answer does not fit the lists of the completions. ProviderError: the API failed; what was received is kept.
+    Raises ProfileError, InputError: the provider gives no whole distributions, or lists of another
+    policy. CorruptResponse: the answer does not fit the lists of the completions. ProviderError:
+    the API failed; what was received is kept.
     """
     if not trials.session.tells_base_logprobs:
         raise ProfileError(
-            f"--full-vocab compares with the lists of the completions, which are not the base model's on "
-            f"{trials.session.profile.name}; leave it out"
+            "--full-vocab compares with the lists of the completions, which are not the base"
+            f" model's on {trials.session.profile.name}; leave it out"
         )
     await check_reference(trials, biased.examples, count)
     found = await ask_reference(trials, biased.examples, biased.rollouts, count, seed)
     trials.report.remark(found.sentence)
     if not found.agrees:
         raise CorruptResponse(
-            f"the distributions asked for now are not those the completions were drawn from (total variation {found.distance:.2f} "
-            "on average): is this the same model, endpoint and chat template? Leave --full-vocab out to go by the lists"
+            "the distributions asked for now are not those the completions were drawn from (total"
+            f" variation {found.distance:.2f} on average): is this the same model, endpoint and"
+            " chat template? Leave --full-vocab out to go by the lists"
         )
     values = np.full(len(biased.rollouts.token_ids), np.nan)
     for where, sent in _sent(biased, bias):

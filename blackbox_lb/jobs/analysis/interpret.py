@@ -1,4 +1,6 @@
-"""Interpreting: from intervention scores to bands, families, minimal pairs, and tokens in their contexts."""
+"""Interpreting: from intervention scores to bands, families, minimal pairs, and tokens in their
+contexts.
+"""
 
 import math
 from collections import defaultdict
@@ -39,7 +41,9 @@ NOT_TOLD = "▯"
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts of token ids. raw: their bytes, where known; names: of those without any; special: ids without a text."""
+    """The texts of token ids. raw: their bytes, where known; names: of those without any; special:
+    ids without a text.
+    """
 
     raw: Mapping[int, bytes]
     names: Mapping[int, str]
@@ -82,7 +86,9 @@ def token_scores(
     rollouts: Rollouts,
     scored: Vector,
 ) -> tuple[TokenScore, ...]:
-    """A row for each token of ``scores``, the most promoted first. scored: (m,) the shifts of the positions, NaN where unknown."""
+    """A row for each token of ``scores``, the most promoted first. scored: (m,) the shifts of the
+    positions, NaN where unknown.
+    """
     where = _positions(rollouts, np.isfinite(scored))
     surface = {token: texts.surface(token) for token in scores.token_ids.tolist()}
     order = np.argsort(-scores.scores, kind="stable").tolist()
@@ -106,7 +112,9 @@ def token_scores(
 def _positions(
     rollouts: Rollouts, known: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> dict[int, list[int]]:
-    """Token -> up to ``CONTEXTS`` of the positions that are known, each of another completion where there are as many."""
+    """Token -> up to ``CONTEXTS`` of the positions that are known, each of another completion where
+    there are as many.
+    """
     found: dict[int, list[int]] = defaultdict(list)
     again: dict[int, list[int]] = defaultdict(list)
     owner = rollouts.rollout_of
@@ -145,7 +153,9 @@ def _contexts(rollouts: Rollouts, texts: Texts, positions: Iterable[int]) -> tup
 
 
 def _joined(texts: Texts, tokens: Sequence[int]) -> str:
-    """The text of several tokens; bytes are joined first, because a character may be split over some."""
+    """The text of several tokens; bytes are joined first, because a character may be split over
+    some.
+    """
     named = {
         token: texts.names.get(token, "" if token in texts.special else NOT_TOLD)
         for token in tokens
@@ -155,7 +165,9 @@ def _joined(texts: Texts, tokens: Sequence[int]) -> str:
 
 
 def families(tokens: Iterable[TokenScore]) -> tuple[Family, ...]:
-    """The families of each side, by mean score: the promoted from the highest on, then the suppressed from the lowest on."""
+    """The families of each side, by mean score: the promoted from the highest on, then the
+    suppressed from the lowest on.
+    """
     groups: dict[tuple[Side, str], list[TokenScore]] = defaultdict(list)
     for each in tokens:
         groups[side_of(each.score), each.family].append(each)
@@ -177,7 +189,8 @@ def _family(name: str, side: Side, members: Sequence[TokenScore]) -> Family:
 
 
 def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPair, ...]:
-    """Pairs of nearly equal tokens, one promoted and one suppressed, by usage times the difference of scores.
+    """Pairs of nearly equal tokens, one promoted and one suppressed, by usage times the difference
+    of scores.
 
     A pair with several relations is listed once, by the closest (see ``nearly_equal``).
     """

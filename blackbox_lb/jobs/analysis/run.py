@@ -71,7 +71,9 @@ def _texts(
     vocabulary: Vocabulary | None,
     told: Mapping[int, str],
 ) -> Texts:
-    """Bytes from the vocabulary where it is known, else from the answers; special tokens by name, else by the bias's own texts."""
+    """Bytes from the vocabulary where it is known, else from the answers; special tokens by name,
+    else by the bias's own texts.
+    """
     names = {entry.id: entry.text for entry in bias.entries if entry.text} | dict(told)
     if vocabulary is None:
         raw = {token: each for token, each in known.items() if each}
@@ -83,7 +85,9 @@ def _texts(
 
 
 def _ends(rollouts: Rollouts) -> frozenset[int]:
-    """Tokens at the end of several completions and nowhere else: they end a turn, if they have no text."""
+    """Tokens at the end of several completions and nowhere else: they end a turn, if they have no
+    text.
+    """
     last = np.cumsum(rollouts.lengths)[rollouts.lengths > 0] - 1
     ids, counts = np.unique(rollouts.token_ids[last], return_counts=True)
     inside = np.delete(rollouts.token_ids, last)
@@ -102,8 +106,8 @@ def _usage(
 
 
 def _delta(bias: Bias) -> tuple[DeltaRow, ...]:
-    """Statistics of the learned vector, from the bias file, and of the sent bias; what prompts have in common, where it depends on
-    them."""
+    """Statistics of the learned vector, from the bias file, and of the sent bias; what prompts have
+    in common, where it depends on them."""
     if bias.vocab_size is None:
         return ()
     sent = delta_statistics(np.array(list(bias.logit_bias.values())), bias.vocab_size)
@@ -131,9 +135,14 @@ def _summary(
     error = "" if usage.se is None else f" ± {short(usage.se)}"
     scored = "" if len(tokens) == visited else f", {len(tokens):,} of them scored"
     sentences = [
-        f"{visited:,} different tokens were generated with the bias{scored}: {len(up):,} promoted, {len(down):,} suppressed",
-        f"the policy is {short(usage.kl_per_token)}{error} nats a token away from the base; {usage.promoted_share:.0%} of all "
-        "generated tokens are promoted ones",
+        (
+            f"{visited:,} different tokens were generated with the bias{scored}: {len(up):,}"
+            f" promoted, {len(down):,} suppressed"
+        ),
+        (
+            f"the policy is {short(usage.kl_per_token)}{error} nats a token away from the base;"
+            f" {usage.promoted_share:.0%} of all generated tokens are promoted ones"
+        ),
     ]
     for word, side in (("promoted", up), ("suppressed", down)):
         if side:

@@ -1,4 +1,6 @@
-"""Surface: the class of a token by its text alone, and the other tokens with nearly the same spelling."""
+"""Surface: the class of a token by its text alone, and the other tokens with nearly the same
+spelling.
+"""
 
 import re
 import unicodedata
@@ -13,11 +15,12 @@ INSIDE_WORDS = "'’-"
 def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str:
     """The class of a token with the bytes ``raw`` (None: not known) and the text ``text``.
 
-    special: stands for no text, or is written like such a token (``<|im_end|>``). not known: without bytes and text. part of a
-    character: bytes that are no UTF-8. whitespace: nothing else. digits: nothing else but whitespace. other script: holds a letter
-    that is not Latin. LaTeX: holds a backslash or a dollar sign. punctuation: holds no letter and no digit. code: letters with
-    digits or symbols, apostrophes and hyphens aside. The rest are letters: word start after whitespace, capitalised where the first
-    is a capital, else fragment.
+    special: stands for no text, or is written like such a token (``<|im_end|>``). not known:
+    without bytes and text. part of a character: bytes that are no UTF-8. whitespace: nothing else.
+    digits: nothing else but whitespace. other script: holds a letter that is not Latin. LaTeX:
+    holds a backslash or a dollar sign. punctuation: holds no letter and no digit. code: letters
+    with digits or symbols, apostrophes and hyphens aside. The rest are letters: word start after
+    whitespace, capitalised where the first is a capital, else fragment.
     """
     if special or SPECIAL.fullmatch(text.strip()):
         return "special"
@@ -59,10 +62,11 @@ def _is_utf8(raw: bytes) -> bool:
 
 
 def nearly_equal(text: str) -> Iterator[tuple[str, str]]:
-    """(relation, key) pairs, the closest relation first: two texts are related where they share one.
+    """(relation, key) pairs, the closest relation first: two texts are related where they share
+    one.
 
-    space: equal but for whitespace around them. case: equal then but for capitals. repetition: one symbol,
-    repeated (``$``, `` $$``). whitespace: both are nothing else.
+    space: equal but for whitespace around them. case: equal then but for capitals. repetition: one
+    symbol, repeated (``$``, `` $$``). whitespace: both are nothing else.
     """
     core = text.strip()
     if not core:

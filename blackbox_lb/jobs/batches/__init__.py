@@ -1,4 +1,6 @@
-"""Collection by batch: requests go out in files and their answers come back in files, hours later, at a lower price."""
+"""Collection by batch: requests go out in files and their answers come back in files, hours later,
+at a lower price.
+"""
 
 from blackbox_lb.jobs.batches.offline import OfflineSession
 from blackbox_lb.jobs.batches.record import BatchRecord, Jobs

@@ -1,4 +1,6 @@
-"""From a batch's answers to the store: each line is read like a live answer, in any order, any number of times."""
+"""From a batch's answers to the store: each line is read like a live answer, in any order, any
+number of times.
+"""
 
 import asyncio
 from collections import Counter
@@ -31,7 +33,9 @@ from blackbox_lb.types import Completion, Draw, Prompt
 
 OK = 200
 SHORTEST = 64
-"""Shortest answer, in bytes, that is looked for in its line: a shorter one may stand there twice, and is no answer anyway."""
+"""Shortest answer, in bytes, that is looked for in its line: a shorter one may stand there twice,
+and is no answer anyway.
+"""
 UNDONE = frozenset({"batch_expired", "batch_cancelled"})
 """Codes of requests that were never begun."""
 
@@ -49,9 +53,10 @@ _OUTER = msgspec.json.Decoder(_Outer)
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of lines: ``answered`` and stored now, ``stored before`` or twice in the files, ``filtered`` prompts,
-    ``undone`` (expired, cancelled, or failed in a way that passes), ``refused``, ``unreadable``, ``short`` (fewer completions than
-    were asked for), and ``foreign``: not of this store. ``error``: the first refused or unreadable one.
+    """Counts of lines: ``answered`` and stored now, ``stored before`` or twice in the files,
+    ``filtered`` prompts, ``undone`` (expired, cancelled, or failed in a way that passes),
+    ``refused``, ``unreadable``, ``short`` (fewer completions than were asked for), and ``foreign``:
+    not of this store. ``error``: the first refused or unreadable one.
     """
 
     lines: Counter[str] = field(default_factory=Counter)
@@ -125,7 +130,9 @@ class BatchReader:
         return self._answered(ask, prompt, response["body"])
 
     def _parsed(self, line: bytes) -> Any:
-        """Parse a line and its answer, which is nearly all of the line, by the parser for live ones."""
+        """Parse a line and its answer, which is nearly all of the line, by the parser for live
+        ones.
+        """
         try:
             answer = bytes(_OUTER.decode(line).response.body)
         except msgspec.MsgspecError:
@@ -170,7 +177,9 @@ class BatchReader:
             self._watch(completion)
 
     def _failed(self, ask: Ask, prompt: Prompt, status: Any, body: Any) -> str:
-        """The category of an error line: a filtered prompt is done with, a passing failure is undone, the rest is refused."""
+        """The category of an error line: a filtered prompt is done with, a passing failure is
+        undone, the rest is refused.
+        """
         told = body.get("body") or body.get("error") or body if isinstance(body, dict) else body
         code = told.get("code") if isinstance(told, dict) else None
         if isinstance(code, str) and code in UNDONE:

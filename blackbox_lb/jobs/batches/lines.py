@@ -1,4 +1,5 @@
-"""The lines of batch files: the samples of a prompt that each request asks for, and the name that returns with its answer.
+"""The lines of batch files: the samples of a prompt that each request asks for, and the name that
+returns with its answer.
 
 The format: https://platform.openai.com/docs/api-reference/batch/request-input
 """
@@ -44,7 +45,9 @@ class Ask:
         return [rollout_key(request, self.prompt, sample) for sample in self.samples]
 
     def name(self, prefix: str) -> str:
-        """The custom_id: settings, prompt and samples in at most 64 characters of letters, digits, "-", "_" and "."."""
+        """The custom_id: settings, prompt and samples in at most 64 characters of letters, digits,
+        "-", "_" and ".".
+        """
         digest = base64.urlsafe_b64encode(bytes.fromhex(self.prompt)).decode().rstrip("=")
         return f"{prefix}.{digest}.{self.first}.{self.count}"
 
@@ -59,7 +62,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of an input file, and how many completions, prompt tokens and completion tokens it takes at most."""
+    """One line of an input file, and how many completions, prompt tokens and completion tokens it
+    takes at most.
+    """
 
     content: bytes
     completions: int
@@ -70,7 +75,9 @@ class Line:
 def asks(
     prompts: Iterable[Prompt], samples: int, request: str, there: Collection[str], most: int
 ) -> Iterator[tuple[Prompt, Ask]]:
-    """Requests for all keys, each once: runs of at most ``most`` samples of one prompt, prompt by prompt."""
+    """Requests for all keys, each once: runs of at most ``most`` samples of one prompt, prompt by
+    prompt.
+    """
     for prompt in dict.fromkeys(prompts):
         name = prompt_hash(prompt)
         first = count = 0
@@ -112,7 +119,9 @@ def request_line(
 
 
 def write_input(path: Path, lines: Sequence[Line]) -> dict[str, Any]:
-    """Write a file of lines, so that a crash cannot lose it afterwards. Returns its SHA-256 and the sums over its lines."""
+    """Write a file of lines, so that a crash cannot lose it afterwards. Returns its SHA-256 and the
+    sums over its lines.
+    """
     digest = hashlib.sha256()
     told = explained(f"write {path}", "make room, or give another --out")
     with told, replacing(path) as draft, draft.open("xb") as file:
@@ -127,15 +136,17 @@ def write_input(path: Path, lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iterator[list[Line]]:
-    """Groups of lines that fit a file each. Raises InputError: one line alone is larger than a file may be."""
+    """Groups of lines that fit a file each. Raises InputError: one line alone is larger than a file
+    may be.
+    """
     group: list[Line] = []
     taken = 0
     for line in lines:
         length = len(line.content)
         if size is not None and length > size:
             raise InputError(
-                f"one request has {length:,} bytes, and a batch file may have {size:,}; leave such long prompts out, or collect "
-                "without --batch"
+                f"one request has {length:,} bytes, and a batch file may have {size:,}; leave such"
+                " long prompts out, or collect without --batch"
             )
         if group and (len(group) == requests or (size is not None and taken + length > size)):
             yield group

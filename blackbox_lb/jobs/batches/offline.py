@@ -18,8 +18,9 @@ class OfflineSession(Session):
     async def _served(self) -> Sequence[str]:
         if self._model is None or self.vocabulary is None:
             raise InputError(
-                f"{self.profile.name} answers batch files without a server that could be asked: give --model, and its vocabulary "
-                "with --tokenizer PATH/tokenizer.json (a --model that is a folder with a tokenizer.json needs none)"
+                f"{self.profile.name} answers batch files without a server that could be asked:"
+                " give --model, and its vocabulary with --tokenizer PATH/tokenizer.json (a --model"
+                " that is a folder with a tokenizer.json needs none)"
             )
         return []
 

@@ -1,4 +1,6 @@
-"""The plan of a collection by batch: files of requests for all missing answers, within the command's limits; and its shards."""
+"""The plan of a collection by batch: files of requests for all missing answers, within the
+command's limits; and its shards.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,15 @@ from blackbox_lb.store.keys import messages_of
 from blackbox_lb.types import Draw, Example, Prompt, Sampling
 
 DIGITS = 16
-"""Hexadecimal digits of a prompt's hash that decide: 64 bits, so that every shard is equally likely."""
+"""Hexadecimal digits of a prompt's hash that decide: 64 bits, so that every shard is equally
+likely.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One collection: its requests, and the jobs of its store. ``settings``: of all of its requests, ``request``: their hash.
+    """One collection: its requests, and the jobs of its store. ``settings``: of all of its
+    requests, ``request``: their hash.
 
     ``most``: requests a file.
     """
@@ -52,7 +57,9 @@ class Setup:
 
     @classmethod
     def of(cls, trials: Trials, most: int | None = None) -> Setup:
-        """The collection of ``trials`` at temperature 1. Raises ProfileError: its endpoint takes no batches."""
+        """The collection of ``trials`` at temperature 1. Raises ProfileError: its endpoint takes no
+        batches.
+        """
         session = trials.session
         rules = session.profile.batch
         if rules is None or session.endpoint not in rules.urls:
@@ -75,7 +82,9 @@ class Setup:
         return self.rules.urls[self.trials.session.endpoint]
 
     def open_jobs(self) -> list[BatchRecord]:
-        """The open jobs of these settings; one that only differs in the tokenizer, which no request shows, is adopted."""
+        """The open jobs of these settings; one that only differs in the tokenizer, which no request
+        shows, is adopted.
+        """
         session, others = self.trials.session, 0
         found: list[BatchRecord] = []
         for job in filter(lambda job: job.open, self.jobs.all()):
@@ -87,8 +96,8 @@ class Setup:
                 others += 1
         if others:
             self.trials.report.remark(
-                f"{others} open batch jobs in {self.jobs.folder} have other settings or another provider and are left alone: the "
-                "command that made them goes on with them"
+                f"{others} open batch jobs in {self.jobs.folder} have other settings or another"
+                " provider and are left alone: the command that made them goes on with them"
             )
         return found
 
@@ -109,7 +118,9 @@ class Setup:
     def write(
         self, prompts: Sequence[Prompt], samples: int, jobs: Iterable[BatchRecord]
     ) -> list[BatchRecord]:
-        """Write new jobs for all samples neither stored nor asked for by ``jobs``: durable files and records, nothing sent."""
+        """Write new jobs for all samples neither stored nor asked for by ``jobs``: durable files
+        and records, nothing sent.
+        """
         wanted = list(
             self.missing(prompts, samples, {key for job in jobs for key in self._keys(job)})
         )
@@ -144,7 +155,9 @@ class Setup:
         return job
 
     def _keys(self, job: BatchRecord) -> Iterable[str]:
-        """The keys of an open job's answers. Its file is read: the record only holds their number."""
+        """The keys of an open job's answers. Its file is read: the record only holds their
+        number.
+        """
         found = (Ask.parse(name, job.prefix) for name in names_in(self.jobs.input(job.name)))
         return (key for ask in found if ask is not None for key in ask.keys(self.request))
 
@@ -164,8 +177,9 @@ def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
     total = Spent(sum(job.requests for job in fresh), prompt, completion, dollars)
     if (limit := budget.limits.passed_by(total)) is not None:
         raise BudgetExhausted(
-            f"the batch could take {total}, more than {limit}, and nobody could stop it in the middle: raise the limit, or ask "
-            "for less with --limit or --samples-per-prompt; nothing was submitted"
+            f"the batch could take {total}, more than {limit}, and nobody could stop it in the"
+            " middle: raise the limit, or ask for less with --limit or --samples-per-prompt;"
+            " nothing was submitted"
         )
     if budget.opening is not None:
         budget.opening()
@@ -173,10 +187,13 @@ def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
 
 
 def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
-    """The reason why a provider, or this endpoint of it, takes no batches; ``endpoints``: those that do."""
+    """The reason why a provider, or this endpoint of it, takes no batches; ``endpoints``: those
+    that do.
+    """
     if not endpoints:
         return ProfileError(
-            f"{provider} takes no batches, as far as its profile knows (table [batch]); leave --batch out"
+            f"{provider} takes no batches, as far as its profile knows (table [batch]); leave"
+            " --batch out"
         )
     return ProfileError(
         f"{provider} takes batches for {', '.join(endpoints)} only; use --endpoint {endpoints[0]}"
@@ -187,8 +204,9 @@ def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
 class Shard:
     """Shard ``index``, from 1, of ``count``.
 
-    A prompt's own hash decides its shard, whatever stands before or behind it: appended or reordered prompts
-    move none of the others, and equal prompts are never drawn twice. Sizes differ like those of random parts.
+    A prompt's own hash decides its shard, whatever stands before or behind it: appended or
+    reordered prompts move none of the others, and equal prompts are never drawn twice. Sizes differ
+    like those of random parts.
     """
 
     index: int
@@ -201,7 +219,8 @@ class Shard:
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= index <= count:
             raise InputError(
-                f"--shard is {text!r}; give one of n parts as I/N, where I counts from 1 to N, as in 1/4, 2/4, 3/4 and 4/4"
+                f"--shard is {text!r}; give one of n parts as I/N, where I counts from 1 to N, as"
+                " in 1/4, 2/4, 3/4 and 4/4"
             )
         return cls(index, count)
 

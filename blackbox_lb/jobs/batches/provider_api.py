@@ -1,6 +1,8 @@
-"""A provider's files and batches, one call each: https://platform.openai.com/docs/api-reference/batch.
+"""A provider's files and batches, one call each:
+https://platform.openai.com/docs/api-reference/batch.
 
-Calls are retried within limits. Creating a batch is not: after a lost answer, ``find`` looks for the batch.
+Calls are retried within limits. Creating a batch is not: after a lost answer, ``find`` looks for
+the batch.
 """
 
 import asyncio
@@ -38,7 +40,8 @@ def ended(status: str | None) -> bool:
 
 
 class BatchApi:
-    """The files and batches behind a session's address, under its key. Use as an asynchronous context manager.
+    """The files and batches behind a session's address, under its key. Use as an asynchronous
+    context manager.
 
     Raises, from every method:
         ProviderError: one of its subclasses, in the provider's own words.
@@ -74,13 +77,15 @@ class BatchApi:
             found = await self._tried(lambda: self._client.files.retrieve(name))
             if getattr(found, "status", None) == "error":
                 raise RequestRejected(
-                    f"{self._name} could not process the file of requests: {getattr(found, 'status_details', '')}"
+                    f"{self._name} could not process the file of requests:"
+                    f" {getattr(found, 'status_details', '')}"
                 )
             if getattr(found, "status", None) not in NOT_YET:
                 return name
             await asyncio.sleep(READY_PAUSE)
         raise ServerFailed(
-            f"{self._name} has not processed the file of requests {name}; run the same command again"
+            f"{self._name} has not processed the file of requests {name}; run the same command"
+            " again"
         )
 
     async def create(self, job: BatchRecord, url: str) -> str:
@@ -98,7 +103,9 @@ class BatchApi:
         return self._id(found)
 
     async def find(self, job: BatchRecord) -> str | None:
-        """The id of the job's batch, if the provider has one, without those that it did not begin."""
+        """The id of the job's batch, if the provider has one, without those that it did not
+        begin.
+        """
 
         async def once() -> str | None:
             async for each in self._client.batches.list(limit=PAGE):
@@ -129,7 +136,9 @@ class BatchApi:
                 raise error from None
 
     async def download(self, name: str, path: Path) -> None:
-        """Write the content of a file, which may be larger than the memory, to ``path``, whole or not at all."""
+        """Write the content of a file, which may be larger than the memory, to ``path``, whole or
+        not at all.
+        """
         with replacing(path) as draft:
 
             async def once() -> None:
@@ -164,8 +173,8 @@ class BatchApi:
         name = getattr(found, "id", None)
         if not isinstance(name, str) or not name:
             raise CorruptResponse(
-                f"{self._name} answered without an id: {self._channel.masked(str(found))[:200]}; is this an OpenAI-compatible "
-                "API with /files and /batches?"
+                f"{self._name} answered without an id: {self._channel.masked(str(found))[:200]}; is"
+                " this an OpenAI-compatible API with /files and /batches?"
             )
         return name
 

@@ -1,4 +1,6 @@
-"""A job and its record: one file of requests, and its progress, durable before the next step begins."""
+"""A job and its record: one file of requests, and its progress, durable before the next step
+begins.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ LARGEST = 1_000_000
 class BatchRecord(BaseModel):
     """One file of requests. The record holds no key and no address beyond its host.
 
-    ``name``: its own, which also stands in the batch's metadata, so that a batch is recognised after a lost answer.
-    ``request``: hash of the settings of all its lines; ``prefix``: the beginning of their custom_id. ``step``: the last completed
-    one; "creating" means that the batch may exist. ``refused``: batches of this file that the provider did not begin.
+    ``name``: its own, which also stands in the batch's metadata, so that a batch is recognised
+    after a lost answer.
+    ``request``: hash of the settings of all its lines; ``prefix``: the beginning of their
+    custom_id. ``step``: the last completed one; "creating" means that the batch may exist.
+    ``refused``: batches of this file that the provider did not begin.
     ``most_prompt``, ``most_completion``: tokens at most. ``tally``: the counts of its lines.
     """
 
@@ -64,10 +68,12 @@ class BatchRecord(BaseModel):
 
 
 class Jobs:
-    """The jobs of one store, in a folder beside it: for each its record, its input, and its downloaded answers.
+    """The jobs of one store, in a folder beside it: for each its record, its input, and its
+    downloaded answers.
 
     Raises, here and from every method:
-        InputError: the folder or a file in it cannot be read or written, or is not from this package.
+        InputError: the folder or a file in it cannot be read or written, or is not from this
+        package.
     """
 
     def __init__(self, store: Path) -> None:
@@ -105,7 +111,9 @@ class Jobs:
     def close(
         self, job: BatchRecord, tally: dict[str, int] | None = None, *, keep: bool = False
     ) -> None:
-        """Close a finished job: its files are removed, unless they are to be kept; its record stays."""
+        """Close a finished job: its files are removed, unless they are to be kept; its record
+        stays.
+        """
         job.step, job.tally = "done", tally or job.tally
         self.save(job)
         for path in [] if keep else [self.input(job.name), self.output(job), self.errors(job)]:
@@ -122,7 +130,9 @@ class Jobs:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Inside, no other process works on these jobs; a killed process releases them. Raises InputError: one does."""
+        """Inside, no other process works on these jobs; a killed process releases them. Raises
+        InputError: one does.
+        """
         with self._described():
             lock = sqlite3.connect(self.folder / "lock", timeout=0, isolation_level=None)
         try:
@@ -130,7 +140,8 @@ class Jobs:
         except sqlite3.OperationalError as error:
             lock.close()
             raise InputError(
-                f"another command is at work on the batch jobs in {self.folder} ({error}); wait until it ends, or stop it"
+                f"another command is at work on the batch jobs in {self.folder} ({error}); wait"
+                " until it ends, or stop it"
             ) from error
         try:
             yield
@@ -142,8 +153,8 @@ class Jobs:
             return BatchRecord.model_validate(parse_json(read_bounded(path, LARGEST)))
         except ValueError as error:
             raise InputError(
-                f"{path} is no record of a batch job, or of a newer version ({type(error).__name__}); move it away if its batch is "
-                "of no use any more"
+                f"{path} is no record of a batch job, or of a newer version"
+                f" ({type(error).__name__}); move it away if its batch is of no use any more"
             ) from error
 
     @contextmanager
@@ -152,5 +163,6 @@ class Jobs:
             yield
         except (OSError, sqlite3.OperationalError) as error:
             raise InputError(
-                f"cannot use {self.folder}: {getattr(error, 'strerror', None) or error}; make room, or give another --out"
+                f"cannot use {self.folder}: {getattr(error, 'strerror', None) or error}; make room,"
+                " or give another --out"
             ) from error

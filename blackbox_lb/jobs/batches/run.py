@@ -1,6 +1,8 @@
-"""Collection by batch, step by step: write, upload, create, wait, download, ingest; an interrupted run goes on at its last step.
+"""Collection by batch, step by step: write, upload, create, wait, download, ingest; an interrupted
+run goes on at its last step.
 
-Each step is in the job's record before the next begins, so that a job killed at any moment keeps its progress.
+Each step is in the job's record before the next begins, so that a job killed at any moment keeps
+its progress.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ LOST_LOOKS = 20
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One open job, for display: its batch, its state, requests and answers; ``command``: for the user to run."""
+    """One open job, for display: its batch, its state, requests and answers; ``command``: for the
+    user to run.
+    """
 
     name: str
     batch: str | None
@@ -44,11 +48,16 @@ class State:
     def __str__(self) -> str:
         if self.command is not None:
             return f"{self.requests:,} requests wait for: {self.command}"
-        return f"{self.batch or self.name}: {self.status}, {self.answered:,} of {self.requests:,} requests answered"
+        return (
+            f"{self.batch or self.name}: {self.status}, {self.answered:,} of {self.requests:,}"
+            " requests answered"
+        )
 
 
 class Pending(BlbError):
-    """Batch jobs are at work, or wait for the user's own program; nothing went wrong. ``states``: of each job."""
+    """Batch jobs are at work, or wait for the user's own program; nothing went wrong. ``states``:
+    of each job.
+    """
 
     def __init__(self, states: Sequence[State], missing: int) -> None:
         super().__init__(
@@ -65,14 +74,17 @@ async def collect_batches(
     wait: bool = True,
     most: int | None = None,
 ) -> None:
-    """Make sure, by batch, that the store holds ``samples`` completions of every prompt at temperature 1.
+    """Make sure, by batch, that the store holds ``samples`` completions of every prompt at
+    temperature 1.
 
-    Stored samples, and those that an open job asks for, are not asked for again. ``wait``: until every job has ended; else one look
-    at each. ``most``: requests a file, no more than the provider takes.
+    Stored samples, and those that an open job asks for, are not asked for again. ``wait``: until
+    every job has ended; else one look at each. ``most``: requests a file, no more than the provider
+    takes.
 
-    Raises Pending: jobs are at work, or wait for the user's own program. BudgetExhausted: the missing requests could pass a
-    limit; nothing was submitted. Interrupted: jobs go on without us. ProviderError: requests were refused or failed; answers
-    are stored. Drifted: another model or system answered.
+    Raises Pending: jobs are at work, or wait for the user's own program. BudgetExhausted: the
+    missing requests could pass a limit; nothing was submitted. Interrupted: jobs go on without us.
+    ProviderError: requests were refused or failed; answers are stored. Drifted: another model or
+    system answered.
     """
     async with _work(Setup.of(trials, most)) as work:
         work.open += work.setup.write(prompts, samples, work.open)
@@ -84,7 +96,8 @@ async def collect_batches(
 
 
 async def cancel_batches(trials: Trials, *, wait: bool = True) -> Counter[str]:
-    """End all open jobs of these settings: those at the provider are cancelled, and their earlier answers stored.
+    """End all open jobs of these settings: those at the provider are cancelled, and their earlier
+    answers stored.
 
     Returns the tally of their requests. Raises Pending where the provider has not ended one yet.
     """
@@ -107,7 +120,9 @@ async def _work(setup: Setup) -> AsyncIterator[_Work]:
 
 
 class _Work:
-    """One command's work on the jobs of a store. ``lines``: the tally of the jobs that it closed."""
+    """One command's work on the jobs of a store. ``lines``: the tally of the jobs that it
+    closed.
+    """
 
     def __init__(self, setup: Setup, api: BatchApi | None) -> None:
         self.setup, self.jobs, self._report = setup, setup.jobs, setup.trials.report
@@ -119,7 +134,9 @@ class _Work:
         self._told: dict[str, str] = {}
 
     async def run(self, wait: bool) -> None:
-        """Advance every open job as far as possible. Raises Pending where it does not wait for all of them."""
+        """Advance every open job as far as possible. Raises Pending where it does not wait for all
+        of them.
+        """
         pause, lost = FIRST_PAUSE, 0
         while True:
             try:
@@ -153,7 +170,8 @@ class _Work:
                 raise
             names = ", ".join(job.batch_id or job.name for job in self.open)
             raise Interrupted(
-                f"Interrupted ({names} goes on at {self.setup.trials.session.profile.name} and is paid for; --cancel ends it)"
+                f"Interrupted ({names} goes on at {self.setup.trials.session.profile.name} and is"
+                " paid for; --cancel ends it)"
             ) from error
 
     def _tell(self, states: Sequence[State]) -> None:
@@ -191,7 +209,10 @@ class _Work:
 
     def _queued(self, job: BatchRecord, document: Mapping[str, Any]) -> State:
         if not any(other.submitted for other in self.open):
-            said = f"{job.provider} did not begin a batch of {job.requests:,} requests: {reason(document)}"
+            said = (
+                f"{job.provider} did not begin a batch of {job.requests:,} requests:"
+                f" {reason(document)}"
+            )
             smaller = "or cancel it and make smaller ones with --batch-requests"
             raise RequestRejected(
                 with_remedy(
@@ -213,7 +234,9 @@ class _Work:
             )
 
     async def _answered_by_command(self, job: BatchRecord) -> State | None:
-        """Take in the output of the user's program; return its command where that is missing or incomplete."""
+        """Take in the output of the user's program; return its command where that is missing or
+        incomplete.
+        """
         output, command = self.jobs.output(job), self.setup.rules.command or ""
         if job.cancelled or output.exists():
             tally = await self._read(job)

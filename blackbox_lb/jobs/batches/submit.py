@@ -1,8 +1,9 @@
 """Submission: a file is uploaded, and its batch created once, as far as this can be known.
 
-Creating a batch is the one step that cannot be repeated. Its job is marked first, and a marked job is looked for among the
-provider's batches, by its file and by its name in their metadata, before it is created again. One assumption stays: a batch
-whose creation was not confirmed is listed within ``SETTLING`` seconds.
+Creating a batch is the one step that cannot be repeated. Its job is marked first, and a marked job
+is looked for among the provider's batches, by its file and by its name in their metadata, before it
+is created again. One assumption stays: a batch whose creation was not confirmed is listed within
+``SETTLING`` seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Submission:
         self._setup, self._api = setup, api
 
     async def submit(self, job: BatchRecord) -> None:
-        """Turn an unsubmitted job into a running batch. Ctrl-C in mid-creation waits for the answer."""
+        """Turn an unsubmitted job into a running batch. Ctrl-C in mid-creation waits for the
+        answer.
+        """
         jobs, budget = self._setup.jobs, self._setup.trials.budget
         if job.step == "written":
             job.file_id = await self._api.upload(jobs.input(job.name))
@@ -52,7 +55,9 @@ class Submission:
         self._step(job, "running" if job.batch_id else "uploaded")
 
     def put_back(self, job: BatchRecord, document: Mapping[str, Any]) -> bool:
-        """Whether a failed batch can be created again after others have ended; it then counts as never created."""
+        """Whether a failed batch can be created again after others have ended; it then counts as
+        never created.
+        """
         if job.status != "failed" or not any(
             each.get("code") == QUEUE_FULL for each in _complaints(document)
         ):

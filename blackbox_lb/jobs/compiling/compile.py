@@ -1,7 +1,8 @@
 """Compiling a bias: the learned values within the provider's limits, and the loss.
 
-A provider takes so many entries, in a range, perhaps whole numbers, perhaps no special tokens; a token that is not listed has
-bias 0. ``estimate.sparse`` chooses the listed tokens and their values; the loss is reported here.
+A provider takes so many entries, in a range, perhaps whole numbers, perhaps no special tokens; a
+token that is not listed has bias 0. ``estimate.sparse`` chooses the listed tokens and their values;
+the loss is reported here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.sparse.sparsify import Sparse
 
 STEPS = (10, 30, 100, 300, 1_024)
-"""Numbers of entries for the table of the kept gain: steps of about 3, and the limits of providers."""
+"""Numbers of entries for the table of the kept gain: steps of about 3, and the limits of providers.
+"""
 
 
 def losses(sparse: Sparse, entries_limit: int | None, *, integers: bool) -> Compiled:
@@ -46,10 +48,12 @@ def compile_bias(
     integers: bool = False,
     highest_id: int | None = None,
 ) -> Bias:
-    """Compile ``bias`` for ``profile``, closest to the learned policy on the logged positions of ``next_token``.
+    """Compile ``bias`` for ``profile``, closest to the learned policy on the logged positions of
+    ``next_token``.
 
-    Ids above ``highest_id`` (None: no such limit) are left out and counted as dropped. The result has no verdict: it is another
-    policy, and has not been judged. An entry whose value changed has no standard error.
+    Ids above ``highest_id`` (None: no such limit) are left out and counted as dropped. The result
+    has no verdict: it is another policy, and has not been judged. An entry whose value changed has
+    no standard error.
 
     Raises BiasError: more entries wanted than the provider takes.
     """
@@ -68,8 +72,9 @@ def compile_bias(
 def compile_dependent(
     bias: Bias, profile: Profile, *, entries: int | None = None, integers: bool = False
 ) -> Bias:
-    """Compile a bias that depends on the prompt: the tokens that it moves most, by the root of the sum of squares over the common
-    vector and those of all features, in the range and kind of numbers that the provider takes of each request.
+    """Compile a bias that depends on the prompt: the tokens that it moves most, by the root of the
+    sum of squares over the common vector and those of all features, in the range and kind of
+    numbers that the provider takes of each request.
 
     Raises BiasError: it depends on no prompt, or more entries are wanted than the provider takes.
     """
@@ -110,9 +115,9 @@ def _entry(old: Entry | None, token: int, value: float) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The gain with at most ``entries`` tokens, ``listed`` of them used: ``kept`` is a share of the estimated gain (1 less the KL
-    lost as a share of the KL between the learned policy and the base), ``kl_lost`` is in nats per token. chosen: it is the
-    compiled one.
+    """The gain with at most ``entries`` tokens, ``listed`` of them used: ``kept`` is a share of the
+    estimated gain (1 less the KL lost as a share of the KL between the learned policy and the
+    base), ``kl_lost`` is in nats per token. chosen: it is the compiled one.
     """
 
     entries: int
@@ -131,11 +136,13 @@ def gain_by_entries(
     *,
     highest_id: int | None = None,
 ) -> list[Kept]:
-    """The gain kept at 10, 30, 100, 300 and 1,024 entries, at all of ``bias``'s own, and at the limit of ``made``.
+    """The gain kept at 10, 30, 100, 300 and 1,024 entries, at all of ``bias``'s own, and at the
+    limit of ``made``.
 
-    Fractions first, then whole numbers, whether or not the provider takes fractions. ``made``, from ``compile_bias`` with the same
-    arguments, has its own row; the others are from a quick search (see ``sparsify``), and may keep a little less than
-    a compile would: on 45,000 logged positions .0002 of the gain at most.
+    Fractions first, then whole numbers, whether or not the provider takes fractions. ``made``, from
+    ``compile_bias`` with the same arguments, has its own row; the others are from a quick search
+    (see ``sparsify``), and may keep a little less than a compile would: on 45,000 logged positions
+    .0002 of the gain at most.
     """
     table, done = _known(bias, next_token), made.compiled or Compiled()
     tokens = len(table.token_ids)
@@ -162,7 +169,9 @@ def gain_by_entries(
 
 
 def _known(bias: Bias, next_token: NextToken) -> NextToken:
-    """Ids never listed change nothing at the logged positions: they are sent where there is room, else counted as dropped."""
+    """Ids never listed change nothing at the logged positions: they are sent where there is room,
+    else counted as dropped.
+    """
     return next_token.with_tokens(list(bias.logit_bias))
 
 

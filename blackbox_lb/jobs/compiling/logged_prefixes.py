@@ -1,4 +1,6 @@
-"""Logged prefixes: next-token distributions from a store's base completions, without a task or a reward."""
+"""Logged prefixes: next-token distributions from a store's base completions, without a task or a
+reward.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,9 @@ from blackbox_lb.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefixes:
-    """``next_token`` at every position of ``completions`` of the base at temperature 1; ``remarks``: omissions and reasons."""
+    """``next_token`` at every position of ``completions`` of the base at temperature 1;
+    ``remarks``: omissions and reasons.
+    """
 
     next_token: NextToken
     completions: int
@@ -30,14 +34,16 @@ class Prefixes:
 def logged_prefixes(
     path: str | Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None = None
 ) -> Prefixes:
-    """Read the positions of all base completions of the bias's model in the rollout store ``path``, without any request.
+    """Read the positions of all base completions of the bias's model in the rollout store ``path``,
+    without any request.
 
-    They were drawn without a bias at temperature 1, whatever their prompts. profile: of the bias's provider, whose own completions
-    may be in the store under a name that no packaged profile has. vocabulary: of the model; it identifies the tokens that end a
-    completion where they may be unlisted. Without it such completions are left out, if there are others.
+    They were drawn without a bias at temperature 1, whatever their prompts. profile: of the bias's
+    provider, whose own completions may be in the store under a name that no packaged profile has.
+    vocabulary: of the model; it identifies the tokens that end a completion where they may be
+    unlisted. Without it such completions are left out, if there are others.
 
-    Raises StoreError: no such store. InputError: none of its completions is of that model, or a vocabulary is needed.
-    NoLogprobs: none of them has lists.
+    Raises StoreError: no such store. InputError: none of its completions is of that model, or a
+    vocabulary is needed. NoLogprobs: none of them has lists.
     """
     if not Path(path).is_file():
         raise StoreError(
@@ -56,7 +62,9 @@ def logged_prefixes(
 
 
 def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]:
-    """Hash -> settings of the requests that drew from the base of the bias's model and asked for lists."""
+    """Hash -> settings of the requests that drew from the base of the bias's model and asked for
+    lists.
+    """
     requests = store.requests()
     same = {
         name: settings
@@ -68,14 +76,16 @@ def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]
             f"{each.get('model')} (tokenizer {each.get('tokenizer')})" for each in requests.values()
         }
         raise InputError(
-            f"{store.path} holds no completion of {printable(bias.model)} (tokenizer {printable(bias.tokenizer)}), only of "
-            f"{printable(', '.join(sorted(held))) or 'nothing'}; give the store of the bias's own model with --store"
+            f"{store.path} holds no completion of {printable(bias.model)} (tokenizer"
+            f" {printable(bias.tokenizer)}), only of"
+            f" {printable(', '.join(sorted(held))) or 'nothing'}; give the store of the bias's own"
+            " model with --store"
         )
     base = {name: settings for name, settings in same.items() if _is_base(settings)}
     if not base:
         raise NoLogprobs(
-            f"{store.path} holds no completion of {printable(bias.model)} without a bias, at temperature 1 and with logprobs; "
-            "blb collect draws some"
+            f"{store.path} holds no completion of {printable(bias.model)} without a bias, at"
+            " temperature 1 and with logprobs; blb collect draws some"
         )
     return base
 
@@ -103,8 +113,8 @@ def _left_out(
     count = sum(len(store.keys(name)) for name in rest)
     names = printable(", ".join(sorted(_providers(rest))))
     return [
-        f"{count} completions through {names} are left out: it is not known whether the token that ends one is listed; --tokenizer "
-        "with the model's vocabulary lets them in"
+        f"{count} completions through {names} are left out: it is not known whether the token that"
+        " ends one is listed; --tokenizer with the model's vocabulary lets them in"
     ]
 
 
@@ -117,9 +127,10 @@ def _end_tokens(
         return EndTokens(True)
     if vocabulary is None:
         raise InputError(
-            f"the completions come through {printable(', '.join(sorted(providers)))}, not known to list the token that ends one, "
-            "so its id must be known to leave it alone: give the model's vocabulary with --tokenizer, or --provider with the TOML "
-            "that they came through"
+            f"the completions come through {printable(', '.join(sorted(providers)))}, not known to"
+            " list the token that ends one, so its id must be known to leave it alone: give the"
+            " model's vocabulary with --tokenizer, or --provider with the TOML that they came"
+            " through"
         )
     return EndTokens(
         listed.pop() if len(listed) == 1 else None, frozenset(vocabulary.special.values())
@@ -146,7 +157,8 @@ def _read(
         read = training_set(store, [anything], [keys], unread, ends, vocab_size=bias.vocab_size)
     except NoLogprobs as error:
         raise NoLogprobs(
-            f"none of {len(keys)} base completions of {printable(bias.model)} in {store.path} has a complete list of token "
-            "logprobs, which the compile needs to know the next token; collect some with --top-logprobs from 1"
+            f"none of {len(keys)} base completions of {printable(bias.model)} in {store.path} has a"
+            " complete list of token logprobs, which the compile needs to know the next token;"
+            " collect some with --top-logprobs from 1"
         ) from error
     return Prefixes(read.next_token, len(read.rollouts.keys), (*left_out, *read.remarks))

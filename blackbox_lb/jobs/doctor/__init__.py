@@ -1,1 +1,3 @@
-"""The doctor: a live self-test that proves or disproves what a provider's profile claims, in at most 119 cheap requests."""
+"""The doctor: a live self-test that proves or disproves what a provider's profile claims, in at
+most 119 cheap requests.
+"""

@@ -1,4 +1,6 @@
-"""The self-test: checks in their order, what each may cost, and what a failed request says about the rows it was to prove."""
+"""The self-test: checks in their order, what each may cost, and what a failed request says about
+the rows it was to prove.
+"""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -58,7 +60,9 @@ OPENING = 1
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``rows``: what it proves. ``requests``: most it may make. ``tokens``: most that it may generate."""
+    """``rows``: what it proves. ``requests``: most it may make. ``tokens``: most that it may
+    generate.
+    """
 
     title: str
     rows: tuple[str, ...]
@@ -91,7 +95,9 @@ CHECKS = (
     Check("seed", ("sampling.seed",), 2, 24, check_seed),
     Check("entries of a bias", ("bias.entries",), 11, 11, check_entries),
 )
-"""In this order: what a later check leans on comes first, and what may bring a server down comes last."""
+"""In this order: what a later check leans on comes first, and what may bring a server down comes
+last.
+"""
 
 
 def most_requests() -> int:
@@ -111,12 +117,14 @@ async def examine(
     concurrency: int = IN_FLIGHT,
     watch: Callable[[str], None] = lambda title: None,
 ) -> Report:
-    """Prove or disprove every claim of the session's profile. ``watch`` is told the title of each check as it begins.
+    """Prove or disprove every claim of the session's profile. ``watch`` is told the title of each
+    check as it begins.
 
-    ``checks``: fewer of them, in their order; the lists of alternatives are what all others lean on.
+    ``checks``: fewer of them, in their order; the lists of alternatives are what all others lean
+    on.
 
-    Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model that cannot be adapted, or
-    the first plain request is refused, by a content filter too.
+    Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model
+    that cannot be adapted, or the first plain request is refused, by a content filter too.
     """
     start = time.monotonic()
     probe = Probe(
@@ -144,8 +152,8 @@ async def examine(
 
 
 async def _carry_out(exam: Exam, check: Check) -> None:
-    """One check. A refusal contradicts the rows that it was to prove; any other failure leaves them unchecked, a content filter's
-    refusal of the prompt too."""
+    """One check. A refusal contradicts the rows that it was to prove; any other failure leaves them
+    unchecked, a content filter's refusal of the prompt too."""
     first = check.run is check_lists
     try:
         await check.run(exam)

@@ -1,4 +1,6 @@
-"""A user's own profile from the findings: the rows that were wrong with their true values, and how each row is known."""
+"""A user's own profile from the findings: the rows that were wrong with their true values, and how
+each row is known.
+"""
 
 from collections.abc import Mapping, Sequence, Set
 from datetime import date
@@ -17,7 +19,8 @@ from blackbox_lb.safety.atomic_file import explained, replacing
 LONGEST = 200
 """Characters of evidence kept with a row."""
 PROVEN_BY = {"bias.format": "bias", "bias.high": "bias"}
-"""Rows that another row's finding proves: a bias that acts was understood, and it was the largest."""
+"""Rows that another row's finding proves: a bias that acts was understood, and it was the largest.
+"""
 CAREFUL: Mapping[str, Json] = {
     "bias.fractions": False,
     "logprobs.meaning": "unknown",
@@ -34,7 +37,8 @@ DOCUMENTED = frozenset("SRLD")
 def check_target(path: Path, provider: str) -> None:
     """Whether a profile can be saved there, known before anything is asked for.
 
-    Raises InputError: another ending than .toml, a folder that does not exist, or the file that is being extended.
+    Raises InputError: another ending than .toml, a folder that does not exist, or the file that is
+    being extended.
     """
     if path.suffix != ".toml":
         raise InputError(
@@ -53,10 +57,11 @@ def check_target(path: Path, provider: str) -> None:
 def save_profile(
     report: Report, path: Path, provider: str, base_url: str | None = None
 ) -> dict[str, Json]:
-    """Write what was found of ``provider`` (as given with --provider) to ``path``, for use as --provider.
+    """Write what was found of ``provider`` (as given with --provider) to ``path``, for use as
+    --provider.
 
-    ``base_url``: the address to keep, where it is another than the profile's. Returns the rows that were guesses and could not be
-    checked, for which the value was saved that is right in any case.
+    ``base_url``: the address to keep, where it is another than the profile's. Returns the rows that
+    were guesses and could not be checked, for which the value was saved that is right in any case.
 
     Raises InputError: a contradiction that no row can cure, or a file that cannot be written.
     """
@@ -64,7 +69,8 @@ def save_profile(
     if incurable:
         reasons = "; ".join(f"{finding.row}: {finding.evidence}" for finding in incurable)
         raise InputError(
-            f"no profile was saved, because none could make {report.profile.name} usable here: {reasons}"
+            f"no profile was saved, because none could make {report.profile.name} usable here:"
+            f" {reasons}"
         )
     careful, open_rows = _unproven(report)
     document = tomli_w.dumps(_rows(report, path.stem, provider, base_url, careful, open_rows))
@@ -122,7 +128,8 @@ def _rows(
 
 
 def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
-    """Of what the profile guesses and nothing has shown: careful values, and the rows that stay guesses.
+    """Of what the profile guesses and nothing has shown: careful values, and the rows that stay
+    guesses.
 
     A guessed table of which nothing was shown stays one as a whole.
     """
@@ -153,8 +160,8 @@ def _leaves(value: Any, row: str) -> list[str]:
 
 
 def _is_proven(report: Report, shown: Set[str], row: str) -> bool:
-    """Whether something was found of ``row`` or of a table that is checked as a whole, or the row has evidence of its own in a
-    table that was a guess."""
+    """Whether something was found of ``row`` or of a table that is checked as a whole, or the row
+    has evidence of its own in a table that was a guess."""
     parts = row.split(".")
     around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
     if (around - {"bias"}) & shown or PROVEN_BY.get(row) in shown:

@@ -1,4 +1,6 @@
-"""Arms: the policies of an evaluation: the base, each bias, each alternative, and the alternatives with each bias."""
+"""Arms: the policies of an evaluation: the base, each bias, each alternative, and the alternatives
+with each bias.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ OwnBias: TypeAlias = Callable[[Trials], Awaitable[tuple[Mapping[int, float], int
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """labels: (p,) the number of the decided label for each test prompt, -1 for none. prompt_tokens, completion_tokens: means over
-    the test prompts of the tokens paid for a decision, without those paid for learning.
+    """labels: (p,) the number of the decided label for each test prompt, -1 for none.
+    prompt_tokens, completion_tokens: means over the test prompts of the tokens paid for a decision,
+    without those paid for learning.
     """
 
     labels: tuple[int, ...]
@@ -53,10 +56,12 @@ class Decision(Protocol):
 class Alternative:
     """An alternative to a bias: one of these fields is set, the others keep their defaults.
 
-    ``instruction`` is added to the prompt; ``temperature`` replaces that of the setting; ``max_tokens`` cuts completions earlier,
-    while the reward keeps its own T; ``best_of`` completions are drawn for an answer (see ``draw``). ``shots`` are messages before
-    the prompt; ``budget`` cuts thinking; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there is a session;
-    ``decision`` chooses a label for each prompt without drawing. ``cost``: in requests, in words.
+    ``instruction`` is added to the prompt; ``temperature`` replaces that of the setting;
+    ``max_tokens`` cuts completions earlier, while the reward keeps its own T; ``best_of``
+    completions are drawn for an answer (see ``draw``). ``shots`` are messages before the prompt;
+    ``budget`` cuts thinking; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there
+    is a session; ``decision`` chooses a label for each prompt without drawing. ``cost``: in
+    requests, in words.
     """
 
     name: str
@@ -77,7 +82,9 @@ class Alternative:
         return self.own_bias is not None or self.decision is not None or self.budget is not None
 
     async def ready(self, trials: Trials) -> Alternative:
-        """The alternative with its own bias. Raises InputError, BiasError: the task has none, or the provider does not take it."""
+        """The alternative with its own bias. Raises InputError, BiasError: the task has none, or
+        the provider does not take it.
+        """
         if self.own_bias is None:
             return self
         bias, longest = await self.own_bias(trials)
@@ -87,13 +94,16 @@ class Alternative:
         )
 
     def applies(self, setting: Setting) -> bool:
-        """Whether it has an effect at ``setting``: a lower temperature, or several completions that can differ."""
+        """Whether it has an effect at ``setting``: a lower temperature, or several completions that
+        can differ.
+        """
         if self.temperature is not None:
             return self.temperature < setting.temperature
         return self.best_of == 1 or not setting.deterministic
 
     def asked(self, example: Example) -> Example:
-        """The example with the instruction in its last user message: after a space, after a blank line if the message has lines.
+        """The example with the instruction in its last user message: after a space, after a blank
+        line if the message has lines.
 
         Shots stand after the system messages.
         """
@@ -124,7 +134,8 @@ def alternatives(
     settings: Sequence[Setting],
     limit: int,
 ) -> tuple[Alternative, ...]:
-    """One alternative for each value; ``limit``: the longest completion of the other policies, in tokens.
+    """One alternative for each value; ``limit``: the longest completion of the other policies, in
+    tokens.
 
     Raises InputError: a value that changes nothing at any of ``settings``, or an empty instruction.
     """
@@ -137,19 +148,22 @@ def alternatives(
     for value in temperatures:
         if not 0 <= value < hottest:
             raise InputError(
-                f"--baseline-temperature {value:g} is not below the highest temperature that is judged, {hottest:g}; give a lower "
-                "one, or judge at that temperature with --deploy"
+                f"--baseline-temperature {value:g} is not below the highest temperature that is"
+                f" judged, {hottest:g}; give a lower one, or judge at that temperature with"
+                " --deploy"
             )
     for tokens in max_tokens:
         if not 1 <= tokens < limit:
             raise InputError(
-                f"--baseline-max-tokens {tokens} is not below the {limit} tokens of the others; give a lower one"
+                f"--baseline-max-tokens {tokens} is not below the {limit} tokens of the others;"
+                " give a lower one"
             )
     for n in best_of:
         if n < 2 or hottest == 0:
             raise InputError(
-                f"--best-of {n} would give what one completion gives{' at greedy' if n > 1 else ''}; give 2 or more, and judge "
-                "at a temperature above 0"
+                f"--best-of {n} would give what one completion"
+                f" gives{' at greedy' if n > 1 else ''}; give 2 or more, and judge at a temperature"
+                " above 0"
             )
     found = [
         Alternative(f'prompt + "{text.strip()}"', instruction=text.strip()) for text in instructions
@@ -165,7 +179,9 @@ def alternatives(
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One policy at one of the judged settings: a bias (token id -> nats) or none, an alternative or none."""
+    """One policy at one of the judged settings: a bias (token id -> nats) or none, an alternative
+    or none.
+    """
 
     setting: Setting
     bias_name: str | None = None
@@ -193,7 +209,9 @@ class Arm:
 def arms_at(
     setting: Setting, biases: Mapping[str, AnyBias], others: Sequence[Alternative]
 ) -> tuple[Arm, ...]:
-    """The base, each bias, and each alternative that applies, alone and with each bias that it can be sent with; in this order."""
+    """The base, each bias, and each alternative that applies, alone and with each bias that it can
+    be sent with; in this order.
+    """
     plain: list[tuple[str | None, AnyBias]] = [(None, {}), *biases.items()]
     tried = [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]
     return tuple(
@@ -204,7 +222,9 @@ def arms_at(
 
 
 def unranked(trials: Trials, arm: Arm) -> str | None:
-    """The reason why the provider's logprobs cannot rank several completions by the base model; None where they can."""
+    """The reason why the provider's logprobs cannot rank several completions by the base model;
+    None where they can.
+    """
     profile, where = trials.session.profile, trials.session.biased_endpoint
     if arm.alternative.best_of == 1:
         return None
@@ -215,14 +235,18 @@ def unranked(trials: Trials, arm: Arm) -> str | None:
     ):
         return None
     known = "is not known to return" if profile.logprobs.meaning == "unknown" else "does not return"
-    return f"{profile.name} {known} the base model's logprobs with a bias or at another temperature than 1"
+    return (
+        f"{profile.name} {known} the base model's logprobs with a bias or at another temperature"
+        " than 1"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """The results of one arm. ``prompt_tokens``, ``completion_tokens``: means over prompts of the tokens paid for an answer;
-    ``first``: the first answer of each prompt, None for an unreadable one; ``answers``: their number; ``decisions``: the labels
-    chosen, None where the task has no labels."""
+    """The results of one arm. ``prompt_tokens``, ``completion_tokens``: means over prompts of the
+    tokens paid for an answer;
+    ``first``: the first answer of each prompt, None for an unreadable one; ``answers``: their
+    number; ``decisions``: the labels chosen, None where the task has no labels."""
 
     arm: Arm
     scores: PolicyScores
@@ -240,13 +264,16 @@ async def draw(
     samples: int,
     labels: Labels | None = None,
 ) -> ArmResult:
-    """Draw completions of every example under ``arm``, scored on the plain examples, without an instruction.
+    """Draw completions of every example under ``arm``, scored on the plain examples, without an
+    instruction.
 
-    Greedy takes one sample a prompt. Best-of groups the first ``samples`` completions of the same policy, plus enough to fill the
-    last group, and answers with the completion of each group with the highest mean token logprob: so it shares the draws of the
-    policy without it, and gives fewer answers.
+    Greedy takes one sample a prompt. Best-of groups the first ``samples`` completions of the same
+    policy, plus enough to fill the last group, and answers with the completion of each group with
+    the highest mean token logprob: so it shares the draws of the policy without it, and gives fewer
+    answers.
 
-    Raises InputError: a score is not finite. NoLogprobs: completions that should be ranked came without.
+    Raises InputError: a score is not finite. NoLogprobs: completions that should be ranked came
+    without.
     """
     best_of, title = arm.alternative.best_of, f"{arm.setting.name}: {arm.name}"
     samples = 1 if arm.drawn_at.deterministic else samples + -samples % best_of
@@ -297,7 +324,8 @@ async def draw(
     scores = trials.scored(title, examples, answered())
     if bounded and best_of > 1:
         trials.report.remark(
-            f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their completions"
+            f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their"
+            " completions"
         )
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
     answers = sum(row.size for row in scores.tokens)
@@ -320,7 +348,8 @@ async def decide(
 ) -> ArmResult:
     """Decide for every example, and score each decision like a completion with its label's text.
 
-    Raises InputError: the labels begin alike, or a score is not finite. ProviderError: the API failed.
+    Raises InputError: the labels begin alike, or a score is not finite. ProviderError: the API
+    failed.
     """
     if arm.alternative.decision is None:
         raise InputError(f"{arm.name} decides nothing here; draw it")
@@ -345,21 +374,26 @@ async def decide(
 
 
 def _best(group: Sequence[Completion]) -> Completion:
-    """The completion with the highest mean token logprob, one without tokens last; a group of one is not ranked."""
+    """The completion with the highest mean token logprob, one without tokens last; a group of one
+    is not ranked.
+    """
     if len(group) == 1:
         return group[0]
     readable = [each for each in group if each.readable]
     for each in readable:
         if each.n_tokens and not len(each.logprobs):
             raise NoLogprobs(
-                "a completion came without logprobs, so the best of several is not known; drop --best-of"
+                "a completion came without logprobs, so the best of several is not known; drop"
+                " --best-of"
             )
     means = [float(each.logprobs.mean()) if len(each.logprobs) else -np.inf for each in readable]
     return readable[int(np.argmax(means))] if readable else group[0]
 
 
 def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, float]:
-    """Mean prompt and completion tokens of an answer; ``shared``: the completions of one request pay for its prompt once."""
+    """Mean prompt and completion tokens of an answer; ``shared``: the completions of one request
+    pay for its prompt once.
+    """
     prompts = [
         sum(each.prompt_tokens for each in group) / (len(group) if shared else 1)
         for group in groups
@@ -374,15 +408,17 @@ def _first(
     correct = scores.correct or [None] * len(shown)
     rows = zip(shown, scores.reward, correct, strict=True)
     return tuple(
-        None
-        if completion is None
-        else PolicyCompletion(
-            policy=arm.name,
-            text=completion.text,
-            tokens=completion.n_tokens,
-            correct=None if right is None else bool(right[0]),
-            reward=float(reward[0]),
-            finish_reason=completion.finish_reason,
+        (
+            None
+            if completion is None
+            else PolicyCompletion(
+                policy=arm.name,
+                text=completion.text,
+                tokens=completion.n_tokens,
+                correct=None if right is None else bool(right[0]),
+                reward=float(reward[0]),
+                finish_reason=completion.finish_reason,
+            )
         )
         for completion, reward, right in rows
     )

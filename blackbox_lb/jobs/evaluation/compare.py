@@ -1,4 +1,6 @@
-"""Policies and comparisons as rows: every mean with its interval, every difference with its p-value, all corrected together."""
+"""Policies and comparisons as rows: every mean with its interval, every difference with its
+p-value, all corrected together.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ ANSWERS = 1_000
 
 
 def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> PolicyResult:
-    """The row of one arm; ``label``: of the reward; ``limit``: longest completion of the arms that do not cut it earlier.
+    """The row of one arm; ``label``: of the reward; ``limit``: longest completion of the arms that
+    do not cut it earlier.
 
     Raises InputError: no prompt has a completion that can be read.
     """
@@ -55,17 +58,20 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         metrics=means,
         prompt_tokens=drawn.prompt_tokens,
         completion_tokens=drawn.completion_tokens,
-        cost=None
-        if prices is None
-        else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens),
-        decisions=None
-        if drawn.decisions is None
-        else Decisions.model_validate(drawn.decisions.as_json()),
+        cost=(
+            None
+            if prices is None
+            else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens)
+        ),
+        decisions=(
+            None if drawn.decisions is None else Decisions.model_validate(drawn.decisions.as_json())
+        ),
     )
 
 
 def mean_of(rows: Sequence[Array]) -> Mean:
-    """The mean over prompts, an array of completions each, with the paper's percentile interval (prompts resampled, unpaired).
+    """The mean over prompts, an array of completions each, with the paper's percentile interval
+    (prompts resampled, unpaired).
 
     The paper, appendix on bootstrap confidence intervals. InputError: no prompt has a completion.
     """
@@ -79,8 +85,9 @@ def comparisons(
 ) -> tuple[Comparison, ...]:
     """All comparisons of the arms of all settings, with p-values adjusted for their number.
 
-    At each setting: every policy against the base, in every metric; and in the reward, each bias against each alternative alone,
-    the two together against that alternative, and every further bias against the first. ``effect``: a difference of the reward.
+    At each setting: every policy against the base, in every metric; and in the reward, each bias
+    against each alternative alone, the two together against that alternative, and every further
+    bias against the first. ``effect``: a difference of the reward.
 
     Raises InputError: two arms have no prompt in common.
     """
@@ -96,9 +103,11 @@ def comparisons(
                 "p": p,
                 "verdict": decide(row.difference, row.better, p),
                 "needed": sample_size(row.difference, row.sd, level=LEVEL / len(rows)),
-                "needed_for_effect": None
-                if effect is None or row.metric != label
-                else sample_size(effect, row.sd, level=LEVEL / len(rows)),
+                "needed_for_effect": (
+                    None
+                    if effect is None or row.metric != label
+                    else sample_size(effect, row.sd, level=LEVEL / len(rows))
+                ),
             }
         )
         for row, p in zip(rows, holm([row.p for row in rows]), strict=True)
@@ -160,7 +169,9 @@ def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> C
 
 
 def resolvable(prompts: int, rows: int) -> bool:
-    """Whether the clearest possible difference on so many prompts would be a verdict among so many comparisons."""
+    """Whether the clearest possible difference on so many prompts would be a verdict among so many
+    comparisons.
+    """
     return bootstrap(np.ones(prompts)).p * rows <= LEVEL
 
 
@@ -179,6 +190,8 @@ def as_verdicts(found: Evaluation) -> Iterator[Verdict]:
 
 
 def verdicts(found: Evaluation, name: str) -> list[Verdict]:
-    """The verdicts for a bias file: the rows of the bias ``name`` against the base, as in the evaluation."""
+    """The verdicts for a bias file: the rows of the bias ``name`` against the base, as in the
+    evaluation.
+    """
     pairs = zip(found.comparisons, as_verdicts(found), strict=True)
     return [verdict for row, verdict in pairs if (row.base, row.other) == (BASE, name)]

@@ -1,6 +1,7 @@
 """The file of ``blb eval``: every policy, every comparison, and their result in words.
 
-A policy is a bias or none, an instruction or none, and sampling settings; see ``arms``. All are tried on the same prompts.
+A policy is a bias or none, an instruction or none, and sampling settings; see ``arms``. All are
+tried on the same prompts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ class ResultPart(BaseModel, frozen=True, extra="forbid"):
 
 
 class Mean(ResultPart):
-    """A mean over prompts and its 95 % percentile bootstrap interval, unpaired (the paper, appendix on bootstrap intervals)."""
+    """A mean over prompts and its 95 % percentile bootstrap interval, unpaired (the paper, appendix
+    on bootstrap intervals).
+    """
 
     mean: Number
     low: Number
@@ -35,7 +38,9 @@ class LabelScores(BaseModel, frozen=True):
 
 
 class Decisions(BaseModel, frozen=True):
-    """Decisions between labels; ``confusion``: a row for each right label, a column for each decided one, the last for none."""
+    """Decisions between labels; ``confusion``: a row for each right label, a column for each
+    decided one, the last for none.
+    """
 
     accuracy: Number | None = None
     macro_f1: Number | None = None
@@ -58,14 +63,18 @@ class PolicyResult(ResultPart):
     """One policy and its results on the test prompts.
 
     ``name``: unique among the policies of one ``setting``. ``temperature``: of its draws.
-    ``bias``: the name of the bias, None for the base; ``entries``: its number of tokens. ``instruction``: added to the prompt.
+    ``bias``: the name of the bias, None for the base; ``entries``: its number of tokens.
+    ``instruction``: added to the prompt.
     ``best_of``: completions drawn for each answer, the one with the highest mean logprob.
-    ``prompts`` have an answer, ``completions`` counts the answers, ``left_out`` those without a score.
-    ``metrics``: by name: the reward under its label, "accuracy" where it is known, "tokens" (of the answer); fewer tokens are
-    better, more of anything else. ``prompt_tokens``, ``completion_tokens``: mean tokens paid for one answer, all
-    ``best_of`` completions included. ``cost``: US dollars for 1,000 answers; None without prices.
-    ``kind``: completions were drawn, or the label of each prompt was decided in this program. ``shots``: messages with examples
-    before the prompt. ``decisions``: the labels chosen, None where the task has no labels.
+    ``prompts`` have an answer, ``completions`` counts the answers, ``left_out`` those without a
+    score.
+    ``metrics``: by name: the reward under its label, "accuracy" where it is known, "tokens" (of the
+    answer); fewer tokens are better, more of anything else. ``prompt_tokens``,
+    ``completion_tokens``: mean tokens paid for one answer, all ``best_of`` completions included.
+    ``cost``: US dollars for 1,000 answers; None without prices.
+    ``kind``: completions were drawn, or the label of each prompt was decided in this program.
+    ``shots``: messages with examples before the prompt. ``decisions``: the labels chosen, None
+    where the task has no labels.
     """
 
     name: str
@@ -91,12 +100,16 @@ class PolicyResult(ResultPart):
 class Comparison(ResultPart):
     """One metric of policy ``other`` less that of policy ``base``, paired by prompt.
 
-    ``verdict`` is of ``other``: HELPS where it is better than ``base``. It follows ``p``, which is adjusted for all comparisons
-    of the evaluation (Holm); the intervals and ``p_sign``, of an exact sign test over the prompts where the two differ, are not.
-    ``low``, ``high``: 95 % interval of the difference, the percentile bootstrap expanded for few prompts;
-    ``percentile_low``, ``percentile_high``: the paper's own, not expanded. ``sd``: of the differences between prompts.
-    ``needed``: prompts that would show a difference of this size with 80 % power in an evaluation with as many comparisons, None
-    where it is 0; ``needed_for_effect``: the same for the requested effect, None without one or for another metric.
+    ``verdict`` is of ``other``: HELPS where it is better than ``base``. It follows ``p``, which is
+    adjusted for all comparisons of the evaluation (Holm); the intervals and ``p_sign``, of an exact
+    sign test over the prompts where the two differ, are not.
+    ``low``, ``high``: 95 % interval of the difference, the percentile bootstrap expanded for few
+    prompts;
+    ``percentile_low``, ``percentile_high``: the paper's own, not expanded. ``sd``: of the
+    differences between prompts.
+    ``needed``: prompts that would show a difference of this size with 80 % power in an evaluation
+    with as many comparisons, None where it is 0; ``needed_for_effect``: the same for the requested
+    effect, None without one or for another metric.
     """
 
     base: str
@@ -121,7 +134,9 @@ class Comparison(ResultPart):
 
 
 class PolicyCompletion(ResultPart):
-    """One completion of a policy. ``correct`` is None where no right answer is known; ``finish_reason`` is the provider's."""
+    """One completion of a policy. ``correct`` is None where no right answer is known;
+    ``finish_reason`` is the provider's.
+    """
 
     policy: str
     text: str
@@ -143,8 +158,10 @@ class ShownPrompt(ResultPart):
 class Evaluation(ResultPart):
     """The result of ``blb eval``.
 
-    ``summary``: sentences for the reader, the most important first; ``notes``: the methods behind the numbers.
-    ``label``: the name of the reward among the metrics. ``effect``: the requested difference of the reward.
+    ``summary``: sentences for the reader, the most important first; ``notes``: the methods behind
+    the numbers.
+    ``label``: the name of the reward among the metrics. ``effect``: the requested difference of the
+    reward.
     """
 
     format: Literal["blackbox-lb/evaluation"] = "blackbox-lb/evaluation"

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalPlan:
-    """The settings of an evaluation. ``samples``: completions a prompt and policy. ``labels``: None where the task is no decision.
+    """The settings of an evaluation. ``samples``: completions a prompt and policy. ``labels``: None
+    where the task is no decision.
 
     ``effect``: the difference of the reward for a sample size. ``prices``: None where not known.
     """

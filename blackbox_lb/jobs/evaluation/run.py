@@ -35,16 +35,19 @@ MOST_SHOWN = 30
 async def evaluate(
     trials: Trials, task: Task, biases: Mapping[str, Bias], plan: EvalPlan
 ) -> Evaluation:
-    """Judge base, biases, alternatives and both together on the test prompts. The trials' store is not asked for again.
+    """Judge base, biases, alternatives and both together on the test prompts. The trials' store is
+    not asked for again.
 
-    ``biases``: by their names in the result; they must fit the model's tokenizer and the provider's limits already.
+    ``biases``: by their names in the result; they must fit the model's tokenizer and the provider's
+    limits already.
 
-    Raises ProviderError: the API failed; what was received is kept. InputError: a name that is taken, completions that cannot
-    be ranked, or nothing to compare.
+    Raises ProviderError: the API failed; what was received is kept. InputError: a name that is
+    taken, completions that cannot be ranked, or nothing to compare.
     """
     if BASE in biases:
         raise InputError(
-            f"a bias cannot be called {BASE!r}, which is the policy without one; name it with NAME=FILE"
+            f"a bias cannot be called {BASE!r}, which is the policy without one; name it with"
+            " NAME=FILE"
         )
     remembering = Remembering(trials.report)
     trials = replace(trials, report=remembering)
@@ -62,8 +65,9 @@ async def evaluate(
     for name, bias in biases.items():
         if bias.task == task.name and bias.data_hash not in (None, task.data_hash):
             trials.report.remark(
-                f"{name} was learned on other examples of {task.name}, or on another division of them: make sure that no test "
-                "prompt here is one that it was learned or chosen on (the same --data, --test-data and limits)"
+                f"{name} was learned on other examples of {task.name}, or on another division of"
+                " them: make sure that no test prompt here is one that it was learned or chosen on"
+                " (the same --data, --test-data and limits)"
             )
     told = [] if plan.labels is None else list(confusable(plan.labels, trials.reward.matcher))
     for sentence in [*told, *([task.note] if task.note else [])]:
@@ -73,11 +77,14 @@ async def evaluate(
 
 
 async def _ready(trials: Trials, other: Alternative) -> Alternative:
-    """Prepare an alternative for the session. Raises an error where the endpoint or the provider does not take it."""
+    """Prepare an alternative for the session. Raises an error where the endpoint or the provider
+    does not take it.
+    """
     if other.shots and not takes_messages(trials.session.biased_endpoint):
         raise InputError(
-            f"{other.name} stands before the prompt as messages, and the {trials.session.biased_endpoint} endpoint takes one text; "
-            "use --endpoint chat, or drop --few-shot"
+            f"{other.name} stands before the prompt as messages, and the"
+            f" {trials.session.biased_endpoint} endpoint takes one text; use --endpoint chat, or"
+            " drop --few-shot"
         )
     found = await other.ready(trials)
     check_limits(found.bias, trials.session.profile, trials.session.highest_id)
@@ -87,7 +94,9 @@ async def _ready(trials: Trials, other: Alternative) -> Alternative:
 async def _results(
     trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]
 ) -> list[ArmResult]:
-    """The results of all arms. Decisions made here come first, so that errors come in time, and are the same at all settings."""
+    """The results of all arms. Decisions made here come first, so that errors come in time, and are
+    the same at all settings.
+    """
     decided: dict[Alternative, ArmResult] = {}
     for arm in arms:
         if (
@@ -97,9 +106,11 @@ async def _results(
         ):
             decided[arm.alternative] = await decide(trials, examples, arm, plan.labels)
     return [
-        replace(decided[arm.alternative], arm=arm)
-        if arm.alternative in decided
-        else await draw(trials, examples, arm, plan.samples, plan.labels)
+        (
+            replace(decided[arm.alternative], arm=arm)
+            if arm.alternative in decided
+            else await draw(trials, examples, arm, plan.samples, plan.labels)
+        )
         for arm in arms
     ]
 
@@ -118,12 +129,14 @@ def _told(
     fewest = min((row.n_prompts for row in rows), default=0)
     if rows and not resolvable(fewest, len(rows)):
         trials.report.remark(
-            f"{fewest} prompts are too few for {len(rows)} comparisons: even the clearest difference would not be significant; "
-            "give more test prompts, or compare less at a time"
+            f"{fewest} prompts are too few for {len(rows)} comparisons: even the clearest"
+            " difference would not be significant; give more test prompts, or compare less at a"
+            " time"
         )
     if plan.prices is not None and any(row.prompt_tokens == 0 for row in policies):
         trials.report.remark(
-            f"{trials.session.profile.name} does not count prompt tokens: costs are of completions only"
+            f"{trials.session.profile.name} does not count prompt tokens: costs are of completions"
+            " only"
         )
     return Evaluation(
         provider=trials.session.profile.name,
@@ -142,17 +155,22 @@ def _told(
 
 
 def _check_names(arms: Sequence[Arm]) -> None:
-    """Raise InputError where two policies of a setting would have one name, and indistinguishable rows."""
+    """Raise InputError where two policies of a setting would have one name, and indistinguishable
+    rows.
+    """
     names = [(arm.setting.name, arm.name) for arm in arms]
     repeated = sorted({name for place, name in names if names.count((place, name)) > 1})
     if repeated:
         raise InputError(
-            f"two policies would both be called {repeated[0]!r}; give the bias another name with NAME=FILE"
+            f"two policies would both be called {repeated[0]!r}; give the bias another name with"
+            " NAME=FILE"
         )
 
 
 def _ranked(trials: Trials, arm: Arm) -> bool:
-    """Whether the arm can be drawn; raises for an unrankable arm without a bias, leaves out one with a bias, with a remark."""
+    """Whether the arm can be drawn; raises for an unrankable arm without a bias, leaves out one
+    with a bias, with a remark.
+    """
     why = unranked(trials, arm)
     if why is not None and arm.bias_name is None:
         raise InputError(
@@ -168,8 +186,8 @@ def _announce(
 ) -> None:
     """Announce the maximum of requests, and remarks on the prompts, before anything costs money."""
     trials.report.remark(
-        f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each (one where greedy); what is in "
-        "the store is not asked for again"
+        f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each"
+        " (one where greedy); what is in the store is not asked for again"
     )
     for cost in dict.fromkeys(
         f"{arm.alternative.name}: {arm.alternative.cost}" for arm in arms if arm.alternative.cost
@@ -178,19 +196,21 @@ def _announce(
     instructed = any(arm.alternative.instruction for arm in arms)
     if instructed and not takes_messages(trials.session.biased_endpoint):
         trials.report.remark(
-            "the completions endpoint takes one text, so instructions stand at its very end, after any cue for the answer; a chat "
-            "endpoint treats them more fairly"
+            "the completions endpoint takes one text, so instructions stand at its very end, after"
+            " any cue for the answer; a chat endpoint treats them more fairly"
         )
     elif instructed and any(
         each.prompt.messages[-1].content.rstrip().endswith(":") for each in examples
     ):
         trials.report.remark(
-            "prompts end with a cue for the answer, and instructions stand after it, which may do an instruction less than justice"
+            "prompts end with a cue for the answer, and instructions stand after it, which may do"
+            " an instruction less than justice"
         )
 
 
 def _shown(examples: Sequence[Example], drawn: Sequence[ArmResult]) -> Iterator[ShownPrompt]:
-    """Answers of base and biases side by side, greedy ones where there are any, else first samples; without a bias, of all arms.
+    """Answers of base and biases side by side, greedy ones where there are any, else first samples;
+    without a bias, of all arms.
 
     Prompts where an answer differs from the base's come first; else their order is the task's.
     """

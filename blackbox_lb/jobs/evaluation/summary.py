@@ -1,4 +1,6 @@
-"""An evaluation in words: whether the bias helps, whether something simpler beats it, the two together, and the cost."""
+"""An evaluation in words: whether the bias helps, whether something simpler beats it, the two
+together, and the cost.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +11,9 @@ from blackbox_lb.rollouts.progress import chance
 
 
 def figure(value: float, *, sign: bool = False) -> str:
-    """A number for display: two decimals, or three digits where those would be too few or too many."""
+    """A number for display: two decimals, or three digits where those would be too few or too
+    many.
+    """
     form = ".2f" if value == 0 or 0.01 <= abs(value) < 100_000 else ".3g"
     return f"{value:{'+' if sign else ''}{form}}"
 
@@ -27,8 +31,9 @@ def summarise(
 ) -> tuple[str, ...]:
     """The sentences, the most important first.
 
-    Something simpler that beats a bias; each bias against the base; undecided comparisons; the two together;
-    the better bias; the highest policy; the cost; and the number of prompts that would show the ``effect``.
+    Something simpler that beats a bias; each bias against the base; undecided comparisons; the two
+    together; the better bias; the highest policy; the cost; and the number of prompts that would
+    show the ``effect``.
     """
     kinds = {(row.setting, row.name): row for row in policies}
     biases = {row.name for row in policies if row.bias is not None and row.name == row.bias}
@@ -55,7 +60,9 @@ def summarise(
 
 
 _RANK = {"HURTS": 0, "NO EVIDENCE": 1, "HELPS": 2}
-"""Sentences about an alternative and a bias: first where the alternative wins, which a user must not miss."""
+"""Sentences about an alternative and a bias: first where the alternative wins, which a user must
+not miss.
+"""
 
 
 def _numbers(row: Comparison) -> str:
@@ -81,7 +88,10 @@ def _prompts(row: Comparison) -> str:
     """The advice after an insignificant difference."""
     if row.needed is None:
         return f"not significant with {row.n_prompts} prompts"
-    return f"not significant with {row.n_prompts} prompts; if it is really that large, about {row.needed:,} would show it"
+    return (
+        f"not significant with {row.n_prompts} prompts; if it is really that large, about"
+        f" {row.needed:,} would show it"
+    )
 
 
 def _named(name: str) -> str:
@@ -97,13 +107,17 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
     ]
     words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
     beside = "; ".join(
-        f"{each.metric} {figure(each.other_mean)} against {figure(each.base_mean)} ({words[each.verdict]})"
+        f"{each.metric} {figure(each.other_mean)} against {figure(each.base_mean)}"
+        f" ({words[each.verdict]})"
         for each in others
     )
     tail = f"; {beside}." if beside else "."
     name, begin = _named(policy.name), when(row.setting)
     if row.verdict == "NO EVIDENCE":
-        return f"{begin}, {name} is not shown to change the reward: {_numbers(row)}, {_prompts(row)}{tail}"
+        return (
+            f"{begin}, {name} is not shown to change the reward: {_numbers(row)},"
+            f" {_prompts(row)}{tail}"
+        )
     word = "helps" if row.verdict == "HELPS" else "HURTS"
     return f"{begin}, {name} {word}: {_numbers(row)}{tail}"
 
@@ -114,7 +128,10 @@ def _rival_sentence(row: Comparison) -> str:
         return f"{begin}, {rival} alone WINS over {row.other}: {_reversed(row)}."
     if row.verdict == "HELPS":
         return f"{begin}, {row.other} wins over {rival} alone: {_numbers(row)}."
-    return f"{begin}, {row.other} is not distinguishable from {rival} alone: {_numbers(row)}, {_prompts(row)}."
+    return (
+        f"{begin}, {row.other} is not distinguishable from {rival} alone: {_numbers(row)},"
+        f" {_prompts(row)}."
+    )
 
 
 def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
@@ -131,7 +148,10 @@ def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
 def _better_sentence(row: Comparison) -> str:
     begin = when(row.setting)
     if row.verdict == "NO EVIDENCE":
-        return f"{begin}, {row.other} is not distinguishable from {row.base}: {_numbers(row)}, {_prompts(row)}."
+        return (
+            f"{begin}, {row.other} is not distinguishable from {row.base}: {_numbers(row)},"
+            f" {_prompts(row)}."
+        )
     if row.verdict == "HELPS":
         return f"{begin}, {row.other} is better than {row.base}: {_numbers(row)}."
     return f"{begin}, {row.base} is better than {row.other}: {_reversed(row)}."
@@ -144,13 +164,16 @@ def _highest(policies: Sequence[PolicyResult], label: str) -> Iterator[str]:
     best = max(policies, key=lambda row: row.metrics[label].mean)
     found = best.metrics[label]
     yield (
-        f"The highest {label} of all {len(policies)} policies is that of {_named(best.name)} ({when(best.setting).lower()}): "
-        f"{figure(found.mean)} ({figure(found.low)} to {figure(found.high)}; the highest of several is flattered by chance)."
+        f"The highest {label} of all {len(policies)} policies is that of {_named(best.name)}"
+        f" ({when(best.setting).lower()}): {figure(found.mean)} ({figure(found.low)} to"
+        f" {figure(found.high)}; the highest of several is flattered by chance)."
     )
 
 
 def _paid(policies: Sequence[PolicyResult]) -> Iterator[str]:
-    """The cost of one answer at each setting. A bias itself costs no tokens: it changes only how many are generated."""
+    """The cost of one answer at each setting. A bias itself costs no tokens: it changes only how
+    many are generated.
+    """
     for setting in dict.fromkeys(row.setting for row in policies):
         rows = [row for row in policies if row.setting == setting]
         if len(rows) > 1:
@@ -167,23 +190,36 @@ def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Ite
     for row in rows:
         if effect is not None and row.needed_for_effect is not None:
             yield (
-                f"{when(row.setting)}, a difference of {figure(effect)} in {label} between {_named(row.other)} and {row.base} "
-                f"takes about {row.needed_for_effect:,} prompts to show (standard deviation over prompts {figure(row.sd)})."
+                f"{when(row.setting)}, a difference of {figure(effect)} in {label} between"
+                f" {_named(row.other)} and {row.base} takes about {row.needed_for_effect:,} prompts"
+                f" to show (standard deviation over prompts {figure(row.sd)})."
             )
 
 
 def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
     """The methods behind the numbers of a table."""
     told = (
-        f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates, unpaired, as in the paper.",
+        (
+            f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates,"
+            " unpaired, as in the paper."
+        ),
     )
     if not rows:
         return told
     return (
         *told,
-        f"Differences: paired by prompt, {REPLICATES:,} replicates; the interval and p are of the percentile bootstrap expanded "
-        "for few prompts (Hesterberg 2015), the paper's own stands beside it in evaluation.json; sign p is of an exact sign test.",
-        f"Verdicts: p adjusted for all {len(rows)} comparisons together (Holm), at {LEVEL:.0%}; intervals and sign p are not.",
-        f"Prompts needed: {POWER:.0%} power at {LEVEL:.0%} over {len(rows)} comparisons, with the observed standard deviation of "
-        f"paired differences and the same {samples} completions a prompt (one where greedy).",
+        (
+            f"Differences: paired by prompt, {REPLICATES:,} replicates; the interval and p are of"
+            " the percentile bootstrap expanded for few prompts (Hesterberg 2015), the paper's own"
+            " stands beside it in evaluation.json; sign p is of an exact sign test."
+        ),
+        (
+            f"Verdicts: p adjusted for all {len(rows)} comparisons together (Holm), at {LEVEL:.0%};"
+            " intervals and sign p are not."
+        ),
+        (
+            f"Prompts needed: {POWER:.0%} power at {LEVEL:.0%} over {len(rows)} comparisons, with"
+            f" the observed standard deviation of paired differences and the same {samples}"
+            " completions a prompt (one where greedy)."
+        ),
     )

@@ -33,10 +33,11 @@ from blackbox_lb.tasks import Reward
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """findings: the most likely reason first. errors: (k,) nats, the standard error of each value sent, NaN where it has none.
+    """findings: the most likely reason first. errors: (k,) nats, the standard error of each value
+    sent, NaN where it has none.
 
-    statistics: of the learned bias, None where the size of the vocabulary is not known. reliability: see ``Precision``, None
-    without standard errors.
+    statistics: of the learned bias, None where the size of the vocabulary is not known.
+    reliability: see ``Precision``, None without standard errors.
     """
 
     findings: tuple[Finding, ...]
@@ -48,7 +49,9 @@ class Explanation:
 def room_for_gain(
     rollouts: Rollouts, reward: Reward, tau: float, base: Bools | None = None
 ) -> Headroom | None:
-    """The room for a gain in the base's completions (``base`` (n,), None: all); None where no prompt has two."""
+    """The room for a gain in the base's completions (``base`` (n,), None: all); None where no
+    prompt has two.
+    """
     drawn = rollouts if base is None else rollouts.take(base)
     try:
         return headroom(
@@ -98,9 +101,11 @@ def explain(
 
 
 def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> StandardErrors | None:
-    """Standard errors of the projection behind the candidate; None for another estimator, or too few prompts.
+    """Standard errors of the projection behind the candidate; None for another estimator, or too
+    few prompts.
 
-    Where these rollouts are a sample of the candidate's, the errors are those of a fit to the sample.
+    Where these rollouts are a sample of the candidate's, the errors are those of a fit to the
+    sample.
     """
     made = chosen.projected
     if made is None:
@@ -122,7 +127,9 @@ def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> Sta
 
 
 def sent_errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> Vector:
-    """(k,) nats, the standard error of each value that a candidate of these rollouts sends, NaN where it has none."""
+    """(k,) nats, the standard error of each value that a candidate of these rollouts sends, NaN
+    where it has none.
+    """
     return _of_sent(_errors(rollouts, next_token, chosen), chosen)
 
 
@@ -134,7 +141,9 @@ def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:
 
 
 def _effect(verdict: Sequence[Verdict], reward: Reward) -> Effect | None:
-    """The effect on the reward in the test, at temperature 1 or else in the first row, and whether the verdict confirms it."""
+    """The effect on the reward in the test, at temperature 1 or else in the first row, and whether
+    the verdict confirms it.
+    """
     rows = [row for row in verdict if row.metric == reward.label]
     if not rows:
         return None

@@ -1,4 +1,6 @@
-"""Learning from the answers in the training rows: collecting their lists, and choosing a candidate without a request."""
+"""Learning from the answers in the training rows: collecting their lists, and choosing a candidate
+without a request.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,28 +36,32 @@ from blackbox_lb.types import Example
 OFTEN = 0.05
 """Share of prompts whose answer is outside its list above which longer lists are recommended."""
 RARE = 0.02
-"""Share of the training rows below which a label is reported as rare: of 300 rows, fewer than six."""
+"""Share of the training rows below which a label is reported as rare: of 300 rows, fewer than six.
+"""
 
 
 def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
-    """Raise InputError where the answers of ``task`` teach nothing; return remarks on labels that training hardly has."""
+    """Raise InputError where the answers of ``task`` teach nothing; return remarks on labels that
+    training hardly has.
+    """
     others = ", ".join(
         name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers
     )
     if others:
         raise InputError(
-            f"given answers are learned by projection, and not by {others}, which need completions that were drawn; use "
-            "--learn-from samples, or --estimator projection alone"
+            f"given answers are learned by projection, and not by {others}, which need completions"
+            " that were drawn; use --learn-from samples, or --estimator projection alone"
         )
     if trials.engine is not None:
         raise InputError(
-            f"--learn-from {plan.learn_from} works in one process; leave out --engine, or use --learn-from samples"
+            f"--learn-from {plan.learn_from} works in one process; leave out --engine, or use"
+            " --learn-from samples"
         )
     training = task.train[: plan.limit]
     if len({tuple(sorted(map(normalise, example.answers))) for example in training}) == 1:
         raise InputError(
-            f"all {len(training)} training rows have the same answer, {training[0].answers[0]!r}: no decision can be learned from "
-            "it; give rows with other answers, too"
+            f"all {len(training)} training rows have the same answer, {training[0].answers[0]!r}:"
+            " no decision can be learned from it; give rows with other answers, too"
         )
     if plan.labels is not None:
         for sentence in unequal(plan.labels, task, plan.limit):
@@ -67,7 +73,8 @@ def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
     counts = labels.counts(task.train[:limit])
     total = sum(counts.values())
     sentences = [
-        f"{len(counts)} labels in {total} training rows: {', '.join(f'{k} {v}' for k, v in counts.items())}"
+        f"{len(counts)} labels in {total} training rows:"
+        f" {', '.join(f'{k} {v}' for k, v in counts.items())}"
     ]
     if rare := [f"{name} ({count})" for name, count in counts.items() if count < RARE * total]:
         sentences.append(f"labels with too few training rows to be learned: {', '.join(rare)}")
@@ -104,7 +111,9 @@ class GivenAnswers:
     ends: frozenset[int] = frozenset()
 
     def repeated(self, bias: Mapping[int, float]) -> float:
-        """The share of answers that greedy decoding under ``bias`` repeats at once; 0 where ``after`` is None."""
+        """The share of answers that greedy decoding under ``bias`` repeats at once; 0 where
+        ``after`` is None.
+        """
         if self.after is None:
             return 0.0
         base, biased = self.after.greedy({}), self.after.greedy(bias)
@@ -122,11 +131,13 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
         and rules.limit_is_setting
     ):
         trials.report.remark(
-            f"how far answers outside the lists are behind can only be guessed: {rules.limit_remedy}"
+            "how far answers outside the lists are behind can only be guessed:"
+            f" {rules.limit_remedy}"
         )
     if plan.labels is not None:
         trials.report.remark(
-            f"first lists, which do not tell what follows a label: {judged(found, plan.labels).sentence}"
+            "first lists, which do not tell what follows a label:"
+            f" {judged(found, plan.labels).sentence}"
         )
     begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
     after = await followed(trials, found) if plan.learn_from == "answers" else None
@@ -139,13 +150,17 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
 
 
 def alone(given: Rollouts, vocab_size: int | None) -> Training:
-    """Training from given answers and nothing else; ``vocab_size``: lists of that many tokens are complete."""
+    """Training from given answers and nothing else; ``vocab_size``: lists of that many tokens are
+    complete.
+    """
     table = NextToken.of(given, vocab_size=vocab_size)
     return Training(given.without_lists(), table, 0, 0, base=np.zeros(len(given.keys), np.bool_))
 
 
 def _weights(found: FirstTokens, plan: FitPlan) -> Vector | None:
-    """Weights (p,) of the prompts: all labels alike where the goal is their mean F1, else all prompts alike."""
+    """Weights (p,) of the prompts: all labels alike where the goal is their mean F1, else all
+    prompts alike.
+    """
     if plan.goal.objective != "macro-f1" or plan.labels is None:
         return None
     numbers = np.array([plan.labels.of(example) for example in found.examples], np.float64)
@@ -181,10 +196,11 @@ async def choose_predicted(
     plan: FitPlan,
     given: GivenAnswers,
 ) -> Choice:
-    """Return the candidate with the best greedy decisions on ``examples``, known from one list a prompt, without drawing any.
+    """Return the candidate with the best greedy decisions on ``examples``, known from one list a
+    prompt, without drawing any.
 
-    Decisions that begin the answer once more after it, as the ``given`` ones show, count less. Ties go to the candidate with the
-    likeliest answers. Raises InputError: no candidate.
+    Decisions that begin the answer once more after it, as the ``given`` ones show, count less. Ties
+    go to the candidate with the likeliest answers. Raises InputError: no candidate.
     """
     if not field:
         raise InputError("the sweep is empty: give at least one --l2")
@@ -217,13 +233,14 @@ async def choose_predicted(
     goal = "macro-F1" if plan.goal.objective == "macro-f1" else "right first tokens"
     unsure = f", {rows[best].unsure} of them unsure" if rows[best].unsure else ""
     trials.report.remark(
-        f"chosen: {field[best].label}; predicted for greedy decoding on {len(found.examples)} validation prompts, without drawing: "
-        f"{goal} {rows[best].score:.3f} (base {base.score:.3f}){unsure}{judge.verbatim(field[best].logit_bias)}"
+        f"chosen: {field[best].label}; predicted for greedy decoding on {len(found.examples)}"
+        f" validation prompts, without drawing: {goal} {rows[best].score:.3f} (base"
+        f" {base.score:.3f}){unsure}{judge.verbatim(field[best].logit_bias)}"
     )
     if rows[best].score <= base.score:
         trials.report.remark(
-            "no candidate is predicted to beat the base on the validation prompts; the best of them is judged all the same, and no "
-            "bias may well be better"
+            "no candidate is predicted to beat the base on the validation prompts; the best of them"
+            " is judged all the same, and no bias may well be better"
         )
     return Choice(field[best], tried, Measured(base.score, math.nan, base.accuracy))
 
@@ -257,9 +274,8 @@ class _Judge:
             numbers = [self.labels.of(example) for example in self.found.examples]
             there = [place for place, number in enumerate(numbers) if number is not None]
             said = [self.of_token.get(token, -1) for token in tokens[there].tolist()]
-            score = DecisionScores.of(
-                self.labels.names, [numbers[place] for place in there], said
-            ).macro_f1  # type: ignore[arg-type]
+            right = [number for number in numbers if number is not None]
+            score = DecisionScores.of(self.labels.names, right, said).macro_f1
         whole = 1.0 - self.given.repeated(bias)
         accuracy = float(hit.mean()) * whole
         return _Predicted(
@@ -267,7 +283,9 @@ class _Judge:
         )
 
     def verbatim(self, bias: Mapping[int, float]) -> str:
-        """A sentence on answers longer than a token: how many greedy decoding writes word for word, and how far it comes."""
+        """A sentence on answers longer than a token: how many greedy decoding writes word for word,
+        and how far it comes.
+        """
         if self.along is None:
             return ""
         rows = []
@@ -289,8 +307,8 @@ class _Judge:
             )
         (base, before), (whole, reached) = rows
         return (
-            f"; {whole:.3f} of the answers word for word (base {base:.3f}), {reached:.3f} of their tokens before the first that "
-            f"differs (base {before:.3f})"
+            f"; {whole:.3f} of the answers word for word (base {base:.3f}), {reached:.3f} of their"
+            f" tokens before the first that differs (base {before:.3f})"
         )
 
     def _likelihood(self, bias: Mapping[int, float]) -> float:

@@ -15,14 +15,17 @@ LearnFrom: TypeAlias = Literal["samples", "answers", "both"]
 
 @dataclass(frozen=True, slots=True)
 class FitPlan:
-    """The settings of a fit. Counts are of completions a prompt; ``entries`` None means as many as the provider takes.
+    """The settings of a fit. Counts are of completions a prompt; ``entries`` None means as many as
+    the provider takes.
 
-    settings: those to deploy with, for which the bias is chosen and at which it is judged. go_on: collect on although the first
-    prompts show nothing to learn. only_stored: draw no training completion. learn_from: the completions that are drawn, the answers
-    that the training rows have, or the sum of both objectives; listed: alternatives at the place of an answer, None for as many as
-    help. labels: of a decision, None where there are none to score. depends_on: features of the prompt that a bias may depend on,
-    each tried beside the fixed one. phases: of completions, each of which may get a vector of its own; None for one vector.
-    remarks: sentences on how the plan came about.
+    settings: those to deploy with, for which the bias is chosen and at which it is judged. go_on:
+    collect on although the first prompts show nothing to learn. only_stored: draw no training
+    completion. learn_from: the completions that are drawn, the answers that the training rows have,
+    or the sum of both objectives; listed: alternatives at the place of an answer, None for as many
+    as help. labels: of a decision, None where there are none to score. depends_on: features of the
+    prompt that a bias may depend on, each tried beside the fixed one. phases: of completions, each
+    of which may get a vector of its own; None for one vector. remarks: sentences on how the plan
+    came about.
     """
 
     samples: int = 10

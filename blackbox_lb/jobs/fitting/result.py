@@ -15,7 +15,8 @@ from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
 class FitUsage:
     """The completions behind a fit, drawn by this run or an earlier one.
 
-    ``prompt_tokens`` counts the prompt once a completion, which is more than its cost where one request gives several.
+    ``prompt_tokens`` counts the prompt once a completion, which is more than its cost where one
+    request gives several.
     """
 
     completions: int
@@ -29,12 +30,15 @@ class FitResult:
 
     ``kl``: nats a completion from the base, at temperature 1.
 
-    ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False where the end token is not
-    listed, or those of a stop text, so that it is the KL of the tokens given that the completion goes on, which is less than the
-    whole. ``base``, ``base_by_setting`` and ``tried``: of the validation prompts, which chose. ``incomplete``, ``filtered``:
-    completions left out of the fit; ``encoded``: those whose tokens are not the provider's own list (see ``Training``).
-    ``decisions``: setting -> those of the base and of the biased model on the test prompts, where there are labels. ``beside``: a
-    bias that depends on the prompt against the fixed one, and against a classifier on the same features, on the test prompts.
+    ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False
+    where the end token is not listed, or those of a stop text, so that it is the KL of the tokens
+    given that the completion goes on, which is less than the whole. ``base``, ``base_by_setting``
+    and ``tried``: of the validation prompts, which chose. ``incomplete``, ``filtered``: completions
+    left out of the fit; ``encoded``: those whose tokens are not the provider's own list (see
+    ``Training``).
+    ``decisions``: setting -> those of the base and of the biased model on the test prompts, where
+    there are labels. ``beside``: a bias that depends on the prompt against the fixed one, and
+    against a classifier on the same features, on the test prompts.
     """
 
     bias: Bias

@@ -1,4 +1,6 @@
-"""The main job: collect, reward, estimate, choose the strength on validation prompts, and judge on unseen test prompts."""
+"""The main job: collect, reward, estimate, choose the strength on validation prompts, and judge on
+unseen test prompts.
+"""
 
 import asyncio
 import math
@@ -46,11 +48,13 @@ from blackbox_lb.tasks import Task
 from blackbox_lb.types import AnyBias
 
 KL_PROMPTS = 40
-"""Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings."""
+"""Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings.
+"""
 
 
 async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
-    """Learn a bias and judge it on fresh completions. The trials' store keeps everything received: the same call resumes.
+    """Learn a bias and judge it on fresh completions. The trials' store keeps everything received:
+    the same call resumes.
 
     Raises:
         ProviderError: the API failed; what was received is kept.
@@ -70,18 +74,15 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
 class _Fit:
     """One fit under way; each step reads what those before it left.
 
-    limits: the provider's, on a bias.
-    data: the training completions during collection, read and scored once.
-    training: their rollouts, with the table of next tokens.
-    given: the answers of the training rows, None where nothing is learned from them.
-    choice: the candidate that won on the validation prompts; fixed: its bias as it is sent.
-    verdict: a row a metric and setting, on the test prompts.
-    decisions: setting -> what the decisions of the base and of the biased model are worth, where the task has labels.
-    features: those of the prompt that the plan names; dependent: the bias that depends on some, None where the fixed one is kept;
-    phased: the bias with phases, None where one vector is kept.
-    beside: what the chosen one was compared with.
-    why: what explains the verdict.
-    bias: the result, as its file holds it.
+    limits: the provider's, on a bias. data: the training completions during collection, read and
+    scored once. training: their rollouts, with the table of next tokens. given: the answers of the
+    training rows, None where nothing is learned from them. choice: the candidate that won on the
+    validation prompts; fixed: its bias as it is sent. verdict: a row a metric and setting, on the
+    test prompts. decisions: setting -> what the decisions of the base and of the biased model are
+    worth, where the task has labels. features: those of the prompt that the plan names; dependent:
+    the bias that depends on some, None where the fixed one is kept; phased: the bias with phases,
+    None where one vector is kept. beside: what the chosen one was compared with. why: what explains
+    the verdict. bias: the result, as its file holds it.
     """
 
     data: TrainingData
@@ -124,7 +125,9 @@ class _Fit:
         del self.data  # its memory of each completion is not needed any more
 
     async def choose(self) -> None:
-        """Learn a candidate for each setting of the sweep, and choose one on the validation prompts."""
+        """Learn a candidate for each setting of the sweep, and choose one on the validation
+        prompts.
+        """
         training, plan = self.training, self.plan
         if plan.learn_from != "answers":
             self.trials.report.remark(self._censored(plan.sweep).sentence(self.trials.top_logprobs))
@@ -150,7 +153,9 @@ class _Fit:
         await self._choose_phased()
 
     async def _choose_dependent(self) -> None:
-        """Let the bias depend on the prompt, where that is predicted to decide better; the best of what the plan names."""
+        """Let the bias depend on the prompt, where that is predicted to decide better; the best of
+        what the plan names.
+        """
         plan, report, fixed = self.plan, self.trials.report, self.choice.candidate
         given = self.given if plan.predicts and plan.depends_on else None
         if given is not None:
@@ -172,7 +177,8 @@ class _Fit:
                 )
             if features.vectors is not None and features.vectors.tokens:
                 report.remark(
-                    f"{features.vectors.tokens:,} tokens of prompts were embedded by {features.vectors.name}"
+                    f"{features.vectors.tokens:,} tokens of prompts were embedded by"
+                    f" {features.vectors.name}"
                 )
             if isinstance(each, str):
                 report.remark(f"declined, {each}")
@@ -277,9 +283,11 @@ class _Fit:
                 top_logprobs=trials.top_logprobs,
                 endpoint=trials.session.endpoint,
             ),
-            censoring=None
-            if self.plan.learn_from == "answers"
-            else self._censored(replace(self.plan.sweep, estimators=(chosen.estimator,))),
+            censoring=(
+                None
+                if self.plan.learn_from == "answers"
+                else self._censored(replace(self.plan.sweep, estimators=(chosen.estimator,)))
+            ),
             compiled=compiled,
             learned=learned,
             findings=tuple(RecordedFinding(**asdict(each)) for each in why.findings),
@@ -332,7 +340,10 @@ def _why_no_kl(session: Session) -> str:
     if session.tells_base_logprobs:
         return "no biased completion of the test prompts lists all of its tokens"
     if where != session.endpoint:
-        return f"{name} takes a bias at its {where} endpoint and returns logprobs at {session.endpoint}"
+        return (
+            f"{name} takes a bias at its {where} endpoint and returns logprobs at"
+            f" {session.endpoint}"
+        )
     if session.profile.logprobs.meaning == "after bias":
         return f"{name} returns logprobs of the biased policy"
     return f"it is not known whether {name} returns logprobs of the base or of the biased policy"

@@ -25,13 +25,19 @@ from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Completion, Example
 
 DIAGNOSED = 2_000_000
-"""Positions of an engine's rollouts that are also read here, to compile and explain the bias: half a gigabyte of lists."""
+"""Positions of an engine's rollouts that are also read here, to compile and explain the bias: half
+a gigabyte of lists.
+"""
 FIRST_LOOK = 50
-"""Prompts before the first look at the reward's variance: enough to see that there is none, few enough to cost little."""
+"""Prompts before the first look at the reward's variance: enough to see that there is none, few
+enough to cost little.
+"""
 
 
 def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
-    """Raise InputError, ProfileError or NoLogprobs where the plan is impossible, before anything costs money."""
+    """Raise InputError, ProfileError or NoLogprobs where the plan is impossible, before anything
+    costs money.
+    """
     for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
         check_stop(trials.session.profile, endpoint, trials.stop)
     _check_logprobs(trials, plan)
@@ -43,14 +49,16 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     _check_phases(trials, plan)
     if plan.only_stored and plan.reads_answers:
         raise InputError(
-            f"--only-stored learns from stored samples alone; leave out --learn-from {plan.learn_from}, or --only-stored"
+            "--only-stored learns from stored samples alone; leave out --learn-from"
+            f" {plan.learn_from}, or --only-stored"
         )
     listless = ", ".join(
         name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers
     )
     if plan.depends_on and (listless or trials.engine is not None):
         raise InputError(
-            "--depends-on is learned by projection in one process; leave out --engine and --estimator, or --depends-on"
+            "--depends-on is learned by projection in one process; leave out --engine and"
+            " --estimator, or --depends-on"
         )
 
 
@@ -66,7 +74,8 @@ def _check_phases(trials: Trials, plan: FitPlan) -> None:
     for option, given in beside.items():
         if given:
             raise InputError(
-                f"--phases are learned from samples, in one process and without stop texts; leave out {option}"
+                "--phases are learned from samples, in one process and without stop texts; leave"
+                f" out {option}"
             )
     check_continues(trials.session, plan.phases)
 
@@ -93,13 +102,14 @@ def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
     )
     if others:
         raise NoLogprobs(
-            f"completions come without logprobs here, and {others} cannot learn from those; use --estimator ratio alone, "
-            "--top-logprobs from 1, or a provider that gives them"
+            f"completions come without logprobs here, and {others} cannot learn from those; use"
+            " --estimator ratio alone, --top-logprobs from 1, or a provider that gives them"
         )
     if session.vocabulary is None:
         raise NoLogprobs(
-            "completions come without logprobs here, so their tokens are those of the text, for which ratio needs the vocabulary: "
-            "give it with --tokenizer, or use --top-logprobs from 1"
+            "completions come without logprobs here, so their tokens are those of the text, for"
+            " which ratio needs the vocabulary: give it with --tokenizer, or use --top-logprobs"
+            " from 1"
         )
 
 
@@ -107,31 +117,34 @@ def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
     session, objective = trials.session, plan.goal.objective
     if objective == "macro-f1" and (plan.labels is None or not plan.predicts):
         raise InputError(
-            "objective 'macro-f1' is predicted for greedy decisions between labels, from given answers; use it with --learn-from "
-            "answers, --deploy greedy and data whose answers are few labels, or --labels"
+            "objective 'macro-f1' is predicted for greedy decisions between labels, from given"
+            " answers; use it with --learn-from answers, --deploy greedy and data whose answers are"
+            " few labels, or --labels"
         )
     if objective == "reward-kl" and not session.tells_base_logprobs:
         raise InputError(
-            f"objective 'reward-kl' needs the KL of each candidate, but {session.profile.name} is not known to return the base "
-            "model's logprobs with a bias, so nothing tells it; choose 'reward' or 'pareto'"
+            f"objective 'reward-kl' needs the KL of each candidate, but {session.profile.name} is"
+            " not known to return the base model's logprobs with a bias, so nothing tells it;"
+            " choose 'reward' or 'pareto'"
         )
     silent = sum(
         trials.reward.matcher.needs_answer and not example.answers for example in task.validation
     )
     if objective == "pareto" and silent:
         raise InputError(
-            f"objective 'pareto' needs to know which completions are correct, but {silent} of {len(task.validation)} validation "
-            "examples have no answer; give every one an answer, or choose 'reward' or 'reward-kl'"
+            f"objective 'pareto' needs to know which completions are correct, but {silent} of"
+            f" {len(task.validation)} validation examples have no answer; give every one an answer,"
+            " or choose 'reward' or 'reward-kl'"
         )
 
 
 class TrainingData:
-    """The training completions of one fit: each is read from the store once and scored once, the first look included.
+    """The training completions of one fit: each is read from the store once and scored once, the
+    first look included.
 
-    trials: with a reward that remembers its values.
-    examples: the training prompts.
-    plan: how many completions are drawn, and how.
-    given: the answers of the prompts, None until they are collected, and where nothing is learned from them.
+    trials: with a reward that remembers its values. examples: the training prompts. plan: how many
+    completions are drawn, and how. given: the answers of the prompts, None until they are
+    collected, and where nothing is learned from them.
     """
 
     def __init__(self, trials: Trials, examples: Sequence[Example], plan: FitPlan) -> None:
@@ -147,7 +160,8 @@ class TrainingData:
         """Report what the first prompts allow to learn.
 
         Raises:
-            InputError: nothing, and the plan does not say to go on; or a reward is not finite or too large.
+            InputError: nothing, and the plan does not say to go on; or a reward is not finite or
+            too large.
         """
         if self.plan.learn_from == "answers" or self.plan.only_stored:
             return
@@ -166,9 +180,9 @@ class TrainingData:
         going_on = self.plan.go_on or self.plan.reads_answers
         if room.decision == "nothing" and len(first) < len(self.examples) and not going_on:
             raise InputError(
-                f"{room.sentence}; stopped after {len(first)} of {len(self.examples)} prompts, before more is paid for: use "
-                "another reward, or prompts that the model sometimes gets right, or --go-on to collect all the same (what came is "
-                "kept)"
+                f"{room.sentence}; stopped after {len(first)} of {len(self.examples)} prompts,"
+                " before more is paid for: use another reward, or prompts that the model sometimes"
+                " gets right, or --go-on to collect all the same (what came is kept)"
             )
 
     async def collect(self) -> Training:
@@ -190,7 +204,9 @@ class TrainingData:
         return training
 
     async def _drawn(self, title: str, examples: Sequence[Example]) -> tuple[tuple[str, ...], ...]:
-        """Keys of the plan's completions of ``examples``. Raises InputError: only stored ones are wanted, and there are none."""
+        """Keys of the plan's completions of ``examples``. Raises InputError: only stored ones are
+        wanted, and there are none.
+        """
         plan, trials = self.plan, self.trials
         keys = await trials.collect(
             title, examples, trials.draw(SAMPLED), plan.samples, only_stored=plan.only_stored
@@ -198,12 +214,14 @@ class TrainingData:
         found = sum(map(len, keys))
         if not found:
             raise InputError(
-                f"{trials.store.path} holds no completion of these {len(examples)} training prompts under these settings (model, "
-                "--max-tokens, --top-logprobs, --seed); check them and --rollouts, or leave out --only-stored"
+                f"{trials.store.path} holds no completion of these {len(examples)} training prompts"
+                " under these settings (model, --max-tokens, --top-logprobs, --seed); check them"
+                " and --rollouts, or leave out --only-stored"
             )
         if plan.only_stored:
             trials.report.remark(
-                f"{title}: {found:,} of {len(examples) * plan.samples:,} completions are stored; no more are asked for"
+                f"{title}: {found:,} of {len(examples) * plan.samples:,} completions are stored; no"
+                " more are asked for"
             )
         return keys
 
@@ -239,14 +257,16 @@ class TrainingData:
         here, everywhere = len(training.rollouts.token_ids), len(training.everything.token_ids)
         if here < everywhere:
             trials.report.remark(
-                f"learned from {everywhere:,} positions; compiled and explained with {here:,} of them, whose standard errors are "
-                "larger than those of all"
+                f"learned from {everywhere:,} positions; compiled and explained with {here:,} of"
+                " them, whose standard errors are larger than those of all"
             )
         return training
 
 
 def _remembered(reward: Reward) -> Reward:
-    """The same reward, with its function called only once a completion: it may be slow, or cost money."""
+    """The same reward, with its function called only once a completion: it may be slow, or cost
+    money.
+    """
     known: dict[tuple[str, str, str, int, bytes], float] = {}
 
     def function(example: Example, completion: Completion) -> float:
@@ -263,19 +283,22 @@ def _remark_on(training: Training, trials: Trials) -> None:
     reward, report = trials.reward, trials.report
     values = _check(reward, training.everything.rewards[~training.everything.given])
     report.remark(
-        f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean {reward.label} {short(values.mean())}"
+        f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean"
+        f" {reward.label} {short(values.mean())}"
     )
     for sentence in training.remarks:
         report.remark(sentence)
     if np.ptp(values) == 0 and not training.everything.given.any():
         raise InputError(
-            f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to learn from this reward; "
-            "use another reward or harder prompts"
+            f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to"
+            " learn from this reward; use another reward or harder prompts"
         )
 
 
 def _check(reward: Reward, rewards: Vector) -> Vector:
-    """The ``rewards`` (n,) in nats, checked, in the user's own unit. Raises InputError: one is not finite or too large."""
+    """The ``rewards`` (n,) in nats, checked, in the user's own unit. Raises InputError: one is not
+    finite or too large.
+    """
     values = np.array([reward.value(each) for each in rewards])
     check_values(f"training: {reward.label}", values)
     return values

@@ -13,7 +13,8 @@ from blackbox_lb.rollouts.training import Training
 async def sent_entries(
     trials: Trials, training: Training, chosen: Candidate, errors: Sequence[float]
 ) -> tuple[Entry, ...]:
-    """The sent entries, each with its token's bytes if an answer showed them, and its text from the server.
+    """The sent entries, each with its token's bytes if an answer showed them, and its text from the
+    server.
 
     errors: (k,) nats, the standard error of each, NaN where it has none.
     """
@@ -36,7 +37,9 @@ async def sent_entries(
 
 
 def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Training) -> Bias:
-    """The learned vector before the compile, as a bias of its own: the source for other limits, without any request."""
+    """The learned vector before the compile, as a bias of its own: the source for other limits,
+    without any request.
+    """
     ids = chosen.token_ids
     known = trials.store.token_bytes(trials.tokenizer.fingerprint)
     values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)

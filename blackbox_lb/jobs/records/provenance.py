@@ -1,4 +1,6 @@
-"""The origin of a result: the command, the versions, the machine, the date, and all remarks on the way."""
+"""The origin of a result: the command, the versions, the machine, the date, and all remarks on the
+way.
+"""
 
 import platform
 import shlex
@@ -21,7 +23,8 @@ PACKAGES = ("numpy", "scipy", "openai", "lm-eval", "xllamacpp")
 
 
 def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
-    """The origin for a document: ``command``, ``date`` (UTC), ``python``, ``machine``, ``versions``, ``remarks``.
+    """The origin for a document: ``command``, ``date`` (UTC), ``python``, ``machine``,
+    ``versions``, ``remarks``.
 
     ``settings``: options from a file or the environment, which the command line does not show.
     """
@@ -31,8 +34,10 @@ def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "versions": {"blackbox-lb": __version__}
-        | {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "versions": (
+            {"blackbox-lb": __version__}
+            | {name: found for name in PACKAGES if (found := _version(name)) is not None}
+        ),
         "remarks": [redacted(remark) for remark in remarks],
     }
 

@@ -1,4 +1,6 @@
-"""run.json: the settings of a folder's runs, so that none is resumed under other settings by accident."""
+"""run.json: the settings of a folder's runs, so that none is resumed under other settings by
+accident.
+"""
 
 import hashlib
 import json
@@ -60,12 +62,16 @@ def _hash(text: str) -> str:
 
 
 def profile_hash(profile: Profile) -> str:
-    """A hash of the rows of a profile, without its title, its evidence and its rules for files of requests."""
+    """A hash of the rows of a profile, without its title, its evidence and its rules for files of
+    requests.
+    """
     return _hash(canonical(profile.model_dump(mode="json", exclude={*ABOUT, "batch"} - {"name"})))
 
 
 def settings_of_run(trials: Trials, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """The settings that a resumed run must share with its start: no address beyond its host, and no key."""
+    """The settings that a resumed run must share with its start: no address beyond its host, and no
+    key.
+    """
     session = trials.session
     return {
         "provider": session.profile.name,
@@ -90,8 +96,8 @@ def host_of(session: Session) -> str:
 class Manifest:
     """The run.json of ``folder`` for the run called ``name`` (its command).
 
-    Raises InputError: the file cannot be read, or the run was started under other settings, was not finished, and is not to
-    restart.
+    Raises InputError: the file cannot be read, or the run was started under other settings, was not
+    finished, and is not to restart.
     """
 
     def __init__(
@@ -119,7 +125,9 @@ class Manifest:
         self._written = True
 
     def end(self, drift: DriftWatch, spent: Spent, error: BaseException | None) -> None:
-        """Write the end of a begun run: by ``error``, or complete. A run with wrong input has ended, too."""
+        """Write the end of a begun run: by ``error``, or complete. A run with wrong input has
+        ended, too.
+        """
         run = self._document.runs.get(self.name)
         all_was_stored = error is None and run is not None and run.settings == self.settings
         if run is None or not (self._written or all_was_stored):
@@ -153,8 +161,9 @@ class Manifest:
     def _refuse_others(self, known: _Run) -> None:
         if known.mixed:
             raise InputError(
-                f"the run of {self.name} in {self.path.parent} stopped because the tokenizer changed: its last completions may be "
-                "of either; start anew with another --out, or take them as they are with --restart"
+                f"the run of {self.name} in {self.path.parent} stopped because the tokenizer"
+                " changed: its last completions may be of either; start anew with another --out,"
+                " or take them as they are with --restart"
             )
         names = [
             name
@@ -166,8 +175,9 @@ class Manifest:
                 f"{name} {known.settings[name]!r} -> {self.settings[name]!r}" for name in names
             )
             raise InputError(
-                f"the run of {self.name} in {self.path.parent} was not finished and had other settings: {changes}; give them as "
-                "they were, another --out, or --restart to go on under the new ones (what is stored stays, and is not mixed)"
+                f"the run of {self.name} in {self.path.parent} was not finished and had other"
+                f" settings: {changes}; give them as they were, another --out, or --restart to go"
+                " on under the new ones (what is stored stays, and is not mixed)"
             )
 
     def _read(self) -> _Document:
@@ -181,7 +191,8 @@ class Manifest:
             ) from error
         except ValueError as error:
             raise InputError(
-                f"{self.path} is no record of a run ({type(error).__name__}); remove it: the completions are in the store"
+                f"{self.path} is no record of a run ({type(error).__name__}); remove it: the"
+                " completions are in the store"
             ) from error
 
     def _write(self) -> None:

@@ -1,4 +1,6 @@
-"""A run folder as one value: the bias file and all other documents beside it, each checked as it is read."""
+"""A run folder as one value: the bias file and all other documents beside it, each checked as it is
+read.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +28,9 @@ class _Known(BaseModel, frozen=True):
 
 
 class Point(_Known):
-    """Results of a policy on the validation prompts at the settings to deploy with; None where not known."""
+    """Results of a policy on the validation prompts at the settings to deploy with; None where not
+    known.
+    """
 
     reward: Number | None = None
     accuracy: Number | None = None
@@ -34,7 +38,9 @@ class Point(_Known):
 
 
 class CandidateRow(Point):
-    """A candidate. ``samples``: fresh completions a prompt, 0 where none were drawn. ``fate``: "chosen", or why it was dropped."""
+    """A candidate. ``samples``: fresh completions a prompt, 0 where none were drawn. ``fate``:
+    "chosen", or why it was dropped.
+    """
 
     estimator: str
     settings: dict[str, float | int | str | None] = Field(default_factory=dict)
@@ -95,7 +101,8 @@ class Result(_Known):
 class Run:
     """The documents of a run folder. None where one is missing.
 
-    ``learned``: the whole vector before the compile. ``examples_from``: the source of ``examples``, or why there are none.
+    ``learned``: the whole vector before the compile. ``examples_from``: the source of ``examples``,
+    or why there are none.
     """
 
     folder: Path
@@ -145,8 +152,8 @@ def _older(
 def read_run(folder: Path) -> Run:
     """Read the run folder of ``blb fit``, with the documents of ``blb eval`` and ``blb analyze``.
 
-    Raises InputError: no such folder, or a document that is damaged. BiasError: no bias file in it, or a damaged one.
-    StoreError: ``rollouts.db`` is no store, or one of a newer version.
+    Raises InputError: no such folder, or a document that is damaged. BiasError: no bias file in it,
+    or a damaged one. StoreError: ``rollouts.db`` is no store, or one of a newer version.
     """
     if not folder.is_dir():
         raise InputError(

@@ -1,4 +1,6 @@
-"""Completions of one prompt side by side, before and after the bias, with their differences marked."""
+"""Completions of one prompt side by side, before and after the bias, with their differences
+marked.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,9 @@ BASE, BIASED = "without the bias", "with the bias"
 MOST_EXAMPLES = 24
 """Most prompts that are shown."""
 MOST_WORDS = 1_500
-"""Longest completion with marked differences, in words: the time to find them grows with the square."""
+"""Longest completion with marked differences, in words: the time to find them grows with the
+square.
+"""
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 
@@ -31,8 +35,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One completion. ``correct`` and ``reward`` are None where not known; ``stop_changed``: it ended for another reason
-    than the first side did. ``marked``: whether the pieces show the differences.
+    """One completion. ``correct`` and ``reward`` are None where not known; ``stop_changed``: it
+    ended for another reason than the first side did. ``marked``: whether the pieces show the
+    differences.
     """
 
     policy: str
@@ -70,7 +75,9 @@ class ExampleCard:
 
 
 def compared(sides: Sequence[Side]) -> tuple[Side, ...]:
-    """The sides with their differences to the first; the first with its differences to the second."""
+    """The sides with their differences to the first; the first with its differences to the
+    second.
+    """
     if len(sides) < 2:
         return tuple(replace(side, pieces=(Piece(side.text, False),)) for side in sides)
     first, *others = sides
@@ -117,10 +124,11 @@ def _told(shown: int, there: int, where: str) -> str:
 
 
 def stored(path: Path, bias: Bias) -> tuple[tuple[ExampleCard, ...], str]:
-    """Prompts in the store at ``path`` with a completion under ``bias`` and, by the same request, one without a bias.
+    """Prompts in the store at ``path`` with a completion under ``bias`` and, by the same request,
+    one without a bias.
 
-    Greedy completions where there are any, else those of the setting with the most prompts. Returns the examples and, in words,
-    their source or why there are none.
+    Greedy completions where there are any, else those of the setting with the most prompts. Returns
+    the examples and, in words, their source or why there are none.
 
     Raises StoreError: the file is no store, or one of a newer version.
     """
@@ -131,7 +139,10 @@ def stored(path: Path, bias: Bias) -> tuple[tuple[ExampleCard, ...], str]:
         if not pairs:
             return (
                 (),
-                "rollouts.db holds no completions of the same prompts with this bias and without it",
+                (
+                    "rollouts.db holds no completions of the same prompts with this bias and"
+                    " without it"
+                ),
             )
         temperature, keys = min(pairs, key=lambda pair: (pair[0] != 0, -len(pair[1])))
         examples = tuple(

@@ -1,4 +1,6 @@
-"""The pictures of the page: each drawn once with matplotlib, with its text alternative and its numbers."""
+"""The pictures of the page: each drawn once with matplotlib, with its text alternative and its
+numbers.
+"""
 
 import importlib
 from collections.abc import Sequence
@@ -12,10 +14,17 @@ from blackbox_lb.jobs.report.verdict_text import amount
 from blackbox_lb.rollouts.progress import short
 
 COLOURS = {
-    "ink": "#1b1e24", "muted": "#5b6471", "grid": "#dfe3e8", "surface": "#fffffe", "first": "#1f5fae", "second": "#b4531a",
+    "ink": "#1b1e24",
+    "muted": "#5b6471",
+    "grid": "#dfe3e8",
+    "surface": "#fffffe",
+    "first": "#1f5fae",
+    "second": "#b4531a",
     "base": "#5b6472",
-}  # fmt: skip
-"""Name -> colour in a file; in the page the same colour is a variable of the style sheet, so that it follows light and dark."""
+}
+"""Name -> colour in a file; in the page the same colour is a variable of the style sheet, so that
+it follows light and dark.
+"""
 SIZE = (4.7, 3.3)
 FAINTEST, STRONGEST = 0.04, 0.85
 """Opacity of a cell of a confusion matrix with none, or with all, of its row."""
@@ -34,7 +43,8 @@ class Plot:
 
 
 def plots(run: Run, label: str) -> dict[str, Plot]:
-    """Name -> every picture with numbers in the run folder; ``label``: the displayed name of the reward.
+    """Name -> every picture with numbers in the run folder; ``label``: the displayed name of the
+    reward.
 
     Raises InputError: matplotlib is missing.
     """
@@ -63,8 +73,9 @@ def _confusion(result: Result) -> Plot | None:
         _matrix(axis, told.confusion, said, names)
         axis.set_title(f"{title}: {_share(told.accuracy)} right", fontsize=10, color=COLOURS["ink"])
     alternative = (
-        f"Confusion matrices at {setting}: {_share(pair.base.accuracy)} right and {_share(pair.base.no_label)} without a label "
-        f"before, {_share(pair.biased.accuracy)} and {_share(pair.biased.no_label)} after."
+        f"Confusion matrices at {setting}: {_share(pair.base.accuracy)} right and"
+        f" {_share(pair.base.no_label)} without a label before, {_share(pair.biased.accuracy)} and"
+        f" {_share(pair.biased.no_label)} after."
     )
     rows: list[list[str | float]] = [
         [side, name, label, number]
@@ -76,7 +87,10 @@ def _confusion(result: Result) -> Plot | None:
     table = numbers_table(
         "confusion-numbers", "How often each label was said for each", columns, rows
     )
-    note = f"Completions of the test prompts at {setting}: a row for each right label, a column for each that was said."
+    note = (
+        f"Completions of the test prompts at {setting}: a row for each right label, a column for"
+        " each that was said."
+    )
     return Plot("confusion", "Which label was said for which", note, alternative, table, figure)
 
 
@@ -146,9 +160,15 @@ def _label(axis: Any, x: str, y: str) -> None:
 def _legend(axis: Any) -> None:
     """The legend below the picture, in one row."""
     legend = axis.figure.legend(
-        loc="outside lower center", ncols=4, fontsize=9, framealpha=0.85, edgecolor="none", facecolor=COLOURS["surface"],
-        handletextpad=0.4, columnspacing=1.2,
-    )  # fmt: skip
+        loc="outside lower center",
+        ncols=4,
+        fontsize=9,
+        framealpha=0.85,
+        edgecolor="none",
+        facecolor=COLOURS["surface"],
+        handletextpad=0.4,
+        columnspacing=1.2,
+    )
     for text in legend.get_texts():
         text.set_color(COLOURS["ink"])
 
@@ -206,7 +226,9 @@ def _base_lines(axis: Any, base: Point, x: float | None, y: float | None) -> Non
 
 
 def _pareto(result: Result, label: str) -> Plot | None:
-    """Validation accuracy against tokens over the candidates, as the paper draws it; the reward where no accuracy is known."""
+    """Validation accuracy against tokens over the candidates, as the paper draws it; the reward
+    where no accuracy is known.
+    """
     tried, base = result.validation.tried, result.validation.base
     known = all(each.accuracy is not None for each in tried if each.tokens is not None)
     metric = "accuracy" if known and any(each.accuracy is not None for each in tried) else label
@@ -232,7 +254,10 @@ def _pareto(result: Result, label: str) -> Plot | None:
     chosen = next(((x, y) for each, x, y in rows if each.fate == "chosen"), None)
     told = f"{len(rows)} candidates on the validation prompts: {metric} against mean tokens."
     if chosen is not None:
-        told += f" The chosen one has {metric} {amount(metric, chosen[1] / scale)} with {chosen[0]:.1f} tokens"
+        told += (
+            f" The chosen one has {metric} {amount(metric, chosen[1] / scale)} with {chosen[0]:.1f}"
+            " tokens"
+        )
         if (at := of(base)) is not None:
             told += f", the base {amount(metric, at / scale)}"
             told += "" if base.tokens is None else f" with {base.tokens:.1f}"
@@ -261,11 +286,16 @@ def _reward_kl(result: Result, label: str) -> Plot | None:
     axis.margins(0.16)
     _legend(axis)
     kls, rewards = [x for _, x, _ in rows], [y for *_, y in rows]
-    told = f"{len(rows)} candidates: {label} between {short(min(rewards))} and {short(max(rewards))} at a KL "
+    told = (
+        f"{len(rows)} candidates: {label} between {short(min(rewards))} and {short(max(rewards))}"
+        " at a KL "
+    )
     told += f"between {short(min(kls))} and {short(max(kls))} nats a completion."
     table = numbers_table(
-        "reward-kl-numbers", "Reward and KL of each candidate", ("candidate", "KL (nats)", "reward"),
+        "reward-kl-numbers",
+        "Reward and KL of each candidate",
+        ("candidate", "KL (nats)", "reward"),
         [(each.name, x, y) for each, x, y in rows],
-    )  # fmt: skip
+    )
     note = "How far from the base model a candidate goes, and what it gains there."
     return Plot("reward-kl", "Reward against KL", note, told, table, figure)

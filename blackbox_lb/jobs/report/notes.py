@@ -28,8 +28,8 @@ def eval_command(run: Run) -> str:
 
 
 def own_biases(run: Run) -> list[str]:
-    """A sentence on the bias of each of the first prompts shown, where it depends on them; none where it does not, and for an
-    embedding, whose model takes seconds to load."""
+    """A sentence on the bias of each of the first prompts shown, where it depends on them; none
+    where it does not, and for an embedding, whose model takes seconds to load."""
     of_prompt = PromptBias.of(run.bias)
     if of_prompt is None or of_prompt.depends.probe:
         return []
@@ -93,7 +93,10 @@ def counts(run: Run) -> Facts:
         found = result.training
         yield (
             "incomplete",
-            f"{found.incomplete:,} completions left out of the fit, whose tokens were not all listed",
+            (
+                f"{found.incomplete:,} completions left out of the fit, whose tokens were not all"
+                " listed"
+            ),
         )
         yield (
             "filtered",
@@ -138,7 +141,10 @@ def _compiled(run: Run) -> Facts:
         lost, positions = found.exact.kl_lost_nats_per_token, found.exact.positions
         yield (
             "checked exactly",
-            f"{kept} kept and {lost:.5f} nats a token lost, from all logprobs at {positions:,} positions",
+            (
+                f"{kept} kept and {lost:.5f} nats a token lost, from all logprobs at {positions:,}"
+                " positions"
+            ),
         )
 
 
@@ -173,8 +179,9 @@ def chosen_by(run: Run) -> str:
         return f"There was one candidate, {chosen}, so nothing was chosen."
     sampled = sum(each.samples > 0 for each in tried)
     return (
-        f"{len(tried)} candidates were tried on the validation prompts, {sampled} with fresh completions. Chosen: {chosen}. The "
-        "numbers here chose, so they flatter what was chosen; the verdict above comes from other prompts."
+        f"{len(tried)} candidates were tried on the validation prompts, {sampled} with fresh"
+        f" completions. Chosen: {chosen}. The numbers here chose, so they flatter what was chosen;"
+        " the verdict above comes from other prompts."
     )
 
 
@@ -188,13 +195,17 @@ def learned(run: Run) -> str:
     if bias.learned is not None:
         found = bias.learned
         whole = (
-            f" Over the whole vocabulary, before the compile and centred: {found.sampled_fraction:.1%} of tokens sampled, "
-            f"standard deviation {short(found.sigma)} nats, least {short(found.low)}, largest {short(found.high)}, "
-            f"{found.selected_fraction:.2%} above 5 medians."
+            " Over the whole vocabulary, before the compile and centred:"
+            f" {found.sampled_fraction:.1%} of tokens sampled, standard deviation"
+            f" {short(found.sigma)} nats, least {short(found.low)}, largest {short(found.high)},"
+            f" {found.selected_fraction:.2%} above 5 medians."
         )
         told += whole.replace(" -", " −")
         if found.reliability is not None:
-            told += f" Other prompts of the same kind would bring back {max(found.reliability, 0):.0%} of it."
+            told += (
+                f" Other prompts of the same kind would bring back {max(found.reliability, 0):.0%}"
+                " of it."
+            )
     return told.replace("%", " %")
 
 
@@ -246,7 +257,10 @@ def origin(run: Run) -> Facts:
     if bias.vocab_size is not None:
         yield "vocabulary", f"{bias.vocab_size:,} tokens"
     if drawn := bias.sampling:
-        told = f"at most {drawn.max_tokens:,} tokens, {drawn.top_logprobs} logprobs a token, {drawn.endpoint} endpoint"
+        told = (
+            f"at most {drawn.max_tokens:,} tokens, {drawn.top_logprobs} logprobs a token,"
+            f" {drawn.endpoint} endpoint"
+        )
         yield "training completions", told
     yield "bias made", f"{bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {bias.blackbox_lb}"
 

@@ -1,4 +1,6 @@
-"""The page: one HTML file with everything in it, whose text can neither run, nor reverse a line, nor ask the network."""
+"""The page: one HTML file with everything in it, whose text can neither run, nor reverse a line,
+nor ask the network.
+"""
 
 import base64
 import hashlib
@@ -31,7 +33,9 @@ DPI = 200
 
 
 def tame(value: Any, masking: Callable[[str], str] = redacted) -> Any:
-    """Text without secrets, every character of UNSAFE but line ends and tabs named as ⟨U+202E⟩; no text, or our HTML, as it is."""
+    """Text without secrets, every character of UNSAFE but line ends and tabs named as ⟨U+202E⟩; no
+    text, or our HTML, as it is.
+    """
     if type(value) is not str:
         return value
     text = masking(value).replace("\r\n", "\n")
@@ -46,9 +50,11 @@ def _named(character: str) -> str:
 def write_report(
     folder: Path, out: Path | None = None, plots_folder: Path | None = None
 ) -> list[Path]:
-    """Write the report of the run ``folder`` to ``out`` (``report.html`` in it), and its plots as files; returns what was written.
+    """Write the report of the run ``folder`` to ``out`` (``report.html`` in it), and its plots as
+    files; returns what was written.
 
-    Raises InputError: the folder holds no run, a document is damaged, a package is missing, or a file cannot be written.
+    Raises InputError: the folder holds no run, a document is damaged, a package is missing, or a
+    file cannot be written.
     """
     run = read_run(folder)
     drawn = plots(run, _label(run))
@@ -120,7 +126,9 @@ def _label(run: Run) -> str:
 
 
 def inline(plot: Plot) -> str:
-    """The figure as an ``<svg>`` element, hidden from screen readers: its text alternative stands beside it."""
+    """The figure as an ``<svg>`` element, hidden from screen readers: its text alternative stands
+    beside it.
+    """
     text = _svg(plot.figure)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -135,7 +143,9 @@ def inline(plot: Plot) -> str:
 
 
 def save(plot: Plot, folder: Path) -> list[Path]:
-    """Write the figure as NAME.png and NAME.svg into ``folder``. Raises InputError: they cannot be written."""
+    """Write the figure as NAME.png and NAME.svg into ``folder``. Raises InputError: they cannot be
+    written.
+    """
     paths = [folder / f"{plot.name}.png", folder / f"{plot.name}.svg"]
     with explained(f"write plots into {folder}", "give another --plots"):
         folder.mkdir(parents=True, exist_ok=True)

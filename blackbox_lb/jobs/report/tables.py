@@ -1,4 +1,6 @@
-"""Every table of the page as rows of cells: text, sort key, and a bar around 0 where there is an interval."""
+"""Every table of the page as rows of cells: text, sort key, and a bar around 0 where there is an
+interval.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SIGNS = str.maketrans({"\n": "⏎", "\r": "␍", "\t": "⇥"})
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An interval with its point, each from -1 to 1 of the widest interval of its kind; ``label``: in words."""
+    """An interval with its point, each from -1 to 1 of the widest interval of its kind; ``label``:
+    in words.
+    """
 
     low: float
     point: float
@@ -37,7 +41,9 @@ class Bar:
 
     @classmethod
     def of(cls, row: Verdict, widest: float | None = None) -> Bar:
-        """The bar of a row; ``widest``: the largest end of an interval of the same metric, by default the row's own."""
+        """The bar of a row; ``widest``: the largest end of an interval of the same metric, by
+        default the row's own.
+        """
         widest = farthest(row) if widest is None else widest
         low, point, high = (
             value / widest if widest else 0.0 for value in (row.low, row.difference, row.high)
@@ -54,7 +60,9 @@ def farthest(row: Verdict) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``value``: the sort key, where that is not the text. ``kind``: text, number, token, word or bar."""
+    """``value``: the sort key, where that is not the text. ``kind``: text, number, token, word or
+    bar.
+    """
 
     text: str
     value: float | str | None = None
@@ -65,7 +73,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """``left_out``: rows that are not in the page, and ``where`` they are. ``searchable``: long enough to search and sort."""
+    """``left_out``: rows that are not in the page, and ``where`` they are. ``searchable``: long
+    enough to search and sort.
+    """
 
     name: str
     caption: str
@@ -110,10 +120,17 @@ def token(text: str) -> Cell:
 
 
 def table(
-    name: str, caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, searchable: bool = False,
+    name: str,
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    searchable: bool = False,
     where: str = "",
-) -> PageTable:  # fmt: skip
-    """A table whose number columns are those that hold a number anywhere; rows beyond MOST_ROWS are counted."""
+) -> PageTable:
+    """A table whose number columns are those that hold a number anywhere; rows beyond MOST_ROWS are
+    counted.
+    """
     cells = tuple(tuple(row) for row in rows)
     kept = cells[:MOST_ROWS]
     numbers = frozenset(
@@ -202,20 +219,47 @@ def comparisons_table(evaluation: Evaluation) -> PageTable:
     pairs = list(zip(evaluation.comparisons, as_verdicts(evaluation), strict=True))
     wished = any(each.needed_for_effect is not None for each, _ in pairs)
     columns = (
-        "setting", "instead of", "this", "metric", "verdict", "from", "to", "difference", "95 % interval", "percentile interval",
-        "p", "sign test", "prompts", "needed", *(("for the wished effect",) if wished else ()),
-    )  # fmt: skip
+        "setting",
+        "instead of",
+        "this",
+        "metric",
+        "verdict",
+        "from",
+        "to",
+        "difference",
+        "95 % interval",
+        "percentile interval",
+        "p",
+        "sign test",
+        "prompts",
+        "needed",
+        *(("for the wished effect",) if wished else ()),
+    )
     cells = [
         [
-            Cell(row.setting), Cell(each.base), Cell(each.other), _metric(row), word(row.verdict), *_means(row), bar,
+            Cell(row.setting),
+            Cell(each.base),
+            Cell(each.other),
+            _metric(row),
+            word(row.verdict),
+            *_means(row),
+            bar,
             number(
-                each.percentile_low, interval(row.model_copy(update={"low": each.percentile_low, "high": each.percentile_high}))
+                each.percentile_low,
+                interval(
+                    row.model_copy(
+                        update={"low": each.percentile_low, "high": each.percentile_high}
+                    )
+                ),
             ),
-            _p(row.p), _p(each.p_sign), count(row.n_prompts), count(each.needed),
+            _p(row.p),
+            _p(each.p_sign),
+            count(row.n_prompts),
+            count(each.needed),
             *([count(each.needed_for_effect)] if wished else []),
         ]
         for (each, row), bar in zip(pairs, _bars([row for _, row in pairs]), strict=True)
-    ]  # fmt: skip
+    ]
     return table("comparisons", "Each pair that was compared, prompt by prompt", columns, cells)
 
 
@@ -270,12 +314,19 @@ def entries_table(bias: Bias) -> PageTable:
     rows = [
         [
             token(entry.text) if entry.text else Cell(entry.readable, entry.readable, "token"),
-            number(entry.id, str(entry.id)), signed(entry.bias), _odds(entry.bias), number(entry.error),
-            count(entry.seen), Cell("promoted" if entry.bias > 0 else "suppressed" if entry.bias < 0 else "unmoved"),
+            number(entry.id, str(entry.id)),
+            signed(entry.bias),
+            _odds(entry.bias),
+            number(entry.error),
+            count(entry.seen),
+            Cell("promoted" if entry.bias > 0 else "suppressed" if entry.bias < 0 else "unmoved"),
         ]
         for entry in ranked
-    ]  # fmt: skip
-    caption = "The bias itself: what is added to each token’s logit, and by how much that multiplies its odds"
+    ]
+    caption = (
+        "The bias itself: what is added to each token’s logit, and by how much that multiplies its"
+        " odds"
+    )
     return table("entries", caption, columns, rows, searchable=True, where="bias.json")
 
 
@@ -295,7 +346,9 @@ def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
 
 
 def features_table(bias: Bias) -> PageTable:
-    """The features of the prompt, or the phases, and the tokens that they move, the strongest first."""
+    """The features of the prompt, or the phases, and the tokens that they move, the strongest
+    first.
+    """
     rows = [[Cell(name), Cell(told.replace("-", "−"))] for name, told in strongest(bias)]
     kind, caption = "phase", "What each phase moves; the bias below is that of the rest"
     if bias.depends is not None:
@@ -337,12 +390,18 @@ def scores_table(analysis: Analysis) -> PageTable:
     )
     rows = [
         [
-            token(each.text) if each.text else Cell(f"<token {each.id}>", kind="token"), number(each.id, str(each.id)),
-            signed(each.score), number(each.se), signed(each.bias), count(each.count), Cell(each.surface), Cell(each.family),
+            token(each.text) if each.text else Cell(f"<token {each.id}>", kind="token"),
+            number(each.id, str(each.id)),
+            signed(each.score),
+            number(each.se),
+            signed(each.bias),
+            count(each.count),
+            Cell(each.surface),
+            Cell(each.family),
             Cell("\n".join(each.contexts), kind="lines"),
         ]
         for each in sorted(analysis.tokens, key=lambda each: -abs(each.score))
-    ]  # fmt: skip
+    ]
     caption = (
         "Tokens generated under the bias: how much likelier (S above 0) or unlikelier it made them"
     )
@@ -359,11 +418,15 @@ def bands_table(analysis: Analysis) -> PageTable:
 def families_table(analysis: Analysis) -> PageTable:
     rows = [
         [
-            Cell(each.name), Cell(each.side), count(each.size), count(each.count), signed(each.mean_score),
+            Cell(each.name),
+            Cell(each.side),
+            count(each.size),
+            count(each.count),
+            signed(each.mean_score),
             Cell("  ".join(token(text).text for text in each.examples), kind="token"),
         ]
         for each in analysis.families
-    ]  # fmt: skip
+    ]
     kind = "surface class" if analysis.grouping == "surface" else "clusters of their embedding"
     columns = ("family", "side", "tokens", "positions", "mean S (nats)", "moved most")
     return table(
@@ -379,11 +442,16 @@ def families_table(analysis: Analysis) -> PageTable:
 def pairs_table(analysis: Analysis) -> PageTable:
     rows = [
         [
-            token(each.promoted_text), signed(each.promoted_score), count(each.promoted_count), token(each.suppressed_text),
-            signed(each.suppressed_score), count(each.suppressed_count), Cell(each.relation),
+            token(each.promoted_text),
+            signed(each.promoted_score),
+            count(each.promoted_count),
+            token(each.suppressed_text),
+            signed(each.suppressed_score),
+            count(each.suppressed_count),
+            Cell(each.relation),
         ]
         for each in analysis.pairs
-    ]  # fmt: skip
+    ]
     columns = (
         "promoted",
         "S (nats)",
@@ -403,11 +471,17 @@ def delta_table(analysis: Analysis) -> PageTable:
     """The statistics of the paper's table."""
     rows = [
         [
-            Cell(each.of), count(each.vocabulary), count(each.entries), _percent(each.sampled_fraction), number(each.sigma),
-            number(each.min), number(each.max), _percent(each.selected_fraction),
+            Cell(each.of),
+            count(each.vocabulary),
+            count(each.entries),
+            _percent(each.sampled_fraction),
+            number(each.sigma),
+            number(each.min),
+            number(each.max),
+            _percent(each.selected_fraction),
         ]
         for each in analysis.delta
-    ]  # fmt: skip
+    ]
     columns = (
         "bias",
         "vocabulary",
@@ -439,13 +513,19 @@ def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
     )
     rows = [
         [
-            Cell(each.name), count(each.entries), number(each.reward),
-            number(each.accuracy, None if each.accuracy is None else amount("accuracy", each.accuracy)),
-            number(each.tokens, None if each.tokens is None else f"{each.tokens:,.1f}"), number(each.kl_nats_per_completion),
-            count(each.samples), Cell(each.fate),
+            Cell(each.name),
+            count(each.entries),
+            number(each.reward),
+            number(
+                each.accuracy, None if each.accuracy is None else amount("accuracy", each.accuracy)
+            ),
+            number(each.tokens, None if each.tokens is None else f"{each.tokens:,.1f}"),
+            number(each.kl_nats_per_completion),
+            count(each.samples),
+            Cell(each.fate),
         ]
         for each in tried
-    ]  # fmt: skip
+    ]
     return table(
         "tried", "Every candidate on the validation prompts, which chose among them", columns, rows
     )
@@ -474,7 +554,10 @@ def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
         ]
         for base, biased in zip(pair.base.labels, pair.biased.labels, strict=True)
     ]
-    caption = f"Decisions at {setting}: {_summary(pair.base)} without the bias, {_summary(pair.biased)} with it"
+    caption = (
+        f"Decisions at {setting}: {_summary(pair.base)} without the bias, {_summary(pair.biased)}"
+        " with it"
+    )
     return table(f"labels-{setting.replace(' ', '-')}", caption, columns, rows)
 
 

@@ -12,8 +12,13 @@ from blackbox_lb.jobs.report.data import Run
 GLOSSES = {
     "accuracy": "share of completions with the right answer",
     "tokens": "length of a completion, which is what it costs and how long it takes",
-    "T/len": "the token limit over the length of the completion: twice as short scores twice as high",
-    "correct x T/len": "0 for a wrong answer, for a right one the token limit over its length: short right answers score highest",
+    "T/len": (
+        "the token limit over the length of the completion: twice as short scores twice as high"
+    ),
+    "correct x T/len": (
+        "0 for a wrong answer, for a right one the token limit over its length: short right answers"
+        " score highest"
+    ),
 }
 """Metric -> its meaning."""
 
@@ -28,7 +33,9 @@ def unchanged(row: Verdict) -> bool:
 
 
 def rows_of(run: Run) -> tuple[Verdict, ...]:
-    """The bias against the base: the verdict in the bias file, else the evaluation's comparison of the two; maybe nothing."""
+    """The bias against the base: the verdict in the bias file, else the evaluation's comparison of
+    the two; maybe nothing.
+    """
     if run.bias.verdict or run.evaluation is None:
         return run.bias.verdict
     biases = [
@@ -51,7 +58,9 @@ def setting_words(setting: str) -> str:
 
 
 def amount(metric: str, value: float) -> str:
-    """A mean of this metric: accuracy as a percentage, tokens with one decimal, others with three digits."""
+    """A mean of this metric: accuracy as a percentage, tokens with one decimal, others with three
+    digits.
+    """
     return _size(metric, value).replace("-", "−") + (" %" if metric == "accuracy" else "")
 
 
@@ -100,10 +109,14 @@ def _share(row: Verdict) -> str:
 def measured(row: Verdict) -> str:
     """The measurement: base, biased, difference, interval."""
     if unchanged(row):
-        return f"{amount(row.metric, row.base)} without and with the bias; no test prompt shows any change"
+        return (
+            f"{amount(row.metric, row.base)} without and with the bias; no test prompt shows any"
+            " change"
+        )
     return (
-        f"{amount(row.metric, row.base)} → {amount(row.metric, row.biased)} "
-        f"({change(row.metric, row.difference)}{_unit(row.metric)}{_share(row)}; 95 % interval {interval(row)})"
+        f"{amount(row.metric, row.base)} → {amount(row.metric, row.biased)}"
+        f" ({change(row.metric, row.difference)}{_unit(row.metric)}{_share(row)}; 95 % interval"
+        f" {interval(row)})"
     )
 
 
@@ -111,26 +124,30 @@ def plain(row: Verdict, compared: int) -> str:
     """A row in plain language; ``compared``: number of rows judged together."""
     prompts = f"{row.n_prompts:,} prompts that were not used to learn it"
     if unchanged(row):
-        return f"The bias changed nothing that this measures: on all {prompts} both sides came out the same."
+        return (
+            f"The bias changed nothing that this measures: on all {prompts} both sides came out the"
+            " same."
+        )
     if row.verdict == "NO EVIDENCE":
         return f"Measured on {prompts}. {_doubt(row, compared)} Do not count on a benefit here."
     better = "better" if row.verdict == "HELPS" else "worse"
     advice = "" if row.verdict == "HELPS" else " Do not use the bias at this setting."
     return (
-        f"Measured on {prompts}, the result is {better} by more than chance explains: with other prompts of the same kind, expect "
-        f"a change between {interval(row).replace(' to ', ' and ')}{_unit(row.metric)}.{advice}"
+        f"Measured on {prompts}, the result is {better} by more than chance explains: with other"
+        " prompts of the same kind, expect a change between"
+        f" {interval(row).replace(' to ', ' and ')}{_unit(row.metric)}.{advice}"
     )
 
 
 def _doubt(row: Verdict, compared: int) -> str:
     if row.low <= 0 <= row.high:
         return (
-            f"The difference of {change(row.metric, row.difference)}{_unit(row.metric)} may be luck: everything from "
-            f"{interval(row)} fits what was seen, no change included."
+            f"The difference of {change(row.metric, row.difference)}{_unit(row.metric)} may be"
+            f" luck: everything from {interval(row)} fits what was seen, no change included."
         )
     return (
-        f"The interval leaves out 0, but {compared} differences are judged together, and by chance one of so many is often as "
-        f"large (adjusted p = {row.p:.2f})."
+        f"The interval leaves out 0, but {compared} differences are judged together, and by chance"
+        f" one of so many is often as large (adjusted p = {row.p:.2f})."
     )
 
 
@@ -138,8 +155,11 @@ def headline(parts: Sequence[Judged]) -> str:
     if not parts:
         return "Nobody has checked yet whether this bias helps."
     words = {
-        "HELPS": "helps", "HURTS": "makes answers worse", "NO EVIDENCE": "shows no proven benefit", "NOTHING": "changes nothing",
-    }  # fmt: skip
+        "HELPS": "helps",
+        "HURTS": "makes answers worse",
+        "NO EVIDENCE": "shows no proven benefit",
+        "NOTHING": "changes nothing",
+    }
     said = [
         (part[0].setting, "NOTHING" if all(map(unchanged, part)) else part[0].verdict)
         for part in parts

@@ -1,4 +1,6 @@
-"""The model's lists along given answers, asked for in the ways that the rows of a profile allow; nothing is asked for twice."""
+"""The model's lists along given answers, asked for in the ways that the rows of a profile allow;
+nothing is asked for twice.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -28,22 +30,27 @@ ENTRY = 70
 CHARACTERS = 4
 """Of a prompt, for each of its tokens."""
 SAVED = 200_000
-"""Bytes of prompt logprobs that one request less is worth: some milliseconds of a server that reads its prefixes from a cache."""
+"""Bytes of prompt logprobs that one request less is worth: some milliseconds of a server that reads
+its prefixes from a cache.
+"""
 
 
 def worth_it(prompt: Prompt, tokens: int, listed: int) -> bool:
-    """Whether one request, which lists the whole prompt, too, is cheaper than one for each of the ``tokens`` of an answer: from two
-    tokens on, where it takes at most ``SAVED`` bytes for each request less."""
+    """Whether one request, which lists the whole prompt, too, is cheaper than one for each of the
+    ``tokens`` of an answer: from two tokens on, where it takes at most ``SAVED`` bytes for each
+    request less."""
     return (len(prompt.text) / CHARACTERS + tokens) * listed * ENTRY <= SAVED * (tokens - 1)
 
 
 async def lists_along(
     trials: Trials, title: str, answers: Sequence[Begun]
 ) -> list[list[Completion]] | None:
-    """For each prompt with its answer, the list after its first token, its second ... its last, as a completion of one token each:
-    the answer's next, or another where that is not whole or the answer ends. None where the profile allows no way.
+    """For each prompt with its answer, the list after its first token, its second ... its last, as
+    a completion of one token each: the answer's next, or another where that is not whole or the
+    answer ends. None where the profile allows no way.
 
-    Raises ProviderError: the API failed; what was received is kept. BudgetExhausted, Interrupted: the budget allows no more.
+    Raises ProviderError: the API failed; what was received is kept. BudgetExhausted, Interrupted:
+    the budget allows no more.
     """
     session, profile, listed = trials.session, trials.session.profile, trials.top_logprobs
     rules, by_ids = profile.answers, profile.follows_ids(session.vocabulary)
@@ -106,7 +113,9 @@ def _sentence(profile: Profile, by_ids: bool, scored: int, single: Sequence[Comp
 
 
 def _apart(completion: Completion, size: int) -> list[Completion]:
-    """Each of the first ``size`` positions as a completion of its own; one that has fewer leaves the others empty."""
+    """Each of the first ``size`` positions as a completion of its own; one that has fewer leaves
+    the others empty.
+    """
     names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
     bounded = (
         np.zeros(len(completion.token_ids), np.bool_)
@@ -133,7 +142,9 @@ async def _after_ids(
 async def scored_along(
     session: Session, draw: Draw, prompt: Prompt, prefix: tuple[int, ...]
 ) -> Completion:
-    """The same with the lists of the prompt: a completion of as many tokens as the prefix, the first of which is its second."""
+    """The same with the lists of the prompt: a completion of as many tokens as the prefix, the
+    first of which is its second.
+    """
     ids = [*await session.prompt_ids(prompt), *prefix]
     where = draw.endpoint or session.endpoint
 
@@ -154,7 +165,8 @@ async def _after_text(
     prompt: Prompt,
     prefix: tuple[int, ...],
 ) -> Completion:
-    """The prefix as the text of a trailing assistant message; not whole where the server says that it read it as other tokens.
+    """The prefix as the text of a trailing assistant message; not whole where the server says that
+    it read it as other tokens.
 
     texts: of the prefixes so far.
     """

@@ -1,9 +1,11 @@
-"""Given answers as rollouts: the model's list of next tokens at the place of each answer, with the answer in the place of a sample.
+"""Given answers as rollouts: the model's list of next tokens at the place of each answer, with the
+answer in the place of a sample.
 
-One token a prompt is asked for. The list at that first position holds the probability of every likely way to begin; the tokens
-that begin a spelling of an accepted answer are the given answers of the prompt. Where the profile has a way (``continued``), the
-likeliest spelling is followed to its end, and the list after it is read, too: without it, a bias that lifts a label would lift it
-again at the next place.
+One token a prompt is asked for. The list at that first position holds the probability of every
+likely way to begin; the tokens that begin a spelling of an accepted answer are the given answers of
+the prompt. Where the profile has a way (``continued``), the likeliest spelling is followed to its
+end, and the list after it is read, too: without it, a bias that lifts a label would lift it again
+at the next place.
 """
 
 from __future__ import annotations
@@ -26,35 +28,38 @@ from blackbox_lb.tasks.sets.labels import spellings
 from blackbox_lb.types import NO_TOKEN, Completion, EndTokens, Example
 
 MOST_LISTED = 1_000
-"""Alternatives that are asked for at a first position where the provider has no limit: the tokens of rare labels are among them,
-and an answer stays below 100 kB."""
+"""Alternatives that are asked for at a first position where the provider has no limit: the tokens
+of rare labels are among them, and an answer stays below 100 kB."""
 MOST_KEPT = 50
-"""Listed tokens of a prompt that may get a bias, the likeliest, beside those that begin an answer: a less likely one wins no greedy
-decision, and thousands of them would be learned and sent for nothing."""
+"""Listed tokens of a prompt that may get a bias, the likeliest, beside those that begin an answer:
+a less likely one wins no greedy decision, and thousands of them would be learned and sent for
+nothing."""
 HARDLY = 0.05
-"""Share of the first lists that must hold a way to begin an answer before longer spellings are left aside for it."""
+"""Share of the first lists that must hold a way to begin an answer before longer spellings are left
+aside for it.
+"""
 MOST_SHOWN = 12
 """Answers whose spellings are named."""
 MOST_WANTED = 64
-"""Tokens that begin an answer and get a bounded probability wherever a list misses them, the commonest first."""
+"""Tokens that begin an answer and get a bounded probability wherever a list misses them, the
+commonest first.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstTokens:
     """The first position of each prompt, with the tokens that begin one of its accepted answers.
 
-    places: (p,) the number of each among all that were asked for.
-    ids, logprobs: (p, k) the list of each prompt, likeliest first, in nats; tokens that begin an answer of another prompt and are
-    not listed stand at its end with the bound. Padded with -1 and -inf.
-    known: (p, k) False where the logprob is such a bound.
-    accepted: (p,) the tokens that begin an accepted answer of each.
-    spelled: (p,) all tokens of the spelling that is likeliest to begin, over all prompts that accept the same.
-    width: alternatives that were asked for.
-    unanswered: prompts that came back without a list, which are not among the p.
-    longer: prompts whose answers are all longer than one token.
-    ambiguous: tokens that begin answers of prompts that accept different ones, which are left out.
-    whole: (p,) the completions that the lists are taken from.
-    spellings: answer -> its spellings that are learned, of the first ``MOST_SHOWN`` answers.
+    places: (p,) the number of each among all that were asked for. ids, logprobs: (p, k) the list of
+    each prompt, likeliest first, in nats; tokens that begin an answer of another prompt and are not
+    listed stand at its end with the bound. Padded with -1 and -inf. known: (p, k) False where the
+    logprob is such a bound. accepted: (p,) the tokens that begin an accepted answer of each.
+    spelled: (p,) all tokens of the spelling that is likeliest to begin, over all prompts that
+    accept the same. width: alternatives that were asked for. unanswered: prompts that came back
+    without a list, which are not among the p. longer: prompts whose answers are all longer than one
+    token. ambiguous: tokens that begin answers of prompts that accept different ones, which are
+    left out. whole: (p,) the completions that the lists are taken from. spellings: answer -> its
+    spellings that are learned, of the first ``MOST_SHOWN`` answers.
     """
 
     examples: tuple[Example, ...]
@@ -72,7 +77,9 @@ class FirstTokens:
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def holding(self, tokens: Iterable[int]) -> FirstTokens:
-        """The same with ``tokens`` in every list, at their probability or its bound: what may get a bias must not be overlooked."""
+        """The same with ``tokens`` in every list, at their probability or its bound: what may get a
+        bias must not be overlooked.
+        """
         common = np.union1d(_commonest(self.accepted), np.array(sorted(tokens), np.int64))
         rows = [
             _kept(each, own, common) for each, own in zip(self.whole, self.accepted, strict=True)
@@ -93,11 +100,13 @@ class FirstTokens:
         """What was found, and what of it is not exact."""
         size = len(self.examples)
         parts = [
-            f"{size} prompts with the first token of their answers, from lists of up to {self.width:,} tokens"
+            f"{size} prompts with the first token of their answers, from lists of up to"
+            f" {self.width:,} tokens"
         ]
         if self.outside:
             parts.append(
-                f"{self.outside} answers begin outside the list and are taken at its least probability"
+                f"{self.outside} answers begin outside the list and are taken at its least"
+                " probability"
             )
         if self.longer:
             parts.append(f"{self.longer} answers are longer than one token")
@@ -114,7 +123,9 @@ class FirstTokens:
         return "; ".join(parts)
 
     def rollouts(self, weights: Vector | None = None) -> Rollouts:
-        """A rollout of one token for each token that begins an accepted answer; ``weights`` (p,): of the prompts, 1 if None."""
+        """A rollout of one token for each token that begins an accepted answer; ``weights`` (p,):
+        of the prompts, 1 if None.
+        """
         prompts = np.repeat(
             np.arange(len(self.accepted)), [len(wanted) for wanted in self.accepted]
         )
@@ -157,9 +168,10 @@ class AnswerTokens:
     ) -> dict[int, tuple[int, ...]]:
         """Token -> the spelling that it begins, for all that begin one of ``answers``.
 
-        Of the spellings of an answer those with the fewest tokens count: a model hardly writes the others, and what they begin with
-        ("B" of "BUSINESS") begins much else. listed: token -> the share of first lists that hold it, where they are known; then a
-        spelling counts only where it is listed at least half as often as the best of as many tokens, and longer ones come in
+        Of the spellings of an answer those with the fewest tokens count: a model hardly writes the
+        others, and what they begin with ("B" of "BUSINESS") begins much else. listed: token -> the
+        share of first lists that hold it, where they are known; then a spelling counts only where
+        it is listed at least half as often as the best of as many tokens, and longer ones come in
         where no shorter one is listed: of what no list holds nobody knows how far it is behind.
         """
         found: dict[int, tuple[int, ...]] = {}
@@ -193,9 +205,11 @@ class AnswerTokens:
 async def first_lists(
     trials: Trials, examples: Sequence[Example], title: str, listed: int | None
 ) -> tuple[list[Completion], int]:
-    """A completion of one token for every example, with its list, drawn unless it is in the store; and the width of the lists.
+    """A completion of one token for every example, with its list, drawn unless it is in the store;
+    and the width of the lists.
 
-    listed: alternatives of each list; None for as many as help and the provider lists. ProviderError: the API failed.
+    listed: alternatives of each list; None for as many as help and the provider lists.
+    ProviderError: the API failed.
     """
     width = listed or await _longest(trials, examples, title)
     draw = replace(trials, top_logprobs=width).draw(SAMPLED, max_tokens=1)
@@ -204,7 +218,9 @@ async def first_lists(
 
 
 async def _longest(trials: Trials, examples: Sequence[Example], title: str) -> int:
-    """The most alternatives that help and the server lists; where the limit is a setting, one request finds out."""
+    """The most alternatives that help and the server lists; where the limit is a setting, one
+    request finds out.
+    """
     profile = trials.session.profile
     limit = profile.most_logprobs(trials.session.endpoint)
     if limit is None or limit >= MOST_LISTED or not profile.logprobs.limit_is_setting:
@@ -222,16 +238,18 @@ async def first_tokens(
 ) -> FirstTokens:
     """The first position of every example, drawn unless it is in the store.
 
-    title: of the split, for messages. listed: alternatives of each list; None for as many as help and the provider lists.
+    title: of the split, for messages. listed: alternatives of each list; None for as many as help
+    and the provider lists.
 
-    Raises InputError: an example without an answer, or with one that no token sequence of the tokenizer spells. NoLogprobs: no
-    prompt came back with a list. ProviderError: the API failed; what was received is kept.
+    Raises InputError: an example without an answer, or with one that no token sequence of the
+    tokenizer spells. NoLogprobs: no prompt came back with a list. ProviderError: the API failed;
+    what was received is kept.
     """
     silent = [example.id for example in examples if not example.answers]
     if silent:
         raise InputError(
-            f"{len(silent)} of {len(examples)} {title} rows have no answer, the first {silent[0]!r}; give every row an answer, or "
-            "use --learn-from samples"
+            f"{len(silent)} of {len(examples)} {title} rows have no answer, the first"
+            f" {silent[0]!r}; give every row an answer, or use --learn-from samples"
         )
     completions, width = await first_lists(trials, examples, title, listed)
     tokens = AnswerTokens(trials)
@@ -247,8 +265,8 @@ async def first_tokens(
     for example, found in zip(examples, begins, strict=True):
         if not found:
             raise InputError(
-                f"no token of {trials.session.model} begins the answer {example.answers[0]!r} of example {example.id!r}; give "
-                "another answer"
+                f"no token of {trials.session.model} begins the answer {example.answers[0]!r} of"
+                f" example {example.id!r}; give another answer"
             )
     ambiguous = _ambiguous(examples, begins)
     wanted = [np.array(sorted(set(found) - ambiguous or set(found)), np.int64) for found in begins]
@@ -259,7 +277,8 @@ async def first_tokens(
     ]
     if not there:
         raise NoLogprobs(
-            f"none of {len(examples)} first tokens came with a list of alternatives; use a provider that returns logprobs"
+            f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
+            " that returns logprobs"
         )
     accepted = tuple(wanted[place] for place in there)
     common = _commonest(accepted)
@@ -287,11 +306,13 @@ async def first_tokens(
 async def followed(
     trials: Trials, found: FirstTokens, title: str = "training"
 ) -> tuple[Rollouts, frozenset[int]] | None:
-    """What comes after the first token of each answer: the rest of a longer one, then the token that ends it.
+    """What comes after the first token of each answer: the rest of a longer one, then the token
+    that ends it.
 
-    Both count as completions of reward 0, which weigh 1: so the rest is learned too, and that nothing follows the answer. Where no
-    end token is known or listed, the base model's likeliest token stands for it, so that greedy decoding goes on as it did. The end
-    tokens come beside the rollouts. None on a server that is not known to continue an answer, which is remarked.
+    Both count as completions of reward 0, which weigh 1: so the rest is learned too, and that
+    nothing follows the answer. Where no end token is known or listed, the base model's likeliest
+    token stands for it, so that greedy decoding goes on as it did. The end tokens come beside the
+    rollouts. None on a server that is not known to continue an answer, which is remarked.
     """
     room = trials.reward.max_tokens - 1
     answers = [
@@ -306,7 +327,8 @@ async def followed(
             f"; of {found.longer} longer answers the first token is learned" if found.longer else ""
         )
         trials.report.remark(
-            f"{trials.session.profile.name} is not known to continue a given answer: nothing is learned of what follows it{longer}"
+            f"{trials.session.profile.name} is not known to continue a given answer: nothing is"
+            f" learned of what follows it{longer}"
         )
         return None
     ends = _ends([along[-1] for along in lists if along], trials.session.end_tokens)
@@ -322,7 +344,9 @@ async def followed(
 
 
 def _ends(said: Sequence[Completion], known: EndTokens) -> frozenset[int]:
-    """The tokens that end an answer: the last of those that ended of themselves, where it is listed; else all special ones."""
+    """The tokens that end an answer: the last of those that ended of themselves, where it is
+    listed; else all special ones.
+    """
     if known.listed:
         seen = {
             int(each.token_ids[-1])
@@ -335,7 +359,9 @@ def _ends(said: Sequence[Completion], known: EndTokens) -> frozenset[int]:
 
 
 def _after(completion: Completion, ends: frozenset[int]) -> int:
-    """The likeliest token of ``ends`` at the first position of a completion, else the likeliest of all."""
+    """The likeliest token of ``ends`` at the first position of a completion, else the likeliest of
+    all.
+    """
     listed = completion.top_ids[0].tolist()
     return int(next((token for token in listed if token in ends), listed[0]))
 
@@ -345,8 +371,8 @@ Listed = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], Bools]
 
 
 def bound_of(logprobs: Vector, missing: int) -> float:
-    """Nats that each of ``missing`` tokens outside a list gets: the least of the listed ``logprobs`` (k,), or, if that is less, its
-    part of half of what the list leaves out."""
+    """Nats that each of ``missing`` tokens outside a list gets: the least of the listed
+    ``logprobs`` (k,), or, if that is less, its part of half of what the list leaves out."""
     left = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
     return min(float(logprobs.min()), float(np.log(left / max(missing, 1))))
 
@@ -363,7 +389,8 @@ def _spellings(
 
 
 def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:
-    """The likeliest tokens of a first list with ``own`` and ``common`` ones: at its least probability where it misses them.
+    """The likeliest tokens of a first list with ``own`` and ``common`` ones: at its least
+    probability where it misses them.
 
     The bounds together take at most half of what the list leaves out.
     """
@@ -423,7 +450,9 @@ def _commonest(accepted: Sequence[Ids]) -> Ids:
 
 
 def _likeliest(rows: Sequence[Listed], accepted: Sequence[Ids]) -> list[int]:
-    """(p,) of each prompt's accepted tokens the one with the largest mean logprob over all prompts that accept the same."""
+    """(p,) of each prompt's accepted tokens the one with the largest mean logprob over all prompts
+    that accept the same.
+    """
     sums: dict[tuple[int, ...], npt.NDArray[np.float64]] = {}
     for (ids, logprobs, _), own in zip(rows, accepted, strict=True):
         at = np.argsort(ids)[np.searchsorted(np.sort(ids), own)]
@@ -435,7 +464,9 @@ def _likeliest(rows: Sequence[Listed], accepted: Sequence[Ids]) -> list[int]:
 def _ambiguous(
     examples: Sequence[Example], begins: Sequence[dict[int, tuple[int, ...]]]
 ) -> set[int]:
-    """Tokens that begin answers of examples that share no answer: they do not tell one from the other."""
+    """Tokens that begin answers of examples that share no answer: they do not tell one from the
+    other.
+    """
     owners: dict[int, set[frozenset[str]]] = {}
     for example, found in zip(examples, begins, strict=True):
         for token in found:

@@ -1,4 +1,6 @@
-"""Decisions: the labels of fresh completions, with and without a bias, and the model's confidence in them."""
+"""Decisions: the labels of fresh completions, with and without a bias, and the model's confidence
+in them.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +23,9 @@ OFTEN = 0.05
 
 
 def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:
-    """A sentence where ``matcher`` accepts one label as another, or finds it inside of a longer number."""
+    """A sentence where ``matcher`` accepts one label as another, or finds it inside of a longer
+    number.
+    """
     if not matcher.needs_answer or (
         matcher.spec != "contains" and not matcher.spec.startswith("regex:")
     ):
@@ -38,7 +42,10 @@ def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:
             if words
             else r"whole words, as contains and \b{answer}\b in a pattern take them"
         )
-        yield f"{matcher.spec} counts the answer {other!r} as right where {one!r} is: use exact-match, or {remedy}"
+        yield (
+            f"{matcher.spec} counts the answer {other!r} as right where {one!r} is: use"
+            f" exact-match, or {remedy}"
+        )
 
 
 def remark_on_others(
@@ -57,8 +64,9 @@ def remark_on_others(
     ]
     if len(others) > OFTEN * len(said):
         trials.report.remark(
-            f"{title}: {matcher.spec} counts {len(others)} of {len(said)} answers as right that name another label first, such as "
-            f"{shorten(others[0])}: exact-match does not, and the scores of decisions count the label that is named first"
+            f"{title}: {matcher.spec} counts {len(others)} of {len(said)} answers as right that"
+            f" name another label first, such as {shorten(others[0])}: exact-match does not, and"
+            " the scores of decisions count the label that is named first"
         )
 
 
@@ -80,7 +88,9 @@ async def decision_scores(
     bias: AnyBias | None,
     labels: Labels,
 ) -> DecisionScores:
-    """The decisions of such completions, drawn unless they are in the store; examples without one of the labels are left out."""
+    """The decisions of such completions, drawn unless they are in the store; examples without one
+    of the labels are left out.
+    """
     draw = trials.draw(setting, bias, trials.session.biased_endpoint)
     keys = await trials.collect(
         f"test at {setting.name}, decisions", examples, draw, samples, scored=False
@@ -105,7 +115,9 @@ async def decision_scores(
 
 
 def scores_of(labels: Labels, said: Iterable[tuple[Example, str]]) -> DecisionScores:
-    """The scores of these answers as decisions; those of examples without one of the labels are left out."""
+    """The scores of these answers as decisions; those of examples without one of the labels are
+    left out.
+    """
     rows = [
         (number, labels.said(text))
         for each, text in said
@@ -126,7 +138,9 @@ def _confidence(
     bias: Mapping[int, float] | None,
     begins: Sequence[Ids],
 ) -> float:
-    """The probability of the decided label among all labels, at the first position; NaN where no list shows it."""
+    """The probability of the decided label among all labels, at the first position; NaN where no
+    list shows it.
+    """
     if told is None or not len(completion.top_ids):
         return float("nan")
     shares: Vector = FirstLists(completion.top_ids[:1], completion.top_logprobs[:1]).share(

@@ -1,4 +1,6 @@
-"""Trials: completions of one policy at one setting, drawn unless they are in the store, then scored."""
+"""Trials: completions of one policy at one setting, drawn unless they are in the store, then
+scored.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +40,9 @@ from blackbox_lb.types import AnyBias, Completion, Draw, Endpoint, EndTokens, Ex
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 DROPPED = 4.0
-"""Standard errors below 0 of the log ratio of both policies over biased completions, whose mean is their KL: from there on they are
-taken for completions of the model without a bias, which chance does once in 30,000 runs."""
+"""Standard errors below 0 of the log ratio of both policies over biased completions, whose mean is
+their KL: from there on they are taken for completions of the model without a bias, which chance
+does once in 30,000 runs."""
 
 LONG = 10.0
 """Seconds of a stage from which on its throughput is told."""
@@ -49,9 +52,9 @@ LONG = 10.0
 class Trials:
     """One model under test, with everything for drawing and scoring its completions.
 
-    engine: reads and sums the training rollouts, None for this process. used: keys of the completions that were asked for through
-    it, drawn now or found in the store. budget: the session's own; drift: the answering systems so far; pace: the number of
-    requests in flight.
+    engine: reads and sums the training rollouts, None for this process. used: keys of the
+    completions that were asked for through it, drawn now or found in the store. budget: the
+    session's own; drift: the answering systems so far; pace: the number of requests in flight.
     """
 
     session: Session
@@ -71,12 +74,16 @@ class Trials:
 
     @property
     def may_cut_stops(self) -> bool:
-        """Whether the tokens of the stop text that ended a completion may be counted and not listed."""
+        """Whether the tokens of the stop text that ended a completion may be counted and not
+        listed.
+        """
         return bool(self.stop) and not self.session.profile.logprobs.stop_text_listed
 
     @property
     def end_tokens(self) -> EndTokens:
-        """The listing of end tokens: the provider's own, and the tokens that may begin a stop text."""
+        """The listing of end tokens: the provider's own, and the tokens that may begin a stop
+        text.
+        """
         ends = self.session.end_tokens
         if not self.may_cut_stops:
             return ends
@@ -91,7 +98,9 @@ class Trials:
         endpoint: Endpoint | None = None,
         max_tokens: int | None = None,
     ) -> Draw:
-        """Completions at ``setting``, of at most ``max_tokens`` tokens (default: the reward's own limit)."""
+        """Completions at ``setting``, of at most ``max_tokens`` tokens (default: the reward's own
+        limit).
+        """
         longest = max_tokens or self.reward.max_tokens
         sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
         if bias is None or isinstance(bias, Mapping):
@@ -111,9 +120,11 @@ class Trials:
         scored: bool = True,
         only_stored: bool = False,
     ) -> tuple[tuple[str, ...], ...]:
-        """Keys of ``samples`` completions of every example, found in the store or drawn now unless ``only_stored``.
+        """Keys of ``samples`` completions of every example, found in the store or drawn now unless
+        ``only_stored``.
 
-        A remote reward is fetched for them on ``scored_as`` (default: ``examples``), unless they are not to be ``scored``.
+        A remote reward is fetched for them on ``scored_as`` (default: ``examples``), unless they
+        are not to be ``scored``.
         """
         unreadable = self.session.unreadable
         with (Silent() if only_stored else self.report).stage(
@@ -136,7 +147,8 @@ class Trials:
         self.used.update(*done.keys)
         if again := self.session.unreadable - unreadable:
             self.report.remark(
-                f"{title}: {again} answers could not be read and were asked for again; each was paid for"
+                f"{title}: {again} answers could not be read and were asked for again; each was"
+                " paid for"
             )
         for note, number in done.notes.items():
             self.report.remark(f"{title}: {number} completions {note}")
@@ -152,7 +164,9 @@ class Trials:
         return done.keys
 
     async def _look_for_drift(self, received: int) -> None:
-        """Report the noted changes, and check that the server still splits texts as before the stage."""
+        """Report the noted changes, and check that the server still splits texts as before the
+        stage.
+        """
         while self.drift.remarks:
             self.report.remark(self.drift.remarks.pop(0))
         if not received or self.session.profile.tokenizer.source != "server":
@@ -165,9 +179,10 @@ class Trials:
         if now.fingerprint != self.tokenizer.fingerprint:
             self.drift.mixed = True
             raise Drifted(
-                f"the tokenizer of {self.session.model} changed from {self.tokenizer.fingerprint} to {now.fingerprint} while "
-                "completions were drawn, so that nobody knows whose ids the last ones have; they are kept, and nothing is to be "
-                "learned from them: start anew with another --out"
+                f"the tokenizer of {self.session.model} changed from {self.tokenizer.fingerprint}"
+                f" to {now.fingerprint} while completions were drawn, so that nobody knows whose"
+                " ids the last ones have; they are kept, and nothing is to be learned from them:"
+                " start anew with another --out"
             )
 
     async def scores(
@@ -178,7 +193,8 @@ class Trials:
         samples: int,
         bias: AnyBias | None = None,
     ) -> PolicyScores:
-        """Scores of such completions, from an endpoint that takes a bias, so that base and biased differ in nothing else.
+        """Scores of such completions, from an endpoint that takes a bias, so that base and biased
+        differ in nothing else.
 
         Raises InputError: a score is not finite, so no policy has a mean.
         """
@@ -197,14 +213,16 @@ class Trials:
         check_values(f"{title}: {self.reward.label}", np.concatenate([np.zeros(0), *scores.reward]))
         if scores.left_out:
             self.report.remark(
-                f"{title}: {scores.left_out} completions are not scored: a content filter stopped them, or they could not be read"
+                f"{title}: {scores.left_out} completions are not scored: a content filter stopped"
+                " them, or they could not be read"
             )
         return scores
 
     async def judge(
         self, examples: Sequence[Example], settings: Sequence[Setting], samples: int, bias: AnyBias
     ) -> list[Verdict]:
-        """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric, adjusted for being several.
+        """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric,
+        adjusted for being several.
 
         Greedy takes one sample a prompt.
         """
@@ -221,10 +239,12 @@ class Trials:
     async def kl(
         self, examples: Sequence[Example], samples: int, bias: AnyBias, tail: NextToken
     ) -> float:
-        """Mean KL of the biased policy to the base over whole completions at temperature 1, in nats.
+        """Mean KL of the biased policy to the base over whole completions at temperature 1, in
+        nats.
 
-        ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list of tokens, and where the provider
-        does not return the base model's logprobs with a bias. A remark says where the bias seems to be dropped on the way.
+        ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list
+        of tokens, and where the provider does not return the base model's logprobs with a bias. A
+        remark says where the bias seems to be dropped on the way.
         """
         if not self.session.tells_base_logprobs:
             return float("nan")
@@ -244,9 +264,10 @@ class Trials:
         ratios = await self._log_ratios(rollouts, bias, examples, tail)
         if ratios.mean() < -DROPPED * ratios.std() / math.sqrt(len(ratios)):
             self.report.remark(
-                "WARNING: completions drawn with the bias are those of a model without it (log ratio "
-                f"{ratios.mean():+.2f} nats, where a bias that acts has more than 0): {self.session.profile.name} or a gateway "
-                "before it drops logit_bias; blb doctor shows it"
+                "WARNING: completions drawn with the bias are those of a model without it (log"
+                f" ratio {ratios.mean():+.2f} nats, where a bias that acts has more than 0):"
+                f" {self.session.profile.name} or a gateway before it drops logit_bias; blb doctor"
+                " shows it"
             )
         return max(float(ratios.sum()), 0.0) / len(
             complete

@@ -1,4 +1,6 @@
-"""Judging a bias: fresh completions with and without it, paired by prompt, and a verdict with its certainty."""
+"""Judging a bias: fresh completions with and without it, paired by prompt, and a verdict with its
+certainty.
+"""
 
 from __future__ import annotations
 
@@ -51,18 +53,22 @@ def parse_setting(spec: str) -> Setting:
         temperature = -1.0
     if name != "temperature" or not 0 <= temperature <= 2:
         raise InputError(
-            f"cannot deploy with {spec!r}; write greedy, or temperature=T with T from 0 to 2, as in temperature=0.5"
+            f"cannot deploy with {spec!r}; write greedy, or temperature=T with T from 0 to 2, as in"
+            " temperature=0.5"
         )
     return GREEDY if temperature == 0 else Setting(f"temperature {temperature:g}", temperature)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyScores:
-    """Scores of one policy at one setting; each list holds one array a prompt, with one value a completion.
+    """Scores of one policy at one setting; each list holds one array a prompt, with one value a
+    completion.
 
-    ``reward``: in the user's own unit (``Reward.value``); ``correct``: 0 or 1, None where the reward knows no right answer;
-    ``tokens``: completion lengths. ``thinking``: by name, where the reward names what thinking is: tokens inside and outside of it,
-    and as 0 or 1 whether a completion ended before its limit, and whether it loops.
+    ``reward``: in the user's own unit (``Reward.value``); ``correct``: 0 or 1, None where the
+    reward knows no right answer;
+    ``tokens``: completion lengths. ``thinking``: by name, where the reward names what thinking is:
+    tokens inside and outside of it, and as 0 or 1 whether a completion ended before its limit, and
+    whether it loops.
     ``left_out``: completions without scores, stopped by a content filter or unreadable.
     """
 
@@ -73,7 +79,9 @@ class PolicyScores:
     thinking: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
 
     def metrics(self, label: str) -> dict[str, tuple[Array, ...]]:
-        """Every metric by name, the reward, called ``label``, first; accuracy where the reward gives it and is not itself that."""
+        """Every metric by name, the reward, called ``label``, first; accuracy where the reward
+        gives it and is not itself that.
+        """
         right = {} if self.correct is None or label == "accuracy" else {"accuracy": self.correct}
         return {label: self.reward, **right, "tokens": self.tokens, **self.thinking}
 
@@ -87,7 +95,9 @@ class PolicyScores:
 def score(
     reward: Reward, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]
 ) -> PolicyScores:
-    """Score the completions of each example, row by row; those without anything to score are only counted."""
+    """Score the completions of each example, row by row; those without anything to score are only
+    counted.
+    """
     values, correct, tokens, stopped = [], [], [], 0
     thinking: dict[str, list[Array]] = {}
     for example, row in zip(examples, completions, strict=True):
@@ -127,12 +137,15 @@ def _thinking(reward: Reward, completions: Sequence[Completion]) -> dict[str, Ar
 
 
 def check_values(label: str, values: Array) -> None:
-    """Raise InputError where values of shape (n,), in the user's own unit, have no mean and no variance."""
+    """Raise InputError where values of shape (n,), in the user's own unit, have no mean and no
+    variance.
+    """
     bad = values[~(np.abs(values) <= LARGEST)]
     if bad.size:
         raise InputError(
-            f"{label} is {bad[0]:g} for {bad.size} of {values.size} completions, so it has no mean to compare; let your function "
-            f"return a finite number instead, within {LARGEST:g} of 0 and low enough for what it stands for"
+            f"{label} is {bad[0]:g} for {bad.size} of {values.size} completions, so it has no mean"
+            f" to compare; let your function return a finite number instead, within {LARGEST:g} of"
+            " 0 and low enough for what it stands for"
         )
 
 
@@ -184,7 +197,9 @@ def _verdict(
 
 
 def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]:
-    """(n,) both means of every prompt with completions of both. Raises InputError: no prompt has."""
+    """(n,) both means of every prompt with completions of both. Raises InputError: no prompt
+    has.
+    """
     both = [
         (one.mean(), two.mean())
         for one, two in zip(base, other, strict=True)

@@ -1,7 +1,9 @@
-"""Rows straight from the pages of a store's file: all intact ones, without SQLite, which stops at the first damage.
+"""Rows straight from the pages of a store's file: all intact ones, without SQLite, which stops at
+the first damage.
 
-The format is https://www.sqlite.org/fileformat2.html. A row is taken only if its key, its hash or its checksum fits its contents,
-so it does not matter in which page, tree or log it stands, or whether anything still points there.
+The format is https://www.sqlite.org/fileformat2.html. A row is taken only if its key, its hash or
+its checksum fits its contents, so it does not matter in which page, tree or log it stands, or
+whether anything still points there.
 """
 
 import struct
@@ -24,7 +26,9 @@ NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
 class Found(NamedTuple):
-    """One row: ``row`` is None where only its name is known. ``damaged``: it was read, and its contents do not fit."""
+    """One row: ``row`` is None where only its name is known. ``damaged``: it was read, and its
+    contents do not fit.
+    """
 
     table: str
     key: tuple[Any, ...]
@@ -33,7 +37,9 @@ class Found(NamedTuple):
 
 
 class _Pages:
-    """Pages by number: of the file, those of the write-ahead log before them where ``log`` holds their places."""
+    """Pages by number: of the file, those of the write-ahead log before them where ``log`` holds
+    their places.
+    """
 
     def __init__(
         self, file: BinaryIO, size: int, log: BinaryIO | None, places: dict[int, int]
@@ -52,7 +58,8 @@ class _Pages:
 
 
 def found_in(path: Path) -> Iterator[Found]:
-    """All rows in the store's file at ``path`` and the log beside it, many of them more than once. Only reads.
+    """All rows in the store's file at ``path`` and the log beside it, many of them more than once.
+    Only reads.
 
     StoreError: the file cannot be read.
     """
@@ -80,12 +87,15 @@ def found_in(path: Path) -> Iterator[Found]:
                     log.close()
     except OSError as error:
         raise StoreError(
-            f"cannot read {path}: {error}; copy it to another disk with a tool that goes on after errors, such as ddrescue"
+            f"cannot read {path}: {error}; copy it to another disk with a tool that goes on after"
+            " errors, such as ddrescue"
         ) from error
 
 
 def _places(log: BinaryIO, size: int) -> dict[int, int]:
-    """Page number -> place of its newest content in the log; frames of earlier rounds of the log, by their salt, do not count."""
+    """Page number -> place of its newest content in the log; frames of earlier rounds of the log,
+    by their salt, do not count.
+    """
     end, places = log.seek(0, 2), dict[int, int]()
     log.seek(16)
     salt = log.read(8)
@@ -176,7 +186,9 @@ def _value(kind: int, raw: bytes) -> Any:
 
 
 def _recognised(kind: int, values: Sequence[Any]) -> Found | None:
-    """The kind of row in these values, by their number and types; entries of an index name a row."""
+    """The kind of row in these values, by their number and types; entries of an index name a
+    row.
+    """
     kinds = "".join(
         {str: "s", int: "i", float: "f", bytes: "b"}.get(type(value), "0") for value in values
     )
@@ -195,7 +207,9 @@ def _recognised(kind: int, values: Sequence[Any]) -> Found | None:
 
 
 def _checked(table: str, values: Sequence[Any]) -> Found | None:
-    """The row, if it is intact; only its name, if it is damaged; nothing, if it is none of this table."""
+    """The row, if it is intact; only its name, if it is damaged; nothing, if it is none of this
+    table.
+    """
     row = named(table, values)
     if "received" in row and isinstance(row["received"], int):
         row["received"] = float(row["received"])  # SQLite keeps whole ones as integers

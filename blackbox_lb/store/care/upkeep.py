@@ -35,12 +35,16 @@ SAME = {
     "token_bytes": ("bytes",),
     "rewards": ("answer",),
 }
-"""Columns in which two rows of one key differ if they are two responses; packed arrays are compared unpacked."""
+"""Columns in which two rows of one key differ if they are two responses; packed arrays are compared
+unpacked.
+"""
 
 
 @dataclass(slots=True)
 class Checkup:
-    """The result of ``check``. ``rows``: read, by table. ``damaged``: of those. ``problems``: in words, at most 1,000 of rows."""
+    """The result of ``check``. ``rows``: read, by table. ``damaged``: of those. ``problems``: in
+    words, at most 1,000 of rows.
+    """
 
     path: Path
     schema: int = 0
@@ -54,9 +58,11 @@ class Checkup:
 
 
 def check(path: Path) -> Checkup:
-    """Check that a store is intact: SQLite's own check, its schema, and every row by its key, hash, checksum and arrays.
+    """Check that a store is intact: SQLite's own check, its schema, and every row by its key, hash,
+    checksum and arrays.
 
-    Only reads. Raises StoreError: there is no store, or it is of another program or a newer version.
+    Only reads. Raises StoreError: there is no store, or it is of another program or a newer
+    version.
     """
     found = Checkup(path)
     try:
@@ -113,7 +119,8 @@ def _rows(table: str) -> Any:
 
 @dataclass(slots=True)
 class Merged:
-    """Rows by table: ``added``; ``same``: there already; ``differing``: another answer under the same key, the first one stays;
+    """Rows by table: ``added``; ``same``: there already; ``differing``: another answer under the
+    same key, the first one stays;
 
     ``damaged``: not intact, so left out.
     """
@@ -125,16 +132,19 @@ class Merged:
 
 
 def merge(sources: Sequence[Path], target: Path) -> Merged:
-    """Copy everything in the stores ``sources`` into the store ``target``, which may exist already; each response once.
+    """Copy everything in the stores ``sources`` into the store ``target``, which may exist already;
+    each response once.
 
     Sources are only read, whatever schema they have. The same call again adds nothing.
 
-    Raises InputError: the target is one of the sources. StoreError: a source cannot be read, or the target cannot be written.
+    Raises InputError: the target is one of the sources. StoreError: a source cannot be read, or the
+    target cannot be written.
     """
     for source in sources:
         if source.resolve() == target.resolve():
             raise InputError(
-                f"{source} is the target and a source; give another file with --out, or leave it out"
+                f"{source} is the target and a source; give another file with --out, or leave"
+                " it out"
             )
         RolloutStore(source, read_only=True).close()
     merged = Merged()
@@ -184,19 +194,23 @@ def batches(rows: Iterable[T]) -> Iterator[list[T]]:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Rows by table. ``lost``: rows named by other rows or an index, without an intact copy; there may be more."""
+    """Rows by table. ``lost``: rows named by other rows or an index, without an intact copy; there
+    may be more.
+    """
 
     rows: Counter[str]
     lost: Counter[str]
 
 
 def recover(old: Path, new: Path) -> Recovered:
-    """Copy every intact row of the store ``old``, from the rest of its file and its log, into the new store ``new``.
+    """Copy every intact row of the store ``old``, from the rest of its file and its log, into the
+    new store ``new``.
 
-    ``old`` is only read, page by page and without SQLite. Completions whose prompt or settings are lost are kept: the same
-    collection finds them by their keys. Rows deleted by hand may come back.
+    ``old`` is only read, page by page and without SQLite. Completions whose prompt or settings are
+    lost are kept: the same collection finds them by their keys. Rows deleted by hand may come back.
 
-    Raises StoreError: ``old`` cannot be read or holds nothing of a store; ``new`` exists already or cannot be written.
+    Raises StoreError: ``old`` cannot be read or holds nothing of a store; ``new`` exists already or
+    cannot be written.
     """
     if new.exists():
         raise StoreError(f"{new} is there already; give the path of a new file, or delete it")

@@ -1,6 +1,7 @@
 """Rollouts collected elsewhere: a run's own store, beside stores that are only read.
 
-Shards can be learned from without a merge. Anything in a source is found by its key, as if it were in the store.
+Shards can be learned from without a merge. Anything in a source is found by its key, as if it were
+in the store.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ STORE = "rollouts.db"
 
 
 def open_sources(names: Sequence[str]) -> list[RolloutStore]:
-    """Open stores, each for reading only, in the order of ``names``: a file, or the folder of a run; ``*`` and ``?`` in a name
-    stand for several.
+    """Open stores, each for reading only, in the order of ``names``: a file, or the folder of a
+    run; ``*`` and ``?`` in a name stand for several.
 
     Raises InputError: nothing is there, or no store. StoreError: a store cannot be read.
     """
@@ -41,17 +42,18 @@ def _paths(name: str) -> list[Path]:
     for path in paths or [given]:
         if not path.is_file() or path.suffix == ".parquet":
             raise InputError(
-                f"there is no rollout store at {path}; give a store or the folder of a run, and what blb store export wrote to "
-                "blb store import first"
+                f"there is no rollout store at {path}; give a store or the folder of a run, and"
+                " what blb store export wrote to blb store import first"
             )
     return paths
 
 
 class Gathered(RolloutStore):
-    """The store at ``path``, which gets everything new, with the sources called ``names`` beside it (``open_sources``).
+    """The store at ``path``, which gets everything new, with the sources called ``names`` beside it
+    (``open_sources``).
 
-    Of several copies the first is read: the store, then the sources in their order. home: source of each key, for a
-    store that is opened again.
+    Of several copies the first is read: the store, then the sources in their order. home: source of
+    each key, for a store that is opened again.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Gathered(RolloutStore):
             raise
 
     def again(self, keys: Collection[str]) -> Callable[[], Gathered]:
-        """A function that opens it again for reading these keys, in any process with access to the same files."""
+        """A function that opens it again for reading these keys, in any process with access to the
+        same files.
+        """
         home = {key: number for key in keys if (number := self._home.get(key)) is not None}
         return partial(Gathered, self.path.resolve(), self.names, read_only=True, home=home)
 
@@ -110,7 +114,9 @@ class Gathered(RolloutStore):
             )
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
-        """The number of completions with these keys, and their tokens: of their prompts, one for each, and generated."""
+        """The number of completions with these keys, and their tokens: of their prompts, one for
+        each, and generated.
+        """
         homes: dict[int | None, list[str]] = {}
         for key in keys:
             homes.setdefault(self._home.get(key), []).append(key)

@@ -1,7 +1,8 @@
 """A store as Parquet files for any data tool, and back: the same keys, the same bits.
 
-One file a table in one folder (docs/store.md has their columns): ``completions.parquet`` with prompt and settings in each row, and,
-where there are any, ``token_bytes.parquet``, ``next_tokens.parquet``, ``rewards.parquet``.
+One file a table in one folder (docs/store.md has their columns): ``completions.parquet`` with
+prompt and settings in each row, and, where there are any, ``token_bytes.parquet``,
+``next_tokens.parquet``, ``rewards.parquet``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ PLAIN = ("text", "finish_reason", "model", "prompt_tokens", "whole", "generated"
 
 @dataclass(slots=True)
 class Transferred:
-    """Written rows, by table; ``there``: rows of an import whose key the store had; ``ignored``: unused columns."""
+    """Written rows, by table; ``there``: rows of an import whose key the store had; ``ignored``:
+    unused columns.
+    """
 
     rows: Counter[str] = field(default_factory=Counter)
     there: Counter[str] = field(default_factory=Counter)
@@ -107,10 +110,11 @@ def schemas() -> dict[str, pa.Schema]:
 
 
 def export_store(path: Path, folder: Path) -> Transferred:
-    """Write the store at ``path`` into ``folder`` as Parquet, a row group at a time. Every row is checked on the way.
+    """Write the store at ``path`` into ``folder`` as Parquet, a row group at a time. Every row is
+    checked on the way.
 
-    Raises InputError: pyarrow is not installed. StoreCorrupt: a row is damaged. StoreError: the folder holds Parquet files
-    already, or cannot be written.
+    Raises InputError: pyarrow is not installed. StoreCorrupt: a row is damaged. StoreError: the
+    folder holds Parquet files already, or cannot be written.
     """
     done = Transferred()
     with RolloutStore(path, read_only=True) as store:
@@ -129,7 +133,9 @@ def export_store(path: Path, folder: Path) -> Transferred:
 def _write(
     path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, always: bool
 ) -> int:
-    """Write under another name until the file is complete. Without any row and unless ``always``, write nothing."""
+    """Write under another name until the file is complete. Without any row and unless ``always``,
+    write nothing.
+    """
     pa, rows = arrow(), 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,8 +162,9 @@ def _checked_rows(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
             check_row(table, row)
         except StoreError as error:
             raise type(error)(
-                f"{store.path}: {name_of(table, row)} cannot be exported: {error}; blb store check {store.path} lists what is "
-                f"damaged, blb store recover {store.path} NEW copies what is intact"
+                f"{store.path}: {name_of(table, row)} cannot be exported: {error}; blb store check"
+                f" {store.path} lists what is damaged, blb store recover {store.path} NEW copies"
+                " what is intact"
             ) from error
         yield row
 
@@ -186,8 +193,9 @@ def _completions(store: RolloutStore) -> Iterator[dict[str, Any]]:
             prompt = store.row("prompts", (row["prompt_hash"],))
             if prompt is None or row["request_hash"] not in settings:
                 raise StoreError(
-                    f"{store.path}: {name_of('completions', row)} cannot be exported: its prompt or its settings are lost; blb "
-                    "store check lists such completions, delete them to export the others"
+                    f"{store.path}: {name_of('completions', row)} cannot be exported: its prompt or"
+                    " its settings are lost; blb store check lists such completions, delete them"
+                    " to export the others"
                 )
             messages = [
                 {"role": each.role, "content": each.content} for each in prompt_of(prompt).messages
@@ -230,10 +238,12 @@ def _others(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
 
 
 def import_store(source: Path, path: Path) -> Transferred:
-    """Add an export to the store at ``path``, which may exist already. ``source``: the folder, or one of its files.
+    """Add an export to the store at ``path``, which may exist already. ``source``: the folder, or
+    one of its files.
 
-    Rows may have been left out and columns added by other tools. Raises InputError: no such file, a column is missing or of
-    another type, or a row's key does not follow from its contents; everything before it is stored.
+    Rows may have been left out and columns added by other tools. Raises InputError: no such file, a
+    column is missing or of another type, or a row's key does not follow from its contents;
+    everything before it is stored.
     """
     files = (
         [each for each in sorted(source.glob("*.parquet")) if each.stem in schemas()]
@@ -242,7 +252,8 @@ def import_store(source: Path, path: Path) -> Transferred:
     )
     if not files or not source.exists():
         raise InputError(
-            f"there is no {' or '.join(f'{name}.parquet' for name in schemas())} in {source}; give what blb store export wrote"
+            f"there is no {' or '.join(f'{name}.parquet' for name in schemas())} in {source}; give"
+            " what blb store export wrote"
         )
     tables = [(_table_of(each), each) for each in files]
     done = Transferred()
@@ -253,7 +264,9 @@ def import_store(source: Path, path: Path) -> Transferred:
 
 
 def _table_of(path: Path) -> str:
-    """The table in a file, by its name, else by its columns. Raises InputError: it cannot be read, or is none."""
+    """The table in a file, by its name, else by its columns. Raises InputError: it cannot be read,
+    or is none.
+    """
     names = set(_opened(path).schema_arrow.names)
     for table, schema in schemas().items():
         if table == path.stem or (names >= set(schema.names) and path.stem not in schemas()):
@@ -323,13 +336,15 @@ def _row(
         return {table: row}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
-            f"{path}, row {number}: {error}; it is not what an export wrote: export again, and leave rows out or add columns, but "
-            "change none"
+            f"{path}, row {number}: {error}; it is not what an export wrote: export again, and"
+            " leave rows out or add columns, but change none"
         ) from error
 
 
 def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Rows of prompts, requests and completions. Raises ValueError: a key does not follow from its contents."""
+    """Rows of prompts, requests and completions. Raises ValueError: a key does not follow from its
+    contents.
+    """
     messages = canonical(
         [{"role": each["role"], "content": each["content"]} for each in values["messages"]]
     )
@@ -342,9 +357,11 @@ def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, 
         logprobs=logprobs,
         top_ids=_table(arrays["top_ids"], np.int32, len(ids), k),
         top_logprobs=_table(arrays["top_logprobs"], np.float32, len(ids), k),
-        propensities=None
-        if arrays["propensities"].as_py() is None
-        else _array(arrays["propensities"], np.float32),
+        propensities=(
+            None
+            if arrays["propensities"].as_py() is None
+            else _array(arrays["propensities"], np.float32)
+        ),
         bounded=None if arrays["bounded"].as_py() is None else _array(arrays["bounded"], np.bool_),
         **{name: values[name] for name in PLAIN},
     )

@@ -1,20 +1,26 @@
-"""Tasks of lm-evaluation-harness: its prompts, few-shot examples, stop texts, filters and metrics; splits as in the paper.
+"""Tasks of lm-evaluation-harness: its prompts, few-shot examples, stop texts, filters and metrics;
+splits as in the paper.
 
-https://github.com/EleutherAI/lm-evaluation-harness; the paper, section "Tasks and data" and the appendix on prompt templates. A
-completion is correct where the harness's own filter and metric give 1 for its text.
+https://github.com/EleutherAI/lm-evaluation-harness; the paper, section "Tasks and data" and the
+appendix on prompt templates. A completion is correct where the harness's own filter and metric give
+1 for its text.
 
-============ =====================================================================================================
-split        documents
-============ =====================================================================================================
-test         the task's test split, or its validation split where it has none; the prompts are the harness's
-validation   the task's own where it has three splits; else a sample of train by hash, by default min(500, 20 %)
-train        the rest of the training split
-============ =====================================================================================================
+=========== ======================================================================================
+split       documents
+=========== ======================================================================================
+test        the task's test split, or its validation split where it has none; the prompts are the
+            harness's
+validation  the task's own where it has three splits; else a sample of train by hash, by default
+            min(500, 20 %)
+train       the rest of the training split
+=========== ======================================================================================
 
-A task with one split only (GPQA) is divided 80/10/10 by a hash of task, split and index. Choices that the harness shuffles are
-shuffled from its seed 0, anew for each pass over a split, so that every run sees the same order. Few-shot examples are drawn from
-its seed 1234. No validation or test document is one, nor the document itself, but where the harness's own test prompts have one: a
-test question that train has too, or, where they draw almost all of train, a validation document. The note counts those.
+A task with one split only (GPQA) is divided 80/10/10 by a hash of task, split and index. Choices
+that the harness shuffles are shuffled from its seed 0, anew for each pass over a split, so that
+every run sees the same order. Few-shot examples are drawn from its seed 1234. No validation or test
+document is one, nor the document itself, but where the harness's own test prompts have one: a test
+question that train has too, or, where they draw almost all of train, a validation document. The
+note counts those.
 """
 
 from dataclasses import dataclass
@@ -49,8 +55,9 @@ _USED = {*_LIMITS, "until", "do_sample", "temperature"}
 class HarnessOptions:
     """Departures from the harness's defaults.
 
-    ``data_dir``: a folder with a file for each split, instead of the hub. ``num_fewshot``: examples before each question.
-    ``filter`` and ``metric``: those that decide, by default the task's first. ``validation_size``: documents sampled of train.
+    ``data_dir``: a folder with a file for each split, instead of the hub. ``num_fewshot``: examples
+    before each question. ``filter`` and ``metric``: those that decide, by default the task's first.
+    ``validation_size``: documents sampled of train.
     """
 
     data_dir: Path | None = None
@@ -63,8 +70,8 @@ class HarnessOptions:
 def load_harness(name: str, options: HarnessOptions | None = None) -> Task:
     """Load the generate_until task or group ``name``, joined into one task.
 
-    InputError: not installed, unknown, one that compares likelihoods, no such filter or metric, its data cannot be had, or its
-    subtasks differ in stop texts, token limit, filter or metric.
+    InputError: not installed, unknown, one that compares likelihoods, no such filter or metric, its
+    data cannot be had, or its subtasks differ in stop texts, token limit, filter or metric.
     """
     options = options or HarnessOptions()
     with working():
@@ -100,7 +107,8 @@ def _chosen(task: Any, leaf: str, options: HarnessOptions) -> tuple[str, str]:
     metric = _one_of(options.metric, list(better), "--metric", leaf)
     if not better[metric]:
         raise InputError(
-            f"metric {metric} of lm-eval task {leaf} is better where lower; choose another with --metric"
+            f"metric {metric} of lm-eval task {leaf} is better where lower; choose another with"
+            " --metric"
         )
     return name, metric
 
@@ -117,9 +125,9 @@ def _generation(task: Any) -> tuple[tuple[str, ...], int]:
     settings = task.config.generation_kwargs
     until = settings.get("until") or []
     limits = [settings[name] for name in _LIMITS if settings.get(name)]
-    return tuple(until if isinstance(until, list) else [until]), int(
-        limits[0]
-    ) if limits else MAX_TOKENS
+    return tuple(until if isinstance(until, list) else [until]), (
+        int(limits[0]) if limits else MAX_TOKENS
+    )
 
 
 def _same(values: dict[str, Any], what: str) -> Any:
@@ -127,7 +135,8 @@ def _same(values: dict[str, Any], what: str) -> Any:
     for leaf, other in rest:
         if other != value:
             raise InputError(
-                f"the {what} of {first} are {value}, of {leaf} {other}; name one of the tasks, not the group"
+                f"the {what} of {first} are {value}, of {leaf} {other}; name one of the tasks, not"
+                " the group"
             )
     return value
 
@@ -146,7 +155,9 @@ def _row(document: Document, drawn: HarnessPrompts) -> SourcedExample:
 
 
 class HarnessMetric:
-    """The harness's own filter and metric on the text of one completion, for the documents of one task by their example's id."""
+    """The harness's own filter and metric on the text of one completion, for the documents of one
+    task by their example's id.
+    """
 
     def __init__(self, documents: dict[str, Document], filter_name: str, metric: str) -> None:
         self.documents, self.filter, self.metric = documents, filter_name, metric
@@ -158,13 +169,15 @@ class HarnessMetric:
         ]
         if score not in (0, 1):
             raise InputError(
-                f"metric {self.metric} of lm-eval task {document.leaf} is {score!r} for example {example.id!r}, and correct or not "
-                "must be 1 or 0; choose another with --metric"
+                f"metric {self.metric} of lm-eval task {document.leaf} is {score!r} for example"
+                f" {example.id!r}, and correct or not must be 1 or 0; choose another with --metric"
             )
         return bool(score)
 
     def extracted(self, example: Example, text: str) -> Any:
-        """The answer that the filter finds in ``text``, "[invalid]" in many tasks where there is none."""
+        """The answer that the filter finds in ``text``, "[invalid]" in many tasks where there is
+        none.
+        """
         document = self._document(example)
         instance = library("lm_eval.api.instance", "an lm-eval task").Instance(
             "generate_until", document.doc, ("", {}), 0, (document.leaf, document.index, 1), [text]
@@ -178,7 +191,8 @@ class HarnessMetric:
     def _document(self, example: Example) -> Document:
         if example.id not in self.documents:
             raise DataError(
-                f"example {example.id!r} is none of this lm-eval task's; load the task that it belongs to"
+                f"example {example.id!r} is none of this lm-eval task's; load the task that it"
+                " belongs to"
             )
         return self.documents[example.id]
 
@@ -186,7 +200,9 @@ class HarnessMetric:
 def _note(
     name: str, tasks: dict[str, Any], chosen: tuple[str, str], splits: Splits, drawn: HarnessPrompts
 ) -> str:
-    """One paragraph: versions, filter and metric, few-shot examples, source of the splits, unused parts."""
+    """One paragraph: versions, filter and metric, few-shot examples, source of the splits, unused
+    parts.
+    """
     first = next(iter(tasks.values()))
     others = [ensemble.name for ensemble in first._filters if ensemble.name != chosen[0]]
     parts = splits.parts
@@ -202,9 +218,11 @@ def _note(
         f"correct by filter {chosen[0]} and metric {chosen[1]}"
         + (f" (not by {' or '.join(others)})" if others else ""),
         f"validation: {splits.origin}",
-        f"{shots} few-shot examples a prompt; {serving} of {len(parts['train'])} train documents serve as such"
+        f"{shots} few-shot examples a prompt; {serving} of {len(parts['train'])} train documents"
+        " serve as such"
         + (
-            f", and {judged} validation or test documents in test prompts, as the harness draws them"
+            f", and {judged} validation or test documents in test prompts, as the harness draws"
+            " them"
             if judged
             else ""
         ),

@@ -1,4 +1,6 @@
-"""The documents of lm-evaluation-harness tasks in three splits, with their prompts and the few-shot examples drawn for them."""
+"""The documents of lm-evaluation-harness tasks in three splits, with their prompts and the few-shot
+examples drawn for them.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ class HarnessPrompts:
 
 @dataclass(slots=True)
 class Splits:
-    """The documents by split, the source of validation, and the number dropped because a later split asks the same."""
+    """The documents by split, the source of validation, and the number dropped because a later
+    split asks the same.
+    """
 
     parts: dict[Split, list[Document]]
     origin: str
@@ -79,7 +83,9 @@ class Splits:
         )
 
     def sample_validation(self, name: str, size: int | None, avoid: set[str]) -> None:
-        """Move a sample by hash out of train, or cut the task's own validation to one; documents in ``avoid`` come last."""
+        """Move a sample by hash out of train, or cut the task's own validation to one; documents in
+        ``avoid`` come last.
+        """
         own = bool(self.parts["validation"])
         if own and size is None:
             return
@@ -87,8 +93,8 @@ class Splits:
         size = min(VALIDATION_MOST, int(VALIDATION_SHARE * len(pool))) if size is None else size
         if not 0 < size < len(pool) + own:
             raise InputError(
-                f"lm-eval task {name} has {len(pool)} documents, of which {size} cannot be the validation sample; give more data, "
-                "or another --validation-size"
+                f"lm-eval task {name} has {len(pool)} documents, of which {size} cannot be the"
+                " validation sample; give more data, or another --validation-size"
             )
         chosen = {d.id for d in sorted(pool, key=lambda d: (d.key in avoid, d.rank))[:size]}
         self.parts["validation"] = [d for d in pool if d.id in chosen]
@@ -103,7 +109,8 @@ class Splits:
 def split_documents(name: str, tasks: dict[str, Any], validation_size: int | None) -> Splits:
     """The documents of all ``tasks``; without a validation split where it is yet to be sampled.
 
-    Several tasks are joined in the order of a hash. Documents of train and validation are dropped that ask what a later split asks.
+    Several tasks are joined in the order of a hash. Documents of train and validation are dropped
+    that ask what a later split asks.
     """
     parts: dict[Split, list[Document]] = {"train": [], "validation": [], "test": []}
     for leaf, task in tasks.items():
@@ -113,7 +120,8 @@ def split_documents(name: str, tasks: dict[str, Any], validation_size: int | Non
     if not parts["test"]:
         if validation_size is not None:
             raise InputError(
-                f"lm-eval task {name} has one split, which is divided 80/10/10; leave --validation-size out"
+                f"lm-eval task {name} has one split, which is divided 80/10/10; leave"
+                " --validation-size out"
             )
         splits = Splits(
             _divided(name, parts["train"]), "the task's one split divided 80/10/10 by hash"
@@ -171,7 +179,9 @@ def _drop_repeated(splits: Splits) -> None:
 
 
 class _Sampler:
-    """Stands before the harness's few-shot sampler: records the draws and keeps one document out."""
+    """Stands before the harness's few-shot sampler: records the draws and keeps one document
+    out.
+    """
 
     def __init__(self, inner: Any, drawn: set[str]) -> None:
         self.inner, self.drawn = inner, drawn
@@ -192,10 +202,11 @@ class _Sampler:
 def draw_prompts(
     documents: Iterable[Document], judged: frozenset[str], *, as_harness: bool = False
 ) -> HarnessPrompts:
-    """The prompts of ``documents``, with few-shot examples drawn from the harness's seed on, in the order of each task's split.
+    """The prompts of ``documents``, with few-shot examples drawn from the harness's seed on, in the
+    order of each task's split.
 
-    No document in ``judged`` is a few-shot example, nor the document itself. ``as_harness``: the harness's own pool and order,
-    unless the documents are all in that pool (a task with one split).
+    No document in ``judged`` is a few-shot example, nor the document itself. ``as_harness``: the
+    harness's own pool and order, unless the documents are all in that pool (a task with one split).
     """
     found = HarnessPrompts()
     for task in {id(d.task): d.task for d in documents}.values():
@@ -234,7 +245,9 @@ def _drawing(task: Any, drawn: set[str]) -> Iterator[_Sampler]:
 
 
 def _remembered(render: Callable[..., Any]) -> Callable[..., Any]:
-    """Render a few-shot example once and not for each of its prompts; the pool keeps its documents alive meanwhile."""
+    """Render a few-shot example once and not for each of its prompts; the pool keeps its documents
+    alive meanwhile.
+    """
     known: dict[tuple[int, str], Any] = {}
 
     def once(doc: Any, template: Any = None) -> Any:
@@ -250,8 +263,9 @@ def _keep_out(task: Any, sampler: Any, judged: frozenset[str]) -> None:
     left = [doc for doc in sampler.df if _key(doc) not in judged]
     if len(left) <= task.config.num_fewshot < len(sampler.df):
         raise InputError(
-            f"lm-eval task {task.config.task} has {len(left)} few-shot examples that are no validation or test documents, and a "
-            f"prompt needs {task.config.num_fewshot} beside its own document; give fewer with --num-fewshot, or more data"
+            f"lm-eval task {task.config.task} has {len(left)} few-shot examples that are no"
+            f" validation or test documents, and a prompt needs {task.config.num_fewshot} beside"
+            " its own document; give fewer with --num-fewshot, or more data"
         )
     sampler.replace_df(left)
 

@@ -1,4 +1,5 @@
-"""From a name to the task objects of lm-evaluation-harness: found fast, fed from the hub or from local files, errors explained.
+"""From a name to the task objects of lm-evaluation-harness: found fast, fed from the hub or from
+local files, errors explained.
 
 https://github.com/EleutherAI/lm-evaluation-harness, checked with version 0.4.13.
 """
@@ -17,17 +18,21 @@ from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
 
 SEED = 0
-"""lm-evaluation-harness's own --seed for Python's random numbers, which shuffle the choices of GPQA."""
+"""lm-evaluation-harness's own --seed for Python's random numbers, which shuffle the choices of
+GPQA.
+"""
 _DECLARED = re.compile(
     rb"^(?:task|group):[ \t]*['\"]?([^\s'\"\[\]]+)['\"]?[ \t]*\r?$", re.MULTILINE
 )
 
 
 def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> dict[str, Any]:
-    """Load the generate_until tasks of ``name``: one, or those of a group, in the group's order; call ``working``.
+    """Load the generate_until tasks of ``name``: one, or those of a group, in the group's order;
+    call ``working``.
 
-    ``data_dir`` has the files that are read instead of the hub: a folder for each task of a group, called like the task or like
-    its subset. InputError: not installed, no such task, one that compares likelihoods, its data cannot be had.
+    ``data_dir`` has the files that are read instead of the hub: a folder for each task of a group,
+    called like the task or like its subset. InputError: not installed, no such task, one that
+    compares likelihoods, its data cannot be had.
     """
     manager = _manager(name)
     index = manager.task_index
@@ -44,7 +49,9 @@ def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> di
 
 
 def _manager(name: str) -> Any:
-    """An index that knows ``name``: of its folder only, since reading all of the 14,000 files takes 10 seconds and more."""
+    """An index that knows ``name``: of its folder only, since reading all of the 14,000 files takes
+    10 seconds and more.
+    """
     manager = _lm_eval("tasks").TaskManager
     declared = _declared()
     if name in declared:
@@ -55,7 +62,8 @@ def _manager(name: str) -> Any:
         close = difflib.get_close_matches(name, declared, 5, 0.5)
         hint = f"; close to it: {', '.join(close)}" if close else ""
         raise InputError(
-            f"lm-evaluation-harness has no task {shorten(name)}{hint}; python -m lm_eval ls tasks lists its {len(declared):,} tasks"
+            f"lm-evaluation-harness has no task {shorten(name)}{hint}; python -m lm_eval ls tasks"
+            f" lists its {len(declared):,} tasks"
         )
     return manager()
 
@@ -143,8 +151,8 @@ def _refuse_likelihoods(index: dict[str, Any], leaves: list[str]) -> None:
             else "take a task of the type generate_until"
         )
         raise InputError(
-            f"lm-eval task {leaf} is of the type {kind}: it compares likelihoods of given texts and samples no completion, which a "
-            f"bias is learned from; {remedy}"
+            f"lm-eval task {leaf} is of the type {kind}: it compares likelihoods of given texts and"
+            f" samples no completion, which a bias is learned from; {remedy}"
         )
 
 
@@ -177,7 +185,8 @@ def _overrides(
     if num_fewshot is not None:
         if config.get("num_fewshot") == 0 and num_fewshot:
             raise InputError(
-                f"lm-eval task {leaf} fixes 0 few-shot examples and the harness ignores any other number; leave --num-fewshot out"
+                f"lm-eval task {leaf} fixes 0 few-shot examples and the harness ignores any other"
+                " number; leave --num-fewshot out"
             )
         more["num_fewshot"] = num_fewshot
     if data_dir is not None:
@@ -195,7 +204,8 @@ def _folder(data_dir: Path, leaf: str, subset: str | None, *, alone: bool) -> Pa
     if alone:
         return data_dir
     raise InputError(
-        f"--data-dir {data_dir} has no folder {' or '.join(names)}; a group needs one for each of its tasks, with a file a split"
+        f"--data-dir {data_dir} has no folder {' or '.join(names)}; a group needs one for each of"
+        " its tasks, with a file a split"
     )
 
 
@@ -213,19 +223,20 @@ def _loaded(
         if data_dir is not None:
             missing = f"it asks for the split {error}" if isinstance(error, KeyError) else reason
             raise InputError(
-                f"the files in {data_dir} do not suit lm-eval task {name}: {missing}; give it a file for each split, with the "
-                "columns of the data set that the task names"
+                f"the files in {data_dir} do not suit lm-eval task {name}: {missing}; give it a"
+                " file for each split, with the columns of the data set that the task names"
             ) from error
         where = "" if online else " (the hub does not answer and the cache does not have it)"
         raise InputError(
-            f"lm-eval task {name} cannot be loaded{where}: {reason}; give its data as files with --data-dir, a file a split "
-            "(train.jsonl, test.jsonl)"
+            f"lm-eval task {name} cannot be loaded{where}: {reason}; give its data as files with"
+            " --data-dir, a file a split (train.jsonl, test.jsonl)"
         ) from error
 
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Keep the harness quiet, let no shuffle of another run come back from a cache, and compile each template once.
+    """Keep the harness quiet, let no shuffle of another run come back from a cache, and compile
+    each template once.
 
     The harness compiles a prompt's template for each document anew, which takes 20 times as long.
     """
@@ -246,7 +257,9 @@ def working() -> Iterator[None]:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Start Python's random numbers from the harness's seed; the caller's own state is restored after."""
+    """Start Python's random numbers from the harness's seed; the caller's own state is restored
+    after.
+    """
     random = importlib.import_module("random")
     state = random.getstate()
     random.seed(SEED)
@@ -259,14 +272,17 @@ def seeded() -> Iterator[None]:
 def _checked(task: Any, leaf: str) -> Any:
     if getattr(task, "OUTPUT_TYPE", None) != "generate_until" or not hasattr(task, "sampler"):
         raise InputError(
-            f"lm-eval task {leaf} is a Python class of its own kind, which is not supported; take another task"
+            f"lm-eval task {leaf} is a Python class of its own kind, which is not supported; take"
+            " another task"
         )
     if getattr(task, "UNSAFE_CODE", False):
         raise InputError(
-            f"lm-eval task {leaf} runs the code that a model writes on this machine; take another task"
+            f"lm-eval task {leaf} runs the code that a model writes on this machine; take another"
+            " task"
         )
     if getattr(task, "MULTIMODAL", False):
         raise InputError(
-            f"lm-eval task {leaf} asks about images or sound, and only text can be sent; take another task"
+            f"lm-eval task {leaf} asks about images or sound, and only text can be sent; take"
+            " another task"
         )
     return task

@@ -1,18 +1,21 @@
-"""Examples from the user's own files: JSONL with one object a line, CSV/TSV with a header, or Parquet.
+"""Examples from the user's own files: JSONL with one object a line, CSV/TSV with a header, or
+Parquet.
 
-======== ============================================================================================================
+======== =========================================================================================
 column   meaning
-======== ============================================================================================================
+======== =========================================================================================
 prompt   a string: one user message
 messages instead of a prompt: a list of {"role", "content"}; in CSV as JSON text
-answer   a string, a number or a list of accepted strings; a CSV cell that is a JSON list is a list, any other a string
-id       optional string or integer, unique in the file; otherwise a hash of prompt and answers, the same everywhere
+answer   a string, a number or a list of accepted strings; a CSV cell that is a JSON list is a
+         list, any other a string
+id       optional string or integer, unique in the file; otherwise a hash of prompt and answers,
+         the same everywhere
 split    optional: train, validation or test
-======== ============================================================================================================
+======== =========================================================================================
 
-The first three can be renamed, and the prompt can be put together from columns by a template. Other columns of short texts and
-whole numbers stay with the prompt (``Prompt.columns``), where they can name its group. An empty CSV cell and a JSON null count as
-absent.
+The first three can be renamed, and the prompt can be put together from columns by a template. Other
+columns of short texts and whole numbers stay with the prompt (``Prompt.columns``), where they can
+name its group. An empty CSV cell and a JSON null count as absent.
 """
 
 import hashlib
@@ -36,7 +39,9 @@ ROLES = ("assistant", "developer", "system", "user")
 
 @dataclass(frozen=True, slots=True)
 class SourcedExample:
-    """An example and its origin: ``source`` for messages ("train.jsonl, line 3"), ``split`` where the row names one."""
+    """An example and its origin: ``source`` for messages ("train.jsonl, line 3"), ``split`` where
+    the row names one.
+    """
 
     example: Example
     source: str
@@ -51,10 +56,12 @@ def load_examples(
     messages_column: str = "messages",
     require_answers: bool = True,
 ) -> list[Example]:
-    """The examples of one file in its order; the suffix (.jsonl, .csv, .tsv, .parquet) sets the format.
+    """The examples of one file in its order; the suffix (.jsonl, .csv, .tsv, .parquet) sets the
+    format.
 
-    ``require_answers=False`` admits rows without an answer, for a reward that needs none. DataError names file, line, value
-    and remedy: unreadable or empty file, broken row, no prompt or two, no answer, repeated id.
+    ``require_answers=False`` admits rows without an answer, for a reward that needs none. DataError
+    names file, line, value and remedy: unreadable or empty file, broken row, no prompt or two, no
+    answer, repeated id.
     """
     columns = ColumnNames(prompt_column, answer_column, messages_column)
     return [row.example for row in read_rows(path, columns, require_answers=require_answers)]
@@ -64,7 +71,8 @@ def load_examples(
 class ColumnNames:
     """The names of the columns that hold the prompt, the answer and the chat messages.
 
-    ``template``, where given, makes the prompt instead: ``str.format`` on all columns, as in "Question: {question}\\nAnswer:".
+    ``template``, where given, makes the prompt instead: ``str.format`` on all columns, as in
+    "Question: {question}\\nAnswer:".
     """
 
     prompt: str = "prompt"
@@ -125,7 +133,10 @@ def _absent(record: Record, *columns: str) -> str:
     if empty:
         return f"{' and '.join(empty)} is empty"
     found = ", ".join(record.columns) or "none"
-    return f"has no column {' or '.join(map(repr, columns))} (its columns: {found}; the names can be set)"
+    return (
+        f"has no column {' or '.join(map(repr, columns))} (its columns: {found}; the names can be"
+        " set)"
+    )
 
 
 def _filled(record: Record, template: str) -> Prompt:
@@ -137,7 +148,8 @@ def _filled(record: Record, template: str) -> Prompt:
         ) from error
     except (ValueError, IndexError, AttributeError, TypeError) as error:
         raise InputError(
-            f"the prompt template {shorten(template)} cannot be filled: {error}; write {{column}}, and {{{{ for a brace"
+            f"the prompt template {shorten(template)} cannot be filled: {error}; write {{column}},"
+            " and {{ for a brace"
         ) from error
     if not text.strip():
         raise record.error(
@@ -171,7 +183,8 @@ def _chat(record: Record, column: str, value: object) -> Prompt:
     messages = record.parsed_json(column) if isinstance(value, str) else value
     if not isinstance(messages, list) or not messages:
         raise record.error(
-            f'{column} is {shorten(value)}; it must be a list such as [{{"role": "user", "content": "Hi"}}]'
+            f'{column} is {shorten(value)}; it must be a list such as [{{"role": "user", "content":'
+            ' "Hi"}]'
         )
     prompt = Prompt(tuple(_message(record, column, message) for message in messages))
     if not any(message.content.strip() for message in prompt.messages):
@@ -213,7 +226,8 @@ def _answer(record: Record, column: str, value: object) -> str:
         or value != value
     ):
         raise record.error(
-            f"{column} is {shorten(value)}; it must be a string, a number or a list of accepted strings"
+            f"{column} is {shorten(value)}; it must be a string, a number or a list of accepted"
+            " strings"
         )
     text = str(value)
     if not text.strip():
@@ -238,5 +252,6 @@ def _refuse_repeated_ids(rows: list[SourcedExample]) -> None:
             same = first.example == row.example
             what = "is the same row as" if same else f"has the id {shorten(row.example.id)} of"
             raise DataError(
-                f"{row.source} {what} {first.source}; {'delete one' if same else 'ids must be unique'}"
+                f"{row.source} {what} {first.source};"
+                f" {'delete one' if same else 'ids must be unique'}"
             )

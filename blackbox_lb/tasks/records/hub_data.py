@@ -1,4 +1,6 @@
-"""Data sets of the hub, of folders and of Parquet files, by the ``datasets`` library: quietly, and with no long wait offline."""
+"""Data sets of the hub, of folders and of Parquet files, by the ``datasets`` library: quietly, and
+with no long wait offline.
+"""
 
 import importlib
 import logging
@@ -20,9 +22,13 @@ HUB = "hf:"
 """The prefix of a data set of the hub: hf:NAME[/CONFIG][@SPLIT]."""
 
 TABLES = (".parquet", ".csv", ".tsv")
-"""Formats that ``datasets`` reads with its own column types; JSON lines are read here, so that no string becomes a date."""
+"""Formats that ``datasets`` reads with its own column types; JSON lines are read here, so that no
+string becomes a date.
+"""
 ROWS = 256
-"""Rows of a Parquet file that are unpacked at a time: few enough for the memory, for any readable file."""
+"""Rows of a Parquet file that are unpacked at a time: few enough for the memory, for any readable
+file.
+"""
 HUB_SECONDS = 3.0
 _NOISY = ("lm_eval", "datasets", "huggingface_hub", "fsspec", "httpx", "urllib3")
 
@@ -41,7 +47,9 @@ def library(name: str, purpose: str) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress other libraries' log lines below errors, progress bars and warnings; their settings are restored after."""
+    """Suppress other libraries' log lines below errors, progress bars and warnings; their settings
+    are restored after.
+    """
     datasets = library("datasets", "this data set")
     bars = datasets.utils.logging.is_progress_bar_enabled()
     levels = {name: logging.getLogger(name).level for name in _NOISY}
@@ -61,9 +69,11 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def offline_without_hub() -> Iterator[bool]:
-    """Use the cache alone where the hub does not answer within 3 seconds; yields whether it answers.
+    """Use the cache alone where the hub does not answer within 3 seconds; yields whether it
+    answers.
 
-    The library itself would wait for half a minute. Behind a proxy server the answer cannot be known beforehand, so it decides.
+    The library itself would wait for half a minute. Behind a proxy server the answer cannot be
+    known beforehand, so it decides.
     """
     config = library("datasets", "this data set").config
     constants = library("huggingface_hub.constants", "this data set")
@@ -92,26 +102,31 @@ def _answers(endpoint: str) -> bool:
 
 
 def read_folder(folder: Path) -> Any:
-    """A DatasetDict of the files in ``folder``, each a split that is named by its stem (train.jsonl, test.parquet).
+    """A DatasetDict of the files in ``folder``, each a split that is named by its stem
+    (train.jsonl, test.parquet).
 
-    JSON lines, CSV, TSV and Parquet. DataError: no such folder, no such file in it, two files of one split, or a broken row.
+    JSON lines, CSV, TSV and Parquet. DataError: no such folder, no such file in it, two files of
+    one split, or a broken row.
     """
     if not folder.is_dir():
         raise DataError(
-            f"there is no folder {folder}; name one with a file for each split, as train.jsonl and test.jsonl"
+            f"there is no folder {folder}; name one with a file for each split, as train.jsonl and"
+            " test.jsonl"
         )
     files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix.lower() in (*SUFFIXES, *TABLES):
             if path.stem in files:
                 raise DataError(
-                    f"{folder} has both {files[path.stem].name} and {path.name} for one split; remove one"
+                    f"{folder} has both {files[path.stem].name} and {path.name} for one split;"
+                    " remove one"
                 )
             files[path.stem] = path
     if not files:
         known = ", ".join(dict.fromkeys((*SUFFIXES, *TABLES)))
         raise DataError(
-            f"{folder} has no data file ({known}); give it one for each split, as train.jsonl and test.jsonl"
+            f"{folder} has no data file ({known}); give it one for each split, as train.jsonl and"
+            " test.jsonl"
         )
     return library("datasets", "a data folder").DatasetDict(
         {name: _table(path) for name, path in files.items()}
@@ -128,7 +143,8 @@ def table_records(path: Path) -> Iterator[Record]:
 
 
 def dataset_records(spec: str) -> dict[str, Iterator[Record]]:
-    """The rows of ``hf:NAME[/CONFIG][@SPLIT]``, or of a folder that ``datasets`` reads, by the names of its splits.
+    """The rows of ``hf:NAME[/CONFIG][@SPLIT]``, or of a folder that ``datasets`` reads, by the
+    names of its splits.
 
     NAME is as the hub has it, OWNER/NAME. InputError: it cannot be had, with the library's reason.
     """
@@ -142,7 +158,8 @@ def dataset_records(spec: str) -> dict[str, Iterator[Record]]:
     found = _loaded(spec, path, config) if found is None else found
     if split and split not in found:
         raise InputError(
-            f"{spec.partition('@')[0]} has the splits {', '.join(found)}, not {split!r}; name one of them after @"
+            f"{spec.partition('@')[0]} has the splits {', '.join(found)}, not {split!r}; name one"
+            " of them after @"
         )
     chosen = [split] if split else list(found)
     return {
@@ -175,8 +192,9 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
             else " (the hub does not answer and the cache does not have it)"
         )
         raise InputError(
-            f"the data set {spec} cannot be loaded{where}: {reason}; check name and config (hf:OWNER/NAME/CONFIG), log in where "
-            "it is gated (hf auth login), or give its files with --data"
+            f"the data set {spec} cannot be loaded{where}: {reason}; check name and config"
+            " (hf:OWNER/NAME/CONFIG), log in where it is gated (hf auth login), or give its files"
+            " with --data"
         ) from error
 
 
@@ -187,7 +205,9 @@ def _records(name: Path, table: Any) -> Iterator[Record]:
 
 
 def _check_size(path: Path) -> None:
-    """Raise DataError for a table that is too large, on the disk or, because a small file can hold a huge one, as it is read."""
+    """Raise DataError for a table that is too large, on the disk or, because a small file can hold
+    a huge one, as it is read.
+    """
     packed = path.suffix.lower() == ".parquet"
     try:
         size = _unpacked(path) if packed else path.stat().st_size

@@ -1,4 +1,6 @@
-"""Records of a JSONL, CSV or TSV file with the line of each, before any meaning is given to them."""
+"""Records of a JSONL, CSV or TSV file with the line of each, before any meaning is given to
+them.
+"""
 
 import csv
 import io
@@ -25,8 +27,9 @@ SUFFIXES = (*_JSON_LINES, *_DELIMITERS)
 class Record:
     """One row: column values without the absent ones (JSON null, empty CSV cell).
 
-    ``columns`` are all columns, the absent ones too. ``textual`` is True where every value is text (CSV, TSV). ``line`` counts
-    from 1; a CSV row over several lines has its first. ``unit``: what ``line`` counts, rows in a file without lines.
+    ``columns`` are all columns, the absent ones too. ``textual`` is True where every value is text
+    (CSV, TSV). ``line`` counts from 1; a CSV row over several lines has its first. ``unit``: what
+    ``line`` counts, rows in a file without lines.
     """
 
     path: Path
@@ -46,7 +49,9 @@ class Record:
         return DataError(f"{self.source}: {problem}")
 
     def parsed_json(self, column: str, otherwise: object = None) -> object:
-        """The JSON in a text column; for other text, ``otherwise`` or, if that is None, a DataError."""
+        """The JSON in a text column; for other text, ``otherwise`` or, if that is None, a
+        DataError.
+        """
         try:
             return _loads(self.values[column])
         except (ValueError, RecursionError) as error:
@@ -59,12 +64,15 @@ class Record:
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The rows of one file in order. DataError: unreadable, not UTF-8, over 256 MiB, of unknown suffix, or a broken row."""
+    """The rows of one file in order. DataError: unreadable, not UTF-8, over 256 MiB, of unknown
+    suffix, or a broken row.
+    """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         known = ", ".join(SUFFIXES)
         raise DataError(
-            f"{path} has the suffix {suffix!r}, which tells no format; name the file with one of {known}"
+            f"{path} has the suffix {suffix!r}, which tells no format; name the file with one of"
+            f" {known}"
         )
     text = _text(path)
     if not text.strip():
@@ -83,7 +91,8 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8 (iconv -t UTF-8)"
+            f"{path}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as"
+            " UTF-8 (iconv -t UTF-8)"
         ) from error
 
 
@@ -157,14 +166,16 @@ def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(
-            f"{path}, line {start}: the header names {shorten(', '.join(repeated))} twice; rename one column"
+            f"{path}, line {start}: the header names {shorten(', '.join(repeated))} twice; rename"
+            " one column"
         )
     for line, cells in rows:
         present = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
         record = Record(path, line, tuple(names), present, textual=True)
         if len(cells) != len(names):
             raise record.error(
-                f"{len(cells)} cells, but the header has {len(names)} ({', '.join(names)}); quote cells that hold a delimiter"
+                f"{len(cells)} cells, but the header has {len(names)} ({', '.join(names)}); quote"
+                " cells that hold a delimiter"
             )
         yield record
 
@@ -179,7 +190,8 @@ def _csv_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
             return
         except csv.Error as error:
             raise DataError(
-                f"{path}, line {line}: {error}; check the quotes, or use JSONL for cells over 128 KiB"
+                f"{path}, line {line}: {error}; check the quotes, or use JSONL for cells over"
+                " 128 KiB"
             ) from error
         if any(cell.strip() for cell in cells):
             yield line, cells

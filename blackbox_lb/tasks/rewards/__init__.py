@@ -1,1 +1,3 @@
-"""Rewards: matching, formulas, JSON schemas, mathematics, a judge, an endpoint, or a user's own function."""
+"""Rewards: matching, formulas, JSON schemas, mathematics, a judge, an endpoint, or a user's own
+function.
+"""

@@ -1,8 +1,10 @@
-"""A process of its own that compares mathematical expressions, so that an endless one can be ended from any thread.
+"""A process of its own that compares mathematical expressions, so that an endless one can be ended
+from any thread.
 
-Run as a script: each line on stdin is JSON, [[accepted answers], text]; each line on stdout is true, false, or the answer that is
-no mathematics. A comparison that takes more than 10 seconds of processor time ends the process. math-verify's own time limit is
-off: it uses signals that only a main thread gets and that do not interrupt a long multiplication
+Run as a script: each line on stdin is JSON, [[accepted answers], text]; each line on stdout is
+true, false, or the answer that is no mathematics. A comparison that takes more than 10 seconds of
+processor time ends the process. math-verify's own time limit is off: it uses signals that only a
+main thread gets and that do not interrupt a long multiplication
 (https://github.com/huggingface/Math-Verify).
 """
 
@@ -15,7 +17,9 @@ from functools import lru_cache
 from typing import Any
 
 SECONDS = 10
-"""Of processor time, so that a busy machine changes no verdict. Comparing homework answers takes milliseconds."""
+"""Of processor time, so that a busy machine changes no verdict. Comparing homework answers takes
+milliseconds.
+"""
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,5 @@
-"""A reward computed elsewhere: the message sent for a completion, and the value of an answer. Sending is not done here.
+"""A reward computed elsewhere: the message sent for a completion, and the value of an answer.
+Sending is not done here.
 
 An HTTP endpoint gets ``POST {"items": [...]}`` with one object a completion:
 
@@ -11,7 +12,8 @@ finish_reason   "stop", "length", ... by the provider
 tokens          of the completion, by the provider's count
 =============== ==================================================================================
 
-and answers ``{"rewards": [...]}``: as many numbers of nats, in the same order, each finite or "-inf" (never imitate it).
+and answers ``{"rewards": [...]}``: as many numbers of nats, in the same order, each finite or
+"-inf" (never imitate it).
 """
 
 from __future__ import annotations
@@ -44,8 +46,10 @@ CONCURRENCY = 4
 class Remote(ABC):
     """One remote reward. ``known``: fetched values in nats by ``key``; ``score`` reads them.
 
-    ``name`` goes into messages and files and holds no credentials; ``url`` neither. ``batch``: completions a request;
-    ``concurrency``: requests in flight. ``otherwise``: nats for an answer without a number; None: such an answer is an error.
+    ``name`` goes into messages and files and holds no credentials; ``url`` neither. ``batch``:
+    completions a request;
+    ``concurrency``: requests in flight. ``otherwise``: nats for an answer without a number; None:
+    such an answer is an error.
     """
 
     name: str
@@ -71,7 +75,9 @@ class Remote(ABC):
 
     @abstractmethod
     def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
-        """The answer for each item, to be kept, or why it is no reward. Raises CorruptResponse for a reply of another shape."""
+        """The answer for each item, to be kept, or why it is no reward. Raises CorruptResponse for
+        a reply of another shape.
+        """
 
     @abstractmethod
     def number(self, answer: str) -> float | None:
@@ -99,8 +105,8 @@ class Remote(ABC):
             return self.known[self.key(example, completion)]
         except KeyError as error:
             raise InputError(
-                f"the reward {self.name} of a completion of example {example.id!r} was never fetched; collect it through "
-                "Trials.collect, or call fetch_rewards first"
+                f"the reward {self.name} of a completion of example {example.id!r} was never"
+                " fetched; collect it through Trials.collect, or call fetch_rewards first"
             ) from error
 
 
@@ -148,11 +154,13 @@ class EndpointReward(Remote):
         came = reply.get("rewards") if isinstance(reply, dict) else None
         if not isinstance(came, list):
             raise CorruptResponse(
-                f'{self.name} answered {shorten(reply)}; expected is {{"rewards": [...]}}, a number of nats for each item'
+                f'{self.name} answered {shorten(reply)}; expected is {{"rewards": [...]}}, a number'
+                " of nats for each item"
             )
         if len(came) != len(items):
             raise CorruptResponse(
-                f"{self.name} answered {len(came)} rewards for {len(items)} items; one each is needed"
+                f"{self.name} answered {len(came)} rewards for {len(items)} items; one each is"
+                " needed"
             )
         return [self._checked(value, item) for value, item in zip(came, items, strict=True)]
 
@@ -167,7 +175,8 @@ class EndpointReward(Remote):
             if not math.isnan(number) and number != math.inf:
                 return repr(number)
         return CorruptResponse(
-            f'{self.name} answered {shorten(value)} for example {item["id"]!r}; a reward is a number of nats, finite or "-inf"'
+            f"{self.name} answered {shorten(value)} for example {item['id']!r}; a reward is a"
+            ' number of nats, finite or "-inf"'
         )
 
     def number(self, answer: str) -> float | None:
@@ -194,7 +203,9 @@ def is_address(spec: str) -> bool:
 
 
 def check_address(address: str, what: str, remedy: str) -> str:
-    """The http(s) address without user, password and trailing slash. Raises InputError, without repeating those: it is none."""
+    """The http(s) address without user, password and trailing slash. Raises InputError, without
+    repeating those: it is none.
+    """
     try:
         parts = urlsplit(address)
         usable = (
@@ -209,6 +220,7 @@ def check_address(address: str, what: str, remedy: str) -> str:
         )
     if parts.query or parts.fragment:
         raise InputError(
-            f"the address of {what} holds a query, which could be a key and would be stored; {remedy}"
+            f"the address of {what} holds a query, which could be a key and would be stored;"
+            f" {remedy}"
         )
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")

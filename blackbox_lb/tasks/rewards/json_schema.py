@@ -20,13 +20,15 @@ NOTHING = object()
 
 
 def json_schema(file: str) -> Callable[[Example, Completion], float]:
-    """Make the reward that is 1 where a completion is JSON that the schema in ``file`` accepts, else 0.
+    """Make the reward that is 1 where a completion is JSON that the schema in ``file`` accepts,
+    else 0.
 
-    The whole completion must be JSON, or hold a block that is fenced as ```` ```json ````; of several the first counts. The
-    draft is the one that ``$schema`` names, else 2020-12. ``format`` is an annotation, as the specification has it by default,
-    and not checked.
+    The whole completion must be JSON, or hold a block that is fenced as ```` ```json ````; of
+    several the first counts. The draft is the one that ``$schema`` names, else 2020-12. ``format``
+    is an annotation, as the specification has it by default, and not checked.
 
-    Raises InputError: jsonschema is not installed, or the file holds no schema; at a call, a reference that leaves the file.
+    Raises InputError: jsonschema is not installed, or the file holds no schema; at a call, a
+    reference that leaves the file.
     """
     validator = _validator(Path(file))
 
@@ -38,15 +40,18 @@ def json_schema(file: str) -> Callable[[Example, Completion], float]:
             return float(validator.is_valid(found))
         except Exception as error:
             raise InputError(
-                f"the schema {file} cannot be applied to the completion of example {example.id!r}: {type(error).__name__}: "
-                f"{shorten(str(error))}; references must stay inside the file, under $defs"
+                f"the schema {file} cannot be applied to the completion of example {example.id!r}:"
+                f" {type(error).__name__}: {shorten(str(error))}; references must stay inside the"
+                " file, under $defs"
             ) from error
 
     return scored
 
 
 def json_in(text: str) -> object:
-    """The JSON value of a text, or of its first block fenced as JSON; ``NOTHING`` where there is none."""
+    """The JSON value of a text, or of its first block fenced as JSON; ``NOTHING`` where there is
+    none.
+    """
     for candidate in (text, *(match.group(1) for match in FENCE.finditer(text))):
         try:
             return json.loads(candidate, parse_constant=_refuse)
@@ -67,7 +72,8 @@ def _validator(path: Path) -> Any:
         from referencing import Registry
     except ImportError as error:
         raise InputError(
-            "the reward json-schema needs jsonschema, which is not installed: pip install 'blackbox-lb[tasks]'"
+            "the reward json-schema needs jsonschema, which is not installed: pip install"
+            " 'blackbox-lb[tasks]'"
         ) from error
     schema = read_settings(path, "the schema", "give json-schema:FILE", parse=parse_json)
     if not isinstance(schema, dict | bool):

@@ -1,4 +1,5 @@
-"""A language model as judge: a file names the model, its prompt, and the rule from its words to a number.
+"""A language model as judge: a file names the model, its prompt, and the rule from its words to a
+number.
 
 ```toml
 base_url = "https://api.openai.com/v1"   # any OpenAI-compatible chat API
@@ -12,8 +13,9 @@ pattern = 'Score:\\s*(-?[0-9.]+)'        # its last match counts, and of that th
 scale = 0.1                              # nats of one point
 ```
 
-``{prompt}``, ``{completion}`` and ``{answer}`` (accepted answers, one a line) are filled in; other braces stay. Sampling is greedy.
-The judge's words are stored unchanged: another pattern, scale or ``otherwise`` reads them again and costs nothing.
+``{prompt}``, ``{completion}`` and ``{answer}`` (accepted answers, one a line) are filled in; other
+braces stay. Sampling is greedy. The judge's words are stored unchanged: another pattern, scale or
+``otherwise`` reads them again and costs nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ PLACES = re.compile(r"\{(prompt|completion|answer)\}")
 class JudgeFile(BaseModel, extra="forbid", frozen=True):
     """The rows of a judge's file.
 
-    ``max_tokens`` limits the judge's answer; ``fields`` are further fields of the request; ``otherwise`` stands for the number of
-    an answer that holds none; left out, such an answer ends the run.
+    ``max_tokens`` limits the judge's answer; ``fields`` are further fields of the request;
+    ``otherwise`` stands for the number of an answer that holds none; left out, such an answer ends
+    the run.
     """
 
     base_url: str
@@ -66,14 +69,17 @@ class Judge(Remote):
 
     @classmethod
     def load(cls, path: str) -> Judge:
-        """Load the judge of a file. InputError: unreadable, a missing or unknown row, an unusable pattern or prompt."""
+        """Load the judge of a file. InputError: unreadable, a missing or unknown row, an unusable
+        pattern or prompt.
+        """
         file = _read(path)
         url = check_address(
             file.base_url, f"the judge {path}", "keys belong in the variable that api_key_env names"
         )
         if "@" in file.base_url.partition("//")[2].partition("/")[0]:
             raise InputError(
-                f"base_url of the judge {path} holds a password; name its variable in api_key_env instead"
+                f"base_url of the judge {path} holds a password; name its variable in api_key_env"
+                " instead"
             )
         return cls(
             name=f"judge:{path}",
@@ -153,7 +159,8 @@ def _read(path: str) -> JudgeFile:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top"
         raise InputError(
-            f"the judge {path}: {where}: {first['msg']}; it knows {', '.join(JudgeFile.model_fields)}"
+            f"the judge {path}: {where}: {first['msg']}; it knows"
+            f" {', '.join(JudgeFile.model_fields)}"
         ) from error
     watch([found.api_key_env])
     try:
@@ -164,7 +171,8 @@ def _read(path: str) -> JudgeFile:
         ) from error
     if "{completion}" not in found.prompt:
         raise InputError(
-            f"the judge {path}: prompt has no {{completion}}, so every completion would be judged alike; write it in"
+            f"the judge {path}: prompt has no {{completion}}, so every completion would be judged"
+            " alike; write it in"
         )
     return found
 

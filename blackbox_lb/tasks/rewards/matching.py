@@ -1,11 +1,13 @@
 """Whether a completion is correct: four matchers that compare its text with the accepted answers.
 
-=============== ==========================================================================================
+=============== ==================================================================================
 exact-match     the whole completion equals an accepted answer, both normalised
 contains        an accepted answer occurs in the completion at word boundaries, both normalised
-math            its last mathematical expression (the boxed one, if any) equals an accepted answer, by math-verify
-regex:PATTERN   ``re.search(PATTERN, completion)`` on the text as it is; ``{answer}`` stands for the answers
-=============== ==========================================================================================
+math            its last mathematical expression (the boxed one, if any) equals an accepted answer,
+                by math-verify
+regex:PATTERN   ``re.search(PATTERN, completion)`` on the text as it is; ``{answer}`` stands for
+                the answers
+=============== ==================================================================================
 """
 
 import re
@@ -35,7 +37,8 @@ _REWRITTEN = str.maketrans(
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _INITIALS = re.compile(r"(?<=\b[^\W\d_])\.(?=[^\W\d_]\b)")
-# Han, kana and Hangul, Thai, Lao, Myanmar, Khmer: scripts that put no space (or a particle) between words.
+# Han, kana and Hangul, Thai, Lao, Myanmar, Khmer: scripts that put no space (or a particle) between
+# words.
 _UNSPACED = re.compile(
     "[\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\U00020000-\U0003ffff]"
 )
@@ -43,11 +46,12 @@ _ANSWER = "{answer}"
 
 
 def normalise(text: str) -> str:
-    """Words of ``text`` in one spelling: NFKD without accents, casefolded, apostrophes dropped, other punctuation a space.
+    """Words of ``text`` in one spelling: NFKD without accents, casefolded, apostrophes dropped,
+    other punctuation a space.
 
-    Numbers stay numbers: ``1,234`` is ``1234``, while the point of ``3.5`` and the sign of ``-5`` are kept. Initials close up
-    (``D.C.`` is ``dc``). Each letter of a script written without spaces is a word, so that ``contains`` works there too.
-    Applying it twice changes nothing.
+    Numbers stay numbers: ``1,234`` is ``1234``, while the point of ``3.5`` and the sign of ``-5``
+    are kept. Initials close up (``D.C.`` is ``dc``). Each letter of a script written without spaces
+    is a word, so that ``contains`` works there too. Applying it twice changes nothing.
     """
     folded = unicodedata.normalize("NFKD", text.translate(_REWRITTEN))
     folded = unicodedata.normalize("NFKD", folded.casefold())
@@ -71,7 +75,8 @@ def _in_word(char: str) -> bool:
 
 
 def _key(text: str) -> str:
-    # An answer of symbols only ("+") normalises to nothing, which every text would contain; it is compared as it is.
+    # An answer of symbols only ("+") normalises to nothing, which every text would contain; it is
+    # compared as it is.
     return normalise(text) or " ".join(text.casefold().split())
 
 
@@ -91,8 +96,9 @@ def _contains(answers: tuple[str, ...], text: str) -> bool:
 class Matcher:
     """One test of a completion's correctness; call it with the example and the completion's text.
 
-    ``spec``: the argument of :func:`parse_matcher`; ``needs_answer``: False for a regex without ``{answer}``. ``test``:
-    called with the accepted answers and the text; ``judge``, if given, instead of it with the whole example and the text.
+    ``spec``: the argument of :func:`parse_matcher`; ``needs_answer``: False for a regex without
+    ``{answer}``. ``test``: called with the accepted answers and the text; ``judge``, if given,
+    instead of it with the whole example and the text.
     """
 
     spec: str
@@ -101,7 +107,9 @@ class Matcher:
     judge: Callable[[Example, str], bool] | None = field(repr=False, compare=False, default=None)
 
     def __call__(self, example: Example, text: str) -> bool:
-        """True where ``text`` is correct. Raises DataError where answers are needed and the example has none."""
+        """True where ``text`` is correct. Raises DataError where answers are needed and the example
+        has none.
+        """
         if self.needs_answer and not example.answers:
             raise DataError(
                 f"example {example.id!r} has no answer, and {self.spec!r} compares with one; "
@@ -111,7 +119,9 @@ class Matcher:
 
 
 def parse_matcher(spec: str) -> Matcher:
-    """Make the matcher ``spec``: exact-match, contains, math or regex:PATTERN. Raises InputError for any other."""
+    """Make the matcher ``spec``: exact-match, contains, math or regex:PATTERN. Raises InputError
+    for any other.
+    """
     if spec == "exact-match":
         return Matcher(spec, needs_answer=True, test=_equals)
     if spec == "contains":
@@ -122,7 +132,8 @@ def parse_matcher(spec: str) -> Matcher:
     if spec.startswith("regex:"):
         return _regex_matcher(spec)
     raise InputError(
-        f"unknown correctness matcher {shorten(spec)}; use exact-match, contains, math or regex:PATTERN"
+        f"unknown correctness matcher {shorten(spec)}; use exact-match, contains, math or"
+        " regex:PATTERN"
     )
 
 
@@ -130,14 +141,15 @@ def _regex_matcher(spec: str) -> Matcher:
     pattern = spec.removeprefix("regex:")
     if not pattern:
         raise InputError(
-            "'regex:' has no pattern, so everything would match; write regex:PATTERN, for example regex:^{answer}$"
+            "'regex:' has no pattern, so everything would match; write regex:PATTERN, for example"
+            " regex:^{answer}$"
         )
     try:
         _compiled(pattern, ("answer",))
     except (re.error, RecursionError, OverflowError) as error:
         raise InputError(
-            f"regex {shorten(pattern)} is not a valid regular expression: {error}; correct it, the syntax is that of Python's re "
-            "module"
+            f"regex {shorten(pattern)} is not a valid regular expression: {error}; correct it, the"
+            " syntax is that of Python's re module"
         ) from error
     needs_answer = _ANSWER in pattern
     return Matcher(

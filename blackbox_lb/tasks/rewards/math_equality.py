@@ -1,4 +1,6 @@
-"""Whether the last expression in a text equals an accepted one mathematically: math-verify, in a process of its own."""
+"""Whether the last expression in a text equals an accepted one mathematically: math-verify, in a
+process of its own.
+"""
 
 import atexit
 import importlib.util
@@ -23,7 +25,8 @@ def check_installed() -> None:
     """Raise InputError where math-verify is missing."""
     if importlib.util.find_spec("math_verify") is None:
         raise InputError(
-            "the matcher 'math' needs math-verify: pip install 'blackbox-lb[tasks]', or choose another"
+            "the matcher 'math' needs math-verify: pip install 'blackbox-lb[tasks]', or choose"
+            " another"
         )
 
 
@@ -31,17 +34,19 @@ def check_installed() -> None:
 def mathematically_equal(answers: tuple[str, ...], text: str) -> bool:
     """True where the last expression in ``text`` (the boxed one, if any) equals one of ``answers``.
 
-    Unparsable text is False; so is, with a warning, a comparison of more than 10 seconds of processor time. DataError: an accepted
-    answer is no mathematics.
+    Unparsable text is False; so is, with a warning, a comparison of more than 10 seconds of
+    processor time. DataError: an accepted answer is no mathematics.
     """
     found = _process.ask(answers, text)
     if isinstance(found, str):
         raise DataError(
-            f"the accepted answer {shorten(found)} is no mathematical expression; correct it, or choose another matcher"
+            f"the accepted answer {shorten(found)} is no mathematical expression; correct it, or"
+            " choose another matcher"
         )
     if found is None:
         warnings.warn(
-            f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts as incorrect",
+            f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts as"
+            " incorrect",
             stacklevel=2,
         )
     return bool(found)
@@ -71,8 +76,9 @@ class _Process:
             if code == -getattr(signal, "SIGVTALRM", 0):
                 return None
             raise InputError(
-                f"math-verify ended with exit code {code} instead of comparing {shorten(text[-50:])}; see what is wrong with "
-                f"{sys.executable} -c 'import math_verify'"
+                f"math-verify ended with exit code {code} instead of comparing"
+                f" {shorten(text[-50:])}; see what is wrong with {sys.executable} -c 'import"
+                " math_verify'"
             )
 
     def _end(self) -> int | None:

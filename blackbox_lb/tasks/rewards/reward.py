@@ -1,8 +1,10 @@
-"""Rewards of completions in nats: by name, by a schema, from the user's own function, an HTTP endpoint or a judge.
+"""Rewards of completions in nats: by name, by a schema, from the user's own function, an HTTP
+endpoint or a judge.
 
-A reward may be minus infinity (the completion is never imitated) but neither NaN nor plus infinity. Logarithmic rewards are
-displayed as their exponentials: ``correct-and-short`` as correct x T/len, not as its logarithm. T is the token limit and len
-the tokens of the completion, or of its thinking or answer alone, by the provider's count, never below 1.
+A reward may be minus infinity (the completion is never imitated) but neither NaN nor plus infinity.
+Logarithmic rewards are displayed as their exponentials: ``correct-and-short`` as correct x T/len,
+not as its logarithm. T is the token limit and len the tokens of the completion, or of its thinking
+or answer alone, by the provider's count, never below 1.
 """
 
 from __future__ import annotations
@@ -25,15 +27,26 @@ from blackbox_lb.types import Completion, Example
 REWARDS = {
     "exact-match": "1 if the whole completion is an accepted answer, else 0",
     "contains": "1 if an accepted answer occurs in the completion as whole words, else 0",
-    "regex:PATTERN": "1 if the pattern is found in the completion, else 0; {answer} in it stands for the accepted answers",
-    "json-schema:FILE": "1 if the completion, or its first ```json block, is JSON that the schema in the file accepts, else 0",
+    "regex:PATTERN": (
+        "1 if the pattern is found in the completion, else 0; {answer} in it stands for the"
+        " accepted answers"
+    ),
+    "json-schema:FILE": (
+        "1 if the completion, or its first ```json block, is JSON that the schema in the file"
+        " accepts, else 0"
+    ),
     "accuracy": "1 if correct, else 0",
     "log-accuracy": "0 if correct, else minus infinity: imitate correct completions only",
     "length": "ln(T/len): shorter is better",
-    "correct-and-short": "ln(1{correct} T/len): the shorter among the correct, minus infinity if wrong",
+    "correct-and-short": (
+        "ln(1{correct} T/len): the shorter among the correct, minus infinity if wrong"
+    ),
     "accuracy-gated-length": "1{correct} T/len: the same without the logarithm",
     "accuracy-minus-length": "1{correct} - len/T",
-    "module:function": "your own: function(example, completion) -> nats, from the working directory or an installed package",
+    "module:function": (
+        "your own: function(example, completion) -> nats, from the working directory or an"
+        " installed package"
+    ),
     "https://HOST/PATH": "what an HTTP endpoint of yours answers, in nats (http:// too)",
     "judge:FILE.toml": "what a language model says, asked as the file describes",
 }
@@ -42,7 +55,9 @@ REWARDS = {
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """``label``: the displayed name, of exp of the value where ``scale`` is log. ``gated``: whether correctness enters."""
+    """``label``: the displayed name, of exp of the value where ``scale`` is log. ``gated``: whether
+    correctness enters.
+    """
 
     label: str
     scale: Literal["linear", "log"]
@@ -51,11 +66,13 @@ class Formula:
 
 
 FORMULAS = {
-    # 1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for accuracy).
+    # 1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for
+    # accuracy).
     "accuracy": Formula(
         "accuracy", "linear", True, lambda correct, length, horizon: float(correct)
     ),
-    # ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The strength tau then has no effect.
+    # ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The
+    # strength tau then has no effect.
     "log-accuracy": Formula(
         "accuracy", "log", True, lambda correct, length, horizon: 0.0 if correct else -math.inf
     ),
@@ -63,7 +80,8 @@ FORMULAS = {
     "length": Formula(
         "T/len", "log", False, lambda correct, length, horizon: math.log(horizon / length)
     ),
-    # 1{correct} - len/L_max, from -1 to 1 (the paper, "Reward normalization and the role of R": a range of 2 keeps the bound).
+    # 1{correct} - len/L_max, from -1 to 1 (the paper, "Reward normalization and the role of R": a
+    # range of 2 keeps the bound).
     "accuracy-minus-length": Formula(
         "accuracy - len/T",
         "linear",
@@ -77,7 +95,8 @@ FORMULAS = {
         True,
         lambda correct, length, horizon: math.log(horizon / length) if correct else -math.inf,
     ),
-    # 1{correct} T/len (the paper, section "Experimental setup", r_length of its GRPO baseline): from 0 to T.
+    # 1{correct} T/len (the paper, section "Experimental setup", r_length of its GRPO baseline):
+    # from 0 to T.
     "accuracy-gated-length": Formula(
         "correct x T/len",
         "linear",
@@ -85,17 +104,21 @@ FORMULAS = {
         lambda correct, length, horizon: horizon / length if correct else 0.0,
     ),
 }
-"""Name -> formula, of the paper or its baseline, in nats. ``correct`` is 1{m_x(y) = m*}, whether the completion's answer is the
-accepted one; ``length`` its tokens, from 1; ``horizon`` the token limit, which the paper calls T or L_max."""
+"""Name -> formula, of the paper or its baseline, in nats. ``correct`` is 1{m_x(y) = m*}, whether
+the completion's answer is the accepted one; ``length`` its tokens, from 1; ``horizon`` the token
+limit, which the paper calls T or L_max."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
     """One way to score completions.
 
-    ``scale``: "log" where ``exp(score)`` is displayed and "linear" where the score is; ``label``: the displayed name.
-    ``needs_answer``: whether an example without answers cannot be scored. ``matcher`` decides the accuracy beside it.
-    ``remote``: the service that computes it; its scores are fetched before they are read (see ``fetch_rewards``).
+    ``scale``: "log" where ``exp(score)`` is displayed and "linear" where the score is; ``label``:
+    the displayed name.
+    ``needs_answer``: whether an example without answers cannot be scored. ``matcher`` decides the
+    accuracy beside it.
+    ``remote``: the service that computes it; its scores are fetched before they are read (see
+    ``fetch_rewards``).
     ``thinking``: measured beside the reward, None where it is not named.
     """
 
@@ -111,8 +134,8 @@ class Reward:
     thinking: Thinking | None = field(default=None, repr=False, compare=False)
 
     def score(self, example: Example, completion: Completion) -> float:
-        """Nats, possibly -inf. DataError: no answer where one is needed; InputError: the user's function failed, or
-        a remote reward was not fetched."""
+        """Nats, possibly -inf. DataError: no answer where one is needed; InputError: the user's
+        function failed, or a remote reward was not fetched."""
         return self.function(example, completion)
 
     def correct(self, example: Example, completion: Completion) -> bool | None:
@@ -122,14 +145,17 @@ class Reward:
         return self.matcher(example, completion.text)
 
     def value(self, reward: float) -> float:
-        """The displayed value of a reward in nats: exp(reward) on the log scale (0 for -inf), itself on the linear one."""
+        """The displayed value of a reward in nats: exp(reward) on the log scale (0 for -inf),
+        itself on the linear one.
+        """
         if self.scale == "linear":
             return reward
         try:
             return math.exp(reward)
         except OverflowError as error:
             raise InputError(
-                f"reward {reward} nats of {self.name} has no finite exponential; it must be below 709"
+                f"reward {reward} nats of {self.name} has no finite exponential; it must be"
+                " below 709"
             ) from error
 
 
@@ -143,25 +169,29 @@ def parse_reward(
 ) -> Reward:
     """Make the reward ``spec`` (see REWARDS); ``max_tokens`` is T, in tokens.
 
-    The part before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and ``https:`` take the rest by
-    their row in the table, any other part is a module with the function after the colon. So a module of such a name must be
-    wrapped in one of another name. ``spec`` of the result holds no user and password of an address.
-    ``correct``: the test of correctness where the reward has none itself: exact-match, contains, regex:PATTERN, or a
-    matcher, such as a task's own. ``thinking``: the stretch to measure (see ``Thinking``); ``count``: rewards by length
-    count all tokens, or those of the thinking or the answer.
-    InputError: unknown name, broken pattern, schema, judge or address, a function that cannot be imported or called with two
-    arguments.
+    The part before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and
+    ``https:`` take the rest by their row in the table, any other part is a module with the function
+    after the colon. So a module of such a name must be wrapped in one of another name. ``spec`` of
+    the result holds no user and password of an address.
+    ``correct``: the test of correctness where the reward has none itself: exact-match, contains,
+    regex:PATTERN, or a matcher, such as a task's own. ``thinking``: the stretch to measure (see
+    ``Thinking``); ``count``: rewards by length count all tokens, or those of the thinking or the
+    answer. InputError: unknown name, broken pattern, schema, judge or address, a function that
+    cannot be imported or called with two arguments.
     """
     if max_tokens < 1:
         raise InputError(
-            f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1 token"
+            f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1"
+            " token"
         )
     matcher = correct if isinstance(correct, Matcher) else parse_matcher(correct)
     measured = None if thinking is None else Thinking.parse(thinking)
     if count != "all" and (measured is None or spec not in FORMULAS):
         raise InputError(
-            f"--count {count} needs --thinking, as in --thinking 'inside:<think>..</think>', and a reward by length "
-            f"({', '.join(name for name in FORMULAS if 'length' in name or 'short' in name)}); leave it out, or name them"
+            f"--count {count} needs --thinking, as in --thinking 'inside:<think>..</think>', and a"
+            " reward by length"
+            f" ({', '.join(name for name in FORMULAS if 'length' in name or 'short' in name)});"
+            " leave it out, or name them"
         )
     if spec in FORMULAS:
         return replace(_formula(spec, max_tokens, matcher, measured, count), thinking=measured)

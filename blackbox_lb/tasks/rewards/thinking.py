@@ -1,4 +1,6 @@
-"""Thinking: a stretch of a completion that its own texts begin and end, its length in tokens, and loops."""
+"""Thinking: a stretch of a completion that its own texts begin and end, its length in tokens, and
+loops.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ LOOP, TIMES = 10, 4
 
 @dataclass(slots=True, eq=False)
 class Thinking:
-    """The stretch that ``spec`` names, as ``--phases`` does: ``inside:OPEN..CLOSE`` or ``until:TEXT``.
+    """The stretch that ``spec`` names, as ``--phases`` does: ``inside:OPEN..CLOSE`` or
+    ``until:TEXT``.
 
-    known: gives the bytes of the tokens in stored answers; it is asked once for a token that is missing. Those whose bytes it does
-    not know, as the end token's, end nothing.
+    known: gives the bytes of the tokens in stored answers; it is asked once for a token that is
+    missing. Those whose bytes it does not know, as the end token's, end nothing.
     """
 
     phases: Phases
@@ -34,12 +37,14 @@ class Thinking:
             or len((phases := Phases.parse([spec])).names) != 2
         ):
             raise InputError(
-                f"--thinking {spec!r} is no stretch of text; give inside:OPEN..CLOSE, or until:TEXT where it begins at once"
+                f"--thinking {spec!r} is no stretch of text; give inside:OPEN..CLOSE, or until:TEXT"
+                " where it begins at once"
             )
         return cls(phases)
 
     def lengths(self, completion: Completion) -> tuple[int, int, bool]:
-        """Tokens inside, tokens outside, and whether the completion ended outside; OPEN itself is outside, CLOSE inside.
+        """Tokens inside, tokens outside, and whether the completion ended outside; OPEN itself is
+        outside, CLOSE inside.
 
         Where the provider lists no tokens, they are shared out by the bytes of the text.
         """
@@ -64,13 +69,17 @@ class Thinking:
         return inside, size - inside, ended
 
     def counted(self, completion: Completion, count: str) -> int:
-        """The tokens of the ``thinking`` or the ``answer``, as ``count`` says; all of them where the thinking never ends."""
+        """The tokens of the ``thinking`` or the ``answer``, as ``count`` says; all of them where
+        the thinking never ends.
+        """
         inside, outside, ended = self.lengths(completion)
         return completion.n_tokens if not ended else inside if count == "thinking" else outside
 
 
 def loops(token_ids: Sequence[int]) -> bool:
-    """Whether ``LOOP`` tokens in a row occur ``TIMES`` times or more, none of them overlapping the one before."""
+    """Whether ``LOOP`` tokens in a row occur ``TIMES`` times or more, none of them overlapping the
+    one before.
+    """
     found, last = Counter[tuple[int, ...]](), dict[tuple[int, ...], int]()
     for start in range(len(token_ids) - LOOP + 1):
         row = tuple(token_ids[start : start + LOOP])

@@ -1,4 +1,6 @@
-"""A user's own reward function: found by ``module:function``, called, and its answer checked before it counts."""
+"""A user's own reward function: found by ``module:function``, called, and its answer checked before
+it counts.
+"""
 
 import importlib
 import inspect
@@ -20,9 +22,10 @@ from blackbox_lb.types import Completion, Example
 def load_function(module: str, attribute: str) -> Callable[[Example, Completion], float]:
     """The checked reward function ``module:attribute``, in nats.
 
-    The working directory is searched before installed packages, during the import only. InputError, at once: the module or the
-    attribute is missing, the import fails, it is not callable with (example, completion), or it is asynchronous. InputError, at
-    a call: it raises, or returns anything but a real number below plus infinity; the message names the example.
+    The working directory is searched before installed packages, during the import only. InputError,
+    at once: the module or the attribute is missing, the import fails, it is not callable with
+    (example, completion), or it is asynchronous. InputError, at a call: it raises, or returns
+    anything but a real number below plus infinity; the message names the example.
     """
     name = f"{module}:{attribute}"
     function = _attribute(_module(module, name), attribute, name)
@@ -33,7 +36,8 @@ def load_function(module: str, attribute: str) -> Callable[[Example, Completion]
             result = function(example, completion)
         except Exception as error:
             raise InputError(
-                f"reward {name} raised {type(error).__name__} on example {example.id!r}: {error}; correct the function"
+                f"reward {name} raised {type(error).__name__} on example {example.id!r}: {error};"
+                " correct the function"
             ) from error
         return _checked(result, name, example)
 
@@ -64,10 +68,14 @@ def _module(module: str, name: str) -> object:
             hint = (
                 "write the module without .py" if module.endswith(".py") else "check the spelling"
             )
-            problem = f"there is no module {error.name!r} in {Path.cwd()} or among the installed packages; {hint}"
+            problem = (
+                f"there is no module {error.name!r} in {Path.cwd()} or among the installed"
+                f" packages; {hint}"
+            )
             raise InputError(f"reward {name}: {problem}") from error
         raise InputError(
-            f"reward {name}: importing {module!r} raised {type(error).__name__}: {error}; correct the module"
+            f"reward {name}: importing {module!r} raised {type(error).__name__}: {error}; correct"
+            " the module"
         ) from error
 
 
@@ -78,7 +86,8 @@ def _attribute(found: object, attribute: str, name: str) -> Callable[..., object
             names = getattr(found, "__dict__", {})
             public = [key for key in names if key.isidentifier() and not key.startswith("_")]
             raise InputError(
-                f"reward {name}: {where} has no {part!r}; it has {shorten(', '.join(sorted(public)) or 'nothing')}"
+                f"reward {name}: {where} has no {part!r}; it has"
+                f" {shorten(', '.join(sorted(public)) or 'nothing')}"
             )
         found = getattr(found, part)
     if not callable(found):
@@ -101,7 +110,8 @@ def _check_callable(function: Callable[..., object], name: str) -> None:
         signature.bind(None, None)
     except TypeError as error:
         raise InputError(
-            f"reward {name} takes {signature}; it is called with two arguments, (example, completion): write it so"
+            f"reward {name} takes {signature}; it is called with two arguments, (example,"
+            " completion): write it so"
         ) from error
 
 

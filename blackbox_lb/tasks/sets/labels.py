@@ -1,4 +1,6 @@
-"""Labels: the few answers of a decision task, the spellings of each, and the label of a completion."""
+"""Labels: the few answers of a decision task, the spellings of each, and the label of a
+completion.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ LEAST_ROWS = 3
 
 
 def spellings(answers: Iterable[str]) -> tuple[str, ...]:
-    """The spellings of ``answers``: as they are, in lower and upper case and with capitals, each alone and after a space."""
+    """The spellings of ``answers``: as they are, in lower and upper case and with capitals, each
+    alone and after a space.
+    """
     found: dict[str, None] = {}
     for answer in answers:
         text = answer.strip()
@@ -41,7 +45,9 @@ class Labels:
 
     @classmethod
     def found_in(cls, training: Sequence[Example]) -> Labels | None:
-        """The distinct answers of ``training``, where each row has one and they are few; None otherwise."""
+        """The distinct answers of ``training``, where each row has one and they are few; None
+        otherwise.
+        """
         firsts = [example.answers[0] for example in training if example.answers]
         kinds = Counter(normalise(answer) for answer in firsts)
         many = len(kinds) > MOST_LABELS or len(firsts) < LEAST_ROWS * len(kinds)
@@ -51,17 +57,20 @@ class Labels:
 
     @classmethod
     def named(cls, names: Iterable[str], training: Sequence[Example]) -> Labels:
-        """Make the labels ``names``; answers that stand in one row of ``training`` with a label count as it.
+        """Make the labels ``names``; answers that stand in one row of ``training`` with a label
+        count as it.
 
-        InputError: fewer than two, one twice, one that no training row has, or a row without a label.
+        InputError: fewer than two, one twice, one that no training row has, or a row without a
+        label.
         """
         first: dict[str, str] = {}
         for name in names:
             first.setdefault(normalise(name), name.strip())
         if len(first) < 2 or "" in first:
             raise InputError(
-                f"a decision has at least two labels, and these are {shorten(', '.join(first.values()))}; name all of them with "
-                "--labels, as in --labels yes,no"
+                "a decision has at least two labels, and these are"
+                f" {shorten(', '.join(first.values()))}; name all of them with --labels, as in"
+                " --labels yes,no"
             )
         accepted = {key: {key} for key in first}
         for example in training:
@@ -69,8 +78,10 @@ class Labels:
             mine = [key for key in keys if key in first]
             if not mine:
                 raise InputError(
-                    f"example {example.id!r} has the answer {shorten(', '.join(example.answers) or 'none')}, which is none of the "
-                    f"labels {shorten(', '.join(first.values()))}; correct the row or name the label with --labels"
+                    f"example {example.id!r} has the answer"
+                    f" {shorten(', '.join(example.answers) or 'none')}, which is none of the labels"
+                    f" {shorten(', '.join(first.values()))}; correct the row or name the label with"
+                    " --labels"
                 )
             accepted[mine[0]].update(keys)
         return cls(tuple(first.values()), tuple(frozenset(accepted[key]) for key in first))
@@ -83,7 +94,9 @@ class Labels:
         )
 
     def said(self, text: str) -> int | None:
-        """The number of the first label in ``text``, at word boundaries; None where it holds none of them."""
+        """The number of the first label in ``text``, at word boundaries; None where it holds none
+        of them.
+        """
         words = f" {normalise(text)} "
         places = {
             number: min(place for key in accepted if (place := words.find(f" {key} ")) >= 0)
@@ -93,7 +106,9 @@ class Labels:
         return min(places, key=lambda number: places[number]) if places else None
 
     def begun(self, text: str) -> int | None:
-        """The number of the label that ``text`` begins with, at word boundaries, the longest of several; None where it is none."""
+        """The number of the label that ``text`` begins with, at word boundaries, the longest of
+        several; None where it is none.
+        """
         words = f"{normalise(text)} "
         found = [
             (len(key), number)

@@ -1,4 +1,6 @@
-"""A task is three sets of examples that share no prompt: one to learn from, one to choose on, one to judge by."""
+"""A task is three sets of examples that share no prompt: one to learn from, one to choose on, one
+to judge by.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from blackbox_lb.types import Example, Split
 
 SPLITS = tuple(SPLIT_NAMES.values())
 DEFAULT_FRACTIONS = (0.5, 0.2, 0.3)
-"""Shares of train, validation and test: fitting, choosing and judging all need completions of their own."""
+"""Shares of train, validation and test: fitting, choosing and judging all need completions of their
+own.
+"""
 DEFAULT_MAX_TOKENS = 256
 _EMPTY_RISK = 0.01
 Words: TypeAlias = tuple[tuple[str, str], ...]
@@ -26,8 +30,10 @@ Words: TypeAlias = tuple[tuple[str, str], ...]
 class Task:
     """Examples in three splits, with the correctness matcher and the token limit that suit them.
 
-    ``correct`` is a matcher spec (exact-match, contains, math, regex:PATTERN), or a matcher; ``max_tokens`` is in tokens.
-    ``stop``: a completion ends before the first of these texts. ``note``: for a report, on the source of prompts and matcher.
+    ``correct`` is a matcher spec (exact-match, contains, math, regex:PATTERN), or a matcher;
+    ``max_tokens`` is in tokens.
+    ``stop``: a completion ends before the first of these texts. ``note``: for a report, on the
+    source of prompts and matcher.
     """
 
     name: str
@@ -50,7 +56,9 @@ class Task:
         stop: tuple[str, ...] = (),
         note: str = "",
     ) -> Task:
-        """Make a task of given splits. Raises DataError where one prompt or id is in two of them."""
+        """Make a task of given splits. Raises DataError where one prompt or id is in two of
+        them.
+        """
         _refuse_leaks(splits)
         train, validation, test = (tuple(row.example for row in splits[split]) for split in SPLITS)
         return cls(name, train, validation, test, correct, max_tokens, stop, note)
@@ -72,7 +80,9 @@ class Task:
 
     @property
     def data_hash(self) -> str:
-        """64 hex digits over ids, prompts and answers of all splits: the same examples in the same splits, the same hash."""
+        """64 hex digits over ids, prompts and answers of all splits: the same examples in the same
+        splits, the same hash.
+        """
         content = [
             [
                 split,
@@ -93,7 +103,9 @@ def divide(
     fractions: Sequence[float],
     splits: Sequence[Split] = SPLITS,
 ) -> dict[Split, list[SourcedExample]]:
-    """Rows by split: their own where they carry one, else by hash in the shares ``fractions`` of ``splits``."""
+    """Rows by split: their own where they carry one, else by hash in the shares ``fractions`` of
+    ``splits``.
+    """
     if (
         len(fractions) != len(splits)
         or not all(share > 0 for share in fractions)
@@ -113,11 +125,14 @@ def divide(
 def rest(
     name: str, rows: list[SourcedExample], seed: int, fractions: Sequence[float], given: set[Split]
 ) -> dict[Split, list[SourcedExample]]:
-    """``rows`` divided over the splits that have no file of their own, their shares scaled to sum to 1."""
+    """``rows`` divided over the splits that have no file of their own, their shares scaled to sum
+    to 1.
+    """
     for row in rows:
         if row.split in given:
             raise DataError(
-                f"{row.source} says split {row.split}, which has a file of its own; remove the row or that file"
+                f"{row.source} says split {row.split}, which has a file of its own; remove the row"
+                " or that file"
             )
     left = [split for split in SPLITS if split not in given]
     if not given or len(fractions) != len(SPLITS):
@@ -145,7 +160,8 @@ def _refuse_partial_splits(rows: Sequence[SourcedExample]) -> None:
     without = [row for row in rows if row.split is None]
     if without and len(without) < len(rows):
         raise DataError(
-            f"{without[0].source} names no split although other rows do; give every row a split, or none"
+            f"{without[0].source} names no split although other rows do; give every row a split, or"
+            " none"
         )
 
 
@@ -160,13 +176,16 @@ def _refuse_empty(
     if empty:
         rows = f"{count} row{'s' * (count != 1)}"
         raise DataError(
-            f"{name} has {rows} and none of them in {' and '.join(empty)}; every split needs at least one: "
-            f"give {_rows_needed(fractions)} rows or more, a split column with all splits, or a file for each split"
+            f"{name} has {rows} and none of them in {' and '.join(empty)}; every split needs at"
+            f" least one: give {_rows_needed(fractions)} rows or more, a split column with all"
+            " splits, or a file for each split"
         )
 
 
 def _rows_needed(fractions: Sequence[float]) -> int:
-    """A number of rows for which some split stays empty with probability below 1 % (union bound over the splits)."""
+    """A number of rows for which some split stays empty with probability below 1 % (union bound
+    over the splits).
+    """
     least = min(fractions)
     if least == 1:
         return 1
@@ -189,11 +208,13 @@ def _refuse_leaks(splits: dict[Split, list[SourcedExample]]) -> None:
             other, first = prompts.setdefault(words_of(row), (split, row))
             if other != split:
                 raise DataError(
-                    f"{row.source} ({split}) has the prompt of {first.source} ({other}), so {split} would judge what {other} has "
-                    "seen; delete one, or join both into one row with a list of answers"
+                    f"{row.source} ({split}) has the prompt of {first.source} ({other}), so {split}"
+                    f" would judge what {other} has seen; delete one, or join both into one row"
+                    " with a list of answers"
                 )
             other, first = ids.setdefault(example.id, (split, row))
             if first is not row:
                 raise DataError(
-                    f"{row.source} ({split}) has the id {example.id!r} of {first.source} ({other}); ids must be unique"
+                    f"{row.source} ({split}) has the id {example.id!r} of {first.source} ({other});"
+                    " ids must be unique"
                 )

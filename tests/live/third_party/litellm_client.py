@@ -1,4 +1,6 @@
-"""litellm against ``blb proxy``: one JSON object in the environment variable REQUEST, one on stdout."""
+"""litellm against ``blb proxy``: one JSON object in the environment variable REQUEST, one on
+stdout.
+"""
 
 from __future__ import annotations
 

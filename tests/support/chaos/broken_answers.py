@@ -1,7 +1,9 @@
-"""What goes wrong in what an answer says: choices, lists of logprobs and names that break the promises of their dialect.
+"""What goes wrong in what an answer says: choices, lists of logprobs and names that break the
+promises of their dialect.
 
-Each function changes a parsed answer of any dialect: chat and the Responses API (entries with ``logprob``), legacy completions
-(parallel lists and mappings) and SGLang's ``meta_info`` (triples, or flat arrays).
+Each function changes a parsed answer of any dialect: chat and the Responses API (entries with
+``logprob``), legacy completions (parallel lists and mappings) and SGLang's ``meta_info`` (triples,
+or flat arrays).
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import Any, TypeAlias
 __all__ = ["CHANGES", "TOKENIZER", "Change"]
 
 Change: TypeAlias = Callable[[Any, random.Random], Any]
-"""(a parsed answer, which it may change; what details are drawn from) -> what is sent in its place, as JSON or as bytes."""
+"""(a parsed answer, which it may change; what details are drawn from) -> what is sent in its place,
+as JSON or as bytes.
+"""
 Slot: TypeAlias = tuple[Any, Any]
 """A container and the key or index of one number in it."""
 
@@ -36,7 +40,9 @@ def list_of(value: Any) -> list[Any]:
 
 
 def rows(answer: Any) -> Iterator[tuple[Any, Any]]:
-    """Each list of alternatives in an answer, as the container and the key under which it stands."""
+    """Each list of alternatives in an answer, as the container and the key under which it
+    stands.
+    """
     for choice in choices(answer):
         lists = choice.get("logprobs")
         entries = lists if isinstance(lists, list) else list_of((lists or {}).get("content"))
@@ -82,7 +88,9 @@ def sampled(answer: Any) -> list[Slot]:
 
 
 def replaced(value: Any) -> Change:
-    """One in three logprobs, sampled and listed alike, and at least one of each answer, is ``value``."""
+    """One in three logprobs, sampled and listed alike, and at least one of each answer, is
+    ``value``.
+    """
 
     def change(answer: Any, rng: random.Random) -> Any:
         slots = sampled(answer) + listed(answer)
@@ -116,7 +124,9 @@ def unsorted(answer: Any, rng: random.Random) -> Any:
 
 
 def listed_twice(answer: Any, rng: random.Random) -> Any:
-    """One alternative of each position stands in its list twice, the second time with another logprob."""
+    """One alternative of each position stands in its list twice, the second time with another
+    logprob.
+    """
     if not any(isinstance(owner[key], dict) for owner, key in rows(answer)):
         for owner, key in rows(answer):
             again = copy.deepcopy(rng.choice(owner[key]))
@@ -140,7 +150,9 @@ def _with_repeated_keys(answer: Any) -> bytes:
 
 
 def short_lists(answer: Any, rng: random.Random) -> Any:
-    """Every list of logprobs lacks one of its tokens; the text and the number of tokens are those of all."""
+    """Every list of logprobs lacks one of its tokens; the text and the number of tokens are those
+    of all.
+    """
     for choice in choices(answer):
         lists, meta = choice.get("logprobs"), choice.get("meta_info") or {}
         holders = [(choice, "logprobs")] if list_of(lists) else []
@@ -163,7 +175,9 @@ def short_lists(answer: Any, rng: random.Random) -> Any:
 
 
 def out_of_step(answer: Any, rng: random.Random) -> Any:
-    """One of the parallel lists lacks its last entry; an answer without such has an entry without its logprob."""
+    """One of the parallel lists lacks its last entry; an answer without such has an entry without
+    its logprob.
+    """
     for choice in choices(answer):
         lists, meta = choice.get("logprobs"), choice.get("meta_info") or {}
         if list_of(meta.get("output_top_logprobs")):
@@ -193,7 +207,9 @@ def choices_twice(answer: Any, rng: random.Random) -> Any:
 
 
 def first_choice_twice(answer: Any, rng: random.Random) -> Any:
-    """The first choice stands in the place of every other one; an answer of one choice has lost it."""
+    """The first choice stands in the place of every other one; an answer of one choice has lost
+    it.
+    """
     if len(list_of(answer.get("choices"))) > 1:
         return {
             **answer,

@@ -1,4 +1,6 @@
-"""What goes wrong on the connection: late, broken, mislabelled, endless and refused answers, as bytes on a socket."""
+"""What goes wrong on the connection: late, broken, mislabelled, endless and refused answers, as
+bytes on a socket.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ HUGE = 1 << 40
 CHUNK = 1 << 16
 ABORT = struct.pack("ii", 1, 0)
 """SO_LINGER: closing sends a reset instead of an orderly end."""
-PAGE = b"<!DOCTYPE html><html><head><title>%d</title></head><body><h1>%d</h1><p>cloud edge</p></body></html>"
+PAGE = (
+    b"<!DOCTYPE html><html><head><title>%d</title></head><body><h1>%d</h1><p>cloud"
+    b" edge</p></body></html>"
+)
 OVERLOADED = (500, 502, 503, 504, 529)
 
 
@@ -37,7 +42,9 @@ class Given:
     body: bytes
 
     def changed(self, change: Callable[[Any, random.Random], Any], rng: random.Random) -> Given:
-        """The same with a JSON body that ``change`` was at; what is no answer but a refusal stays as it is."""
+        """The same with a JSON body that ``change`` was at; what is no answer but a refusal stays
+        as it is.
+        """
         if self.status != 200:
             return self
         found = change(json.loads(self.body), rng)
@@ -45,7 +52,9 @@ class Given:
 
 
 Manner: TypeAlias = Callable[[Exchange, Given, float, random.Random], None]
-"""Answers an exchange; the connection is kept where the function returns, and closed where it raises ``Hangup``."""
+"""Answers an exchange; the connection is kept where the function returns, and closed where it
+raises ``Hangup``.
+"""
 
 
 def head(status: int, fields: Mapping[str, str], length: int | None) -> bytes:
@@ -117,7 +126,9 @@ def _half_without_length(
 
 
 def _length_too_long(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """A content-length of 100 bytes more than there are; after ``pause`` seconds the connection ends."""
+    """A content-length of 100 bytes more than there are; after ``pause`` seconds the connection
+    ends.
+    """
     exchange.connection.sendall(
         head(given.status, given.headers, len(given.body) + 100) + given.body
     )
@@ -126,7 +137,9 @@ def _length_too_long(exchange: Exchange, given: Given, pause: float, rng: random
 
 
 def _length_too_short(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """A content-length of half the bytes that there are; the connection stays open, with the rest on it."""
+    """A content-length of half the bytes that there are; the connection stays open, with the rest
+    on it.
+    """
     exchange.connection.sendall(
         head(given.status, given.headers, len(given.body) // 2) + given.body
     )

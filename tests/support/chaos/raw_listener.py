@@ -1,4 +1,6 @@
-"""Requests on a port of 127.0.0.1, each handed over with its socket, on which anything may be written; all are ended at once."""
+"""Requests on a port of 127.0.0.1, each handed over with its socket, on which anything may be
+written; all are ended at once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ __all__ = ["Connections", "Exchange", "Hangup"]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and the socket that its answer goes to; names in ``headers`` are in lower case."""
+    """One request and the socket that its answer goes to; names in ``headers`` are in lower
+    case.
+    """
 
     method: str
     path: str
@@ -28,7 +32,9 @@ class Hangup(Exception):
 
 
 class Connections:
-    """Hands every request on a port of 127.0.0.1 (0: any that is free) to ``serve``, one thread a connection."""
+    """Hands every request on a port of 127.0.0.1 (0: any that is free) to ``serve``, one thread a
+    connection.
+    """
 
     def __init__(self, serve: Callable[[Exchange], None], port: int = 0) -> None:
         self._http = _Server(serve, port)

@@ -1,7 +1,9 @@
-"""ChaosServer: a server on 127.0.0.1 that passes requests on to another one and disturbs a share of the answers.
+"""ChaosServer: a server on 127.0.0.1 that passes requests on to another one and disturbs a share of
+the answers.
 
-For trying what a client does when a provider breaks its promises. A mode disturbs the connection (``chaos_connection``), what the
-answer says (``chaos_answers``), or the server as a whole ("dies and comes back").
+For trying what a client does when a provider breaks its promises. A mode disturbs the connection
+(``chaos_connection``), what the answer says (``chaos_answers``), or the server as a whole ("dies
+and comes back").
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ __all__ = ["MODES", "ChaosServer"]
 
 DIES = "dies and comes back"
 MODES: tuple[str, ...] = tuple(sorted({*CHANGES, *MANNERS, DIES}))
-"""Every fault. What each does is the first line of its function; "dies and comes back" closes the port with everything that is
-open on it, and opens it again after ``pause`` seconds."""
+"""Every fault. What each does is the first line of its function; "dies and comes back" closes the
+port with everything that is open on it, and opens it again after ``pause`` seconds."""
 GENERATING = ("/completions", "/responses")
-"""How the path of a request ends that asks for completions: only these are disturbed, but for "other tokenizer"."""
+"""How the path of a request ends that asks for completions: only these are disturbed, but for
+"other tokenizer".
+"""
 KEPT = ("authorization", "api-key", "content-type")
 
 
@@ -42,15 +46,18 @@ class Addressed(Protocol):
 
 
 class ChaosServer:
-    """``with ChaosServer(inner, "half body", rate=0.1) as server: client = OpenAI(base_url=server.base_url, ...)``.
+    """``with ChaosServer(inner, "half body", rate=0.1) as server: client =
+    OpenAI(base_url=server.base_url, ...)``.
 
-    inner: the server that answers, or its base URL. mode: one of ``MODES``, or several, of which each disturbed request meets one.
-    rate: share of the requests for completions that are disturbed, from 0 to 1. seed: which ones. The same request again, as a
-    client retries it, is drawn anew; how often it came and ``seed`` fix the draw, whatever the order of arrival. pause: seconds
-    of a delay, of a death, between two bytes of a slow stream, and until a broken length ends in a closed connection.
+    inner: the server that answers, or its base URL. mode: one of ``MODES``, or several, of which
+    each disturbed request meets one. rate: share of the requests for completions that are
+    disturbed, from 0 to 1. seed: which ones. The same request again, as a client retries it, is
+    drawn anew; how often it came and ``seed`` fix the draw, whatever the order of arrival. pause:
+    seconds of a delay, of a death, between two bytes of a slow stream, and until a broken length
+    ends in a closed connection.
 
-    hits: how often each mode struck. answers: requests for completions that arrived, disturbed or not. failures: what went wrong
-    in this server itself, which answers 500 then.
+    hits: how often each mode struck. answers: requests for completions that arrived, disturbed or
+    not. failures: what went wrong in this server itself, which answers 500 then.
 
     Raises:
         InputError: no such mode, or a rate outside [0, 1].
@@ -179,7 +186,9 @@ class ChaosServer:
             connection.close()
 
     def _die(self) -> None:
-        """Nothing listens on the port from now on, for ``pause`` seconds; the request that kills gets no answer."""
+        """Nothing listens on the port from now on, for ``pause`` seconds; the request that kills
+        gets no answer.
+        """
         with self._lock:
             connections = self._connections
             if connections is None or self._reviving is not None:

@@ -1,4 +1,6 @@
-"""Known truth for tests: a language model whose every quantity is exact, and a server for it on loopback."""
+"""Known truth for tests: a language model whose every quantity is exact, and a server for it on
+loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Listener: HTTP on a free port of 127.0.0.1, one thread a connection, behind every server of this package."""
+"""Listener: HTTP on a free port of 127.0.0.1, one thread a connection, behind every server of this
+package.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A received request. ``path`` is with its query; the names in ``headers`` are in lower case."""
+    """A received request. ``path`` is with its query; the names in ``headers`` are in lower
+    case.
+    """
 
     method: str
     path: str
@@ -31,11 +35,15 @@ class Reply:
 
 
 Answering: TypeAlias = Callable[[Request], Reply | Literal["drop"]]
-"""One request to its reply, or to "drop": close the connection without an answer. Called from many threads at once."""
+"""One request to its reply, or to "drop": close the connection without an answer. Called from many
+threads at once.
+"""
 
 
 class Listener:
-    """Serves from ``start`` to ``stop``; after that the port is free and idle connections are closed."""
+    """Serves from ``start`` to ``stop``; after that the port is free and idle connections are
+    closed.
+    """
 
     def __init__(self, answering: Answering) -> None:
         self._http = _Server(answering)
@@ -87,7 +95,8 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Headers and body in one segment: in two, Nagle waits 40 ms for the acknowledgement of the first.
+    # Headers and body in one segment: in two, Nagle waits 40 ms for the acknowledgement of the
+    # first.
     wbufsize = -1
     disable_nagle_algorithm = True
     server: _Server

@@ -1,10 +1,11 @@
 """Dialect: the answers of a llama.cpp server with an ExactModel as its model. No network here.
 
-Served: POST /v1/chat/completions, /v1/completions, /apply-template, /tokenize, /detokenize; GET /v1/models, /props, /health. A
-prompt of token ids must begin with ids that /tokenize made of a prompt. A trailing assistant message is continued, and repeated in
-the reply. As there, a bias is added first, then top_k, top_p and
-min_p truncate (by default too), then the temperature applies; returned logprobs are those of the model before all of that. A text
-ends before a stop text, and the list of logprobs is shorter by as many tokens as the stop text has by itself.
+Served: POST /v1/chat/completions, /v1/completions, /apply-template, /tokenize, /detokenize; GET
+/v1/models, /props, /health. A prompt of token ids must begin with ids that /tokenize made of a
+prompt. A trailing assistant message is continued, and repeated in the reply. As there, a bias is
+added first, then top_k, top_p and min_p truncate (by default too), then the temperature applies;
+returned logprobs are those of the model before all of that. A text ends before a stop text, and the
+list of logprobs is shorter by as many tokens as the stop text has by itself.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class RefusedRequest(Exception):
 class Dialect:
     """Answers by path and body; ``texts`` (v,) are the texts of the tokens, "" for the end token.
 
-    prompt_of maps the text of a request to a prompt number of the model. Requests without a seed are numbered by the
-    caller, and the number and ``seed`` fix their draw.
+    prompt_of maps the text of a request to a prompt number of the model. Requests without a seed
+    are numbered by the caller, and the number and ``seed`` fix their draw.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class Dialect:
         return self._complete(body, number, chat=path == COMPLETIONS[0])
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids: the longest known text at each place, else one id for each byte of an unknown character."""
+        """Token ids: the longest known text at each place, else one id for each byte of an unknown
+        character.
+        """
         known = self._known_texts
         longest, fallback = max(map(len, known)), len(known)
         ids: list[int] = []
@@ -149,7 +152,9 @@ class Dialect:
         }
 
     def _cut(self, text: str, stops: list[str]) -> tuple[str, int]:
-        """The text before the first stop text, and the number of tokens that the list of logprobs lacks for it."""
+        """The text before the first stop text, and the number of tokens that the list of logprobs
+        lacks for it.
+        """
         found = min(((text.index(stop), stop) for stop in stops if stop in text), default=None)
         return (text, 0) if found is None else (text[: found[0]], len(self.tokenize(found[1])))
 
@@ -198,7 +203,9 @@ class Dialect:
         return np.random.default_rng([int(seed) & 0xFFFFFFFF, zlib.crc32(prompt.encode())])
 
     def _bias(self, given: object) -> npt.NDArray[np.float64]:
-        """The bias by id: ids out of range are ignored and text keys are tokenised, as in llama.cpp."""
+        """The bias by id: ids out of range are ignored and text keys are tokenised, as in
+        llama.cpp.
+        """
         delta = np.zeros(self.model.vocab_size)
         pairs = list(given.items()) if isinstance(given, Mapping) else given or []
         if not isinstance(pairs, list):
@@ -249,7 +256,8 @@ def _prompt_text(body: JSON, chat: bool) -> str:
     if body.get("stream") or body.get("n", 1) != 1:
         raise RefusedRequest(
             400,
-            f"stream {body.get('stream')} and n {body.get('n')}: one whole answer a request is served",
+            f"stream {body.get('stream')} and n {body.get('n')}: one whole answer a request is"
+            " served",
         )
     if not chat and isinstance(body.get("prompt"), str):
         return str(body["prompt"])

@@ -18,18 +18,21 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 Vector: TypeAlias = npt.NDArray[np.float64]
 Ids: TypeAlias = npt.NDArray[np.int64]
 RewardOf: TypeAlias = Callable[[tuple[int, ...], int], float]
-"""Reward in nats of (token ids of a completion, end token included; prompt number); -inf allowed."""
+"""Reward in nats of (token ids of a completion, end token included; prompt number); -inf allowed.
+"""
 
 NOTHING = -1
 """Padding after the last token of a sequence, and in lists of alternatives."""
 
 
 class ExactModel:
-    """``vocab_size`` tokens, at most ``horizon`` of them; logits depend on prompt, position and the last two tokens.
+    """``vocab_size`` tokens, at most ``horizon`` of them; logits depend on prompt, position and the
+    last two tokens.
 
-    With ``end`` the last token id ends a completion. ``unigram`` (v,) is added to all logits, for example to make a
-    token rare. ``sharpness`` is the standard deviation of each part of the logits, in nats. ``prompts`` are numbered
-    from 0 and equally likely. ``end_sharpness`` is that of the end token's logit, ``sharpness`` if None.
+    With ``end`` the last token id ends a completion. ``unigram`` (v,) is added to all logits, for
+    example to make a token rare. ``sharpness`` is the standard deviation of each part of the
+    logits, in nats. ``prompts`` are numbered from 0 and equally likely. ``end_sharpness`` is that
+    of the end token's logit, ``sharpness`` if None.
     """
 
     def __init__(
@@ -44,10 +47,13 @@ class ExactModel:
         unigram: npt.ArrayLike | None = None,
         end_sharpness: float | None = None,
     ) -> None:
-        """Raise InputError unless vocab_size >= 2 and horizon, prompts >= 1, or for an ``end_sharpness`` without an end token."""
+        """Raise InputError unless vocab_size >= 2 and horizon, prompts >= 1, or for an
+        ``end_sharpness`` without an end token.
+        """
         if vocab_size < 2 or horizon < 1 or prompts < 1:
             raise InputError(
-                f"vocab_size {vocab_size}, horizon {horizon}, prompts {prompts}: need at least 2 tokens, 1 position, 1 prompt"
+                f"vocab_size {vocab_size}, horizon {horizon}, prompts {prompts}: need at least 2"
+                " tokens, 1 position, 1 prompt"
             )
         rng = np.random.default_rng(seed)
         self.vocab_size, self.horizon, self.prompts = vocab_size, horizon, prompts
@@ -74,7 +80,9 @@ class ExactModel:
         return zlib.crc32(text.encode()) % self.prompts
 
     def next_logprobs(self, prefixes: Ids, prompts: Ids) -> Vector:
-        """(h, v) log pi_0 in nats after ``prefixes`` (h, t) for ``prompts`` (h,); t below the horizon."""
+        """(h, v) log pi_0 in nats after ``prefixes`` (h, t) for ``prompts`` (h,); t below the
+        horizon.
+        """
         return log_softmax(self._logits(prefixes, prompts))
 
     def _logits(self, prefixes: Ids, prompts: Ids) -> Vector:
@@ -100,7 +108,8 @@ class ExactModel:
         *,
         prompts: npt.ArrayLike = 0,
     ) -> Ids:
-        """(n, horizon) completions from ``softmax((logits + delta) / temperature)``, padded with -1; temperature 0 is greedy.
+        """(n, horizon) completions from ``softmax((logits + delta) / temperature)``, padded with
+        -1; temperature 0 is greedy.
 
         delta: (v,) nats. prompts: one number, or (n,).
         """
@@ -134,13 +143,15 @@ class ExactModel:
     ) -> Rollouts:
         """``n`` scored completions at temperature 1, taking the prompts (all if None) in turn.
 
-        top: how many alternatives are listed at each position, the whole vocabulary if None. censored: a sampled token that is
-        not listed comes without its logprob, bounded by the least listed one, as OpenAI and Azure answer. delta: (v,) nats, the
-        bias that the completions are drawn with; the logprobs stay those of the model without it.
+        top: how many alternatives are listed at each position, the whole vocabulary if None.
+        censored: a sampled token that is not listed comes without its logprob, bounded by the least
+        listed one, as OpenAI and Azure answer. delta: (v,) nats, the bias that the completions are
+        drawn with; the logprobs stay those of the model without it.
 
-        Logprobs as a hosted API computes them: ``noise`` nats is the standard deviation of what is added to every logit before the
-        softmax that is reported (repeats of one call differ; the draw itself is not touched, which is the worst case), and
-        ``quantum`` nats the step to which the gaps below the likeliest token are rounded.
+        Logprobs as a hosted API computes them: ``noise`` nats is the standard deviation of what is
+        added to every logit before the softmax that is reported (repeats of one call differ; the
+        draw itself is not touched, which is the worst case), and ``quantum`` nats the step to which
+        the gaps below the likeliest token are rounded.
         """
         of = np.resize(
             np.arange(self.prompts) if prompts is None else np.array(prompts, dtype=np.int64), n
@@ -178,7 +189,9 @@ class ExactModel:
 
 
 def log_softmax(scores: Vector) -> Vector:
-    """Over the last axis, in the order of operations of scipy's, which takes six times as long for a short row."""
+    """Over the last axis, in the order of operations of scipy's, which takes six times as long for
+    a short row.
+    """
     shifted = scores - scores.max(axis=-1, keepdims=True)
     table: Vector = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return table
@@ -195,7 +208,9 @@ def _reported(logprobs: Vector, noise: float, quantum: float, rng: np.random.Gen
 
 
 def _listed(table: Vector, sampled: Ids, k: int) -> tuple[Ids, Vector, Ids, Vector]:
-    """The sampled tokens (h,), their logprobs, and ids and logprobs (h, k) of the k likeliest tokens, sorted."""
+    """The sampled tokens (h,), their logprobs, and ids and logprobs (h, k) of the k likeliest
+    tokens, sorted.
+    """
     some = (
         np.argpartition(-table, k, axis=1)[:, :k]
         if k < table.shape[1] // 4

@@ -1,4 +1,6 @@
-"""ExactServer: an ExactModel behind HTTP on 127.0.0.1, speaking the llama.cpp server's dialect, with faults on request."""
+"""ExactServer: an ExactModel behind HTTP on 127.0.0.1, speaking the llama.cpp server's dialect,
+with faults on request.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,21 @@ from tests.support.exact.llamacpp_answers import COMPLETIONS, JSON, Dialect, Ref
 from tests.support.exact.model import ExactModel
 
 Answer: TypeAlias = JSON | int | Literal["drop"]
-"""A response body, an HTTP status with an error body, or "drop": close the connection without an answer."""
+"""A response body, an HTTP status with an error body, or "drop": close the connection without an
+answer.
+"""
 Fault: TypeAlias = Callable[[int, JSON], Answer]
 """(number of this completion request, from 0; the honest response) -> what to answer instead."""
 
 
 class ExactServer:
-    """A context manager: ``with ExactServer(model) as server: client = OpenAI(base_url=server.base_url, ...)``.
+    """A context manager: ``with ExactServer(model) as server: client =
+    OpenAI(base_url=server.base_url, ...)``.
 
-    requests: the JSON body of every POST so far, in order of arrival; calls: the same as (path, body). delay: seconds
-    before each completion. prompt_of maps the text of a request to a prompt number of the model; the default hashes it.
-    Every token has a text of its own in ``texts`` (" a", " b", ...); the end token has text "" and no bytes.
+    requests: the JSON body of every POST so far, in order of arrival; calls: the same as (path,
+    body). delay: seconds before each completion. prompt_of maps the text of a request to a prompt
+    number of the model; the default hashes it. Every token has a text of its own in ``texts`` ("
+    a", " b", ...); the end token has text "" and no bytes.
     """
 
     def __init__(
@@ -79,7 +85,9 @@ class ExactServer:
         return self._dialect.get(path)
 
     def post(self, path: str, body: JSON) -> Answer:
-        """The answer to POST ``path``, faults included; the request is recorded before it is looked at."""
+        """The answer to POST ``path``, faults included; the request is recorded before it is looked
+        at.
+        """
         generates = path in COMPLETIONS
         with self._lock:
             self.requests.append(body)

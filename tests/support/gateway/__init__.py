@@ -1,4 +1,6 @@
-"""Rules gateway: OpenAI, Azure or Fireworks on loopback, in front of a real engine or the exact model."""
+"""Rules gateway: OpenAI, Azure or Fireworks on loopback, in front of a real engine or the exact
+model.
+"""
 
 from __future__ import annotations
 

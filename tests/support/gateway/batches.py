@@ -1,4 +1,5 @@
-"""Batches: files that are uploaded, jobs that answer them line by line between two looks, and files of answers and errors.
+"""Batches: files that are uploaded, jobs that answer them line by line between two looks, and files
+of answers and errors.
 
 Nothing runs by a clock: a job goes on when it is looked at, so that a test decides how far.
 """
@@ -38,7 +39,9 @@ DAY = 86_400
 
 @dataclass(slots=True)
 class BatchJob:
-    """One batch. ``lines``: its requests; ``done``: how many have run; ``looks`` since it began to run."""
+    """One batch. ``lines``: its requests; ``done``: how many have run; ``looks`` since it began to
+    run.
+    """
 
     id: str
     input_file: str
@@ -58,10 +61,13 @@ class BatchJob:
 class BatchDesk:
     """The files and batches of one provider. ``jobs``: all of them, the oldest first.
 
-    A test may set: ``requests``, ``size``: limits of a file; ``enqueued``: prompt tokens of all jobs that have not ended;
-    ``pace``: requests that run between two looks, None for all; ``lifetime``: looks after which a running job expires (OpenAI);
-    ``lost_creations``: how many of the next jobs are created while the connection breaks; ``slow_files``: looks until an uploaded
-    file is processed; ``twice``: answers that stand in the output file twice.
+    A test may set: ``requests``, ``size``: limits of a file; ``enqueued``: prompt tokens of all
+    jobs that have not ended;
+    ``pace``: requests that run between two looks, None for all; ``lifetime``: looks after which a
+    running job expires (OpenAI);
+    ``lost_creations``: how many of the next jobs are created while the connection breaks;
+    ``slow_files``: looks until an uploaded file is processed; ``twice``: answers that stand in the
+    output file twice.
     """
 
     def __init__(
@@ -108,7 +114,8 @@ class BatchDesk:
                     return Reply(200, self._cancel(self._job(name)))
         raise self.words.own.url(method, path)
 
-    # --- Files ---------------------------------------------------------------------------------------------------------
+    # --- Files
+    # ---------------------------------------------------------------------------------------------------------
 
     def _upload(self, headers: Mapping[str, str], body: bytes) -> JSON:
         parts = _parts(headers, body)
@@ -149,7 +156,8 @@ class BatchDesk:
             raise self.words.no_file(name)
         return self._files[name]
 
-    # --- Batches -------------------------------------------------------------------------------------------------------
+    # --- Batches
+    # -------------------------------------------------------------------------------------------------------
 
     def _create(self, body: bytes) -> Reply | Literal["drop"]:
         try:
@@ -234,7 +242,9 @@ class BatchDesk:
             job.done += 1
 
     def _finish(self, job: BatchJob, status: str) -> None:
-        """Write the files: lines of answers in no order, errors, and the requests that were too late."""
+        """Write the files: lines of answers in no order, errors, and the requests that were too
+        late.
+        """
         job.status = status
         if status == "expired":
             for line in job.lines[job.done :]:

@@ -1,4 +1,6 @@
-"""RulesGateway: a provider's rules, kept to the letter by an HTTP server on 127.0.0.1 in front of a real or an exact engine."""
+"""RulesGateway: a provider's rules, kept to the letter by an HTTP server on 127.0.0.1 in front of a
+real or an exact engine.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,11 @@ class ServedEngine(Protocol):
 
 @dataclass(slots=True)
 class Call:
-    """One request: ``headers`` without those that carry keys, ``body`` None where it was no JSON object.
+    """One request: ``headers`` without those that carry keys, ``body`` None where it was no JSON
+    object.
 
-    ``status``: what was answered, "drop" for a planted broken connection, None while the answer is being made. ``rule``: the
-    rule of ``RulesGateway.rules`` that refused it.
+    ``status``: what was answered, "drop" for a planted broken connection, None while the answer is
+    being made. ``rule``: the rule of ``RulesGateway.rules`` that refused it.
     """
 
     method: str
@@ -75,16 +78,19 @@ class _Running:
 
 
 class RulesGateway:
-    """``with RulesGateway("openai", engine) as gateway: client = OpenAI(base_url=gateway.base_url, api_key=gateway.key)``.
+    """``with RulesGateway("openai", engine) as gateway: client = OpenAI(base_url=gateway.base_url,
+    api_key=gateway.key)``.
 
-    rules: openai, azure, fireworks or openrouter. upstream: a llama.cpp server: LocalEngine, ExactServer or a base URL with /v1.
-    Its vocabulary is asked for once, beside the first completion. options: see ``Options``.
-    requests_per_minute, tokens_per_minute: the budget, refilled steadily. quota: completions until insufficient_quota (openai).
-    faults: planted failures. delay: seconds before each completion.
+    rules: openai, azure, fireworks or openrouter. upstream: a llama.cpp server: LocalEngine,
+    ExactServer or a base URL with /v1. Its vocabulary is asked for once, beside the first
+    completion. options: see ``Options``. requests_per_minute, tokens_per_minute: the budget,
+    refilled steadily. quota: completions until insufficient_quota (openai). faults: planted
+    failures. delay: seconds before each completion.
 
-    requests: the JSON body of every POST in order of arrival. calls: every request. invalid_requests: where a body departed
-    from OpenAI's official schema (openai, azure), whether it was refused or not. rules: rule -> source. batches: files and batches
-    (openai, azure), see ``BatchDesk``.
+    requests: the JSON body of every POST in order of arrival. calls: every request.
+    invalid_requests: where a body departed from OpenAI's official schema (openai, azure), whether
+    it was refused or not. rules: rule -> source. batches: files and batches (openai, azure), see
+    ``BatchDesk``.
     """
 
     def __init__(
@@ -252,7 +258,9 @@ class RulesGateway:
         return self._complete(rules, endpoint, model, body, number)
 
     def _answer_line(self, endpoint: Endpoint, body: JSON) -> tuple[int, JSON]:
-        """Status and answer of one line of a batch: as of a live request, budgets of a minute aside."""
+        """Status and answer of one line of a batch: as of a live request, budgets of a minute
+        aside.
+        """
         rules = self._now().rules
         try:
             model = rules.model(Route(endpoint), body)

@@ -1,6 +1,8 @@
-"""Schema: is a request valid against OpenAI's official schema, as the types generated from it in the openai package say?
+"""Schema: is a request valid against OpenAI's official schema, as the types generated from it in
+the openai package say?
 
-The types name every field and its type but no ranges; those are in ``fields``. Unknown top-level fields are invalid.
+The types name every field and its type but no ranges; those are in ``fields``. Unknown top-level
+fields are invalid.
 """
 
 from __future__ import annotations

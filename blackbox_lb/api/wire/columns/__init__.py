@@ -1,1 +1,3 @@
-"""Long lists of logprobs read from an answer's bytes into arrays, without a Python object for each alternative."""
+"""Long lists of logprobs read from an answer's bytes into arrays, without a Python object for each
+alternative.
+"""

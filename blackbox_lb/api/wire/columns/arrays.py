@@ -1,6 +1,8 @@
-"""The columns of a chat answer's list as the arrays of a completion: the checks of ``position.Reader``, for all positions at once.
+"""The columns of a chat answer's list as the arrays of a completion: the checks of
+``position.Reader``, for all positions at once.
 
-Where one would complain, or would have to look closer at a position, it raises ``Aside`` and ``position.Reader`` takes over.
+Where one would complain, or would have to look closer at a position, it raises ``Aside`` and
+``position.Reader`` takes over.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ Table = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
 class LogprobColumns:
     """The contents of a list: t positions with ``widths`` (t,) alternatives each.
 
-    ``ids`` (t,) and ``logprobs`` (t,) float64: of the sampled tokens, unchecked; ``listed``: the alternatives (see ``sort``).
+    ``ids`` (t,) and ``logprobs`` (t,) float64: of the sampled tokens, unchecked; ``listed``: the
+    alternatives (see ``sort``).
     ``token_bytes``: id -> bytes of the alternatives, where the profile's are exact.
     """
 
@@ -35,7 +38,8 @@ class LogprobColumns:
 def arrays_of(
     reader: PositionReader, choice: dict[str, Any], columns: LogprobColumns
 ) -> dict[str, Any]:
-    """The fields of a ``Completion`` from the list ``columns`` of ``choice``, equal to those of ``position.Reader``.
+    """The fields of a ``Completion`` from the list ``columns`` of ``choice``, equal to those of
+    ``position.Reader``.
 
     Raises Aside: the equality is not certain.
     """
@@ -62,7 +66,9 @@ def arrays_of(
 
 
 def _sampled(reader: PositionReader, choice: dict[str, Any], named: Any) -> Any:
-    """The sampled ids (t,): those listed in the choice, if it lists them, and then no other is named."""
+    """The sampled ids (t,): those listed in the choice, if it lists them, and then no other is
+    named.
+    """
     given = reader.sampled_ids(choice, len(named))
     if given is None:
         return named
@@ -80,7 +86,9 @@ def _checked(values: Any) -> Any:
 
 
 def sort(widths: Any, top_ids: Any, top_logprobs: Any) -> Table:
-    """All alternatives (t, k), from the most likely, equal ones by id, padded with -1 and -inf. Raises Aside."""
+    """All alternatives (t, k), from the most likely, equal ones by id, padded with -1 and -inf.
+    Raises Aside.
+    """
     t, k = len(widths), int(widths.max(initial=0))
     if len(top_ids) == t * k:  # as wide everywhere
         ids, logprobs = top_ids.reshape(t, k), _checked(top_logprobs).reshape(t, k)
@@ -102,7 +110,9 @@ def sort(widths: Any, top_ids: Any, top_logprobs: Any) -> Table:
 
 
 def _sure(reader: PositionReader, widths: Any) -> Any:
-    """The number of a position's alternatives that are surely more likely than all unlisted tokens; see ``position.likeliest``."""
+    """The number of a position's alternatives that are surely more likely than all unlisted tokens;
+    see ``position.likeliest``.
+    """
     if reader.asked < 0:
         return widths
     replaced = reader.rules.sampled_in_list == "replaces the last"
@@ -112,7 +122,9 @@ def _sure(reader: PositionReader, widths: Any) -> Any:
 def _own(
     reader: PositionReader, ids: Any, columns: LogprobColumns, listed: Table, sure: Any
 ) -> tuple[Any, Any]:
-    """The sampled tokens' logprobs (t,), and where they are only bounds; see ``position.Reader.position``."""
+    """The sampled tokens' logprobs (t,), and where they are only bounds; see
+    ``position.Reader.position``.
+    """
     logprobs, censored = columns.logprobs, reader.profile.logprobs.censored
     hidden = np.zeros(len(ids), np.bool_) if censored is None else logprobs == censored
     if censored is not None and (listed[1] == censored).any():

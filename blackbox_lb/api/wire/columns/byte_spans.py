@@ -1,9 +1,10 @@
-"""The places of the fields of regular lists of logprobs in their bytes: found for all entries at once, every byte accounted for.
+"""The places of the fields of regular lists of logprobs in their bytes: found for all entries at
+once, every byte accounted for.
 
-A server writes all entries of all lists alike: the same keys in the same order with the same blanks. So the text between two
-fields is read once and compared everywhere else. The rest are the fields: token strings, lists of bytes, numbers. Of short answers
-most of the time goes into the calls, so those of many answers are read together.
-A list of another kind raises ``Aside``.
+A server writes all entries of all lists alike: the same keys in the same order with the same
+blanks. So the text between two fields is read once and compared everywhere else. The rest are the
+fields: token strings, lists of bytes, numbers. Of short answers most of the time goes into the
+calls, so those of many answers are read together. A list of another kind raises ``Aside``.
 """
 
 import re
@@ -54,7 +55,9 @@ _KEEP = np.frombuffer(
 _PAD = np.frombuffer(
     b"".join(b" " * (WIDEST - n) + b"\0" * n + b"," for n in range(WIDEST + 1)), "<u8"
 ).reshape(-1, 3)
-"""By the length of a number: the mask for the 24 bytes that end behind it, and the filling for the rest."""
+"""By the length of a number: the mask for the 24 bytes that end behind it, and the filling for the
+rest.
+"""
 
 
 class Aside(Exception):
@@ -63,8 +66,9 @@ class Aside(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Lists with n entries in all. Each (n,): begin and end of token strings, without their quotes, and of lists of bytes; the
-    logprobs. ``own``: the entry is a position's own, and the next ones up to another such its alternatives.
+    """Lists with n entries in all. Each (n,): begin and end of token strings, without their quotes,
+    and of lists of bytes; the logprobs. ``own``: the entry is a position's own, and the next ones
+    up to another such its alternatives.
 
     ``lists``: begin, end, and number of the first entry, of each list.
     """
@@ -82,13 +86,17 @@ def at(content: Any, places: Any, size: int) -> Any:
 
 
 def words_at(content: Any, places: Any, words: int = 1) -> Any:
-    """The bytes at each of these places as ``words`` numbers of eight: (n,), or (n, words) where they are several."""
+    """The bytes at each of these places as ``words`` numbers of eight: (n,), or (n, words) where
+    they are several.
+    """
     found = at(content, places, 8 * words).view("<u8")
     return found if words == 1 else found.reshape(-1, words)
 
 
 def spans_of(content: bytes) -> Spans:
-    """The spans of all lists ``{"logprobs": {"content": [...]}}`` in ``content``. Raises Aside, and what msgspec raises."""
+    """The spans of all lists ``{"logprobs": {"content": [...]}}`` in ``content``. Raises Aside, and
+    what msgspec raises.
+    """
     colons, names, begins = _keys(content)
     entries, own, order = _entries(colons, names)
     firsts = np.searchsorted(entries[0], begins)
@@ -109,7 +117,9 @@ def spans_of(content: bytes) -> Spans:
 
 
 def _keys(content: bytes) -> tuple[Any, Any, list[int]]:
-    """The colons behind keys of entries, these keys' last eight bytes, and the begin of each list."""
+    """The colons behind keys of entries, these keys' last eight bytes, and the begin of each
+    list.
+    """
     colons = (np.frombuffer(content, np.uint8) == COLON).nonzero()[0]
     colons = colons[colons.searchsorted(BEFORE) :]
     names = words_at(content, colons - 8)
@@ -127,7 +137,9 @@ def _keys(content: bytes) -> tuple[Any, Any, list[int]]:
 
 
 def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
-    """The colons behind the three keys of each entry, whether it is a position's own (n,), and the order of the keys."""
+    """The colons behind the three keys of each entry, whether it is a position's own (n,), and the
+    order of the keys.
+    """
     first = (names >> _BYTE == _TOKEN).nonzero()[0]
     if not len(first) or first[0] or first[-1] + 2 >= len(colons):
         raise Aside("no entries")
@@ -142,8 +154,8 @@ def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
 
 
 class _Layout:
-    """The text between the fields of the lists that begin with the entries ``firsts``. Its methods raise Aside where that differs
-    between entries."""
+    """The text between the fields of the lists that begin with the entries ``firsts``. Its methods
+    raise Aside where that differs between entries."""
 
     def __init__(
         self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str], firsts: Any
@@ -164,7 +176,9 @@ class _Layout:
         self._kinds = list(zip(kinds, samples, strict=False))
 
     def _entry(self, number: int) -> re.Match[bytes]:
-        """An entry from the colon behind its first key to its last field: token, glue, field, glue, field."""
+        """An entry from the colon behind its first key to its last field: token, glue, field, glue,
+        field.
+        """
         found = self._pattern.match(self._content, int(self._colons[0][number]))
         if found is None:
             raise Aside("an entry of another layout")
@@ -244,7 +258,9 @@ def _check_same(content: bytes, places: Any, glue: bytes) -> None:
 
 
 def _numbers(content: bytes, begins: Any, ends: Any) -> Any:
-    """The numbers there (n,), read by msgspec as one list of equal widths. Raises Aside, and msgspec's errors."""
+    """The numbers there (n,), read by msgspec as one list of equal widths. Raises Aside, and
+    msgspec's errors.
+    """
     lengths = ends - begins
     if lengths.max() > WIDEST:
         raise Aside("a long number")

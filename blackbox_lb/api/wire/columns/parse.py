@@ -1,10 +1,12 @@
-"""The lists of chat answers from bytes to columns: no dictionary a token, and the same result as the plain reader's.
+"""The lists of chat answers from bytes to columns: no dictionary a token, and the same result as
+the plain reader's.
 
-An answer of 1,024 tokens with 20 alternatives is 1.3 MB, nearly all of it in ``logprobs.content``. ``AnswerReader`` cuts these
-lists out (``byte_spans``) and numbers their tokens (``token_cache``), all entries of all answers at hand at once; the rest, a
-kilobyte each, is read normally. Anything not of the plain kind (a key twice, an unknown field, a number that stands for "not given"
-among the alternatives, an entry that the profile does not describe) raises ``Aside``, and ``wire.response`` reads the whole answer:
-that reader is the truth.
+An answer of 1,024 tokens with 20 alternatives is 1.3 MB, nearly all of it in ``logprobs.content``.
+``AnswerReader`` cuts these lists out (``byte_spans``) and numbers their tokens (``token_cache``),
+all entries of all answers at hand at once; the rest, a kilobyte each, is read normally. Anything
+not of the plain kind (a key twice, an unknown field, a number that stands for "not given" among the
+alternatives, an entry that the profile does not describe) raises ``Aside``, and ``wire.response``
+reads the whole answer: that reader is the truth.
 """
 
 from __future__ import annotations
@@ -60,13 +62,17 @@ def _columns(names: TokenSpellings, content: bytes, spans: Spans) -> list[Logpro
 
 
 class Answer(dict[str, Any]):
-    """An answer whose lists are ``LogprobColumns``. ``content``: its bytes, for the plain reader."""
+    """An answer whose lists are ``LogprobColumns``. ``content``: its bytes, for the plain
+    reader.
+    """
 
     content: bytes
 
 
 class AnswerReader:
-    """Reads the answers of one endpoint; remembers the tokens that they show. For one thread at a time."""
+    """Reads the answers of one endpoint; remembers the tokens that they show. For one thread at a
+    time.
+    """
 
     def __init__(
         self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None
@@ -83,7 +89,9 @@ class AnswerReader:
         self._arrived: list[tuple[bytes, asyncio.Future[Any]]] = []
 
     async def read(self, content: bytes) -> Any:
-        """``loads`` of an answer, together with those that arrive in the same turn of the event loop."""
+        """``loads`` of an answer, together with those that arrive in the same turn of the event
+        loop.
+        """
         if self._plain:
             return loads(content)
         turn = asyncio.get_running_loop()
@@ -109,7 +117,9 @@ class AnswerReader:
                     done.set_exception(error)
 
     def loads(self, content: bytes) -> Any:
-        """The JSON in ``content``, an ``Answer`` where its lists are of the plain kind. Raises the errors of ``loads``."""
+        """The JSON in ``content``, an ``Answer`` where its lists are of the plain kind. Raises the
+        errors of ``loads``.
+        """
         answer = None if self._plain else self._cut_or_none([content])[0]
         return loads(content) if answer is None else answer
 
@@ -170,12 +180,16 @@ class AnswerReader:
 
 
 def loads(content: bytes) -> Any:
-    """The JSON in ``content``. Raises ValueError where it is none or a key has two values; RecursionError."""
+    """The JSON in ``content``. Raises ValueError where it is none or a key has two values;
+    RecursionError.
+    """
     return json.loads(content, object_pairs_hook=_unambiguous)
 
 
 def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Raises ValueError where a key has two values: a dict would silently keep the last."""
+    """A JSON object. Raises ValueError where a key has two values: a dict would silently keep the
+    last.
+    """
     table = dict(pairs)
     if len(table) < len(pairs) and any(table[name] != value for name, value in pairs):
         raise ValueError("one key of an object has two values")

@@ -1,6 +1,8 @@
-"""The tokens of one endpoint by their spelling in its entries: the same bytes are the same token, and are examined once.
+"""The tokens of one endpoint by their spelling in its entries: the same bytes are the same token,
+and are examined once.
 
-An entry is looked up by a hash of a part of its bytes, for all entries of a list at once, and then compared to the last byte.
+An entry is looked up by a hash of a part of its bytes, for all entries of a list at once, and then
+compared to the last byte.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 MOST = 1 << 19
 """Most tokens that are remembered; twice the largest vocabularies."""
 SLOTS = 20
-"""Bits of a hash. The second of two spellings that share a slot is looked up in a dictionary, which takes a microsecond."""
+"""Bits of a hash. The second of two spellings that share a slot is looked up in a dictionary, which
+takes a microsecond.
+"""
 STEP = 32
 """Bytes that are compared at once."""
 FACTORS = [
@@ -47,8 +51,8 @@ class TokenSpellings:
         self._slots = np.zeros(1 << SLOTS, np.int32)
         self.ids = np.zeros(1024, np.int32)
         self._told = np.zeros(1024, np.bool_)
-        # By number, in rows, so that one is in one or two lines of the processor's cache: the last words of the token and of its
-        # bytes; their lengths, and the ends of what is kept of them.
+        # By number, in rows, so that one is in one or two lines of the processor's cache: the last
+        # words of the token and of its bytes; their lengths, and the ends of what is kept of them.
         self._tails, self._places = (
             np.zeros((1024, 2, STEP // 8), np.uint64),
             np.zeros((1024, 4), np.int32),
@@ -57,7 +61,9 @@ class TokenSpellings:
         self._kept = STEP
 
     def numbers(self, content: bytes, spans: Spans) -> Any:
-        """The number of each entry's spelling (n,). Raises Aside, ValueError, and the errors of ``Identity``."""
+        """The number of each entry's spelling (n,). Raises Aside, ValueError, and the errors of
+        ``Identity``.
+        """
         windows = [
             words_at(content, ends - STEP, STEP // 8) for _, ends in (spans.token, spans.raw)
         ]
@@ -69,7 +75,9 @@ class TokenSpellings:
         return found
 
     def bytes_of(self, numbers: Any) -> ListedBytes:
-        """Id -> bytes of these tokens, where the profile's are exact. Raises Aside where one id has two."""
+        """Id -> bytes of these tokens, where the profile's are exact. Raises Aside where one id has
+        two.
+        """
         used = numbers if self._all_told else numbers[self._told[numbers]]
         found = ListedBytes(self.ids[used], used, self._bytes)
         if self._clash and any(
@@ -85,7 +93,9 @@ class TokenSpellings:
 
     @staticmethod
     def _hashed(windows: list[Any]) -> Any:
-        """A slot for each entry by the last 16 bytes up to its token's end, and the last 8 up to that of its bytes."""
+        """A slot for each entry by the last 16 bytes up to its token's end, and the last 8 up to
+        that of its bytes.
+        """
         token, raw = windows
         mixed = token[:, -1] * FACTORS[0]
         mixed ^= token[:, -2] * FACTORS[1]
@@ -114,9 +124,11 @@ class TokenSpellings:
     def _compare(
         self, content: bytes, equal: Any, same: Any, ends: Any, kept: Any, lengths: Any
     ) -> None:
-        """Make False in ``same`` (n,) whatever differs before ``ends``, backwards to the first byte; ``equal``: the last words.
+        """Make False in ``same`` (n,) whatever differs before ``ends``, backwards to the first
+        byte; ``equal``: the last words.
 
-        A word may hold bytes before the field: those of its key, the same everywhere. Bytes behind the field differ.
+        A word may hold bytes before the field: those of its key, the same everywhere. Bytes behind
+        the field differ.
         """
         needed = _NEEDED.take(lengths + 7 >> 3, mode="clip")
         same &= equal.view("<u4")[:, 0] & needed == needed

@@ -1,4 +1,5 @@
-"""The listing of tokens by each kind of endpoint: one module a dialect, and one row for it in ``DIALECTS``.
+"""The listing of tokens by each kind of endpoint: one module a dialect, and one row for it in
+``DIALECTS``.
 
 The row ``dialect`` of a profile's endpoint gives the name.
 """

@@ -1,6 +1,8 @@
-"""The dialect of chat completions: ``logprobs.content``, one entry a token with its alternatives inside.
+"""The dialect of chat completions: ``logprobs.content``, one entry a token with its alternatives
+inside.
 
-llama.cpp answers in it on the legacy completions endpoint too, and the Responses API puts the same entries elsewhere.
+llama.cpp answers in it on the legacy completions endpoint too, and the Responses API puts the same
+entries elsewhere.
 """
 
 from typing import Any
@@ -13,12 +15,14 @@ from blackbox_lb.types import UNNAMED
 
 
 def positions(reader: PositionReader, choice: Choice) -> list[Position]:
-    """Every token position of ``choice``. A refusal's tokens have a list of their own, ``logprobs.refusal``, and count alike:
-    they were sampled from the same model, and the user gets the refusal."""
+    """Every token position of ``choice``. A refusal's tokens have a list of their own,
+    ``logprobs.refusal``, and count alike: they were sampled from the same model, and the user gets
+    the refusal."""
     lists = [choice["logprobs"].get(name) for name in ("content", "refusal")]
     if lists == [None, None]:
         raise NoLogprobs(
-            f"{reader.profile.name} returned `logprobs` without `content`; the model or server gives no token logprobs"
+            f"{reader.profile.name} returned `logprobs` without `content`; the model or server"
+            " gives no token logprobs"
         )
     entries = [entry for each in lists for entry in each or []]
     ids = reader.sampled_ids(choice, len(entries))
@@ -38,7 +42,8 @@ def _position(reader: PositionReader, entry: dict[str, Any], sampled: int | None
     listed = [(other, each["logprob"]) for other, each in zip(named, alternatives, strict=True)]
     position = reader.position(token, entry["logprob"], listed, reader.propensity_of(entry))
     if reader.profile.tokens.bytes_exact:
-        # Not the sampled entry's: where fragments of a character were left out, it carries the bytes of the whole character.
+        # Not the sampled entry's: where fragments of a character were left out, it carries the
+        # bytes of the whole character.
         position.bytes = {
             other: checked_bytes(reader.profile.name, each["bytes"])
             for other, each in zip(named, alternatives, strict=True)
@@ -48,7 +53,9 @@ def _position(reader: PositionReader, entry: dict[str, Any], sampled: int | None
 
 
 def spelled(profile: Profile, choice: Choice) -> bytes | None:
-    """The bytes that the listed tokens spell; None where an entry has none, or those of the printed text."""
+    """The bytes that the listed tokens spell; None where an entry has none, or those of the printed
+    text.
+    """
     lists = choice.get("logprobs")
     if not isinstance(lists, dict):
         return None

@@ -1,4 +1,6 @@
-"""The dialect of legacy completions: parallel lists ``tokens``, ``token_logprobs`` and ``top_logprobs``, a mapping a token."""
+"""The dialect of legacy completions: parallel lists ``tokens``, ``token_logprobs`` and
+``top_logprobs``, a mapping a token.
+"""
 
 from typing import Any
 
@@ -10,18 +12,22 @@ from blackbox_lb.types import UNNAMED
 
 
 def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
-    """Every token position of ``choice``; a logprob of null, which only an echoed prompt's first token has, is refused."""
+    """Every token position of ``choice``; a logprob of null, which only an echoed prompt's first
+    token has, is refused.
+    """
     lists, provider = choice["logprobs"], reader.profile.name
     tokens, logprobs = lists["tokens"], lists["token_logprobs"]
     tops = lists.get("top_logprobs") or [{}] * len(tokens)
     if not len(tokens) == len(logprobs) == len(tops):
         raise CorruptResponse(
-            f"{provider} returned {len(tokens)} tokens, {len(logprobs)} logprobs and {len(tops)} lists of alternatives"
+            f"{provider} returned {len(tokens)} tokens, {len(logprobs)} logprobs and {len(tops)}"
+            " lists of alternatives"
         )
     if None in logprobs:
         raise CorruptResponse(
-            f"{provider} returned the logprob null for token {logprobs.index(None)} of {len(tokens)}, as for the first token of "
-            "an echoed prompt; only completions without their prompt are read, so leave out echo"
+            f"{provider} returned the logprob null for token {logprobs.index(None)} of"
+            f" {len(tokens)}, as for the first token of an echoed prompt; only completions without"
+            " their prompt are read, so leave out echo"
         )
     ids = reader.sampled_ids(choice, len(tokens)) or [
         reader.identity.of_text(token) for token in tokens
@@ -44,11 +50,12 @@ def _position(
         identity.check(identity.of_text(text), sampled)
     named = {other: identity.of_text(other) for other in top}
     if len(top) < reader.asked and UNNAMED in named.values():
-        # Fewer than asked for: a text of two tokens is a key once, with the logprob of the less likely one, and hides the other,
-        # which may be more likely than any that is listed.
+        # Fewer than asked for: a text of two tokens is a key once, with the logprob of the less
+        # likely one, and hides the other, which may be more likely than any that is listed.
         named = {}
     if named.get(text) == UNNAMED and top[text] == logprob:
-        # Its text alone names no token, but this is the sampled one: the same text with the same logprob to the last digit.
+        # Its text alone names no token, but this is the sampled one: the same text with the same
+        # logprob to the last digit.
         named[text] = sampled
     return reader.position(
         sampled, logprob, [(token, top[other]) for other, token in named.items()], propensity

@@ -1,5 +1,5 @@
-"""One token position, for every dialect: the sampled token, and the alternatives that are sure to be the likeliest; and the
-differences between dialects, the shapes of answers.
+"""One token position, for every dialect: the sampled token, and the alternatives that are sure to
+be the likeliest; and the differences between dialects, the shapes of answers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED
 
 ROUNDING = 1e-3
-"""Largest positive logprob, in nats, that is float rounding rather than a broken answer; it is read as 0."""
+"""Largest positive logprob, in nats, that is float rounding rather than a broken answer; it is read
+as 0.
+"""
 LEAST = -1000.0
 """Least logprob of a sampled token, in nats: lower numbers stand for "not computed"."""
 UNLISTED = 0.01
-"""Most probability of all unlisted tokens, where the least listed one has none: those are less likely still."""
+"""Most probability of all unlisted tokens, where the least listed one has none: those are less
+likely still.
+"""
 LOWEST = -3e38
 """About the least number in a float32 column; an alternative below it has probability 0 anyway."""
 Choice: TypeAlias = dict[str, Any]
@@ -29,10 +33,11 @@ Choice: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True)
 class Position:
-    """One position. top: (id, logprob) from most likely. bounded: ``logprob`` is only an upper bound of the sampled token's.
+    """One position. top: (id, logprob) from most likely. bounded: ``logprob`` is only an upper
+    bound of the sampled token's.
 
-    propensity: its logprob under the policy that sampled it, where the provider gives both. bytes: those known of the tokens
-    here.
+    propensity: its logprob under the policy that sampled it, where the provider gives both. bytes:
+    those known of the tokens here.
     """
 
     id: int
@@ -47,10 +52,9 @@ class Position:
 class AnswerDialect:
     """The reading of answers of one shape.
 
-    positions: every token position of a choice.
-    spelled: the bytes that the listed tokens of a choice spell; None where the list does not show them.
-    choices: the choices of an answer, each like one of a chat completion.
-    several: whether a request may ask for several completions.
+    positions: every token position of a choice. spelled: the bytes that the listed tokens of a
+    choice spell; None where the list does not show them. choices: the choices of an answer, each
+    like one of a chat completion. several: whether a request may ask for several completions.
     in_order: whether alternatives stand in the order of the answer's list; a mapping has none.
     columns: whether ``AnswerReader`` can read long lists from bytes to columns.
     """
@@ -81,11 +85,13 @@ class PositionReader:
     def position(
         self, token: int, logprob: Any, listed: Iterable[tuple[int, Any]], propensity: Any = None
     ) -> Position:
-        """Return the position of a sampled token (``UNNAMED`` for one without a name) with its alternatives (id, logprob).
+        """Return the position of a sampled token (``UNNAMED`` for one without a name) with its
+        alternatives (id, logprob).
 
-        Where the provider put the number for "not given" (the row ``logprobs.censored``), the token is not among the
-        alternatives, so the least of them bounds its logprob; without any, only 0 does. Alternatives with that number are not
-        listed at all, nor are any that might be less likely.
+        Where the provider put the number for "not given" (the row ``logprobs.censored``), the token
+        is not among the alternatives, so the least of them bounds its logprob; without any, only 0
+        does. Alternatives with that number are not listed at all, nor are any that might be less
+        likely.
         """
         censored = self.profile.logprobs.censored
         known = [
@@ -104,8 +110,8 @@ class PositionReader:
         return Position(token, value, top, bounded, drawn)
 
     def _told(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
-        """The alternatives before the first without a logprob: it may be likelier than those behind it, and than those before it
-        where they are not in order."""
+        """The alternatives before the first without a logprob: it may be likelier than those behind
+        it, and than those before it where they are not in order."""
         censored = self.profile.logprobs.censored
         first = next(
             (
@@ -122,7 +128,9 @@ class PositionReader:
         return listed[:first] if in_order else []
 
     def _check_mass(self, known: list[tuple[int, float]], token: int, logprob: Any) -> None:
-        """Raise CorruptResponse where an alternative has no probability although unlisted tokens must have some."""
+        """Raise CorruptResponse where an alternative has no probability although unlisted tokens
+        must have some.
+        """
         if not known or min(value for _, value in known) > LEAST:
             return
         listed = dict(known)
@@ -134,12 +142,14 @@ class PositionReader:
         mass = sum(math.exp(value) for value in (*(value for _, value in known), *own))
         if mass < 1 - UNLISTED:
             raise CorruptResponse(
-                f"{self.profile.name} lists an alternative with the logprob {min(listed.values()):g} beside others that have a "
-                f"probability of {mass:.3f} together; unlisted tokens must be less likely than it and cannot have the rest"
+                f"{self.profile.name} lists an alternative with the logprob"
+                f" {min(listed.values()):g} beside others that have a probability of {mass:.3f}"
+                " together; unlisted tokens must be less likely than it and cannot have the rest"
             )
 
     def propensity_of(self, where: Mapping[str, Any]) -> Any:
-        """The field of ``where`` that the row ``logprobs.propensity`` names; None where that is the logprob itself.
+        """The field of ``where`` that the row ``logprobs.propensity`` names; None where that is the
+        logprob itself.
 
         Raises NoLogprobs: the field is missing, so the sampling policy's logprob is not known.
         """
@@ -148,13 +158,15 @@ class PositionReader:
             return None
         if where.get(name) is None:
             raise NoLogprobs(
-                f"{self.profile.name} returned no `{name}`, the logprob that its tokens are sampled from; choose a model or an "
-                "endpoint that returns it"
+                f"{self.profile.name} returned no `{name}`, the logprob that its tokens are sampled"
+                " from; choose a model or an endpoint that returns it"
             )
         return where[name]
 
     def sampled_ids(self, choice: Mapping[str, Any], n: int) -> list[int] | None:
-        """The ``n`` sampled ids, where the row ``sampled_ids`` names a field of the choice that lists them."""
+        """The ``n`` sampled ids, where the row ``sampled_ids`` names a field of the choice that
+        lists them.
+        """
         if self.rules.sampled_ids is None:
             return None
         found: Any = choice
@@ -162,14 +174,17 @@ class PositionReader:
             found = found.get(key) if isinstance(found, Mapping) else None
         if not isinstance(found, list) or len(found) != n:
             raise CorruptResponse(
-                f"{self.profile.name} listed {n} tokens and, in `{self.rules.sampled_ids}`, the ids of "
-                f"{len(found) if isinstance(found, list) else 'none'}; the field must list the completion's tokens, all of them"
+                f"{self.profile.name} listed {n} tokens and, in `{self.rules.sampled_ids}`, the ids"
+                f" of {len(found) if isinstance(found, list) else 'none'}; the field must list the"
+                " completion's tokens, all of them"
             )
         return [checked_id(self.profile.name, token) for token in found]
 
 
 def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> float:
-    """``value`` in nats, at most 0. Raises CorruptResponse on NaN, a positive number or one that cannot be a logprob."""
+    """``value`` in nats, at most 0. Raises CorruptResponse on NaN, a positive number or one that
+    cannot be a logprob.
+    """
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
@@ -181,8 +196,8 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
         )
     if sampled and value < LEAST:
         raise CorruptResponse(
-            f"{profile.name} returned the logprob {value!r} for a token that it sampled; that is a placeholder, not a logprob, "
-            "and its profile does not list it under logprobs.censored"
+            f"{profile.name} returned the logprob {value!r} for a token that it sampled; that is a"
+            " placeholder, not a logprob, and its profile does not list it under logprobs.censored"
         )
     return min(float(value), 0.0) if value > LOWEST else -math.inf
 
@@ -192,9 +207,10 @@ def likeliest(
 ) -> list[tuple[int, float]]:
     """The alternatives, most likely first, that are surely more likely than every unlisted token.
 
-    Where the sampled token replaces the last of the ``asked`` alternatives, only those before the last are sure; the same where
-    fewer are listed, because a server's own limit cuts a list there just as well. ``asked`` of -1 means the whole vocabulary, and
-    then all are sure. Tokens without an id may be several.
+    Where the sampled token replaces the last of the ``asked`` alternatives, only those before the
+    last are sure; the same where fewer are listed, because a server's own limit cuts a list there
+    just as well. ``asked`` of -1 means the whole vocabulary, and then all are sure. Tokens without
+    an id may be several.
     """
     top = sorted(
         listed, key=lambda pair: (-pair[1], pair[0])

@@ -1,4 +1,5 @@
-"""The dialect of the Responses API: one completion, in the parts of its messages, with entries as those of chat completions.
+"""The dialect of the Responses API: one completion, in the parts of its messages, with entries as
+those of chat completions.
 
 https://platform.openai.com/docs/api-reference/responses/object
 """
@@ -13,7 +14,9 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 
 ENDED = {"max_output_tokens": "length", None: "length"}
-"""``incomplete_details.reason`` -> the finish reason of a chat completion, where their names differ."""
+"""``incomplete_details.reason`` -> the finish reason of a chat completion, where their names
+differ.
+"""
 
 
 def _choices(profile: Profile, answer: Any) -> list[Choice]:
@@ -25,7 +28,8 @@ def _choices(profile: Profile, answer: Any) -> list[Choice]:
     if status not in ("completed", "incomplete"):
         said = quoted(answer.get("error"))
         raise CorruptResponse(
-            f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete: {said}"
+            f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete:"
+            f" {said}"
         )
     reason = (answer.get("incomplete_details") or {}).get("reason")
     parts = [part for item in output if item.get("type") == "message" for part in item["content"]]
@@ -38,7 +42,8 @@ def _choices(profile: Profile, answer: Any) -> list[Choice]:
     entries = [entry for part in texts for entry in part.get("logprobs") or []]
     if 0 < (total or 0) < len(entries):
         raise CorruptResponse(
-            f"{profile.name} lists {len(entries)} tokens of a response and counts {total} in `usage`; one of the two is wrong"
+            f"{profile.name} lists {len(entries)} tokens of a response and counts {total} in"
+            " `usage`; one of the two is wrong"
         )
     choice = {
         "finish_reason": "stop" if status == "completed" else ENDED.get(reason, reason),

@@ -1,7 +1,8 @@
 """The dialect of SGLang's own answers: ``meta_info``, which names every token by its id.
 
-Chat returns it with ``return_meta_info``; ``return_flat_raw_output_top_logprobs`` lays the alternatives end to end instead of
-one list a position (SGLang 0.5.23, ``entrypoints/openai/protocol.py``).
+Chat returns it with ``return_meta_info``; ``return_flat_raw_output_top_logprobs`` lays the
+alternatives end to end instead of one list a position (SGLang 0.5.23,
+``entrypoints/openai/protocol.py``).
 """
 
 from typing import Any
@@ -15,12 +16,15 @@ Pairs = list[tuple[int, Any]]
 
 
 def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
-    """Every token position of ``choice``, from triples (logprob, id, text) or from flat arrays of logprobs and ids."""
+    """Every token position of ``choice``, from triples (logprob, id, text) or from flat arrays of
+    logprobs and ids.
+    """
     meta = choice.get("meta_info") or {}
     sampled = meta.get("output_token_logprobs")
     if sampled is None:
         raise NoLogprobs(
-            f"{reader.profile.name} returned no `meta_info.output_token_logprobs`; the server is too old for return_meta_info"
+            f"{reader.profile.name} returned no `meta_info.output_token_logprobs`; the server is"
+            " too old for return_meta_info"
         )
     provider = reader.profile.name
     tops = (_flat if "output_top_logprobs_shape" in meta else _nested)(provider, meta, len(sampled))
@@ -50,7 +54,8 @@ def _flat(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
     )
     if not len(ids) == len(values) == rows * width:
         raise CorruptResponse(
-            f"{provider} returned {len(ids)} ids and {len(values)} logprobs of alternatives for {rows} x {width}"
+            f"{provider} returned {len(ids)} ids and {len(values)} logprobs of alternatives for"
+            f" {rows} x {width}"
         )
     if without + rows != n:
         raise CorruptResponse(

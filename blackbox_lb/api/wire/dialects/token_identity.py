@@ -1,4 +1,6 @@
-"""The token of an entry in a logprob list: an id from the place that the profile names, or none, never a guess."""
+"""The token of an entry in a logprob list: an id from the place that the profile names, or none,
+never a guess.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 class Identity:
     """Reads ids by the row ``tokens.id``, or the endpoint's own row ``id``.
 
-    ``field NAME``: a field of each entry. ``string PREFIX``: the number behind the prefix in the token string. ``bytes``: the
-    entry's bytes under ``vocabulary``; where they are null or no ordinary token's, the special token printed so. ``text``: the
-    printed text under ``vocabulary``. ``latin-1``: the printed text, in which a token that is no valid UTF-8 is printed as one
-    Latin-1 letter a byte (SGLang's legacy completions, ``to_openai_style_logprobs`` in its source). A token without a certain
-    identity is ``UNNAMED``.
+    ``field NAME``: a field of each entry. ``string PREFIX``: the number behind the prefix in the
+    token string. ``bytes``: the entry's bytes under ``vocabulary``; where they are null or no
+    ordinary token's, the special token printed so. ``text``: the printed text under ``vocabulary``.
+    ``latin-1``: the printed text, in which a token that is no valid UTF-8 is printed as one Latin-1
+    letter a byte (SGLang's legacy completions, ``to_openai_style_logprobs`` in its source). A token
+    without a certain identity is ``UNNAMED``.
     """
 
     def __init__(
@@ -41,8 +44,8 @@ class Identity:
     def of_entry(self, entry: Mapping[str, Any]) -> int:
         """The id of an entry of the chat dialect, ``UNNAMED`` where it has none.
 
-        Raises CorruptResponse: the entry lacks the field that the profile names. ProfileError: the profile's row needs a
-        vocabulary and there is none.
+        Raises CorruptResponse: the entry lacks the field that the profile names. ProfileError: the
+        profile's row needs a vocabulary and there is none.
         """
         if self._kind == "field":
             return checked_id(self._provider, entry[self._name])
@@ -53,14 +56,15 @@ class Identity:
     def of_text(self, text: str) -> int:
         """The id of a token given by a string alone, ``UNNAMED`` where that is not enough.
 
-        Raises ProfileError: the profile looks for the id where there is only a string, or needs a vocabulary and there is none.
+        Raises ProfileError: the profile looks for the id where there is only a string, or needs a
+        vocabulary and there is none.
         """
         if self._kind == "string":
             return self._behind_prefix(text)
         if self._kind not in ("text", "latin-1"):
             raise ProfileError(
-                f"{self._provider} gives only the text of its tokens here, its profile looks for their {self._kind}; "
-                'set id = "text" for this endpoint'
+                f"{self._provider} gives only the text of its tokens here, its profile looks for"
+                f' their {self._kind}; set id = "text" for this endpoint'
             )
         vocabulary = self._known()
         found = vocabulary.id_of_text(text)
@@ -73,18 +77,20 @@ class Identity:
         return UNNAMED if found is None else found
 
     def check(self, named: int, sampled: int) -> None:
-        """Raise ProfileError where the vocabulary names a token other than the server's sampled one."""
+        """Raise ProfileError where the vocabulary names a token other than the server's sampled
+        one.
+        """
         if UNNAMED not in (named, sampled) and named != sampled:
             raise ProfileError(
-                f"{self._provider} sampled token {sampled}, which under this vocabulary is token {named}: the vocabulary is not "
-                "the model's; give the right one with --tokenizer"
+                f"{self._provider} sampled token {sampled}, which under this vocabulary is token"
+                f" {named}: the vocabulary is not the model's; give the right one with --tokenizer"
             )
 
     def _known(self) -> Vocabulary:
         if self._vocabulary is None:
             raise ProfileError(
-                f"{self._provider} tells tokens by their {self._kind}, so their ids need a vocabulary, and none is known for this "
-                "model; give one with --tokenizer"
+                f"{self._provider} tells tokens by their {self._kind}, so their ids need a"
+                " vocabulary, and none is known for this model; give one with --tokenizer"
             )
         return self._vocabulary
 
@@ -100,7 +106,9 @@ class Identity:
 
     @staticmethod
     def _of_fragment(vocabulary: Vocabulary, text: str) -> int | None:
-        """The id of the token that is no valid UTF-8 and prints as ``text``, one Latin-1 letter a byte."""
+        """The id of the token that is no valid UTF-8 and prints as ``text``, one Latin-1 letter a
+        byte.
+        """
         try:
             raw = text.encode("latin-1")
             raw.decode()
@@ -115,14 +123,15 @@ class Identity:
         digits = text.removeprefix(self._name)
         if digits == text or not digits.isdecimal():
             raise CorruptResponse(
-                f"{self._provider} returned the token {text[:40]!r} where {self._name}N was asked for"
+                f"{self._provider} returned the token {text[:40]!r} where {self._name}N was"
+                " asked for"
             )
         return int(digits)
 
 
 def checked_bytes(provider: str, value: Any) -> bytes:
-    """``value``, a list of numbers from 0 to 255, as bytes. Raises CorruptResponse where it is no list: from a number Python would
-    make that many zero bytes."""
+    """``value``, a list of numbers from 0 to 255, as bytes. Raises CorruptResponse where it is no
+    list: from a number Python would make that many zero bytes."""
     if not isinstance(value, list):
         raise CorruptResponse(
             f"{provider} returned the token bytes {str(value)[:40]!r}; they are a list of numbers"

@@ -25,7 +25,9 @@ SAMPLES = 4
 
 @options
 class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions, OutputOptions):
-    """Options of ``blb analyze``; a settings file may give it the reward of other commands, which is not read."""
+    """Options of ``blb analyze``; a settings file may give it the reward of other commands, which
+    is not read.
+    """
 
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     provider: str | None = provider(HelpGroup.FIRST, "the bias's own")
@@ -37,7 +39,8 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
     )
     full_vocab: int | None = option(
         HelpGroup.ANALYSIS,
-        f"Exact scores, from all logprobs at so many biased positions, {POSITIONS} by default. vllm, llamacpp and local only.",
+        f"Exact scores, from all logprobs at so many biased positions, {POSITIONS} by default."
+        " vllm, llamacpp and local only.",
         type=click.IntRange(2),
         is_flag=False,
         flag_value=POSITIONS,
@@ -58,9 +61,10 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
 def analyze_command(options: AnalyzeOptions) -> None:
     """Show the effect of the bias file BIAS on each token: its intervention score.
 
-    S is the mean of log p(token | with the bias) - log p(token | without it), in nats, over the places where completions drawn with
-    the bias have the token. It is read from the completions at temperature 1 that blb fit and blb eval left in the store; with
-    --task or --data, completions of its test prompts are drawn first.
+    S is the mean of log p(token | with the bias) - log p(token | without it), in nats, over the
+    places where completions drawn with the bias have the token. It is read from the completions at
+    temperature 1 that blb fit and blb eval left in the store; with --task or --data, completions of
+    its test prompts are drawn first.
     """
     from blackbox_lb.cli.actions.analyze import execute
 

@@ -10,7 +10,8 @@ from blackbox_lb.cli.options import TaskOptions, TrialOptions
 class CheckOptions(TaskOptions, TrialOptions):
     labels: str | None = option(
         HelpGroup.TASK,
-        "Labels of the decision, as in yes,no. [default: the answers of --data, where they are few]",
+        "Labels of the decision, as in yes,no. [default: the answers of --data, where they are"
+        " few]",
         metavar="LABEL,...",
     )
 
@@ -19,11 +20,13 @@ class CheckOptions(TaskOptions, TrialOptions):
 def check_command(options: CheckOptions) -> None:
     """Say whether a bias can mend a decision, before a fit is paid for.
 
-    Looks at the greedy answers of at most 60 training prompts and at one list of next tokens each, 120 short requests at most, and
-    gives one of three answers: a fixed bias can, with the share of right answers to expect; only one that depends on the prompt
-    can; or none can, and why (already right, the right answer is not listed, the model does not distinguish the labels). Lists tell
-    of the first token: where greedy answers that begin with a label are wrong by what follows it, it says so, and what to do. blb
-    fit --learn-from answers reads the same lists from the store of --out.
+    Looks at the greedy answers of at most 60 training prompts and at one list of next tokens each,
+    120 short requests at most, and gives one of three answers: a fixed bias can, with the share of
+    right answers to expect; only one that depends on the prompt can; or none can, and why (already
+    right, the right answer is not listed, the model does not distinguish the labels). Lists tell of
+    the first token: where greedy answers that begin with a label are wrong by what follows it, it
+    says so, and what to do. blb fit --learn-from answers reads the same lists from the store of
+    --out.
     """
     from blackbox_lb.cli.actions.check import execute
 

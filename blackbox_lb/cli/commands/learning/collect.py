@@ -43,11 +43,11 @@ class CollectOptions(TaskOptions, TrialOptions):
 def collect_command(options: CollectOptions) -> None:
     """Sample completions of the training prompts into the store of --out, and nothing else.
 
-    Stored completions are not asked for again, so a run that was cut off goes on where it stopped; blb fit with the same --out
-    uses these completions as its own.
+    Stored completions are not asked for again, so a run that was cut off goes on where it stopped;
+    blb fit with the same --out uses these completions as its own.
 
-    With --batch the requests go out in files, at the provider's price for batches. The command waits for the answers, which may
-    take a day; stopped at any moment, the same command goes on.
+    With --batch the requests go out in files, at the provider's price for batches. The command
+    waits for the answers, which may take a day; stopped at any moment, the same command goes on.
     """
     from blackbox_lb.cli.actions.collect import execute
 

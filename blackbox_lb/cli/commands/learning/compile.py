@@ -30,10 +30,12 @@ class CompileOptions:
 def compile_command(options: CompileOptions) -> None:
     """Compile the bias file BIAS for a provider, at most so many entries, or whole numbers.
 
-    Give learned.json, the whole learned vector that blb fit wrote beside bias.json. The values sent are those whose policy is
-    closest to that of BIAS on the logged prefixes of the store's base completions, refitted; no server is asked. The table shows
-    the share of the estimated gain that more or fewer entries would keep: 1 less the KL divergence to the policy of BIAS, as a
-    share of that from the base model to it. The result is another policy and UNVERIFIED until blb eval has judged it.
+    Give learned.json, the whole learned vector that blb fit wrote beside bias.json. The values sent
+    are those whose policy is closest to that of BIAS on the logged prefixes of the store's base
+    completions, refitted; no server is asked. The table shows the share of the estimated gain that
+    more or fewer entries would keep: 1 less the KL divergence to the policy of BIAS, as a share of
+    that from the base model to it. The result is another policy and UNVERIFIED until blb eval has
+    judged it.
     """
     from blackbox_lb.cli.actions.compile import execute
 

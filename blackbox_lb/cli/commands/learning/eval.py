@@ -38,7 +38,8 @@ class EvalOptions(TaskOptions, TrialOptions):
     )
     deploy: tuple[str, ...] = option(
         HelpGroup.JUDGING,
-        "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: temperature=1 and greedy]",
+        "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default:"
+        " temperature=1 and greedy]",
     )
     baseline_prompt: tuple[str, ...] = option(
         HelpGroup.JUDGING, "Try this instruction, added to the prompt, instead. Repeatable."
@@ -51,11 +52,13 @@ class EvalOptions(TaskOptions, TrialOptions):
     )
     best_of: tuple[int, ...] = option(
         HelpGroup.JUDGING,
-        "Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable.",
+        "Try the likeliest of N completions (mean logprob under the base model) instead."
+        " Repeatable.",
     )
     baseline_words: tuple[str, ...] = option(
         HelpGroup.JUDGING,
-        "Try a hand list instead: so many nats, as in -2, on every spelling that is one token of each line of FILE. Repeatable.",
+        "Try a hand list instead: so many nats, as in -2, on every spelling that is one token of"
+        " each line of FILE. Repeatable.",
         metavar="FILE:NATS",
     )
     baseline_close: tuple[float, ...] = option(
@@ -64,7 +67,8 @@ class EvalOptions(TaskOptions, TrialOptions):
     )
     baseline_thinking_tokens: tuple[int, ...] = option(
         HelpGroup.JUDGING,
-        "Try to cut --thinking after so many tokens instead, 0 for no thinking. vllm, llamacpp and local only. Repeatable.",
+        "Try to cut --thinking after so many tokens instead, 0 for no thinking. vllm, llamacpp and"
+        " local only. Repeatable.",
         type=click.IntRange(0),
     )
     labels: str | None = option(
@@ -74,17 +78,19 @@ class EvalOptions(TaskOptions, TrialOptions):
     )
     labels_only: bool = option(
         HelpGroup.JUDGING,
-        "Of a decision: forbid everything but the labels instead, by the provider's highest bias on their tokens.",
+        "Of a decision: forbid everything but the labels instead, by the provider's highest bias on"
+        " their tokens.",
     )
     threshold: bool = option(
         HelpGroup.JUDGING,
-        "Of a decision: decide here by the returned logprobs of the labels, each with an offset learned from the training answers, "
-        "instead. For labels of one token the same as a bias on them with all else forbidden.",
+        "Of a decision: decide here by the returned logprobs of the labels, each with an offset"
+        " learned from the training answers, instead. For labels of one token the same as a bias on"
+        " them with all else forbidden.",
     )
     calibrate: tuple[str, ...] = option(
         HelpGroup.JUDGING,
-        "Of a decision: divide the labels' probabilities by those without content (contextual) or by their mean over the test "
-        "prompts (batch) instead. Repeatable.",
+        "Of a decision: divide the labels' probabilities by those without content (contextual) or"
+        " by their mean over the test prompts (batch) instead. Repeatable.",
         type=LateChoice(lambda: ("contextual", "batch")),
     )
     few_shot: tuple[int, ...] = option(
@@ -95,8 +101,9 @@ class EvalOptions(TaskOptions, TrialOptions):
     )
     classifier: tuple[str, ...] = option(
         HelpGroup.JUDGING,
-        "Of a decision: classify without the model instead, by words (tfidf) or by an embedding model (embedding:NAME_OR_FOLDER), "
-        "learned on the training rows. Needs the extra clusters. Repeatable.",
+        "Of a decision: classify without the model instead, by words (tfidf) or by an embedding"
+        " model (embedding:NAME_OR_FOLDER), learned on the training rows. Needs the extra clusters."
+        " Repeatable.",
     )
     effect: float | None = option(
         HelpGroup.JUDGING,
@@ -107,13 +114,16 @@ class EvalOptions(TaskOptions, TrialOptions):
 
 @command("eval", EvalOptions)
 def eval_command(options: EvalOptions) -> None:
-    """Judge bias files on fresh completions of the test prompts, all on the same prompts as the base.
+    """Judge bias files on fresh completions of the test prompts, all on the same prompts as the
+    base.
 
-    The alternatives to a bias go into the same table, alone and together with each BIAS: an instruction, a lower temperature,
-    fewer tokens, the best of several completions. Where the answers are few labels, also the labels alone, thresholds, calibration,
-    examples and a classifier; the output then counts which label was said for which. Without BIAS, the alternatives are compared
-    with the base, before a fit costs anything. NAME is the name of a bias in the tables, by default the file's, or the folder's of
-    a bias.json. A bias may come from another server of the same model: only the tokenizer must be the same. Writes evaluation.json
+    The alternatives to a bias go into the same table, alone and together with each BIAS: an
+    instruction, a lower temperature, fewer tokens, the best of several completions. Where the
+    answers are few labels, also the labels alone, thresholds, calibration, examples and a
+    classifier; the output then counts which label was said for which. Without BIAS, the
+    alternatives are compared with the base, before a fit costs anything. NAME is the name of a bias
+    in the tables, by default the file's, or the folder's of a bias.json. A bias may come from
+    another server of the same model: only the tokenizer must be the same. Writes evaluation.json
     into --out; a second run resumes there.
     """
     from blackbox_lb.cli.actions.eval import execute

@@ -66,7 +66,9 @@ class _Strength(click.ParamType["float | str"]):
 
 @options
 class FitOptions(TaskOptions, TrialOptions):
-    """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and those of the run."""
+    """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and those of the
+    run.
+    """
 
     samples_per_prompt: int = option(
         HelpGroup.FIRST,
@@ -76,7 +78,8 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     rollouts: tuple[str, ...] = option(
         HelpGroup.TASK,
-        "Rollouts collected elsewhere, read and not asked for again: a store or a run's folder; * stands for several. Repeatable.",
+        "Rollouts collected elsewhere, read and not asked for again: a store or a run's folder; *"
+        " stands for several. Repeatable.",
         metavar="SOURCE",
     )
     limit: int | None = option(
@@ -84,7 +87,8 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     only_stored: bool = option(
         HelpGroup.SAMPLING,
-        "Learn from the training completions that are stored, of --rollouts too, and ask for no more of them.",
+        "Learn from the training completions that are stored, of --rollouts too, and ask for no"
+        " more of them.",
     )
     labels: str | None = option(
         HelpGroup.TASK,
@@ -93,21 +97,24 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     learn_from: LearnFrom | None = option(
         HelpGroup.LEARNING,
-        "samples: completions that are drawn and rewarded; answers: those of the data, one token a prompt; both. "
-        "[default: answers, where the reward is correctness and the answers are few labels; else samples]",
+        "samples: completions that are drawn and rewarded; answers: those of the data, one token a"
+        " prompt; both. [default: answers, where the reward is correctness and the answers are few"
+        " labels; else samples]",
         type=_choice("learn_from"),
     )
     depends_on: tuple[str, ...] = option(
         HelpGroup.LEARNING,
-        "Let the bias depend on the prompt where that is better than a fixed one: words of the last user message, "
-        "embedding:MODEL of it (a folder, a hub name or MODEL@URL of an embeddings API), groups:COLUMN of the data, system-prompt, "
-        "or route:NAME=REGEX,... Repeatable. [default: nothing]",
+        "Let the bias depend on the prompt where that is better than a fixed one: words of the last"
+        " user message, embedding:MODEL of it (a folder, a hub name or MODEL@URL of an embeddings"
+        " API), groups:COLUMN of the data, system-prompt, or route:NAME=REGEX,... Repeatable."
+        " [default: nothing]",
         metavar="FEATURES",
     )
     phases: tuple[str, ...] = option(
         HelpGroup.LEARNING,
-        "Learn a vector of its own for each phase of a completion, where that earns more than one for all: first (token), "
-        "opening:K, until:TEXT, after:TEXT or inside:OPEN..CLOSE. Repeatable. Needs a server that continues token ids.",
+        "Learn a vector of its own for each phase of a completion, where that earns more than one"
+        " for all: first (token), opening:K, until:TEXT, after:TEXT or inside:OPEN..CLOSE."
+        " Repeatable. Needs a server that continues token ids.",
         metavar="PHASE,...",
     )
     estimator: tuple[str, ...] = option(
@@ -164,14 +171,15 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     unobserved: Unobserved = option(
         HelpGroup.LEARNING,
-        "A sampled token without a logprob: bound takes the least listed one for it, drop leaves it out (not for projection).",
+        "A sampled token without a logprob: bound takes the least listed one for it, drop leaves it"
+        " out (not for projection).",
         type=_choice("unobserved"),
         default=lambda: _plan().sweep.unobserved,
     )
     engine: str = option(
         HelpGroup.LEARNING,
-        "Who reads and sums the training rollouts: this process, or the workers of a Ray cluster (RAY_ADDRESS, else workers on "
-        "this machine).",
+        "Who reads and sums the training rollouts: this process, or the workers of a Ray cluster"
+        " (RAY_ADDRESS, else workers on this machine).",
         type=click.Choice(("here", "ray")),
         default="here",
     )
@@ -189,8 +197,8 @@ class FitOptions(TaskOptions, TrialOptions):
     integers: bool = option(HelpGroup.CHOOSING, "Whole numbers only.")
     objective: Objective = option(
         HelpGroup.CHOOSING,
-        "Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's accuracy (pareto), or "
-        "the mean F1 of the labels of a greedy decision (macro-f1).",
+        "Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's"
+        " accuracy (pareto), or the mean F1 of the labels of a greedy decision (macro-f1).",
         type=_choice("objective"),
         default=lambda: _plan().goal.objective,
     )
@@ -208,8 +216,9 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     deploy: tuple[str, ...] = option(
         HelpGroup.CHOOSING,
-        "Setting that you deploy with, greedy or as in temperature=0.5: the bias is chosen for it and judged at it; repeatable. "
-        "[default: temperature=1 and greedy; greedy alone with --learn-from answers]",
+        "Setting that you deploy with, greedy or as in temperature=0.5: the bias is chosen for it"
+        " and judged at it; repeatable. [default: temperature=1 and greedy; greedy alone with"
+        " --learn-from answers]",
     )
     test_samples: int = option(
         HelpGroup.JUDGING,
@@ -223,9 +232,10 @@ class FitOptions(TaskOptions, TrialOptions):
 def fit_command(options: FitOptions) -> None:
     """Learn a bias and prove on unseen prompts whether it helps.
 
-    Collects completions of the training prompts, scores them, estimates one bias for each setting of the sweep, chooses on the
-    validation prompts by the mean over the settings that you deploy with, and compares base and biased completions of the test
-    prompts at each of those. Writes bias.json, result.json, the rollouts, and learned.json (the whole learned vector, for blb
+    Collects completions of the training prompts, scores them, estimates one bias for each setting
+    of the sweep, chooses on the validation prompts by the mean over the settings that you deploy
+    with, and compares base and biased completions of the test prompts at each of those. Writes
+    bias.json, result.json, the rollouts, and learned.json (the whole learned vector, for blb
     compile) into --out; a second run resumes there.
     """
     from blackbox_lb.cli.actions.fit import execute

@@ -53,10 +53,12 @@ class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
 
 @command("score", ScoreOptions)
 def score_command(options: ScoreOptions) -> None:
-    """Score the completions in STORE_OR_RUN, a rollout store or a run's folder, with --reward; nothing is sampled.
+    """Score the completions in STORE_OR_RUN, a rollout store or a run's folder, with --reward;
+    nothing is sampled.
 
-    Prints a row for each split and way of drawing. Means are over prompts, with a 95 % bootstrap interval; differences to the base
-    are paired by prompt and not adjusted for their number: only blb eval gives a verdict.
+    Prints a row for each split and way of drawing. Means are over prompts, with a 95 % bootstrap
+    interval; differences to the base are paired by prompt and not adjusted for their number: only
+    blb eval gives a verdict.
     """
     from blackbox_lb.cli.actions.score import execute
 

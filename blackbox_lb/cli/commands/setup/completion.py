@@ -13,8 +13,9 @@ SHELLS = ("bash", "zsh", "fish")
 def completion_command(shell: str) -> None:
     """Print the script that lets the shell SHELL complete blb's commands, options and their values.
 
-    Put it where the shell reads it: eval "$(blb completion bash)" in ~/.bashrc, eval "$(blb completion zsh)" in ~/.zshrc after
-    compinit, blb completion fish > ~/.config/fish/completions/blb.fish.
+    Put it where the shell reads it: eval "$(blb completion bash)" in ~/.bashrc, eval "$(blb
+    completion zsh)" in ~/.zshrc after compinit, blb completion fish >
+    ~/.config/fish/completions/blb.fish.
     """
     root = click.get_current_context().find_root().command
     kind = get_completion_class(shell)

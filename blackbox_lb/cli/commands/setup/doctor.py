@@ -24,9 +24,9 @@ class DoctorOptions(ModelOptions, PrintOptions):
 def doctor_command(options: DoctorOptions) -> None:
     """Prove or disprove what a provider's profile claims, in at most 119 cheap requests.
 
-    One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with the observation; MEASURED is a fact without a claim, or a limit
-    that could be wider. Ends with exit code 1 where anything is contradicted, and 2 where nothing could be checked or --save could
-    not be written.
+    One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with the observation; MEASURED is a
+    fact without a claim, or a limit that could be wider. Ends with exit code 1 where anything is
+    contradicted, and 2 where nothing could be checked or --save could not be written.
     """
     from blackbox_lb.cli.actions.doctor import execute
 

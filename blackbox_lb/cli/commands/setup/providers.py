@@ -32,7 +32,7 @@ DOCUMENTATION = frozenset({"errors"})
 """Evidence that belongs to no row."""
 LEGEND = """\
 S source or official specification, R recorded traffic, L measured on a live server, D vendor documentation, 3 third-party report.
-unproven: no better than D or 3. UNKNOWN: a guess, which is not used until blb doctor has seen it."""
+unproven: no better than D or 3. UNKNOWN: a guess, which is not used until blb doctor has seen it."""  # noqa: E501
 NEEDED = ("tokens.id", "neutral", "bias")
 """Without these rows there is no fit: the weakest evidence among them is that of the provider."""
 GRADES = {
@@ -64,7 +64,9 @@ def providers_command(name: str | None, as_json: bool) -> None:
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted row -> value. Lists, empty tables and plain values are rows; other tables are taken apart."""
+    """Dotted row -> value. Lists, empty tables and plain values are rows; other tables are taken
+    apart.
+    """
     rows: dict[str, Any] = {}
     for key, value in table.items():
         rows |= (
@@ -76,7 +78,9 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def evidence_of(profile: Profile, row: str) -> tuple[str, Evidence] | None:
-    """The evidence of a dotted row and its name there: its own, else that of the nearest table around it."""
+    """The evidence of a dotted row and its name there: its own, else that of the nearest table
+    around it.
+    """
     while row:
         if row in profile.evidence:
             return row, profile.evidence[row]
@@ -85,7 +89,9 @@ def evidence_of(profile: Profile, row: str) -> tuple[str, Evidence] | None:
 
 
 def shown_rows(profile: Profile) -> dict[str, Any]:
-    """Dotted row -> value: rows that the profile sets, and defaults with evidence of their own or known to be guesses."""
+    """Dotted row -> value: rows that the profile sets, and defaults with evidence of their own or
+    known to be guesses.
+    """
     rows = flattened(profile.model_dump(exclude=set(IDENTITY)))
     named = set(flattened(profile.model_dump(exclude=set(IDENTITY), exclude_unset=True))) | set(
         profile.evidence
@@ -112,10 +118,11 @@ def _overview(profiles: list[Profile]) -> None:
         left=5,
     )
     click.echo(
-        "key: the environment variable. learns from: samples, given answers (labels: of one token), by the logprobs of a token.\n"
-        "takes a bias: most entries, their range in nats, whole numbers where it takes no fractions.\n"
-        "proven by: the weakest evidence of token ids, neutral sampling and the bias; unknown: a guess, which is\n"
-        "not used until blb doctor has seen it. All that is known of one: blb providers NAME"
+        "key: the environment variable. learns from: samples, given answers (labels: of one token),"
+        " by the logprobs of a token.\ntakes a bias: most entries, their range in nats, whole"
+        " numbers where it takes no fractions.\nproven by: the weakest evidence of token ids,"
+        " neutral sampling and the bias; unknown: a guess, which is\nnot used until blb doctor has"
+        " seen it. All that is known of one: blb providers NAME"
     )
 
 
@@ -126,7 +133,10 @@ def _learns_from(profile: Profile) -> str:
 
 def _takes(profile: Profile) -> str:
     rules = profile.bias
-    return f"{_most(rules.entries)}{'' if rules.fractions else ' whole'}, {rules.low:g} to {rules.high:g}"
+    return (
+        f"{_most(rules.entries)}{'' if rules.fractions else ' whole'}, {rules.low:g} to"
+        f" {rules.high:g}"
+    )
 
 
 def _proven(profile: Profile) -> str:
@@ -180,7 +190,9 @@ def _section(
 
 
 def _value(value: Any) -> str:
-    """The value in TOML; a list of tables by its length, because they follow on lines of their own."""
+    """The value in TOML; a list of tables by its length, because they follow on lines of their
+    own.
+    """
     if value is None:
         return "(none)"
     if isinstance(value, list) and value and isinstance(value[0], Mapping):

@@ -38,7 +38,8 @@ def _counted(counts: Counter[str]) -> str:
 @click.argument("store", type=PATH)
 @_json
 def check_command(store: Path, as_json: bool) -> None:
-    """Check that STORE is intact: SQLite's own check, then every key, hash, checksum and packed array.
+    """Check that STORE is intact: SQLite's own check, then every key, hash, checksum and packed
+    array.
 
     Only reads. Exit code 2 where anything is wrong.
     """
@@ -57,7 +58,8 @@ def check_command(store: Path, as_json: bool) -> None:
     if not found.sound:
         damaged = f", damaged: {_counted(found.damaged)}" if found.damaged else ""
         raise StoreCorrupt(
-            f"{store} is not sound ({len(found.problems):,} problems{damaged}); blb store recover {store} NEW copies what is intact"
+            f"{store} is not sound ({len(found.problems):,} problems{damaged}); blb store recover"
+            f" {store} NEW copies what is intact"
         )
     if not as_json:
         click.echo(
@@ -72,10 +74,11 @@ def check_command(store: Path, as_json: bool) -> None:
 )
 @_json
 def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Merge STORES into one store, each response once: completions, prompts, token bytes, distributions, rewards.
+    """Merge STORES into one store, each response once: completions, prompts, token bytes,
+    distributions, rewards.
 
-    Where two stores hold different answers to one question, the first stays; their number is reported. The same command again
-    adds nothing.
+    Where two stores hold different answers to one question, the first stays; their number is
+    reported. The same command again adds nothing.
     """
     from blackbox_lb.store.care.upkeep import merge
 
@@ -92,7 +95,8 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
     click.echo(f"{out}: added {_counted(done.added)}; there already: {_counted(done.same)}")
     if done.differing:
         click.echo(
-            f"another answer under the same key, left out because the first one stays: {_counted(done.differing)}"
+            "another answer under the same key, left out because the first one stays:"
+            f" {_counted(done.differing)}"
         )
     if done.damaged:
         click.echo(
@@ -105,9 +109,11 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @click.argument("new", type=PATH)
 @_json
 def recover_command(old: Path, new: Path, as_json: bool) -> None:
-    """Copy all intact rows of the damaged or truncated store OLD into the new store NEW, and count the losses.
+    """Copy all intact rows of the damaged or truncated store OLD into the new store NEW, and count
+    the losses.
 
-    OLD is only read, page by page and without SQLite, its -wal file too; every row is taken or left by its checksum.
+    OLD is only read, page by page and without SQLite, its -wal file too; every row is taken or left
+    by its checksum.
     """
     from blackbox_lb.store.care.upkeep import recover
 
@@ -124,7 +130,8 @@ def recover_command(old: Path, new: Path, as_json: bool) -> None:
 @click.argument("folder", type=PATH)
 @_json
 def export_command(store: Path, folder: Path, as_json: bool) -> None:
-    """Write STORE into FOLDER as Parquet, which polars, duckdb, pandas and Hugging Face datasets read.
+    """Write STORE into FOLDER as Parquet, which polars, duckdb, pandas and Hugging Face datasets
+    read.
 
     docs/store.md lists the columns. Needs the extra parquet: pip install 'blackbox-lb[parquet]'.
     """
@@ -144,7 +151,8 @@ def export_command(store: Path, folder: Path, as_json: bool) -> None:
 def import_command(source: Path, store: Path, as_json: bool) -> None:
     """Add an export, a folder SOURCE or one of its files, to STORE, which may exist already.
 
-    Rows may be left out and columns added; a changed key, prompt or setting is refused. Needs the extra parquet.
+    Rows may be left out and columns added; a changed key, prompt or setting is refused. Needs the
+    extra parquet.
     """
     from blackbox_lb.store.elsewhere.parquet_exchange import import_store
 

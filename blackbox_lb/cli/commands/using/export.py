@@ -31,7 +31,10 @@ def _formats() -> Iterable[str]:
 @click.option(
     "--provider",
     shell_complete=known(profile_names),
-    help=f"Where requests go: {', '.join(profile_names())}, or a path to your own TOML. [default: the bias's own]",
+    help=(
+        f"Where requests go: {', '.join(profile_names())}, or a path to your own TOML. [default:"
+        " the bias's own]"
+    ),
 )
 @click.option("--model", help="The model's name there. [default: the bias's own]")
 @click.option("--base-url", help="Address of the API, with its /v1. [default: the provider's]")
@@ -48,8 +51,9 @@ def export_command(
 ) -> None:
     """Print the bias file BIAS as code or a command that is ready to run, with the bias in it.
 
-    openai, litellm and langchain are Python scripts, curl a shell command, vllm how to serve a bias of any size and ask for it;
-    json is the value of the request field logit_bias. A bias beyond the provider's limits is refused: blb compile makes it fit.
+    openai, litellm and langchain are Python scripts, curl a shell command, vllm how to serve a bias
+    of any size and ask for it; json is the value of the request field logit_bias. A bias beyond the
+    provider's limits is refused: blb compile makes it fit.
     """
     from blackbox_lb.bias.export import export
 

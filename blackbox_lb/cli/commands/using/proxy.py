@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class ProxyOptions:
     biases: tuple[str, ...] = option(
         None,
-        "A bias file. Without ALIAS it applies to its model's name, with one to MODEL@ALIAS. Can be given several times.",
+        "A bias file. Without ALIAS it applies to its model's name, with one to MODEL@ALIAS. Can be"
+        " given several times.",
         "--bias",
         shell_complete=bias_files,
         metavar="[ALIAS=]FILE",
@@ -32,14 +33,16 @@ class ProxyOptions:
     host: str = option(None, "Where to listen; 0.0.0.0 for every network.", default="127.0.0.1")
     hosts: tuple[str, ...] = option(
         None,
-        "A name besides localhost that clients call a loopback proxy by, as host.docker.internal. Can be given several times.",
+        "A name besides localhost that clients call a loopback proxy by, as host.docker.internal."
+        " Can be given several times.",
         "--allow-host",
         metavar="NAME",
     )
     port: int = option(None, "0 takes a free one.", type=click.IntRange(0, 65535), default=8080)
     models: tuple[str, ...] = option(
         None,
-        "The server's name of the model, where it is not the bias file's. Can be given several times.",
+        "The server's name of the model, where it is not the bias file's. Can be given several"
+        " times.",
         "--model",
     )
     provider: str | None = provider(
@@ -49,7 +52,8 @@ class ProxyOptions:
     )
     on_conflict: OnConflict = option(
         None,
-        "A request with a logit_bias of its own: refuse it, send ours or theirs alone, or add the two.",
+        "A request with a logit_bias of its own: refuse it, send ours or theirs alone, or add the"
+        " two.",
         type=click.Choice(get_args(OnConflict)),
         default="raise",
     )
@@ -74,11 +78,12 @@ class ProxyOptions:
 
 @command("proxy", ProxyOptions)
 def proxy_command(options: ProxyOptions) -> None:
-    """Add the bias to every request of its model: an OpenAI-compatible reverse proxy for any language and tool.
+    """Add the bias to every request of its model: an OpenAI-compatible reverse proxy for any
+    language and tool.
 
-    Clients use http://127.0.0.1:8080/v1 and their own key, which is passed on and kept nowhere. Chat and legacy completions
-    get the bias, everything else passes unchanged. GET /health shows the biases. Ctrl-C (or SIGTERM) lets answers under way
-    finish.
+    Clients use http://127.0.0.1:8080/v1 and their own key, which is passed on and kept nowhere.
+    Chat and legacy completions get the bias, everything else passes unchanged. GET /health shows
+    the biases. Ctrl-C (or SIGTERM) lets answers under way finish.
     """
     import asyncio
 
@@ -130,8 +135,9 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
     )
     if not is_loopback(host):
         click.echo(
-            f"Warning: {host} is not loopback, and blb proxy has no authentication of its own: whoever reaches this port can "
-            "use the upstream with any key, or without one if it asks for none",
+            f"Warning: {host} is not loopback, and blb proxy has no authentication of its own:"
+            " whoever reaches this port can use the upstream with any key, or without one if it"
+            " asks for none",
             err=True,
         )
     if as_json:

@@ -20,10 +20,12 @@ import click
     help="Write every plot into this folder, too, as PNG and SVG.",
 )
 def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
-    """Make one self-contained page of the run folder RUN: the verdict in words, alternatives, examples, plots, tokens, costs.
+    """Make one self-contained page of the run folder RUN: the verdict in words, alternatives,
+    examples, plots, tokens, costs.
 
-    Shows the results of blb fit, blb eval and blb analyze in the folder, and names the missing ones. The page asks no network,
-    follows light and dark, prints, and reads on a phone. Needs the extra report: pip install 'blackbox-lb[report]'.
+    Shows the results of blb fit, blb eval and blb analyze in the folder, and names the missing
+    ones. The page asks no network, follows light and dark, prints, and reads on a phone. Needs the
+    extra report: pip install 'blackbox-lb[report]'.
     """
     from blackbox_lb.jobs.report.page import write_report
 

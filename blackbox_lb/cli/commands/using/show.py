@@ -18,7 +18,9 @@ from blackbox_lb.cli.completers import bias_files
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
 def show_command(bias_file: Path, top: int, as_json: bool) -> None:
-    """Show the bias file BIAS: where it comes from, whether it helps, which tokens it promotes and suppresses."""
+    """Show the bias file BIAS: where it comes from, whether it helps, which tokens it promotes and
+    suppresses.
+    """
     from blackbox_lb.cli.actions.show import execute
 
     execute(bias_file, top, as_json)

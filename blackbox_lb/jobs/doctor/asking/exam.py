@@ -13,29 +13,35 @@ from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import NO_TOKEN, Completion, Prompt
 
 WORDS = Prompt.user(
-    "Write thirty random English words that have nothing to do with each other, separated by commas."
+    "Write thirty random English words that have nothing to do with each other, separated by"
+    " commas."
 )
 """Many likely continuations at every word: what sampling is tested on."""
 STORY = Prompt.user("Write the beginning of a story about something unusual. Start right away.")
-"""Less even than words: where a short list of alternatives holds most of the mass at most tokens."""
+"""Less even than words: where a short list of alternatives holds most of the mass at most tokens.
+"""
 EMOJI = Prompt.user("Repeat these five emoji and write nothing else: 🦜🧶🪁🫖🧭")
 """Characters of several tokens each, in most vocabularies."""
 SCRIPTS = Prompt.user(
-    "Repeat this line and write nothing else: Donaudampfschifffahrt, Привет мир, 你好世界, नमस्ते दुनिया, γειά σου κόσμε"
+    "Repeat this line and write nothing else: Donaudampfschifffahrt, Привет мир, 你好世界, नमस्ते"
+    " दुनिया, γειά σου κόσμε"
 )
-"""Words that vocabularies split differently: most common English ones are a token in all of them."""
+"""Words that vocabularies split differently: most common English ones are a token in all of them.
+"""
 STOP = Prompt.user("Reply with the single word yes.")
 """Ends by itself after a token or two."""
 
 
 @dataclass(slots=True)
 class Exam:
-    """``alternatives``: how many are asked for a token. ``noise``: largest difference in nats between equal requests.
-    ``step``: the gaps of all logprobs to the likeliest of their list are multiples of it, in nats; 0 where none is seen.
+    """``alternatives``: how many are asked for a token. ``noise``: largest difference in nats
+    between equal requests.
+    ``step``: the gaps of all logprobs to the likeliest of their list are multiples of it, in nats;
+    0 where none is seen.
 
-    ``trusted``: False where ids in answers are not those of the tokenizer. ``works``: whether a bias was seen to act, None while
-    that is not known. ``n``: completions that one request is known to give. ``end_listed``: whether the end token is listed,
-    as claimed until it has been seen.
+    ``trusted``: False where ids in answers are not those of the tokenizer. ``works``: whether a
+    bias was seen to act, None while that is not known. ``n``: completions that one request is known
+    to give. ``end_listed``: whether the end token is listed, as claimed until it has been seen.
     """
 
     probe: Probe
@@ -56,7 +62,9 @@ class Exam:
 
     @property
     def slack(self) -> float:
-        """Mean deviation in nats of equal gaps: noise, or that of gaps between rounded logprobs, one of them doubled."""
+        """Mean deviation in nats of equal gaps: noise, or that of gaps between rounded logprobs,
+        one of them doubled.
+        """
         return max(self.noise, 1.5 * self.step)
 
     @property
@@ -75,18 +83,24 @@ class Exam:
         return (completion for _, completion in self.probe.draws)
 
     def openings(self) -> list[dict[int, float]]:
-        """The list at the first position of every neutral completion of ``WORDS``: id -> logprob in nats."""
+        """The list at the first position of every neutral completion of ``WORDS``: id -> logprob in
+        nats.
+        """
         return opening_lists(
             [completion for prompt, completion in self.probe.draws if prompt is WORDS]
         )
 
     def biasable(self) -> dict[int, float]:
-        """Ids that are in all openings and that a bias may name, most likely first, with their mean logprob."""
+        """Ids that are in all openings and that a bias may name, most likely first, with their mean
+        logprob.
+        """
         named = [pair for pair in mean_logprobs(self.openings()).items() if self.may_name(pair[0])]
         return dict(sorted(named, key=lambda pair: -pair[1]))
 
     def outside(self) -> list[int]:
-        """Ids that a bias may name and that no opening lists, as far as they are known from later positions."""
+        """Ids that a bias may name and that no opening lists, as far as they are known from later
+        positions.
+        """
         seen = {
             token
             for completion in self.completions()
@@ -103,7 +117,9 @@ class Exam:
         )
 
     def has_text(self, token: int) -> bool:
-        """Whether a token is known to stand for text, or nothing is known of it; end tokens stand for none."""
+        """Whether a token is known to stand for text, or nothing is known of it; end tokens stand
+        for none.
+        """
         vocabulary = self.probe.session.vocabulary
         if vocabulary is not None:
             return token in vocabulary.ordinary
@@ -118,7 +134,9 @@ class Exam:
         return told or self.probe.session.vocabulary is not None
 
     async def text_of(self, token: int) -> str | None:
-        """The text of a token by the vocabulary or by the server, asked once; None where neither knows. Raises ProbesSpent."""
+        """The text of a token by the vocabulary or by the server, asked once; None where neither
+        knows. Raises ProbesSpent.
+        """
         if token < 0:
             return None
         session = self.probe.session
@@ -137,9 +155,11 @@ def listed(completion: Completion, t: int) -> dict[int, float]:
 
 
 def opening_lists(completions: Sequence[Completion]) -> list[dict[int, float]]:
-    """The list at the first position of each, as in ``listed``; of those that list all their tokens, if any does.
+    """The list at the first position of each, as in ``listed``; of those that list all their
+    tokens, if any does.
 
-    llama.cpp leaves a fragment of a character out of the list: where that was the first token, the first list is of the second.
+    llama.cpp leaves a fragment of a character out of the list: where that was the first token, the
+    first list is of the second.
     """
     begun = [completion for completion in completions if len(completion.token_ids)]
     chosen = [completion for completion in begun if completion.whole] or begun
@@ -153,7 +173,9 @@ def mean_logprobs(rows: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 
 def gaps(rows: Sequence[Mapping[int, float]]) -> npt.NDArray[np.float64]:
-    """How far each listed token is below the likeliest of its list, in nats, the likeliest left out."""
+    """How far each listed token is below the likeliest of its list, in nats, the likeliest left
+    out.
+    """
     found = [np.sort(-np.array(list(row.values())))[1:] - -max(row.values()) for row in rows if row]
     return np.concatenate(found) if found else np.zeros(0)
 

@@ -8,15 +8,17 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import Json
 
 Status: TypeAlias = Literal["CONFIRMED", "CONTRADICTED", "NOT CHECKED", "MEASURED"]
-"""MEASURED: a fact about which the profile claims nothing, or a limit that it draws tighter than the server does."""
+"""MEASURED: a fact about which the profile claims nothing, or a limit that it draws tighter than
+the server does.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFinding:
     """``row``: dotted, as in the profile. ``evidence``: one line with its numbers.
 
-    ``found``: the true value of the row, where it is known to be another than the claim. A contradiction without one is of a kind
-    that no value of the row can cure.
+    ``found``: the true value of the row, where it is known to be another than the claim. A
+    contradiction without one is of a kind that no value of the row can cure.
     """
 
     row: str
@@ -32,8 +34,8 @@ class RowFinding:
 
 
 class Findings:
-    """The findings so far, one a row, in the order in which rows were first found; a later one replaces NOT CHECKED, and a
-    contradiction a confirmation."""
+    """The findings so far, one a row, in the order in which rows were first found; a later one
+    replaces NOT CHECKED, and a contradiction a confirmation."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -42,7 +44,9 @@ class Findings:
     def add(
         self, row: str, status: Status, evidence: str, found: Json | dict[str, Json] | None = None
     ) -> None:
-        """What was seen of ``row``. A reason why it was not checked gives way to any finding, and to a later reason."""
+        """What was seen of ``row``. A reason why it was not checked gives way to any finding, and
+        to a later reason.
+        """
         known = self._rows.get(row)
         if (
             known is None

@@ -12,13 +12,17 @@ from blackbox_lb.providers.schema import Json
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 
 MOST_REQUESTS = 119
-"""A self-test is worth less than 120 requests, whatever it meets; retries of a busy server are not counted."""
+"""A self-test is worth less than 120 requests, whatever it meets; retries of a busy server are not
+counted.
+"""
 IN_FLIGHT = 8
 """Requests at a time: gentle on a small server, and a hosted API answers 99 in seconds."""
 SLIPS = 2
 """Times that a request is made again whose answer came without a readable list."""
 EVERYTHING = -1
-"""Read with this many alternatives asked for, a list is not cut to those that are sure to be the likeliest."""
+"""Read with this many alternatives asked for, a list is not cut to those that are sure to be the
+likeliest.
+"""
 
 
 class ProbesSpent(Exception):
@@ -26,14 +30,18 @@ class ProbesSpent(Exception):
 
 
 class Withheld(Exception):
-    """The provider's content filter keeps back all that was asked for: this says nothing of any row."""
+    """The provider's content filter keeps back all that was asked for: this says nothing of any
+    row.
+    """
 
 
 @dataclass(slots=True)
 class Probe:
-    """A session that counts. ``draws``: all completions so far that were drawn at temperature 1 without a bias.
+    """A session that counts. ``draws``: all completions so far that were drawn at temperature 1
+    without a bias.
 
-    ``top``: alternatives asked for at each token unless a request says otherwise. ``concurrency``: requests in flight.
+    ``top``: alternatives asked for at each token unless a request says otherwise. ``concurrency``:
+    requests in flight.
     ``entries``, ``named``: most entries of a bias, and the highest id in one, that were accepted.
     """
 
@@ -53,7 +61,9 @@ class Probe:
         self._ceiling = min(self.requests + requests, MOST_REQUESTS)
 
     def count(self, requests: int = 1) -> None:
-        """Take ``requests`` from the budget. Raises ProbesSpent where there are not as many left."""
+        """Take ``requests`` from the budget. Raises ProbesSpent where there are not as many
+        left.
+        """
         if self.requests + requests > self._ceiling:
             raise ProbesSpent(f"its share of the budget of {MOST_REQUESTS} requests is spent")
         self.requests += requests
@@ -80,8 +90,8 @@ class Probe:
         return completions
 
     async def repeat(self, times: int, prompt: Prompt, **request: Any) -> list[Completion]:
-        """The completions of ``times`` equal requests, in order, without those that a content filter withheld; Withheld where it
-        withheld all."""
+        """The completions of ``times`` equal requests, in order, without those that a content
+        filter withheld; Withheld where it withheld all."""
         gate = asyncio.Semaphore(self.concurrency)
 
         async def one() -> list[Completion] | Withheld:
@@ -103,7 +113,9 @@ class Probe:
         ]
 
     async def uncut(self, prompt: Prompt, *, top: int, bias: Mapping[int, float]) -> Completion:
-        """One token, with its list of alternatives exactly as the server sent it; the usual reading drops what is not sure."""
+        """One token, with its list of alternatives exactly as the server sent it; the usual reading
+        drops what is not sure.
+        """
         self.count()
         reading = Sampling(1.0, 1, EVERYTHING)
         return (await self._read(prompt, Draw(Sampling(1.0, 1, top), bias), reading=reading))[0]
@@ -111,8 +123,9 @@ class Probe:
     async def _read(
         self, prompt: Prompt, draw: Draw, n: int = 1, reading: Sampling | None = None
     ) -> list[Completion]:
-        """The answer to one request, read as one to ``reading``. A spoilt one is asked for twice more (llama.cpp lists nothing
-        where the only token is a part of a character), and one without a list too, if others had one."""
+        """The answer to one request, read as one to ``reading``. A spoilt one is asked for twice
+        more (llama.cpp lists nothing where the only token is a part of a character), and one
+        without a list too, if others had one."""
         session, where, bias = self.session, draw.endpoint or self.session.endpoint, draw.bias or {}
         completions, left = None, SLIPS
         while completions is None:

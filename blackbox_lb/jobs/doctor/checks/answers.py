@@ -1,5 +1,6 @@
-"""Checks of the answer as a whole: several completions a request, the seed, what is counted, and why completions end; and of the
-lists along a given answer, which must be those that were seen when the model wrote the same tokens itself.
+"""Checks of the answer as a whole: several completions a request, the seed, what is counted, and
+why completions end; and of the lists along a given answer, which must be those that were seen when
+the model wrote the same tokens itself.
 """
 
 from collections import Counter
@@ -22,10 +23,14 @@ from blackbox_lb.rollouts.reference import FARTHEST
 from blackbox_lb.types import Completion, Draw, Message, Prompt, Sampling
 
 MOST_AT_ONCE = 128
-"""Completions of one token that are asked for by one request: the largest limit that a hosted provider documents."""
+"""Completions of one token that are asked for by one request: the largest limit that a hosted
+provider documents.
+"""
 SEED, SEEDED_TOKENS = 7, 12
 GIVEN, PREFIX = 4, 2
-"""Tokens of a completion of the model's own that are given back, and those of them that a trailing message begins with."""
+"""Tokens of a completion of the model's own that are given back, and those of them that a trailing
+message begins with.
+"""
 
 
 async def check_n(exam: Exam) -> None:
@@ -92,7 +97,10 @@ def check_usage(exam: Exam) -> None:
     all_, endpoint = list(exam.completions()), exam.probe.session.endpoint
     counted = [each for each in all_ if each.generated is not None]
     off = sum(each.generated != len(each.token_ids) for each in counted)
-    said = f"in {len(counted)} of {len(all_)} completions; {off} of these list another number of tokens"
+    said = (
+        f"in {len(counted)} of {len(all_)} completions; {off} of these list another number of"
+        " tokens"
+    )
     exam.findings.add(f"{endpoint} usage", "MEASURED", f"counted {said}")
     reasons = Counter(each.finish_reason for each in all_)
     exam.findings.add(
@@ -103,8 +111,8 @@ def check_usage(exam: Exam) -> None:
 
 
 async def check_continues(exam: Exam) -> None:
-    """After the first two tokens of a completion, given back as an assistant message, the list is that of its third; a host that is
-    not known to go on is tried with the message alone."""
+    """After the first two tokens of a completion, given back as an assistant message, the list is
+    that of its third; a host that is not known to go on is tried with the message alone."""
     row, fields, session = "answers.continues", exam.profile.answers.continues, exam.probe.session
     drawn = _telling(exam, 0, PREFIX) if session.endpoint == "chat" else None
     if drawn is None:
@@ -127,7 +135,10 @@ async def check_continues(exam: Exam) -> None:
     if not len(said.token_ids):
         return exam.findings.skip([row], "the answer lists no token")
     here, anew = (_apart(listed(said, 0), listed(own, t)) for t in (PREFIX, 0))
-    seen = f"after {text!r} total variation {here:.2g} from the list that was seen there, {anew:.2g} from that of a new answer"
+    seen = (
+        f"after {text!r} total variation {here:.2g} from the list that was seen there, {anew:.2g}"
+        " from that of a new answer"
+    )
     _conclude(exam, row, fields is not False, here, seen)
     if here <= _limit(exam):
         repeats = said.text.startswith(text)
@@ -142,7 +153,9 @@ async def check_continues(exam: Exam) -> None:
 
 
 async def check_prompt_logprobs(exam: Exam) -> None:
-    """The lists along the first tokens of a completion, given back in a prompt of token ids, are the completion's."""
+    """The lists along the first tokens of a completion, given back in a prompt of token ids, are
+    the completion's.
+    """
     row, rules, session = "answers.prompt_logprobs", exam.profile.reference, exam.probe.session
     field, top = exam.profile.answers.prompt_logprobs, exam.probe.top
     if field is False or rules is None:
@@ -180,12 +193,16 @@ def _conclude(exam: Exam, row: str, claimed: bool, apart: float, said: str) -> N
 
 
 def _limit(exam: Exam) -> float:
-    """The largest total variation of equal distributions: equal requests themselves differ by ``noise`` nats at most."""
+    """The largest total variation of equal distributions: equal requests themselves differ by
+    ``noise`` nats at most.
+    """
     return max(FARTHEST, exam.noise / 2)
 
 
 def _telling(exam: Exam, *places: int) -> tuple[Prompt, Completion] | None:
-    """The completion whose lists at ``places`` differ most from one to the next; None where none differs by twice the limit."""
+    """The completion whose lists at ``places`` differ most from one to the next; None where none
+    differs by twice the limit.
+    """
 
     def least(pair: tuple[Prompt, Completion]) -> float:
         usable = (
@@ -206,7 +223,9 @@ def _telling(exam: Exam, *places: int) -> tuple[Prompt, Completion] | None:
 
 
 def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
-    """The least total variation that two lists, id -> logprob, leave possible: what one does not list has at most its least."""
+    """The least total variation that two lists, id -> logprob, leave possible: what one does not
+    list has at most its least.
+    """
     size = min(len(one), len(other))
     left, right = (
         {token: float(np.exp(value)) for token, value in list(each.items())[:size]}

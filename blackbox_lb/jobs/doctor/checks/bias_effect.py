@@ -1,5 +1,6 @@
-"""Checks that a bias steers: that it acts on the token that it names, over its whole range, whether fractions count, and that as
-many entries as claimed are accepted and all act; where they are not, how many are.
+"""Checks that a bias steers: that it acts on the token that it names, over its whole range, whether
+fractions count, and that as many entries as claimed are accepted and all act; where they are not,
+how many are.
 """
 
 import math
@@ -13,23 +14,33 @@ from blackbox_lb.jobs.doctor.asking.probe import ProbesSpent
 from blackbox_lb.jobs.doctor.checks.listed_alternatives import hinted
 
 SURE = 10.0
-"""Nats by which a raised token must lead all others: it is then sampled with probability above .9999."""
+"""Nats by which a raised token must lead all others: it is then sampled with probability above
+.9999.
+"""
 UNLIKELY = -2.0
-"""Nats: a token at most this likely comes first twice in a row in less than 2 % of plain answers."""
+"""Nats: a token at most this likely comes first twice in a row in less than 2 % of plain answers.
+"""
 BASE = 50.0
 """Nats on both tokens of a duel: they leave all others behind, and stay inside any range seen."""
 ROOM = 0.45
-"""Nats around the middle of a duel in which a lead can move without either bias leaving its half of a unit. What is left of it as
-margin is mostly above .4, where equal requests were seen to differ by up to .35."""
+"""Nats around the middle of a duel in which a lead can move without either bias leaving its half of
+a unit. What is left of it as margin is mostly above .4, where equal requests were seen to differ by
+up to .35."""
 DUELS = 3
 LIKELIEST = 3
-"""Tokens that are all suppressed: a server that ignores it still answers one of them when it is greedy, noise or not."""
+"""Tokens that are all suppressed: a server that ignores it still answers one of them when it is
+greedy, noise or not.
+"""
 LADDER = (300, 1_024, 8_192)
-"""Tried where no limit is claimed: the limits that are known of hosted APIs and of engines, then everything."""
+"""Tried where no limit is claimed: the limits that are known of hosted APIs and of engines, then
+everything.
+"""
 MOST = 65_536
 """Entries of one request at most: about a megabyte."""
 FILLER = 1.0
-"""Nats on every other token, which changes nothing between them; 0 might be dropped before it is counted."""
+"""Nats on every other token, which changes nothing between them; 0 might be dropped before it is
+counted.
+"""
 LEAD = 20.0
 """Nats between the two tokens that lead by turns: more than any two listed tokens differ by."""
 REFUSALS = (RequestRejected, ServerFailed, ConnectionFailed)
@@ -37,7 +48,8 @@ REFUSALS = (RequestRejected, ServerFailed, ConnectionFailed)
 
 @dataclass(frozen=True, slots=True)
 class _Forced:
-    """``token`` was raised by the largest bias; ``came`` first, a text where the answer names no tokens, None where it is empty.
+    """``token`` was raised by the largest bias; ``came`` first, a text where the answer names no
+    tokens, None where it is empty.
 
     An empty answer proves nothing: the raised token may be one that ends it.
     """
@@ -48,7 +60,9 @@ class _Forced:
 
 
 async def check_effect(exam: Exam) -> None:
-    """The largest bias on unlikely tokens, which must come first, and the smallest on the likeliest, which must not."""
+    """The largest bias on unlikely tokens, which must come first, and the smallest on the
+    likeliest, which must not.
+    """
     rows, high = ("bias", "bias.high", "bias.low"), exam.profile.bias.high
     tokens = exam.biasable()
     raised = [
@@ -97,8 +111,8 @@ async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) 
 
 
 async def _disobeyed(exam: Exam, forced: list[_Forced], high: float) -> None:
-    """Other tokens came: any, and one of the likeliest from a greedy server, if the bias is ignored; always the same unlikely one
-    if the ids in answers are not those that a bias names."""
+    """Other tokens came: any, and one of the likeliest from a greedy server, if the bias is
+    ignored; always the same unlikely one if the ids in answers are not those that a bias names."""
     rows = ("bias", "bias.high", "bias.low")
     forced = [*forced, await _force(exam, forced[0].token, high, temperature=0.0)]
     said = f"token {', '.join(str(each.token) for each in forced)} with {high:+g}: "
@@ -132,13 +146,17 @@ async def _suppress(exam: Exam, tokens: list[int], low: float) -> None:
             exam, tokens, low, [said for each in drawn if (said := each.text.strip())]
         )
     back = sum(token in bias for token in came)
-    said = f"the {len(tokens)} likeliest with {low:+g}: one of them came first in {back} of {len(came)} greedy answers"
+    said = (
+        f"the {len(tokens)} likeliest with {low:+g}: one of them came first in {back} of"
+        f" {len(came)} greedy answers"
+    )
     return exam.findings.agree("bias.low", back == 0, said)
 
 
 async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) -> None:
-    """By their texts, where answers name no tokens: a text that none of ``tokens`` has is of another token. One that is theirs
-    may be of another too, as a word with and without a space before it."""
+    """By their texts, where answers name no tokens: a text that none of ``tokens`` has is of
+    another token. One that is theirs may be of another too, as a word with and without a space
+    before it."""
     row, texts = "bias.low", [(await exam.text_of(token) or "").strip() for token in tokens]
     if not came or not all(texts):
         return exam.findings.skip([row], "the answer names no token")
@@ -152,7 +170,9 @@ async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Duel:
-    """``behind`` is less likely than ``ahead`` by ``gap`` nats, and wins once its bias leads by more than that."""
+    """``behind`` is less likely than ``ahead`` by ``gap`` nats, and wins once its bias leads by
+    more than that.
+    """
 
     ahead: int
     behind: int
@@ -160,12 +180,15 @@ class _Duel:
 
     @property
     def margin(self) -> float:
-        """Nats either side of the tie, as far as both sides still round alike: a gap is at most .25 off a half or whole number."""
+        """Nats either side of the tie, as far as both sides still round alike: a gap is at most .25
+        off a half or whole number.
+        """
         return ROOM - abs(self.gap - round(2 * self.gap) / 2)
 
     def bias(self, side: int) -> dict[int, float]:
-        """A lead of the gap plus ``side`` margins: both biases move inside one half of a unit, so that a server that makes whole
-        numbers of them, by whatever rule, sees the same two numbers on either side."""
+        """A lead of the gap plus ``side`` margins: both biases move inside one half of a unit, so
+        that a server that makes whole numbers of them, by whatever rule, sees the same two numbers
+        on either side."""
         middle = round(2 * self.gap) / 2
         shift = self.gap - middle + side * self.margin
         low, high = 0.25 - shift / 2, math.floor(middle) + 0.25 + (middle % 1) + shift / 2
@@ -173,7 +196,9 @@ class _Duel:
 
 
 async def check_fractions(exam: Exam) -> None:
-    """A duel of two tokens, decided by less than half a nat either way, that whole numbers cannot tell."""
+    """A duel of two tokens, decided by less than half a nat either way, that whole numbers cannot
+    tell.
+    """
     row, claimed = "bias.fractions", exam.profile.bias.fractions
     if not exam.works or not exam.rules.bias:
         return exam.findings.skip([row], "no bias can be seen to act here")
@@ -197,8 +222,8 @@ async def check_fractions(exam: Exam) -> None:
     except RequestRejected as refusal:
         return exam.findings.agree(row, not claimed, f"refused ({refusal})", False)
     said = (
-        f"a token {duel.gap:.2f} nat behind won {wins[0]} of {DUELS} greedy answers with a lead {duel.margin:.2f} below that, "
-        f"{wins[1]} of {DUELS} with one {duel.margin:.2f} above"
+        f"a token {duel.gap:.2f} nat behind won {wins[0]} of {DUELS} greedy answers with a lead"
+        f" {duel.margin:.2f} below that, {wins[1]} of {DUELS} with one {duel.margin:.2f} above"
     )
     return _fractions(exam, row, wins, said, sure=duel.margin > exam.step)
 
@@ -258,7 +283,9 @@ async def check_highest_id(exam: Exam) -> None:
 
 
 async def check_entries(exam: Exam) -> None:
-    """A bias of exactly the claimed number of entries, never of more; a smaller limit is bisected."""
+    """A bias of exactly the claimed number of entries, never of more; a smaller limit is
+    bisected.
+    """
     row, claimed = "bias.entries", exam.profile.bias.entries
     if exam.works is False or not exam.trusted:
         return exam.findings.skip([row], "no bias can be seen to act here")
@@ -303,7 +330,9 @@ async def _refusal(exam: Exam, size: int) -> Exception | None:
 
 
 async def _bisect(exam: Exam, accepted: int, refused: int, refusal: Exception) -> int:
-    """The largest number accepted, as far as the budget goes; the numbers in the refusal are tried first."""
+    """The largest number accepted, as far as the budget goes; the numbers in the refusal are tried
+    first.
+    """
     if not isinstance(refusal, RequestRejected):
         return accepted
     hints = [size for number in hinted(refusal) for size in (number, number + 1)]
@@ -340,5 +369,8 @@ async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
         bias = {first: front, **dict.fromkeys(fillers, FILLER), last: back}
         drawn = (await exam.probe.ask(WORDS, top=1, temperature=0.0, bias=bias))[0]
         came.append(int(drawn.token_ids[0]) if len(drawn.token_ids) else None)
-    said = f"{words} entries accepted; with the most on token {first}, then {last}, tokens {came[0]}, {came[1]} came first"
+    said = (
+        f"{words} entries accepted; with the most on token {first}, then {last}, tokens {came[0]},"
+        f" {came[1]} came first"
+    )
     return exam.findings.agree(row, came == [first, last], said, None)

@@ -1,4 +1,6 @@
-"""The check that a bias acts as strongly as it was sent: tokens drawn under one, against the model's own lists of them."""
+"""The check that a bias acts as strongly as it was sent: tokens drawn under one, against the
+model's own lists of them.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -10,8 +12,9 @@ from blackbox_lb.jobs.doctor.asking.exam import STORY, Exam
 from blackbox_lb.types import NO_TOKEN, Completion
 
 STRENGTH, RARE = 3.0, 0.05
-"""Nats on tokens that have this share of the listed probability together: then they are drawn half of the time, and a strength that
-is a little off changes most. A whole number, which every API takes."""
+"""Nats on tokens that have this share of the listed probability together: then they are drawn half
+of the time, and a strength that is a little off changes most. A whole number, which every API
+takes."""
 ENTRIES = 300
 """Tokens that are biased, the likeliest of them: every API takes so many."""
 REQUESTS, TOKENS = 12, 64
@@ -22,11 +25,13 @@ SEEN = 5.5
 
 
 async def check_strength(exam: Exam) -> None:
-    """The score test of a strength of 1 for draws from ``p exp(strength * bias)``, where the lists are of the model alone.
+    """The score test of a strength of 1 for draws from ``p exp(strength * bias)``, where the lists
+    are of the model alone.
 
-    Given that a drawn token is listed, its list and the bias give its distribution exactly. The sum of each one's bias less its
-    expectation, over the sum of the variances, tells how far the strength is from 1. Where tokens are not drawn from their lists
-    without a bias either, it would tell of that.
+    Given that a drawn token is listed, its list and the bias give its distribution exactly. The sum
+    of each one's bias less its expectation, over the sum of the variances, tells how far the
+    strength is from 1. Where tokens are not drawn from their lists without a bias either, it would
+    tell of that.
     """
     known = exam.profile.logprobs.meaning == "before bias" and exam.findings.confirmed(
         "logprobs.meaning"
@@ -43,8 +48,9 @@ async def check_strength(exam: Exam) -> None:
         return
     p, strength = 2 * float(ndtr(-abs(score) / np.sqrt(variance))), 1 + score / variance
     said = (
-        f"{draws:.0f} tokens drawn under {STRENGTH:+g} on {len(bias)} of them: it acts {strength:.2f} times as strongly as sent "
-        f"(p = {p:.2g}); {SEEN / np.sqrt(variance):.2f} more or less would be found"
+        f"{draws:.0f} tokens drawn under {STRENGTH:+g} on {len(bias)} of them: it acts"
+        f" {strength:.2f} times as strongly as sent (p = {p:.2g}); {SEEN / np.sqrt(variance):.2f}"
+        " more or less would be found"
     )
     exam.findings.add("bias.strength", "MEASURED", said)
     if p < CONTRADICTS:
@@ -70,7 +76,9 @@ def _rare(exam: Exam) -> list[int]:
 def _score(
     exam: Exam, completion: Completion, bias: Mapping[int, float]
 ) -> tuple[float, float, int]:
-    """The sum of the drawn tokens' bias less its expectation, its variance, and the number of draws with their token listed."""
+    """The sum of the drawn tokens' bias less its expectation, its variance, and the number of draws
+    with their token listed.
+    """
     score, variance, draws = 0.0, 0.0, 0
     for token, ids, logprobs in zip(
         completion.token_ids.tolist(), completion.top_ids, completion.top_logprobs, strict=True

@@ -1,4 +1,6 @@
-"""Checks of the lists of alternatives: how many, how steady, in which steps, and what became of a sampled token outside them."""
+"""Checks of the lists of alternatives: how many, how steady, in which steps, and what became of a
+sampled token outside them.
+"""
 
 import re
 from contextlib import suppress
@@ -11,13 +13,19 @@ from blackbox_lb.jobs.doctor.asking.probe import ProbesSpent, Withheld
 from blackbox_lb.providers.schema import EndpointRules
 
 USUAL = 20
-"""Alternatives asked for where no limit is claimed: what most providers list, and what a fit asks for."""
+"""Alternatives asked for where no limit is claimed: what most providers list, and what a fit asks
+for.
+"""
 WIDE_UNKNOWN, WIDEST = 1_000, 65_536
-"""Alternatives asked for to see that there is no limit: fewer than any real vocabulary has, and no more than a few megabytes."""
+"""Alternatives asked for to see that there is no limit: fewer than any real vocabulary has, and no
+more than a few megabytes.
+"""
 REPEATS = 4
 STEPS = (0.5, 0.25, 0.2, 0.125, 0.1, 1 / 16, 1 / 32, 1 / 64)
 FEWER = 0.75
-"""Of the alternatives asked for: a list may lack a few whose bytes are no text, or that print like another."""
+"""Of the alternatives asked for: a list may lack a few whose bytes are no text, or that print like
+another.
+"""
 EXACT = 2e-4
 """Nats: float32 rounding of a logprob."""
 SETTLED = -0.1
@@ -25,7 +33,8 @@ SETTLED = -0.1
 
 
 async def check_lists(exam: Exam) -> None:
-    """The first plain requests: as many alternatives as claimed, then the same request again and again.
+    """The first plain requests: as many alternatives as claimed, then the same request again and
+    again.
 
     Raises ProviderError: not even one alternative is to be had, so that nothing can be checked.
     """
@@ -81,7 +90,9 @@ async def _first(exam: Exam, wanted: int) -> RequestRejected | None:
 
 
 async def _most(exam: Exam, refused: int) -> int:
-    """The largest accepted number below ``refused``. Raises RequestRejected where not even 1 is accepted."""
+    """The largest accepted number below ``refused``. Raises RequestRejected where not even 1 is
+    accepted.
+    """
     await exam.probe.ask(WORDS, top=1)
     accepted = 1
     while refused - accepted > 1:
@@ -146,7 +157,9 @@ def _steadiness(exam: Exam) -> None:
 
 
 async def check_outside(exam: Exam) -> None:
-    """A token that a bias forces though it is not among the likeliest: is it listed, and is its logprob given?"""
+    """A token that a bias forces though it is not among the likeliest: is it listed, and is its
+    logprob given?
+    """
     name = exam.probe.session.endpoint
     row = f"endpoints.{name}.sampled_in_list"
     high = exam.profile.bias.high
@@ -171,7 +184,10 @@ async def _where(exam: Exam, row: str, token: int, high: float) -> None:
             [row], "a bias makes the forced token the likeliest, so that it is always listed"
         )
     kind = "no" if token not in here else "added" if len(here) > 2 else "replaces the last"
-    said = f"2 alternatives asked for, {len(here)} listed, the sampled token {'' if token in here else 'not '}among them"
+    said = (
+        f"2 alternatives asked for, {len(here)} listed, the sampled token"
+        f" {'' if token in here else 'not '}among them"
+    )
     claimed = exam.rules.sampled_in_list
     if kind == claimed:
         return exam.findings.agree(row, True, said)

@@ -1,4 +1,6 @@
-"""Checks of what logprobs are of: the model alone, or what bias and temperature made of it; and whether the end token has one."""
+"""Checks of what logprobs are of: the model alone, or what bias and temperature made of it; and
+whether the end token has one.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +11,9 @@ from blackbox_lb.jobs.doctor.asking.exam import STOP, WORDS, Exam, mean_logprobs
 from blackbox_lb.types import UNNAMED, Completion
 
 TILT = 2.0
-"""Nats: moves listed probabilities by a factor of up to 7, far beyond the .35 nat that equal requests were seen to differ by."""
+"""Nats: moves listed probabilities by a factor of up to 7, far beyond the .35 nat that equal
+requests were seen to differ by.
+"""
 COLD = 0.5
 """Temperature: doubles all gaps, and every API takes it; some refuse temperatures above 1."""
 FINE = 0.05
@@ -21,25 +25,34 @@ BIASED_DRAWS, COLD_DRAWS, STOPS = 4, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """Mean absolute deviation in nats over ``tokens`` listed tokens, if nothing changed and if the change is exact."""
+    """Mean absolute deviation in nats over ``tokens`` listed tokens, if nothing changed and if the
+    change is exact.
+    """
 
     unchanged: float
     changed: float
     tokens: int
 
     def reading(self, slack: float) -> bool | None:
-        """Whether the list changed as predicted; None where neither explanation fits within ``slack`` nats."""
+        """Whether the list changed as predicted; None where neither explanation fits within
+        ``slack`` nats.
+        """
         near, far = sorted((self.unchanged, self.changed))
         if not self.tokens or near > max(FINE, slack) or far < CLEAR * near:
             return None
         return self.changed < self.unchanged
 
     def __str__(self) -> str:
-        return f"off by {self.unchanged:.2g} nat if before, {self.changed:.2g} if after ({self.tokens} tokens)"
+        return (
+            f"off by {self.unchanged:.2g} nat if before, {self.changed:.2g} if after ({self.tokens}"
+            " tokens)"
+        )
 
 
 async def check_meaning(exam: Exam) -> None:
-    """The same first position with a bias on some listed tokens, and at another temperature, against the plain one."""
+    """The same first position with a bias on some listed tokens, and at another temperature,
+    against the plain one.
+    """
     plain = exam.biasable()
     cold = _cold(exam, await exam.probe.repeat(COLD_DRAWS, WORDS, temperature=COLD))
     shifts = {f"temperature {COLD:g}": cold}
@@ -50,7 +63,9 @@ async def check_meaning(exam: Exam) -> None:
 
 
 def _conclude(exam: Exam, readings: list[bool | None], evidence: str) -> None:
-    """``readings``: of each shift, whether the logprobs followed it; the temperature alone can only prove that they do."""
+    """``readings``: of each shift, whether the logprobs followed it; the temperature alone can only
+    prove that they do.
+    """
     row, claimed = "logprobs.meaning", exam.profile.logprobs.meaning
     if None in readings:
         return exam.findings.agree(row, False, f"neither before nor after: {evidence}")
@@ -84,7 +99,9 @@ def _cold(exam: Exam, completions: list[Completion]) -> _Shift:
 
 
 async def _biased(exam: Exam, plain: Mapping[int, float]) -> _Shift:
-    """Against the tilt softmax(logits + bias), whose normaliser the listed mass of the biased tokens gives exactly."""
+    """Against the tilt softmax(logits + bias), whose normaliser the listed mass of the biased
+    tokens gives exactly.
+    """
     tilt = _tilt(exam)
     raised = dict.fromkeys(list(plain)[1::2], tilt)
     mass = sum(np.exp(plain[token]) for token in raised)
@@ -117,7 +134,10 @@ def _propensity(exam: Exam, completions: list[Completion], expected: Mapping[int
     if not pairs:
         return exam.findings.skip([row], "no listed token was sampled with a bias")
     off = float(np.mean([abs(found - tilted) for found, tilted in pairs]))
-    said = f"`{name}` of {len(pairs)} tokens sampled with a bias is {off:.2g} nat from the tilted distribution"
+    said = (
+        f"`{name}` of {len(pairs)} tokens sampled with a bias is {off:.2g} nat from the tilted"
+        " distribution"
+    )
     return exam.findings.agree(row, off <= max(FINE, exam.slack), said)
 
 
@@ -129,7 +149,9 @@ async def check_end(exam: Exam) -> None:
 
 
 async def settle_end(exam: Exam) -> None:
-    """What all completions so far say of the end token; nothing more where it was settled before."""
+    """What all completions so far say of the end token; nothing more where it was settled
+    before.
+    """
     row, claimed = "logprobs.end_token_listed", exam.profile.logprobs.end_token_listed
     if exam.findings.settled(row):
         return None
@@ -166,7 +188,9 @@ async def _ends(exam: Exam, completion: Completion) -> bool | None:
 
 
 def _complete_without_last(exam: Exam, completion: Completion) -> bool:
-    """Whether the tokens before the last make up the whole text, under a vocabulary that is known."""
+    """Whether the tokens before the last make up the whole text, under a vocabulary that is
+    known.
+    """
     vocabulary, ids = exam.probe.session.vocabulary, completion.token_ids.tolist()
     if vocabulary is None or ids[-1] in vocabulary.ordinary or not completion.text.strip():
         return False
@@ -175,7 +199,9 @@ def _complete_without_last(exam: Exam, completion: Completion) -> bool:
 
 
 async def _last_text(exam: Exam, completion: Completion) -> str | None:
-    """What the last listed token prints as, asked for once; a token listed without bytes prints as nothing."""
+    """What the last listed token prints as, asked for once; a token listed without bytes prints as
+    nothing.
+    """
     last, exact = int(completion.token_ids[-1]), exam.profile.tokens.bytes_exact
     if last in completion.token_bytes:
         return completion.token_bytes[last].decode("utf-8", "replace")

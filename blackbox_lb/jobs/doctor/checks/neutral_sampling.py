@@ -1,4 +1,6 @@
-"""The check that matters most: sampled tokens are draws from the distributions that come with them."""
+"""The check that matters most: sampled tokens are draws from the distributions that come with
+them.
+"""
 
 import numpy as np
 
@@ -17,16 +19,22 @@ from blackbox_lb.jobs.doctor.checks.uniformity import (
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion
 
 CONTRADICTS = 1e-3
-"""A neutral server is accused once in 1,000 self-tests, so that a temperature of 1.1 is found in 95 % of them."""
+"""A neutral server is accused once in 1,000 self-tests, so that a temperature of 1.1 is found in 95
+% of them.
+"""
 REQUESTS, TOKENS = 26, 48
 DOUBT, MORE, LONG = 0.15, 24, 64
-"""p-value of the temperature below which ``MORE`` requests of ``LONG`` tokens follow: one neutral server in seven is asked them.
-A temperature of 1.1 passes it in 1 % of self-tests."""
+"""p-value of the temperature below which ``MORE`` requests of ``LONG`` tokens follow: one neutral
+server in seven is asked them. A temperature of 1.1 passes it in 1 % of self-tests."""
 AT_ONCE, BATCH, BATCHES = 4, 8, 2
-"""Completions a request where a provider gives several, requests of a batch, and how many batches there may be."""
+"""Completions a request where a provider gives several, requests of a batch, and how many batches
+there may be.
+"""
 MOST_TOKENS = TOKENS * max(REQUESTS, AT_ONCE * BATCH * BATCHES) + MORE * LONG
 WIDE = 100
-"""Alternatives asked for where the provider lists so many: a truncation shows only where the list reaches the mass that is cut."""
+"""Alternatives asked for where the provider lists so many: a truncation shows only where the list
+reaches the mass that is cut.
+"""
 LOST = 0.01
 """Share of draws whose missing end tokens go unnoticed in every test."""
 
@@ -34,8 +42,8 @@ LOST = 0.01
 async def check_neutral(exam: Exam) -> None:
     """Some hundreds of tokens at two prompts, and all that was drawn neutrally before.
 
-    Where several completions come at a time, more are drawn while too few draws are due in what a truncation would cut; and some
-    longer ones anywhere, where the temperature is in doubt.
+    Where several completions come at a time, more are drawn while too few draws are due in what a
+    truncation would cut; and some longer ones anywhere, where the temperature is in doubt.
     """
     exam.probe.top = _alternatives(exam)
     several = exam.n >= AT_ONCE
@@ -57,7 +65,10 @@ async def check_neutral(exam: Exam) -> None:
     completions = list(exam.completions())
     lost = sum(each.finish_reason == "stop" for each in completions)
     if not exam.end_listed and not exam.knows_texts and lost > LOST * len(draws):
-        why = f"{lost} of {len(completions)} completions ended by themselves, with a token that is not listed"
+        why = (
+            f"{lost} of {len(completions)} completions ended by themselves, with a token that is"
+            " not listed"
+        )
         return exam.findings.skip(["neutral"], f"{why}, and its id is not known")
     return _conclude(exam, completions, draws, verdict)
 
@@ -87,14 +98,17 @@ def _conclude(
     if verdict is None:
         return exam.findings.skip(["neutral"], "no token was listed")
     said = (
-        f"{verdict.draws} tokens: chi-square p = {verdict.chi_square:.2g}, {verdict.beyond} outside the top 90 % of the mass "
-        f"({verdict.expected:.1f} expected){_first(exam)}"
+        f"{verdict.draws} tokens: chi-square p = {verdict.chi_square:.2g}, {verdict.beyond} outside"
+        f" the top 90 % of the mass ({verdict.expected:.1f} expected){_first(exam)}"
     )
     if verdict.p < CONTRADICTS:
         different = len(
             {completion.text for completion in completions if len(completion.token_ids) > 1}
         )
-        why = f"p = {verdict.p:.1g}, {verdict.reason}; likeliest temperature {temperature_of(draws):.2f}"
+        why = (
+            f"p = {verdict.p:.1g}, {verdict.reason}; likeliest temperature"
+            f" {temperature_of(draws):.2f}"
+        )
         return exam.findings.agree("neutral", False, f"{why}; {different} different texts; {said}")
     if exam.step >= COARSE:
         return exam.findings.skip(
@@ -108,8 +122,8 @@ def _conclude(
 def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
     """Every token of ``completion`` as a draw from its list.
 
-    Where the end token is not listed, a draw is one from the tokens that do not end the completion: those without text are taken
-    out of the list, because they could not have been seen.
+    Where the end token is not listed, a draw is one from the tokens that do not end the completion:
+    those without text are taken out of the list, because they could not have been seen.
     """
     found = []
     for t, (token, logprob) in enumerate(
@@ -142,7 +156,9 @@ def _may_end(exam: Exam, completion: Completion, token: int) -> bool:
 
 
 def _first(exam: Exam) -> str:
-    """The classic test, of first tokens at one prompt: less sharp, and on its own misled by noise between requests."""
+    """The classic test, of first tokens at one prompt: less sharp, and on its own misled by noise
+    between requests.
+    """
     firsts = [
         int(each.token_ids[0])
         for prompt, each in exam.probe.draws

@@ -12,15 +12,20 @@ from blackbox_lb.vocabulary import Vocabulary
 
 TOKENS, SCRIPT_TOKENS = 12, 24
 LOOKED_UP, SAMPLED, FEWEST = 8, 5, 3
-"""Ids that the server is asked to print, a request each; how many of them are sampled ones; how many prove anything."""
+"""Ids that the server is asked to print, a request each; how many of them are sampled ones; how
+many prove anything.
+"""
 STRANGE = 0.2
-"""Share of listed tokens without an id above which the vocabulary is another model's, where fragments of characters have none."""
+"""Share of listed tokens without an id above which the vocabulary is another model's, where
+fragments of characters have none.
+"""
 LOST = 1
-"""Sampled tokens without an id that may be special ones, where all others have one: of 13,057 tokens in recorded answers of OpenAI,
-the right vocabulary named all, another 3 to 44 of 100 not."""
+"""Sampled tokens without an id that may be special ones, where all others have one: of 13,057
+tokens in recorded answers of OpenAI, the right vocabulary named all, another 3 to 44 of 100 not."""
 ALIKE = 0.85
-"""Share of a vocabulary's own splitting of the texts that is found among the sampled tokens, below which it is another model's: a
-model rarely splits a text otherwise than its tokenizer, another vocabulary about every second word of ``SCRIPTS``."""
+"""Share of a vocabulary's own splitting of the texts that is found among the sampled tokens, below
+which it is another model's: a model rarely splits a text otherwise than its tokenizer, another
+vocabulary about every second word of ``SCRIPTS``."""
 
 
 async def check_tokenizer(exam: Exam) -> None:
@@ -39,7 +44,9 @@ async def check_tokenizer(exam: Exam) -> None:
 
 
 async def check_ids(exam: Exam) -> None:
-    """Two short completions: listed ids print as the bytes beside them, and together as the text."""
+    """Two short completions: listed ids print as the bytes beside them, and together as the
+    text.
+    """
     vocabulary, kind = (
         exam.probe.session.vocabulary,
         (exam.rules.id or exam.profile.tokens.id).partition(" ")[0],
@@ -56,7 +63,9 @@ async def check_ids(exam: Exam) -> None:
 
 
 async def _samples(exam: Exam, scripts: bool) -> list[Completion]:
-    """A completion of each prompt, but for those that a content filter keeps back. Raises Withheld where that is the first."""
+    """A completion of each prompt, but for those that a content filter keeps back. Raises Withheld
+    where that is the first.
+    """
     samples = [(await exam.probe.ask(WORDS, max_tokens=TOKENS))[0]]
     more: list[tuple[Prompt, int]] = [
         (EMOJI, TOKENS),
@@ -69,8 +78,9 @@ async def _samples(exam: Exam, scripts: bool) -> list[Completion]:
 
 
 def _named(exam: Exam, vocabulary: Vocabulary, exact: bool) -> None:
-    """Ids come from a vocabulary here: it must have a token for what is listed and, where the bytes of every token are told
-    (``exact``), for all that is sampled, and must split the text as the model did."""
+    """Ids come from a vocabulary here: it must have a token for what is listed and, where the bytes
+    of every token are told (``exact``), for all that is sampled, and must split the text as the
+    model did."""
     completions = list(exam.completions())
     ids = [
         token
@@ -88,7 +98,10 @@ def _named(exam: Exam, vocabulary: Vocabulary, exact: bool) -> None:
             each for each in completions if 1 < len(each.token_ids) >= each.n_tokens - 1
         ]  # an end token may be missing
         found, split = _shared(listed, vocabulary)
-        said += f", {lost} of {total} sampled ones; {found} of {split} tokens in its own splitting of the texts were sampled"
+        said += (
+            f", {lost} of {total} sampled ones; {found} of {split} tokens in its own splitting of"
+            " the texts were sampled"
+        )
         exam.trusted = exam.trusted and lost <= LOST and found >= ALIKE * split
     exam.findings.agree("tokens.id", exam.trusted, said)
 
@@ -100,7 +113,9 @@ def _words(completion: Completion) -> list[int]:
 
 
 def _shared(completions: Sequence[Completion], vocabulary: Vocabulary) -> tuple[int, int]:
-    """How many tokens of the vocabulary's own splitting of the texts were sampled, in order, and how many it has."""
+    """How many tokens of the vocabulary's own splitting of the texts were sampled, in order, and
+    how many it has.
+    """
     found = split = 0
     for completion in completions:
         try:
@@ -115,7 +130,9 @@ def _shared(completions: Sequence[Completion], vocabulary: Vocabulary) -> tuple[
 
 
 async def _printed(exam: Exam, completion: Completion) -> None:
-    """What the tokenizer prints for the first ids of a completion, without spaces, which some print only inside a text."""
+    """What the tokenizer prints for the first ids of a completion, without spaces, which some print
+    only inside a text.
+    """
     ids = _lookups(completion)
     try:
         texts = [await exam.text_of(token) for token in ids]
@@ -131,7 +148,10 @@ async def _printed(exam: Exam, completion: Completion) -> None:
     follows = "\N{REPLACEMENT CHARACTER}" in told or _dense(completion.text).startswith(
         _dense(told)
     )
-    said = f"{len(known)} ids looked up, {len(wrong)} print other bytes than listed; {told!r} begins {completion.text[:40]!r}"
+    said = (
+        f"{len(known)} ids looked up, {len(wrong)} print other bytes than listed; {told!r} begins"
+        f" {completion.text[:40]!r}"
+    )
     if len(known) < FEWEST:
         return exam.findings.skip(["tokens.id"], f"only {said}")
     exam.trusted = not wrong and follows
@@ -139,7 +159,9 @@ async def _printed(exam: Exam, completion: Completion) -> None:
 
 
 def _lookups(completion: Completion) -> list[int]:
-    """The first sampled ids, and some of the listed ones whose bytes are told. An end token is left out: it has no text."""
+    """The first sampled ids, and some of the listed ones whose bytes are told. An end token is left
+    out: it has no text.
+    """
     ids = completion.token_ids.tolist()
     sampled = ids[:-1] if completion.finish_reason == "stop" else ids
     others = [token for token in completion.token_bytes if token not in sampled]
@@ -156,7 +178,9 @@ def _dense(text: str) -> str:
 
 
 def _bytes(exam: Exam, completions: list[Completion]) -> None:
-    """The bytes of all tokens of a completion make up its text; parts of characters show whether they are the tokens' own."""
+    """The bytes of all tokens of a completion make up its text; parts of characters show whether
+    they are the tokens' own.
+    """
     row = "tokens.bytes_exact"
     if not exam.profile.tokens.bytes_exact:
         return exam.findings.skip([row], "bytes are not relied upon")
@@ -168,7 +192,8 @@ def _bytes(exam: Exam, completions: list[Completion]) -> None:
         joined, text = b"".join(pieces).strip(), completion.text.strip().encode()
         checked += len(pieces)
         parts += sum(_is_part(piece) for piece in pieces)
-        # A character cut off by the end of the completion is printed as a replacement, or not at all.
+        # A character cut off by the end of the completion is printed as a replacement, or not at
+        # all.
         wrong += joined != text and not joined.startswith(
             text.rstrip("\N{REPLACEMENT CHARACTER}".encode())
         )
@@ -183,7 +208,9 @@ def _bytes(exam: Exam, completions: list[Completion]) -> None:
 
 
 def _pieces(exam: Exam, completion: Completion) -> list[bytes] | None:
-    """The bytes of each token of a completion; None where one is not known. An end token adds none."""
+    """The bytes of each token of a completion; None where one is not known. An end token adds
+    none.
+    """
     vocabulary = exam.probe.session.vocabulary
     ids = completion.token_ids.tolist()
     ended = completion.finish_reason == "stop" and ids and ids[-1] not in completion.token_bytes

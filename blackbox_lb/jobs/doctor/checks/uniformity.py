@@ -1,8 +1,8 @@
 """Whether sampled tokens are draws from the distributions that were returned with them.
 
-Index letters: ``t`` draws, ``c`` cells of one draw: its listed tokens from most likely, then one for all that is not listed.
-Every test is exact or, for the chi-square, has large counts: a server that samples what it says fails one with the stated
-probability, whatever its distributions are.
+Index letters: ``t`` draws, ``c`` cells of one draw: its listed tokens from most likely, then one
+for all that is not listed. Every test is exact or, for the chi-square, has large counts: a server
+that samples what it says fails one with the stated probability, whatever its distributions are.
 """
 
 from __future__ import annotations
@@ -22,28 +22,40 @@ Cells = npt.NDArray[np.bool_]
 
 BINS = 20
 LEAST_UNLISTED = 1e-4
-"""Mass left for all unlisted tokens where rounding leaves none: adds less than a tenth of a draw in a whole self-test."""
+"""Mass left for all unlisted tokens where rounding leaves none: adds less than a tenth of a draw in
+a whole self-test.
+"""
 STEP, LEVELS = 0.5, 17
-"""Surprisals are counted in steps of half a nat up to 8: coarse enough for an exact distribution of their sum."""
+"""Surprisals are counted in steps of half a nat up to 8: coarse enough for an exact distribution of
+their sum.
+"""
 EXPECTED = 12.0
-"""A truncation at top-p .9 goes unseen with probability exp(-12) where it removes 12 expected draws: below any threshold here."""
+"""A truncation at top-p .9 goes unseen with probability exp(-12) where it removes 12 expected
+draws: below any threshold here.
+"""
 DIRECT = 256
 """Up to this length two densities are convolved faster directly than by FFT."""
 ROUNDED = 0.005
-"""Mass that rounding may hide of all unlisted tokens together, on average over draws: bfloat16 has steps of 1/8 nat."""
+"""Mass that rounding may hide of all unlisted tokens together, on average over draws: bfloat16 has
+steps of 1/8 nat.
+"""
 COARSE = 0.25
-"""Steps of logprobs, in nats, from which on only a truncation is tested for: the other tests would see the rounding."""
+"""Steps of logprobs, in nats, from which on only a truncation is tested for: the other tests would
+see the rounding.
+"""
 NEVER = "unlisted tokens never drawn, as top_k truncates"
 AGAIN = "tokens that were drawn before come too seldom, as under a presence or frequency penalty"
 SCALED = "unlisted tokens drawn too often, as lists that are scaled to 1"
 WORTH, GONE, SUSPECT = 12.0, 0.02, 0.01
-"""Only for the words of a verdict: expected draws of an event that can be missed, the share that is as good as none, and the
-p-value below which a temperature is named."""
+"""Only for the words of a verdict: expected draws of an event that can be missed, the share that is
+as good as none, and the p-value below which a temperature is named."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellDraw:
-    """``probabilities`` (c,), summing to 1; ``cell``: which of them was drawn; ``again`` (c,): listed and drawn before."""
+    """``probabilities`` (c,), summing to 1; ``cell``: which of them was drawn; ``again`` (c,):
+    listed and drawn before.
+    """
 
     probabilities: Vector
     cell: int
@@ -51,8 +63,8 @@ class CellDraw:
 
     @classmethod
     def of(cls, listed: Vector, cell: int, again: Cells | None = None) -> CellDraw:
-        """From the probabilities of the listed tokens, most likely first; ``cell`` is their number where none was drawn, ``again``
-        says which of them stand before in the completion."""
+        """From the probabilities of the listed tokens, most likely first; ``cell`` is their number
+        where none was drawn, ``again`` says which of them stand before in the completion."""
         whole = np.append(listed, max(1.0 - float(listed.sum()), LEAST_UNLISTED))
         return cls(
             whole / whole.sum(),
@@ -63,10 +75,12 @@ class CellDraw:
 
 @dataclass(frozen=True, slots=True)
 class UniformityVerdict:
-    """``p``: probability that a neutral server looks at least this odd, over all tests. ``reason``: what it looks like.
+    """``p``: probability that a neutral server looks at least this odd, over all tests. ``reason``:
+    what it looks like.
 
-    ``beyond``, ``expected``: draws outside the smallest set that holds 90 % of the mass, seen and to be expected. ``heat``: p-value
-    of the total surprisal alone: the score test of a temperature of 1, where that sum is the slope of the log-likelihood.
+    ``beyond``, ``expected``: draws outside the smallest set that holds 90 % of the mass, seen and
+    to be expected. ``heat``: p-value of the total surprisal alone: the score test of a temperature
+    of 1, where that sum is the slope of the log-likelihood.
     """
 
     p: float
@@ -79,11 +93,13 @@ class UniformityVerdict:
 
 
 def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> UniformityVerdict:
-    """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass both ways, tokens that were
-    drawn before (the score test of a presence penalty, exactly), and the temperature.
+    """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass
+    both ways, tokens that were drawn before (the score test of a presence penalty, exactly), and
+    the temperature.
 
-    The smallest p-value counts, times what it is one of (Bonferroni): half of all false accusations are left to the temperature,
-    which takes the most draws to see, and the others share the rest. ``step``: nats to which the logprobs are rounded.
+    The smallest p-value counts, times what it is one of (Bonferroni): half of all false accusations
+    are left to the temperature, which takes the most draws to see, and the others share the rest.
+    ``step``: nats to which the logprobs are rounded.
     """
     outside = [_unlisted(draw) for draw in draws]
     events = {
@@ -122,7 +138,9 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
 
 
 def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float], heat: str) -> str:
-    """What it looks like: a truncation leaves almost none of an event's draws, a temperature some of all."""
+    """What it looks like: a truncation leaves almost none of an event's draws, a temperature some
+    of all.
+    """
     gone = [
         name for name, (p, seen) in events.items() if p.sum() >= WORTH and seen <= GONE * p.sum()
     ]
@@ -136,7 +154,9 @@ def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float]
 
 
 def expected_beyond(draws: Sequence[CellDraw], step: float = 0.0) -> float:
-    """How many draws are due outside the smallest sets that hold 90 % of the mass: what a truncation at top-p .9 would cut."""
+    """How many draws are due outside the smallest sets that hold 90 % of the mass: what a
+    truncation at top-p .9 would cut.
+    """
     return float(_events(draws, _beyond_nucleus(draws, 0.9), step)[0].sum())
 
 
@@ -156,7 +176,8 @@ def temperature_of(draws: Sequence[CellDraw]) -> float:
 
 
 def alike(listed: Vector, counts: npt.NDArray[np.int64]) -> float | None:
-    """Chi-square p-value of counts against one distribution, both (c,); cells below 5 expected are pooled, None if one is left.
+    """Chi-square p-value of counts against one distribution, both (c,); cells below 5 expected are
+    pooled, None if one is left.
 
     Shares that were rounded may sum to more than 1: they are scaled.
     """
@@ -175,7 +196,9 @@ def alike(listed: Vector, counts: npt.NDArray[np.int64]) -> float | None:
 
 
 def _transform(draws: Sequence[CellDraw], seed: int) -> float:
-    """Chi-square p-value of the randomised probability integral transform, uniform on [0, 1) for a neutral server."""
+    """Chi-square p-value of the randomised probability integral transform, uniform on [0, 1) for a
+    neutral server.
+    """
     rng = np.random.default_rng(seed)
     start = np.array([draw.probabilities[: draw.cell].sum() for draw in draws])
     width = np.array([draw.probabilities[draw.cell] for draw in draws])
@@ -184,7 +207,9 @@ def _transform(draws: Sequence[CellDraw], seed: int) -> float:
 
 
 def _beyond_nucleus(draws: Sequence[CellDraw], level: float) -> list[Cells]:
-    """Cells outside the smallest set of listed tokens with ``level`` of the mass; none where the list does not reach it."""
+    """Cells outside the smallest set of listed tokens with ``level`` of the mass; none where the
+    list does not reach it.
+    """
     return [np.cumsum(draw.probabilities) - draw.probabilities >= level for draw in draws]
 
 
@@ -203,8 +228,8 @@ def _unlisted(draw: CellDraw) -> Cells:
 def _events(
     draws: Sequence[CellDraw], inside: Sequence[Cells], step: float = 0.0
 ) -> tuple[Vector, int]:
-    """Probability of each draw's event (t,), and how many happened. Without the unlisted mass that may be the listed tokens', where
-    their logprobs are rounded to a step: half of it each."""
+    """Probability of each draw's event (t,), and how many happened. Without the unlisted mass that
+    may be the listed tokens', where their logprobs are rounded to a step: half of it each."""
     whole = np.array(
         [float(draw.probabilities[cells].sum()) for draw, cells in zip(draws, inside, strict=True)]
     )
@@ -228,7 +253,9 @@ def _lower_tail(probabilities: Vector, seen: int) -> float:
 
 
 def _surprise(draws: Sequence[CellDraw]) -> tuple[float, float]:
-    """P(total surprisal at most the one seen), P(at least the one seen), from its exact distribution on the lattice."""
+    """P(total surprisal at most the one seen), P(at least the one seen), from its exact
+    distribution on the lattice.
+    """
     levels = [_levels(draw) for draw in draws]
     total = sum(int(row[draw.cell]) for row, draw in zip(levels, draws, strict=True))
     density = _sum(
@@ -255,7 +282,9 @@ def _sum(densities: Sequence[Vector]) -> Vector:
 
 
 def _levels(draw: CellDraw) -> npt.NDArray[np.int64]:
-    """(c,) surprisals in steps; an unlisted token is at least as surprising as the last listed one."""
+    """(c,) surprisals in steps; an unlisted token is at least as surprising as the last listed
+    one.
+    """
     surprisal = -np.log(np.maximum(draw.probabilities, 1e-300))
     if len(surprisal) > 1:
         surprisal[-1] = max(surprisal[-1], surprisal[-2])

@@ -28,7 +28,10 @@ def calibrated(case: Case, given: object) -> Alternative:
     prompts = len(case.task.test)
     if given == "contextual":
         free = len(content_free(case.task.test))
-        cost = f"1 token a test prompt ({prompts:,}), and once 1 token for each of {free} inputs without content"
+        cost = (
+            f"1 token a test prompt ({prompts:,}), and once 1 token for each of {free} inputs"
+            " without content"
+        )
         return Alternative(
             "contextual calibration",
             decision=Calibrated(case, "contextual"),
@@ -36,7 +39,10 @@ def calibrated(case: Case, given: object) -> Alternative:
             cost=cost,
         )
     if given == "batch":
-        cost = f"1 token a test prompt ({prompts:,}); it reads all test prompts, without their answers, before it decides on one"
+        cost = (
+            f"1 token a test prompt ({prompts:,}); it reads all test prompts, without their"
+            " answers, before it decides on one"
+        )
         return Alternative(
             "batch calibration", decision=Calibrated(case, "batch"), max_tokens=1, cost=cost
         )
@@ -56,7 +62,9 @@ class Calibrated:
         return (*test, *content_free(test)) if self.prior == "contextual" else test
 
     async def decide(self, trials: Trials) -> Decided:
-        """The prior is the mean share of each label, over inputs without content or over the test prompts themselves."""
+        """The prior is the mean share of each label, over inputs without content or over the test
+        prompts themselves.
+        """
         test = await label_lists(trials, self.case.task.test, "test", self.case)
         seen = test
         if self.prior == "contextual":
@@ -67,10 +75,11 @@ class Calibrated:
 
 
 def content_free(examples: Sequence[Example]) -> tuple[Example, ...]:
-    """Prompts without content: those of ``examples`` with "N/A", "[MASK]" and nothing in the place where they differ.
+    """Prompts without content: those of ``examples`` with "N/A", "[MASK]" and nothing in the place
+    where they differ.
 
-    The common beginning and end of all last user messages, up to the border of a word, stay; the other messages are those of the
-    first prompt. An input without any text is left out.
+    The common beginning and end of all last user messages, up to the border of a word, stay; the
+    other messages are those of the first prompt. An input without any text is left out.
     """
     if not examples:
         return ()
@@ -101,7 +110,9 @@ def _asked(example: Example) -> str:
 
 
 def _around(texts: Sequence[str]) -> tuple[str, str]:
-    """The common beginning and end of all of ``texts``, in whole words; nothing where all are the same."""
+    """The common beginning and end of all of ``texts``, in whole words; nothing where all are the
+    same.
+    """
     if len(set(texts)) < 2:
         return "", ""
     before = _common(texts)

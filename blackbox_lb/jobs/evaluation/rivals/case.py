@@ -12,7 +12,9 @@ from blackbox_lb.tasks.sets.labels import Labels
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """seed: fixes all random choices. listed: alternatives of a first list, None for as many as help."""
+    """seed: fixes all random choices. listed: alternatives of a first list, None for as many as
+    help.
+    """
 
     task: Task
     labels: Labels
@@ -20,14 +22,16 @@ class Case:
     listed: int | None = None
 
     def right(self) -> Ids:
-        """(n,) the number of each training row's label, -1 where it has none. Raises InputError: all rows have the same."""
+        """(n,) the number of each training row's label, -1 where it has none. Raises InputError:
+        all rows have the same.
+        """
         found = [self.labels.of(example) for example in self.task.train]
         numbers = np.array([-1 if number is None else number for number in found], np.int64)
         kinds = np.unique(numbers[numbers >= 0])
         if len(kinds) < 2:
             name = self.labels.names[kinds[0]] if len(kinds) else "none"
             raise InputError(
-                f"all {len(numbers)} training rows have the same label, {name}: no decision can be learned from them; give rows "
-                "with other answers, too"
+                f"all {len(numbers)} training rows have the same label, {name}: no decision can be"
+                " learned from them; give rows with other answers, too"
             )
         return numbers

@@ -1,4 +1,6 @@
-"""``--classifier``: a classifier of the prompts' texts, learned on the same training rows without the model."""
+"""``--classifier``: a classifier of the prompts' texts, learned on the same training rows without
+the model.
+"""
 
 import importlib.util
 import re
@@ -26,8 +28,8 @@ WORDS = re.compile(r"\w+").findall
 def classifier(case: Case, given: object) -> Alternative:
     """``tfidf``, or ``embedding:NAME_OR_FOLDER``.
 
-    Raises InputError: another name, no such embedding model, a package that is not installed, or one label in all training
-    rows.
+    Raises InputError: another name, no such embedding model, a package that is not installed, or
+    one label in all training rows.
     """
     kind, _, name = str(given).partition(":")
     if kind not in ("tfidf", "embedding") or (kind == "tfidf") == bool(name):
@@ -37,7 +39,8 @@ def classifier(case: Case, given: object) -> Alternative:
     for package in ("sklearn", *(["sentence_transformers"] if name else [])):
         if importlib.util.find_spec(package) is None:
             raise InputError(
-                f"--classifier {given} needs {package.replace('_', '-')}, which is not installed: {EXTRA}"
+                f"--classifier {given} needs {package.replace('_', '-')}, which is not installed:"
+                f" {EXTRA}"
             )
     if name:
         resolve_encoder(name)
@@ -52,7 +55,9 @@ def classifier(case: Case, given: object) -> Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """Logistic regression on words and pairs of words, or on vectors of the embedding model ``encoder``."""
+    """Logistic regression on words and pairs of words, or on vectors of the embedding model
+    ``encoder``.
+    """
 
     case: Case
     encoder: str | None = None
@@ -99,14 +104,17 @@ class Classifier:
                 model.fit(training, right[known])
             except ValueError as error:
                 raise InputError(
-                    f"no classifier can be learned from {len(rows)} training rows: {first_line(error)}; drop --classifier"
+                    f"no classifier can be learned from {len(rows)} training rows:"
+                    f" {first_line(error)}; drop --classifier"
                 ) from error
             found: list[int] = model.predict(test).tolist()
         return found
 
 
 def _chosen(first: list[Any], rarest: int, seed: int) -> Any:
-    """The classifier after ``first``, its C by stratified cross-validation; C = 1 where a label has one row (``rarest``)."""
+    """The classifier after ``first``, its C by stratified cross-validation; C = 1 where a label has
+    one row (``rarest``).
+    """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
     from sklearn.pipeline import make_pipeline

@@ -1,4 +1,6 @@
-"""``--few-shot``: training examples before the prompt, as messages of the user and the assistant."""
+"""``--few-shot``: training examples before the prompt, as messages of the user and the
+assistant.
+"""
 
 import hashlib
 from collections import Counter
@@ -28,7 +30,8 @@ def few_shot(case: Case, given: object) -> Alternative:
     )
     if wanted > len(ordered):
         raise InputError(
-            f"--few-shot {wanted} is more than the {len(ordered)} training rows with a label; give fewer, or more rows"
+            f"--few-shot {wanted} is more than the {len(ordered)} training rows with a label; give"
+            " fewer, or more rows"
         )
     turn, ranked = Counter[int](), []
     for digest, number, example in ordered:
@@ -44,5 +47,8 @@ def few_shot(case: Case, given: object) -> Alternative:
     return Alternative(
         f"{wanted} examples",
         shots=shots,
-        cost=f"a completion a test prompt and sample, each with {characters:,} characters of examples before the prompt",
+        cost=(
+            f"a completion a test prompt and sample, each with {characters:,} characters of"
+            " examples before the prompt"
+        ),
     )

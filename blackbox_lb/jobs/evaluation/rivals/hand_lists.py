@@ -1,4 +1,6 @@
-"""``--baseline-words``, ``--baseline-close`` and ``--baseline-thinking-tokens``: what somebody writes down, without training."""
+"""``--baseline-words``, ``--baseline-close`` and ``--baseline-thinking-tokens``: what somebody
+writes down, without training.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,7 +18,9 @@ from blackbox_lb.tasks.rewards.thinking import Thinking
 def written(
     words: Sequence[str], close: Sequence[float], budgets: Sequence[int], thinking: Thinking | None
 ) -> tuple[Alternative, ...]:
-    """One alternative for each value. Raises InputError: a list that cannot be read, or no ``thinking`` is named."""
+    """One alternative for each value. Raises InputError: a list that cannot be read, or no
+    ``thinking`` is named.
+    """
     if (close or budgets) and thinking is None:
         raise InputError(
             "--baseline-close and --baseline-thinking-tokens are about thinking; name it, as in "
@@ -42,7 +46,9 @@ def written(
 
 
 def hand_list(spec: str) -> Alternative:
-    """FILE:VALUE, one text a line; each of its spellings as one token gets the value. Raises InputError: not so."""
+    """FILE:VALUE, one text a line; each of its spellings as one token gets the value. Raises
+    InputError: not so.
+    """
     name, _, number = spec.rpartition(":")
     try:
         value = float(number)
@@ -55,7 +61,8 @@ def hand_list(spec: str) -> Alternative:
         )
     except (OSError, ValueError) as error:
         raise InputError(
-            f"--baseline-words {spec!r}: {error}; give FILE:NATS, as in words.txt:-2, with one word a line"
+            f"--baseline-words {spec!r}: {error}; give FILE:NATS, as in words.txt:-2, with one word"
+            " a line"
         ) from None
     if not words:
         raise InputError(f"--baseline-words {spec!r}: {name} holds no word; give one a line")
@@ -77,11 +84,13 @@ async def _of_words(
     none = [word for word, tokens in found.items() if not tokens]
     if not bias:
         raise InputError(
-            f"no word of the list is one token of {trials.session.model} in any spelling; give other words"
+            f"no word of the list is one token of {trials.session.model} in any spelling; give"
+            " other words"
         )
     missing = f"; none of {', '.join(none)}" if none else ""
     trials.report.remark(
-        f"the list has {len(bias)} tokens, spellings of {len(words) - len(none)} of its {len(words)} words{missing}"
+        f"the list has {len(bias)} tokens, spellings of {len(words) - len(none)} of its"
+        f" {len(words)} words{missing}"
     )
     return bias, trials.reward.max_tokens
 

@@ -1,4 +1,6 @@
-"""The base model's probability of each label at the first position of prompts, from one list of one token each."""
+"""The base model's probability of each label at the first position of prompts, from one list of one
+token each.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +21,9 @@ from blackbox_lb.types import NO_TOKEN, Completion, Example
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelLists:
-    """logprobs: (p, l) nats, of all tokens that begin each label; NaN rows where no list came. prompt_tokens: mean over prompts."""
+    """logprobs: (p, l) nats, of all tokens that begin each label; NaN rows where no list came.
+    prompt_tokens: mean over prompts.
+    """
 
     logprobs: Vector
     prompt_tokens: float
@@ -44,10 +48,11 @@ async def label_lists(
 ) -> LabelLists:
     """Read the first list of each of ``examples``, drawn unless it is in the store.
 
-    A prompt without a list has no decision. A label that a list misses gets the list's least probability, or its part of the
-    unlisted mass, whichever is less. A remark counts both.
+    A prompt without a list has no decision. A label that a list misses gets the list's least
+    probability, or its part of the unlisted mass, whichever is less. A remark counts both.
 
-    Raises InputError: a label begins with no token of its own. NoLogprobs: no list came. ProviderError: the API failed.
+    Raises InputError: a label begins with no token of its own. NoLogprobs: no list came.
+    ProviderError: the API failed.
     """
     tokens = await own_tokens(trials, case.labels)
     completions, width = await first_lists(trials, examples, title, case.listed)
@@ -55,23 +60,27 @@ async def label_lists(
     rows = np.array([row for row, _ in found], np.float64).reshape(-1, len(tokens))
     if np.isnan(rows).all():
         raise NoLogprobs(
-            f"none of {len(rows)} first tokens came with a list of alternatives; use a provider that returns logprobs"
+            f"none of {len(rows)} first tokens came with a list of alternatives; use a provider"
+            " that returns logprobs"
         )
     if silent := int(np.isnan(rows[:, 0]).sum()):
         trials.report.remark(
-            f"{title}: {silent} of {len(rows)} prompts came without a list, and have no decision: a content filter stopped them, "
-            "or the token that was drawn ends the answer and is not listed"
+            f"{title}: {silent} of {len(rows)} prompts came without a list, and have no decision: a"
+            " content filter stopped them, or the token that was drawn ends the answer and is not"
+            " listed"
         )
     if missing := sum(count for _, count in found):
         trials.report.remark(
-            f"{title}: {missing} of {rows.size} label probabilities are not in the lists of {width:,} tokens and are bounded by "
-            "their least one"
+            f"{title}: {missing} of {rows.size} label probabilities are not in the lists of"
+            f" {width:,} tokens and are bounded by their least one"
         )
     return LabelLists(rows, float(np.mean([each.prompt_tokens for each in completions])))
 
 
 async def own_tokens(trials: Trials, labels: Labels) -> list[Ids]:
-    """(l,) the tokens that begin a spelling of each label and of no other. Raises InputError: a label has none."""
+    """(l,) the tokens that begin a spelling of each label and of no other. Raises InputError: a
+    label has none.
+    """
     found = await label_tokens(trials, labels)
     counts = Counter(token for ids in found for token in ids.tolist())
     own = [
@@ -80,8 +89,9 @@ async def own_tokens(trials: Trials, labels: Labels) -> list[Ids]:
     for name, ids in zip(labels.names, own, strict=True):
         if not ids.size:
             raise InputError(
-                f"no token of {trials.session.model} begins the label {name!r} and no other, so that one token cannot tell it from "
-                "them; drop --threshold and --calibrate, or rename the labels"
+                f"no token of {trials.session.model} begins the label {name!r} and no other, so"
+                " that one token cannot tell it from them; drop --threshold and --calibrate, or"
+                " rename the labels"
             )
     return own
 

@@ -24,11 +24,12 @@ def labels_only(case: Case, _given: object) -> Alternative:
 async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], int]:
     """Token id -> the provider's highest bias in nats, and the tokens of the longest label.
 
-    For labels of one token these are the tokens that begin a spelling. A fixed bias acts alike at every position, so for longer
-    ones all tokens are allowed: the model may then mix them. Where the provider takes fewer entries than there are spellings, each
-    label keeps its first ones.
+    For labels of one token these are the tokens that begin a spelling. A fixed bias acts alike at
+    every position, so for longer ones all tokens are allowed: the model may then mix them. Where
+    the provider takes fewer entries than there are spellings, each label keeps its first ones.
 
-    Raises InputError: no tokens that can be biased spell a label, or there are fewer entries than labels.
+    Raises InputError: no tokens that can be biased spell a label, or there are fewer entries than
+    labels.
     """
     tokens, rules = AnswerTokens(trials), trials.session.profile.bias
     highest, found = trials.session.highest_id, []
@@ -37,7 +38,8 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
         sendable = [ids for ids in spelled.values() if highest is None or max(ids) <= highest]
         if not sendable:
             raise InputError(
-                f"no token of {trials.session.model} that can be biased begins the label {name!r}; rename it, or drop --labels-only"
+                f"no token of {trials.session.model} that can be biased begins the label {name!r};"
+                " rename it, or drop --labels-only"
             )
         found.append(sendable)
     turns = [ids for turn in zip_longest(*found) for ids in turn if ids is not None]
@@ -47,8 +49,8 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
         if rules.entries is not None and len(grown) > rules.entries:
             if place < len(found):
                 raise InputError(
-                    f"{len(found)} labels need more than the {rules.entries} entries that {trials.session.profile.name} takes; "
-                    "drop --labels-only"
+                    f"{len(found)} labels need more than the {rules.entries} entries that"
+                    f" {trials.session.profile.name} takes; drop --labels-only"
                 )
             break
         kept = grown

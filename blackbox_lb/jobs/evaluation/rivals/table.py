@@ -46,8 +46,9 @@ def rivals(
     if asked and labels is None:
         flag = f"--{asked[0][0].replace('_', '-')}"
         raise InputError(
-            f"{flag} is for decisions between few labels, and the answers of {len(task.train)} training rows are none; name them "
-            f"with --labels, as in --labels yes,no, or drop {flag}"
+            f"{flag} is for decisions between few labels, and the answers of {len(task.train)}"
+            " training rows are none; name them with --labels, as in --labels yes,no, or drop"
+            f" {flag}"
         )
     if labels is None:
         return ()

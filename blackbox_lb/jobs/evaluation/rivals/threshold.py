@@ -1,6 +1,8 @@
-"""``--threshold``: an offset for each label, added in this program to the logprobs that the provider returns.
+"""``--threshold``: an offset for each label, added in this program to the logprobs that the
+provider returns.
 
-Where labels are one token, this is a bias on the label tokens with everything else forbidden, learned by maximum likelihood.
+Where labels are one token, this is a bias on the label tokens with everything else forbidden,
+learned by maximum likelihood.
 """
 
 from collections.abc import Sequence
@@ -19,14 +21,19 @@ from blackbox_lb.types import Example
 
 
 def threshold(case: Case, _given: object) -> Alternative:
-    """Learn offsets from the training answers. Raises InputError: all training rows have the same label."""
+    """Learn offsets from the training answers. Raises InputError: all training rows have the same
+    label.
+    """
     case.right()
     rows, prompts = len(case.task.train), len(case.task.test)
     return Alternative(
         "thresholds",
         decision=Thresholds(case),
         max_tokens=1,
-        cost=f"1 token a test prompt ({prompts:,}), and once 1 token a training row ({rows:,}) for learning",
+        cost=(
+            f"1 token a test prompt ({prompts:,}), and once 1 token a training row ({rows:,}) for"
+            " learning"
+        ),
     )
 
 
@@ -46,10 +53,11 @@ class Thresholds:
 
 
 def offsets(logprobs: npt.ArrayLike, right: npt.ArrayLike) -> Vector:
-    """(l,) nats, mean 0: the offsets with the likeliest right labels; -inf for a label without a row.
+    """(l,) nats, mean 0: the offsets with the likeliest right labels; -inf for a label without a
+    row.
 
-    Maximises ``sum_i log softmax(logprobs_i + offset)[right_i]``, which is concave, over logprobs (n, l) in nats. right: (n,)
-    numbers of labels. Rows with NaN, or with -1, are left out.
+    Maximises ``sum_i log softmax(logprobs_i + offset)[right_i]``, which is concave, over logprobs
+    (n, l) in nats. right: (n,) numbers of labels. Rows with NaN, or with -1, are left out.
     """
     table, truth = np.asarray(logprobs, np.float64), np.asarray(right, np.int64)
     known = ~np.isnan(table).any(axis=1) & (truth >= 0)

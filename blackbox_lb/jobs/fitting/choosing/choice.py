@@ -9,10 +9,11 @@ from blackbox_lb.estimate.choice.candidates import Candidate
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Results of a policy on the validation prompts: means over prompts, NaN where nothing was drawn.
+    """Results of a policy on the validation prompts: means over prompts, NaN where nothing was
+    drawn.
 
-    reward: in the user's own unit. tokens: of a completion. accuracy: None where no answer is known. setting: None for the mean
-    over all.
+    reward: in the user's own unit. tokens: of a completion. accuracy: None where no answer is
+    known. setting: None for the mean over all.
     """
 
     reward: float = math.nan
@@ -34,9 +35,10 @@ class Measured:
 class TriedCandidate:
     """One candidate with its validation numbers.
 
-    reward, tokens, accuracy: means over the settings to deploy with, of ``samples`` fresh completions a prompt at each (one at
-    greedy), NaN where there were none; accuracy is None where no answer is known. by_setting: the same at each.
-    kl: nats a completion at temperature 1, None where it was not measured. fate: "chosen", or where and why it was dropped.
+    reward, tokens, accuracy: means over the settings to deploy with, of ``samples`` fresh
+    completions a prompt at each (one at greedy), NaN where there were none; accuracy is None where
+    no answer is known. by_setting: the same at each. kl: nats a completion at temperature 1, None
+    where it was not measured. fate: "chosen", or where and why it was dropped.
     """
 
     estimator: str
@@ -68,10 +70,13 @@ class TriedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``candidate``: the best by the goal. ``tried``: all candidates in the order given. ``base``: the model without a bias.
+    """``candidate``: the best by the goal. ``tried``: all candidates in the order given. ``base``:
+    the model without a bias.
 
-    The numbers in ``tried`` made the choice, so that of the chosen one is too good; only other prompts show its worth.
-    ``base_by_setting``: the base at each setting to deploy with, empty where there was one candidate.
+    The numbers in ``tried`` made the choice, so that of the chosen one is too good; only other
+    prompts show its worth.
+    ``base_by_setting``: the base at each setting to deploy with, empty where there was one
+    candidate.
     """
 
     candidate: Candidate

@@ -38,18 +38,20 @@ async def choose(
     goal: Goal | None = None,
     settings: Sequence[Setting] = (SAMPLED,),
 ) -> Choice:
-    """Return the best of ``candidates`` on ``examples`` unseen by their fits, by the mean of the goal over ``settings``.
+    """Return the best of ``candidates`` on ``examples`` unseen by their fits, by the mean of the
+    goal over ``settings``.
 
-    next_token: of the training rollouts, for its tail. samples: completions a prompt and setting for the base, and on average for
-    each candidate; successive halving gives more to better ones. Greedy takes one a prompt. goal: by default the reward.
+    next_token: of the training rollouts, for its tail. samples: completions a prompt and setting
+    for the base, and on average for each candidate; successive halving gives more to better ones.
+    Greedy takes one a prompt. goal: by default the reward.
 
-    Objective "reward-kl" also draws at temperature 1, where that is not among ``settings``. A single candidate is chosen without a
-    sample.
+    Objective "reward-kl" also draws at temperature 1, where that is not among ``settings``. A
+    single candidate is chosen without a sample.
 
     Raises:
-        InputError: no candidates, no completion that passed a content filter, rewards that are not finite, or a goal that cannot be
-        measured with this data or provider.
-        ProviderError: the API failed; what was received is kept.
+        InputError: no candidates, no completion that passed a content filter, rewards that are not
+        finite, or a goal that cannot be measured with this data or provider. ProviderError: the API
+        failed; what was received is kept.
     """
     field = list(candidates)
     if not field:
@@ -105,8 +107,8 @@ class _Race:
         """Choose the only candidate."""
         self._drop(index, "chosen")
         self._say(
-            f"chosen: {self.field[index].label}, the only candidate: with nothing to choose between, nothing is drawn on the "
-            "validation prompts"
+            f"chosen: {self.field[index].label}, the only candidate: with nothing to choose"
+            " between, nothing is drawn on the validation prompts"
         )
 
     async def start(self, samples: int) -> None:
@@ -116,14 +118,17 @@ class _Race:
         self.base_mean, self.base_by_setting = _measured(self.base), self._by_setting(drawn)
         if math.isnan(self.base_mean.reward):
             raise InputError(
-                "no completion of the validation prompts passed the content filter; use other validation prompts"
+                "no completion of the validation prompts passed the content filter; use other"
+                " validation prompts"
             )
         self.goal.keeps(
             self.base, self.base
         )  # raises where accuracy is wanted and not known, before more costs
 
     async def run(self, samples: int) -> int:
-        """Halve successively over fresh samples; return the winner's number. Nothing is halved where all is greedy."""
+        """Halve successively over fresh samples; return the winner's number. Nothing is halved
+        where all is greedy.
+        """
         racing = self.racing
         plan = rungs(
             len(racing), 1 if all(setting.deterministic for setting in self.settings) else samples
@@ -149,18 +154,19 @@ class _Race:
             outcome.reward.value
         ):
             raise InputError(
-                "objective 'reward-kl' needs a KL, and no candidate has one: no biased completion lists all of its tokens; choose "
-                "'reward' or 'pareto'"
+                "objective 'reward-kl' needs a KL, and no candidate has one: no biased completion"
+                " lists all of its tokens; choose 'reward' or 'pareto'"
             )
         if not self.goal.beats(self.base, outcome):
             self._say(
-                f"no candidate beat the base on the validation prompts by {_OBJECTIVES[self.goal.objective]}; the best of them is "
-                "judged all the same, and no bias may well be better"
+                "no candidate beat the base on the validation prompts by"
+                f" {_OBJECTIVES[self.goal.objective]}; the best of them is judged all the same, and"
+                " no bias may well be better"
             )
         if sampled > 1:
             self._say(
-                f"chosen: {self.field[best].label}; as the best of {sampled} its validation number is too good: the test prompts "
-                "say what it is worth"
+                f"chosen: {self.field[best].label}; as the best of {sampled} its validation number"
+                " is too good: the test prompts say what it is worth"
             )
 
     @property
@@ -187,7 +193,9 @@ class _Race:
         )
 
     async def measure_kl(self) -> None:
-        """Measure the KL of every sampled candidate, from its own completions at temperature 1: nothing more is drawn."""
+        """Measure the KL of every sampled candidate, from its own completions at temperature 1:
+        nothing more is drawn.
+        """
         if SAMPLED not in self.settings or not self.trials.session.tells_base_logprobs:
             return
         for index in self.outcomes:
@@ -229,7 +237,10 @@ class _Race:
 
     def _told(self, index: int) -> None:
         row, label = self.rows[index], self.trials.reward.label
-        told = f"{label} {short(row.reward)} (base {short(self.base_mean.reward)}; {row.samples} samples a prompt{self._where})"
+        told = (
+            f"{label} {short(row.reward)} (base {short(self.base_mean.reward)}; {row.samples}"
+            f" samples a prompt{self._where})"
+        )
         if self.goal.objective == "reward-kl" and row.kl is not None:
             told += f", KL {short(row.kl)} nats a completion"
         if self.goal.objective == "pareto":
@@ -241,7 +252,9 @@ class _Race:
 
     @property
     def _where(self) -> str:
-        """The settings that a number is a mean over, in words, where they are several or not temperature 1."""
+        """The settings that a number is a mean over, in words, where they are several or not
+        temperature 1.
+        """
         names = [setting.name for setting in self.settings]
         return (
             ""
@@ -256,7 +269,9 @@ class _Race:
 
 
 def _outcome(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
-    """The mean over settings, prompt by prompt; NaN for a prompt without a completion at one of them."""
+    """The mean over settings, prompt by prompt; NaN for a prompt without a completion at one of
+    them.
+    """
     correct = [each.correct for each in settings if each.correct is not None]
     return Outcome(
         reward=_means([each.reward for each in settings]),

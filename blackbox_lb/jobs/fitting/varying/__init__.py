@@ -1,1 +1,3 @@
-"""Biases that vary with the prompt or with the phase of a completion, each learned beside the fixed one."""
+"""Biases that vary with the prompt or with the phase of a completion, each learned beside the fixed
+one.
+"""

@@ -1,7 +1,9 @@
-"""``--depends-on``: learning a bias that depends on the prompt, and declining it where a fixed one does as well.
+"""``--depends-on``: learning a bias that depends on the prompt, and declining it where a fixed one
+does as well.
 
-Strength and weight of the model are chosen on validation prompts and on training prompts that were left out, fold by fold; then
-the winner must decide more of the validation prompts right than the fixed bias. All of it is known from lists: nothing is drawn.
+Strength and weight of the model are chosen on validation prompts and on training prompts that were
+left out, fold by fold; then the winner must decide more of the validation prompts right than the
+fixed bias. All of it is known from lists: nothing is drawn.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,29 +49,38 @@ from blackbox_lb.types import AnyBias, Example
 from blackbox_lb.vocabulary.text_vectors import PROBE
 
 SLOPE_L2 = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
-"""Strengths of the pull of each feature's vector to 0, in weighted positions; the strongest first."""
+"""Strengths of the pull of each feature's vector to 0, in weighted positions; the strongest first.
+"""
 MODEL_WEIGHTS = (1.0, 0.5, 0.2)
-"""Weights of the model's own logits: 1 is the likelihood of what is sampled at temperature 1, towards 0 a classifier."""
+"""Weights of the model's own logits: 1 is the likelihood of what is sampled at temperature 1,
+towards 0 a classifier.
+"""
 FOLDS = 5
 SURE = 2.0
-"""Standard errors by which it must decide more right than a fixed bias, over left-out training and validation prompts together. It
-is the best of 18 settings on them; with 2, noise passed in 3 of 100 draws."""
+"""Standard errors by which it must decide more right than a fixed bias, over left-out training and
+validation prompts together. It is the best of 18 settings on them; with 2, noise passed in 3 of 100
+draws."""
 DRAWS = 20
 """Draws of the bootstrap for standard errors, each a fit that begins at the solution."""
 MOST_WORK = 50_000_000
-"""Numbers in the table of features x tokens, above which there are no standard errors: a minute of fits."""
+"""Numbers in the table of features x tokens, above which there are no standard errors: a minute of
+fits.
+"""
 NO_FEATURE = "no two training prompts have a feature that others lack"
 COMPARED = 32
-"""Tokens on which strengths are compared, the most used first: all of them would take minutes and change no choice."""
+"""Tokens on which strengths are compared, the most used first: all of them would take minutes and
+change no choice.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DependentCandidate:
     """A bias that depends on the prompt.
 
-    bias: as it is sent. settings: those it was learned with. features: of the training prompts. found, fixed: what it and the fixed
-    bias are worth on the validation prompts; measure: in what, as words. errors: (s,) standard errors of what prompts have in
-    common, in nats, NaN where not known.
+    bias: as it is sent. settings: those it was learned with. features: of the training prompts.
+    found, fixed: what it and the fixed bias are worth on the validation prompts; measure: in what,
+    as words. errors: (s,) standard errors of what prompts have in common, in nats, NaN where not
+    known.
     """
 
     bias: PromptBias
@@ -89,9 +100,9 @@ class DependentCandidate:
             else ""
         )
         return (
-            f"depends on {self.features.on.name}: {len(self.bias.depends.features):,} features, slope_l2 "
-            f"{self.settings['slope_l2']:g}{weight}; on the validation prompts, {self.measure} {self.found:.3f} (fixed bias "
-            f"{self.fixed:.3f})"
+            f"depends on {self.features.on.name}: {len(self.bias.depends.features):,} features,"
+            f" slope_l2 {self.settings['slope_l2']:g}{weight}; on the validation prompts,"
+            f" {self.measure} {self.found:.3f} (fixed bias {self.fixed:.3f})"
         )
 
     def common(self, fixed: Candidate) -> Candidate:
@@ -109,8 +120,9 @@ class DependentCandidate:
 class _HeldOut:
     """One setting on prompts that were left out: of training, then those of validation.
 
-    likelihood: mean log-probability in nats that the answer begins as an accepted one, given that it begins as any answer does.
-    hits: (p,) whether greedy decoding begins each prompt's answer right.
+    likelihood: mean log-probability in nats that the answer begins as an accepted one, given that
+    it begins as any answer does. hits: (p,) whether greedy decoding begins each prompt's answer
+    right.
     """
 
     model_weight: float
@@ -136,7 +148,8 @@ def dependent_candidate(
 ) -> DependentCandidate | str:
     """The best bias of this kind, or the sentence why the ``fixed`` one is kept.
 
-    validation: the first positions of the validation prompts. given: the answers of ``examples``. draws: for standard errors.
+    validation: the first positions of the validation prompts. given: the answers of ``examples``.
+    draws: for standard errors.
     """
     on = features.on
     if not features.names:
@@ -147,7 +160,10 @@ def dependent_candidate(
     search = _Search(features, given, validation, fixed, tokens, len(examples), seed)
     won = search.best()
     if won is None:
-        return f"{on.name}: on validation and left-out training prompts it decides no more right than the fixed bias"
+        return (
+            f"{on.name}: on validation and left-out training prompts it decides no more right than"
+            " the fixed bias"
+        )
     best, without = won
     bias, errors = search.learned(best, limits, draws)
     (right, unsure), (before, others) = (
@@ -164,8 +180,9 @@ def dependent_candidate(
     )
     if right.sum() <= before.sum() or gains.mean() < SURE * gains.std() / np.sqrt(len(gains)):
         return (
-            f"{on.name}: on {len(right)} validation prompts it is predicted to decide {right.mean():.3f} right, and the fixed bias "
-            f"{before.mean():.3f}{guessed}; with training prompts that were left out, {gains.mean():+.3f}, which may be chance"
+            f"{on.name}: on {len(right)} validation prompts it is predicted to decide"
+            f" {right.mean():.3f} right, and the fixed bias {before.mean():.3f}{guessed}; with"
+            f" training prompts that were left out, {gains.mean():+.3f}, which may be chance"
         )
     settings = {
         **fixed.settings,
@@ -189,7 +206,8 @@ async def against_others(
 ) -> tuple[tuple[str, Verdict], ...]:
     """The chosen bias against what else decides on the test prompts, drawn unless stored.
 
-    That is the ``fixed`` bias, where another is ``sent``, and for each of ``features_of`` a classifier on them alone.
+    That is the ``fixed`` bias, where another is ``sent``, and for each of ``features_of`` a
+    classifier on them alone.
     """
     rows, rivals = [], []
     for features in features_of:
@@ -218,9 +236,11 @@ async def against_others(
 def classified(
     features: PromptFeatures, train: Sequence[Example], test: Sequence[Example], labels: Labels
 ) -> Vector:
-    """(p,) whether a logistic regression on these features, without the model, gives each of ``test`` its label.
+    """(p,) whether a logistic regression on these features, without the model, gives each of
+    ``test`` its label.
 
-    It is the same objective with a model that knows nothing. Its strength is chosen on training prompts that are left out.
+    It is the same objective with a model that knows nothing. Its strength is chosen on training
+    prompts that are left out.
     """
     numbers = [labels.of(example) for example in train]
     known = np.array(
@@ -254,7 +274,9 @@ def classified(
 
 
 class _Search:
-    """Compares strengths on validation and left-out training prompts, and learns with those that win."""
+    """Compares strengths on validation and left-out training prompts, and learns with those that
+    win.
+    """
 
     def __init__(
         self,
@@ -296,7 +318,9 @@ class _Search:
         )
 
     def best(self) -> tuple[_HeldOut, _HeldOut] | None:
-        """The strengths that decide most of the left-out prompts right, and no dependence; None where that decides as many."""
+        """The strengths that decide most of the left-out prompts right, and no dependence; None
+        where that decides as many.
+        """
         rows, nothing = list[_HeldOut](), list[_HeldOut]()
         for weight in MODEL_WEIGHTS:
             whole = self.positions(weight, self.tokens)
@@ -365,7 +389,9 @@ class _Decided:
         self.begins = np.isin(first.ids, begins) | self.wanted
 
     def by(self, fit: PromptFit, weight: float) -> npt.NDArray[np.float64]:
-        """(2, p) the log-probability of ``_HeldOut`` of each prompt, and whether greedy decoding begins its answer right."""
+        """(2, p) the log-probability of ``_HeldOut`` of each prompt, and whether greedy decoding
+        begins its answer right.
+        """
         lists = FirstLists(self.first.ids, self.first.logprobs * weight)
         tilted = lists.tilted_by(fit.token_ids, fit.bias(self.table))
         whole = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
@@ -387,8 +413,9 @@ def learned_bias(
     model_weight: float = 1.0,
     draws: int = DRAWS,
 ) -> tuple[PromptBias, Vector]:
-    """Learned with all training prompts, on the tokens that move most where the provider or a file takes fewer; and (s,) the
-    standard errors of the common vector, NaN without ``draws`` of them and where all of them would take minutes.
+    """Learned with all training prompts, on the tokens that move most where the provider or a file
+    takes fewer; and (s,) the standard errors of the common vector, NaN without ``draws`` of them
+    and where all of them would take minutes.
 
     positions: of tokens that may be biased.
     """
@@ -416,9 +443,9 @@ def learned_bias(
                 bucket=name if isinstance(name, int) else None,
                 weight=round(features.weights[name], 6),
                 values=tuple(row.round(DIGITS).tolist()),
-                errors=()
-                if np.isnan(error).any()
-                else tuple((error / model_weight).round(3).tolist()),
+                errors=(
+                    () if np.isnan(error).any() else tuple((error / model_weight).round(3).tolist())
+                ),
             )
             for name, row, error, used in zip(
                 features.names, slopes, errors[1], there.tolist(), strict=True
@@ -432,9 +459,11 @@ def learned_bias(
 
 
 def tempered(rollouts: Rollouts, weight: float) -> Rollouts:
-    """The same answers where the logits of the listed tokens count ``weight`` times, and no token is unlisted.
+    """The same answers where the logits of the listed tokens count ``weight`` times, and no token
+    is unlisted.
 
-    The argmax of ``l + delta / weight`` is that of ``weight l + delta``: what is learned here decides greedily as it would there.
+    The argmax of ``l + delta / weight`` is that of ``weight l + delta``: what is learned here
+    decides greedily as it would there.
     """
     lists = rollouts.top_logprobs.astype(np.float64) * weight
     scaled = log_softmax(np.where(rollouts.top_ids >= 0, lists, -np.inf), axis=1).astype(np.float32)
@@ -443,8 +472,8 @@ def tempered(rollouts: Rollouts, weight: float) -> Rollouts:
 
 
 def surely_right(first: FirstTokens, bias: Mapping[int, float] | PromptBias) -> tuple[Bools, Bools]:
-    """(p,) whether greedy decoding begins the answer of each prompt right where no token outside its list might win, and (p,) where
-    one might."""
+    """(p,) whether greedy decoding begins the answer of each prompt right where no token outside
+    its list might win, and (p,) where one might."""
     lists = FirstLists(first.ids, first.logprobs)
     if not isinstance(bias, PromptBias):
         said, unsure = lists.greedy(bias), lists.unsure(bias)

@@ -1,4 +1,6 @@
-"""``--depends-on``, learned from completions that were drawn: chosen by fresh ones of the validation prompts."""
+"""``--depends-on``, learned from completions that were drawn: chosen by fresh ones of the
+validation prompts.
+"""
 
 from dataclasses import dataclass
 
@@ -44,8 +46,9 @@ async def sampled_candidate(
 ) -> DependentCandidate | str:
     """The bias that depends on ``features``, or the sentence why the ``fixed`` one is kept.
 
-    Its strength is the one under which the weighted completions of left-out training prompts are likeliest. It must then earn more
-    than the fixed bias by two standard errors on fresh completions of the validation prompts.
+    Its strength is the one under which the weighted completions of left-out training prompts are
+    likeliest. It must then earn more than the fixed bias by two standard errors on fresh
+    completions of the validation prompts.
     """
     name = features.on.name
     if not features.names:
@@ -53,7 +56,10 @@ async def sampled_candidate(
     search = _Search(features, training, fixed, limits)
     slope_l2 = search.best(plan.sweep.seed)
     if slope_l2 is None:
-        return f"{name}: it makes the rewarded completions of left-out training prompts no likelier than the fixed bias does"
+        return (
+            f"{name}: it makes the rewarded completions of left-out training prompts no likelier"
+            " than the fixed bias does"
+        )
     bias, errors = learned_bias(
         features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2
     )
@@ -70,7 +76,8 @@ async def sampled_candidate(
 class Earned:
     """Mean rewards on the validation prompts, over the settings to deploy with.
 
-    gains: (p,) that of a bias less that of the fixed one, of each prompt. found, fixed: the mean of both. measure: of the reward.
+    gains: (p,) that of a bias less that of the fixed one, of each prompt. found, fixed: the mean of
+    both. measure: of the reward.
     """
 
     gains: Vector
@@ -90,8 +97,8 @@ class Earned:
     def declined(self) -> str:
         """Why the fixed bias is kept."""
         return (
-            f"on {len(self.gains)} validation prompts it earns {self.measure} {short(self.found)}, the fixed bias "
-            f"{short(self.fixed)}, which may be chance"
+            f"on {len(self.gains)} validation prompts it earns {self.measure} {short(self.found)},"
+            f" the fixed bias {short(self.fixed)}, which may be chance"
         )
 
 
@@ -121,7 +128,8 @@ async def earned_over(
 class _Search:
     """Compares strengths by the completions of left-out prompts.
 
-    tokens: (s,) those that may depend on the prompt: the ones of the fixed bias, and those that the features pull most.
+    tokens: (s,) those that may depend on the prompt: the ones of the fixed bias, and those that the
+    features pull most.
     """
 
     def __init__(
@@ -155,7 +163,9 @@ class _Search:
         )
 
     def best(self, seed: int) -> float | None:
-        """The strength under which left-out completions are likeliest; None where that is none of them."""
+        """The strength under which left-out completions are likeliest; None where that is none of
+        them.
+        """
         folds = np.random.default_rng(seed).permutation(self.size) % FOLDS
         positions = self.positions(np.sort(self.order[:COMPARED]))
         strengths, held = (1e9, *SLOPE_L2), np.zeros(1 + len(SLOPE_L2))

@@ -1,6 +1,8 @@
-"""``--phases``: learning a vector for each phase, and declining them where one vector for all positions earns as much.
+"""``--phases``: learning a vector for each phase, and declining them where one vector for all
+positions earns as much.
 
-The objective is a sum over positions, so that each phase is a problem of its own, with the weights of the whole completions.
+The objective is a sum over positions, so that each phase is a problem of its own, with the weights
+of the whole completions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,8 +33,9 @@ LEAST = 100
 class PhasedCandidate:
     """A bias with phases.
 
-    bias: as it is sent. rows: those of the file, all phases but the rest. rest: the candidate of the rest, on the tokens of all.
-    errors: (s,) standard errors of its values in nats, NaN where not known. earned: beside the fixed bias on validation prompts.
+    bias: as it is sent. rows: those of the file, all phases but the rest. rest: the candidate of
+    the rest, on the tokens of all. errors: (s,) standard errors of its values in nats, NaN where
+    not known. earned: beside the fixed bias on validation prompts.
     """
 
     bias: PhasedBias
@@ -46,8 +49,9 @@ class PhasedCandidate:
         """What was chosen, and by what."""
         earned, named = self.earned, zip(self.bias.phases.names, self.bias.vectors, strict=True)
         return (
-            f"phases {', '.join(f'{name} ({len(vector)} entries)' for name, vector in named)}; on {len(earned.gains)} validation "
-            f"prompts, {earned.measure} {short(earned.found)} (fixed bias {short(earned.fixed)})"
+            f"phases {', '.join(f'{name} ({len(vector)} entries)' for name, vector in named)}; on"
+            f" {len(earned.gains)} validation prompts, {earned.measure} {short(earned.found)}"
+            f" (fixed bias {short(earned.fixed)})"
         )
 
 
@@ -62,8 +66,9 @@ async def phased_candidate(
 ) -> PhasedCandidate | str:
     """The best bias with these phases, or the sentence why the ``fixed`` one is kept.
 
-    Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. Of the combinations at one tau, that
-    which earns most on fresh completions of the validation prompts must earn more than the fixed bias by two standard errors.
+    Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. Of the
+    combinations at one tau, that which earns most on fresh completions of the validation prompts
+    must earn more than the fixed bias by two standard errors.
     """
     numbers = await phases_of(
         trials.session,
@@ -102,9 +107,11 @@ async def phased_candidate(
         PhaseVector(
             phase=name,
             values=tuple(value.tolist()),
-            errors=()
-            if np.isnan(error).all()
-            else tuple(None if np.isnan(each) else round(each, 3) for each in error.tolist()),
+            errors=(
+                ()
+                if np.isnan(error).all()
+                else tuple(None if np.isnan(each) else round(each, 3) for each in error.tolist())
+            ),
             positions=int(part.positions.sum()),
         )
         for name, value, error, part in zip(phases.names[:-1], values, errors, parts, strict=False)
@@ -115,7 +122,9 @@ async def phased_candidate(
 
 
 def _together(fields: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, ...]]:
-    """Candidates of all phases with one tau: the first of each, then the second ones, the last where a phase has no further one."""
+    """Candidates of all phases with one tau: the first of each, then the second ones, the last
+    where a phase has no further one.
+    """
     for tau in dict.fromkeys(each.settings.get("tau") for field in fields for each in field):
         rows = [
             [each for each in field if each.settings.get("tau") == tau] or list(field)

@@ -34,8 +34,9 @@ WORDS_SHOWN = 3
 class PromptFeatures:
     """The features of the training prompts.
 
-    on: what is depended on. table: (p, f). names: (f,) what ``DependsOn.counted`` calls each. weights: feature -> its weight.
-    words: bucket -> its commonest words. vectors: the embedding model, None where there is none.
+    on: what is depended on. table: (p, f). names: (f,) what ``DependsOn.counted`` calls each.
+    weights: feature -> its weight. words: bucket -> its commonest words. vectors: the embedding
+    model, None where there is none.
     """
 
     on: DependsOn
@@ -49,7 +50,9 @@ class PromptFeatures:
     def of(
         cls, on: DependsOn, examples: Sequence[Example], vectors: TextVectors | None = None
     ) -> PromptFeatures:
-        """Those that at least two of the prompts have, and not all of them; of an embedding, whose model ``vectors`` is, all."""
+        """Those that at least two of the prompts have, and not all of them; of an embedding, whose
+        model ``vectors`` is, all.
+        """
         texts = _texts(examples, on, vectors)
         rows = [on.counted(text) for text in texts]
         weights = document_frequency_weights(rows)
@@ -83,8 +86,9 @@ def _texts(
 
 
 def check_features(depends_on: Iterable[DependsOn], task: Task, limit: int | None) -> None:
-    """Raise InputError before anything is paid for: no prompt has the column of the groups, equal prompts are in two groups, or an
-    embedding model is not on this machine and no hub can have it."""
+    """Raise InputError before anything is paid for: no prompt has the column of the groups, equal
+    prompts are in two groups, or an embedding model is not on this machine and no hub can have it.
+    """
     for on in depends_on:
         if on.kind == "groups":
             _check_groups(
@@ -94,7 +98,8 @@ def check_features(depends_on: Iterable[DependsOn], task: Task, limit: int | Non
             resolve_encoder(on.of)
             if find_spec("sentence_transformers") is None:
                 raise InputError(
-                    f"--depends-on {on.name} needs sentence-transformers, which is not installed: {EXTRA}"
+                    f"--depends-on {on.name} needs sentence-transformers, which is not installed:"
+                    f" {EXTRA}"
                 )
 
 
@@ -109,15 +114,17 @@ def _check_groups(
             or "none"
         )
         raise InputError(
-            f"--depends-on {on.name}: no training row has a text in that column (short columns: {found})"
+            f"--depends-on {on.name}: no training row has a text in that column (short columns:"
+            f" {found})"
         )
     of_prompt: dict[Prompt, str | None] = {}
     for example in everything:
         group = example.prompt.columns.get(on.of)
         if of_prompt.setdefault(example.prompt, group) != group:
             raise InputError(
-                f"--depends-on {on.name}: the prompt {shorten(example.prompt.text)} is in the groups "
-                f"{of_prompt[example.prompt]!r} and {group!r}; the model is shown the same text, so keep one"
+                f"--depends-on {on.name}: the prompt {shorten(example.prompt.text)} is in the"
+                f" groups {of_prompt[example.prompt]!r} and {group!r}; the model is shown the same"
+                " text, so keep one"
             )
 
 

@@ -1,4 +1,6 @@
-"""Reading: one completion as a provider tells it: where its text ends, which tokens count, which logprobs are told."""
+"""Reading: one completion as a provider tells it: where its text ends, which tokens count, which
+logprobs are told.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ __all__ = ["CompletionView", "TokenPrinting", "f32", "read"]
 
 @dataclass(frozen=True, slots=True)
 class CompletionView:
-    """``drawn``: every listed position as the engine gave it, ``told``: the same as the provider tells it.
+    """``drawn``: every listed position as the engine gave it, ``told``: the same as the provider
+    tells it.
 
-    ``kept``: how many of them belong to the text before a stop sequence. ``tokens``: what usage counts. ``post``: the logprob
-    that each position was drawn with, where the engine told it.
+    ``kept``: how many of them belong to the text before a stop sequence. ``tokens``: what usage
+    counts. ``post``: the logprob that each position was drawn with, where the engine told it.
     """
 
     text: str
@@ -33,7 +36,9 @@ class CompletionView:
 
 
 class TokenPrinting:
-    """How tokens are printed: text, exact bytes, and the name of a special token, which has no bytes."""
+    """How tokens are printed: text, exact bytes, and the name of a special token, which has no
+    bytes.
+    """
 
     def __init__(self, upstream: UpstreamEngine) -> None:
         self._upstream = upstream

@@ -29,7 +29,9 @@ SECRET_TOP_P = 0.9
 
 
 def sampling_of(settings: RequestSettings, body: JSON) -> dict[str, float]:
-    """The sampling settings of a request: its own, then the model's generation_config, then neutral ones."""
+    """The sampling settings of a request: its own, then the model's generation_config, then neutral
+    ones.
+    """
     own = {name: float(body[name]) for name in DEFAULTS if body.get(name) is not None}
     return {**DEFAULTS, **settings.generation_config, **own}
 
@@ -40,7 +42,9 @@ def bias_of(body: JSON) -> dict[int, float]:
 
 
 def stops_of(body: JSON) -> list[str]:
-    """The stop sequences; the gateway cuts the text itself, so that what was generated after one is known."""
+    """The stop sequences; the gateway cuts the text itself, so that what was generated after one is
+    known.
+    """
     stop = body.get("stop") or []
     return [stop] if isinstance(stop, str) else list(stop)
 

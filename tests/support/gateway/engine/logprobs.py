@@ -1,4 +1,5 @@
-"""Positions: the logprobs of one generated token, as the engine gave them and as a provider would report them.
+"""Positions: the logprobs of one generated token, as the engine gave them and as a provider would
+report them.
 
 Index letters: ``k`` listed tokens of one position, ``v`` the vocabulary. All logprobs are in nats.
 """
@@ -21,7 +22,8 @@ Vector: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnginePosition:
-    """The sampled token ``id`` with its ``logprob``; ``ids``, ``logprobs`` (k,): what is listed, from most likely.
+    """The sampled token ``id`` with its ``logprob``; ``ids``, ``logprobs`` (k,): what is listed,
+    from most likely.
 
     ``raw``: the bytes that the engine printed for the sampled token.
     """
@@ -37,7 +39,9 @@ class EnginePosition:
         return list(zip(self.ids[:k].tolist(), self.logprobs[:k].tolist(), strict=True))
 
     def rank(self) -> int:
-        """How many listed tokens are more likely than the sampled one; the length of the list where it is not listed."""
+        """How many listed tokens are more likely than the sampled one; the length of the list where
+        it is not listed.
+        """
         return int(np.flatnonzero(self.ids == self.id)[0]) if self.id in self.ids else len(self.ids)
 
 
@@ -50,9 +54,11 @@ def tilted(position: EnginePosition, bias: Mapping[int, float]) -> EnginePositio
 def propensity(
     position: EnginePosition, bias: Mapping[int, float], sampling: Mapping[str, float]
 ) -> float:
-    """The logprob of the sampled token under what it was drawn from, -inf where that cannot draw it.
+    """The logprob of the sampled token under what it was drawn from, -inf where that cannot draw
+    it.
 
-    The order is llama.cpp's: bias, top_k, top_p, min_p, temperature. The whole vocabulary must be listed.
+    The order is llama.cpp's: bias, top_k, top_p, min_p, temperature. The whole vocabulary must be
+    listed.
     """
     changed = tilted(position, bias)
     kept = len(changed.ids)
@@ -72,7 +78,8 @@ def propensity(
 def blurred(
     position: EnginePosition, quantum: float | None, noise: float, rng: np.random.Generator
 ) -> EnginePosition:
-    """With noise up to ``noise`` nats, and gaps to the likeliest rounded to multiples of ``quantum``.
+    """With noise up to ``noise`` nats, and gaps to the likeliest rounded to multiples of
+    ``quantum``.
 
     The listed mass stays what it was, so that the list remains part of a distribution.
     """

@@ -12,21 +12,25 @@ __all__ = ["Fault", "Lie", "Options", "RequestSettings"]
 
 Lie: TypeAlias = Literal["top_p 0.9", "after bias", "ignored bias", "64 entries", "integers"]
 Fault: TypeAlias = Callable[[int], int | Literal["drop"] | None]
-"""Number of an accepted completion request, from 0 -> a status to answer instead, "drop" the connection, or None."""
+"""Number of an accepted completion request, from 0 -> a status to answer instead, "drop" the
+connection, or None.
+"""
 
 
 class Options(TypedDict, total=False):
     """What is left out is as the provider has it.
 
-    key, token: what clients must send; ``token`` is an Entra token (azure). models, legacy_models (completions endpoint only),
-    reasoning_models (refuse logprobs with 400) and forbidden_models (with 403): names, or deployments (azure).
-    entries: most entries of a bias, None for no limit. largest: largest token id that may be biased, the last of the vocabulary
-    unless given. quantise, noise: nats, see the rules "answer: quantised" and "answer: repeat noise"; None and 0 switch them off.
-    filter_prompts, filter_completions: texts that meet the content filter (azure). list_end: list and count the end token.
-    generation_config: sampling settings of the model that hold where a request says nothing (fireworks).
-    hosts: name -> fields that the host lacks, the preferred one first (openrouter).
-    lie: a planted lie: sampling secretly truncated at top-p .9, logprobs of the biased distribution, the bias ignored, no more
-    than 64 entries, fractions rounded. seed: of the noise and of the order of legacy lists.
+    key, token: what clients must send; ``token`` is an Entra token (azure). models, legacy_models
+    (completions endpoint only), reasoning_models (refuse logprobs with 400) and forbidden_models
+    (with 403): names, or deployments (azure). entries: most entries of a bias, None for no limit.
+    largest: largest token id that may be biased, the last of the vocabulary unless given. quantise,
+    noise: nats, see the rules "answer: quantised" and "answer: repeat noise"; None and 0 switch
+    them off. filter_prompts, filter_completions: texts that meet the content filter (azure).
+    list_end: list and count the end token. generation_config: sampling settings of the model that
+    hold where a request says nothing (fireworks). hosts: name -> fields that the host lacks, the
+    preferred one first (openrouter). lie: a planted lie: sampling secretly truncated at top-p .9,
+    logprobs of the biased distribution, the bias ignored, no more than 64 entries, fractions
+    rounded. seed: of the noise and of the order of legacy lists.
     """
 
     key: str
@@ -81,14 +85,16 @@ class RequestSettings:
             raise InputError(f"no lie called {new.lie!r}; known: {', '.join(get_args(Lie))}")
         if new.quantise is not None and not 0 < new.quantise < 10:
             raise InputError(
-                f"quantise is {new.quantise}; it is a step in nats above 0 and below 10, or None for none"
+                f"quantise is {new.quantise}; it is a step in nats above 0 and below 10, or None"
+                " for none"
             )
         if not 0 <= new.noise < 10:
             raise InputError(f"noise is {new.noise}; it is a half-width in nats from 0 to 10")
         unknown = sorted(set(new.generation_config) - sampling)
         if unknown:
             raise InputError(
-                f"generation_config sets {', '.join(unknown)}; it may set {', '.join(sorted(sampling)) or 'nothing'}"
+                f"generation_config sets {', '.join(unknown)}; it may set"
+                f" {', '.join(sorted(sampling)) or 'nothing'}"
             )
         return new
 

@@ -1,4 +1,6 @@
-"""Upstream: the engine behind the gateway, any server of llama.cpp's dialect, asked neutrally and one completion at a time."""
+"""Upstream: the engine behind the gateway, any server of llama.cpp's dialect, asked neutrally and
+one completion at a time.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,11 @@ class UpstreamFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What is asked of the engine: ``n`` completions of ``body`` at ``path``, with ``bias`` by token id.
+    """What is asked of the engine: ``n`` completions of ``body`` at ``path``, with ``bias`` by
+    token id.
 
-    ``whole``: list the whole vocabulary at each position. ``post``: tell what each token was drawn with.
+    ``whole``: list the whole vocabulary at each position. ``post``: tell what each token was drawn
+    with.
     """
 
     path: str
@@ -58,10 +62,13 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class EngineCompletion:
-    """One completion. ``positions``: without the end token, which is ``end`` where one was generated.
+    """One completion. ``positions``: without the end token, which is ``end`` where one was
+    generated.
 
-    ``generated``: tokens without the end token; more than ``positions`` where the engine left some out of its list.
-    ``post``: of each position, the end last, the logprob that it was drawn with, where that was asked for and is known.
+    ``generated``: tokens without the end token; more than ``positions`` where the engine left some
+    out of its list.
+    ``post``: of each position, the end last, the logprob that it was drawn with, where that was
+    asked for and is known.
     """
 
     text: str
@@ -76,7 +83,8 @@ class EngineCompletion:
 class UpstreamEngine:
     """The engine at ``base_url`` (with /v1); ``size`` is that of its vocabulary, in tokens.
 
-    ``exact``: the same engine where it runs in this process, which is then called rather than sent requests.
+    ``exact``: the same engine where it runs in this process, which is then called rather than sent
+    requests.
     """
 
     def __init__(self, base_url: str, concurrency: int, exact: ExactServer | None = None) -> None:
@@ -98,8 +106,9 @@ class UpstreamEngine:
         except (httpx2.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
             self.close()
             raise InputError(
-                f"no llama.cpp server answers at {base_url} ({type(error).__name__}: {error}); the gateway needs a running "
-                "engine, such as tests.support.exact.ExactServer or an embedded engine, with /v1 in its address"
+                f"no llama.cpp server answers at {base_url} ({type(error).__name__}: {error}); the"
+                " gateway needs a running engine, such as tests.support.exact.ExactServer or an"
+                " embedded engine, with /v1 in its address"
             ) from error
 
     def close(self) -> None:
@@ -132,12 +141,15 @@ class UpstreamEngine:
         return known
 
     def _learn(self, want: Want) -> None:
-        """The bytes of every token, from one position that lists them all: a sampled entry may print a whole character."""
+        """The bytes of every token, from one position that lists them all: a sampled entry may
+        print a whole character.
+        """
         with self._lock:
             for tried in range(LEARNING):
                 if self._bytes:
                     return
-                # Where only the first part of a character was generated, the engine lists nothing; other words may do better.
+                # Where only the first part of a character was generated, the engine lists nothing;
+                # other words may do better.
                 other = _prompt(want, f"Count to {tried}.") if tried else {}
                 body = {
                     **self._neutral,
@@ -177,7 +189,8 @@ class UpstreamEngine:
         draw = _draw(self._post(self.base_url + want.path, body))
         if not want.post:
             return draw
-        # The engine tells one or the other; the same seed draws the same tokens, and where it did not, nothing is told.
+        # The engine tells one or the other; the same seed draws the same tokens, and where it did
+        # not, nothing is told.
         again = self._post(
             self.base_url + want.path, {**body, **self._width(want, 1), "post_sampling_probs": True}
         )

@@ -10,23 +10,29 @@ from tests.support.gateway.errors.openai import OpenAIWords, Refusal
 __all__ = ["AzureWords", "FireworksWords"]
 
 AZURE_KEY = (
-    "Access denied due to invalid subscription key or wrong API endpoint. Make sure to provide a valid key for an active "
-    "subscription and use a correct regional API endpoint for your resource."
+    "Access denied due to invalid subscription key or wrong API endpoint. Make sure to provide a"
+    " valid key for an active subscription and use a correct regional API endpoint for your"
+    " resource."
 )
-AZURE_ENTRA = "Unauthorized. Access token is missing, invalid, audience is incorrect (https://cognitiveservices.azure.com), or have expired."
+AZURE_ENTRA = (
+    "Unauthorized. Access token is missing, invalid, audience is incorrect"
+    " (https://cognitiveservices.azure.com), or have expired."
+)
 AZURE_DEPLOYMENT = (
-    "The API deployment for this resource does not exist. If you created the deployment within the last 5 minutes, please "
-    "wait a moment and try again."
+    "The API deployment for this resource does not exist. If you created the deployment within the"
+    " last 5 minutes, please wait a moment and try again."
 )
 AZURE_FILTER = (
-    "The response was filtered due to the prompt triggering Azure Content management policy. Please modify your prompt and "
-    "retry. To learn more about our content filtering policies please read our documentation: "
-    "https://go.microsoft.com/fwlink/?linkid=21298766"
+    "The response was filtered due to the prompt triggering Azure Content management policy. Please"
+    " modify your prompt and retry. To learn more about our content filtering policies please read"
+    " our documentation: https://go.microsoft.com/fwlink/?linkid=21298766"
 )
 
 
 class AzureWords(OpenAIWords):
-    """Azure: OpenAI's refusals from behind the gate, ``{"error": {code, message}}`` from the gate itself."""
+    """Azure: OpenAI's refusals from behind the gate, ``{"error": {code, message}}`` from the gate
+    itself.
+    """
 
     def gate(
         self,
@@ -67,9 +73,10 @@ class AzureWords(OpenAIWords):
         """Over the budget of a minute."""
         what = {"requests": "call rate limit", "tokens": "token rate limit"}[kind]
         message = (
-            f"Requests to the ChatCompletions_Create Operation under Azure OpenAI API version {version} have exceeded {what} of "
-            f"your current OpenAI S0 pricing tier. Please retry after {math.ceil(wait)} seconds. Please go here: "
-            "https://aka.ms/oai/quotaincrease if you would like to further increase the default rate limit."
+            "Requests to the ChatCompletions_Create Operation under Azure OpenAI API version"
+            f" {version} have exceeded {what} of your current OpenAI S0 pricing tier. Please retry"
+            f" after {math.ceil(wait)} seconds. Please go here: https://aka.ms/oai/quotaincrease if"
+            " you would like to further increase the default rate limit."
         )
         return self.gate(f"{kind} per minute", 429, "429", message, self.retry_after(wait))
 
@@ -102,7 +109,9 @@ class AzureWords(OpenAIWords):
 
 
 class FireworksWords(OpenAIWords):
-    """Fireworks: ``{"error": {object, type, code, message}}``, pydantic's sentences, all faults of a request in one."""
+    """Fireworks: ``{"error": {object, type, code, message}}``, pydantic's sentences, all faults of
+    a request in one.
+    """
 
     def error(
         self,

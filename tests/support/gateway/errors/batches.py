@@ -1,4 +1,6 @@
-"""What OpenAI and Azure say of files and batches: refusals of requests, and complaints about the lines of a file."""
+"""What OpenAI and Azure say of files and batches: refusals of requests, and complaints about the
+lines of a file.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ __all__ = ["OPENAI_BATCHES", "BatchWords", "azure_batches"]
 
 @dataclass(frozen=True, slots=True)
 class BatchWords:
-    """One provider's limits and sentences. ``own``: what it says of every other request. ``expires``: whether a job ends after a
-    day; ``slow_files``: looks until an uploaded file is processed; ``endpoints``: the urls that lines may have."""
+    """One provider's limits and sentences. ``own``: what it says of every other request.
+    ``expires``: whether a job ends after a day; ``slow_files``: looks until an uploaded file is
+    processed; ``endpoints``: the urls that lines may have."""
 
     own: OpenAIWords
     requests: int
@@ -72,8 +75,8 @@ class BatchWords:
     def duplicate(self, line: int) -> JSON:
         """Two lines of one name."""
         message = (
-            "The custom_id for this request is a duplicate of another request. The custom_id parameter must be unique for each "
-            "request in a batch."
+            "The custom_id for this request is a duplicate of another request. The custom_id"
+            " parameter must be unique for each request in a batch."
         )
         return _complaint("duplicate_custom_id", message, line, "custom_id")
 
@@ -107,8 +110,8 @@ class BatchWords:
     def queue_full(self, model: str, most: int) -> JSON:
         """More prompt tokens wait than may."""
         message = (
-            f"Enqueued token limit reached for {model} in organization org-gateway. Limit: {most:,} enqueued tokens. Please try "
-            "again once some in_progress batches have been completed."
+            f"Enqueued token limit reached for {model} in organization org-gateway. Limit: {most:,}"
+            " enqueued tokens. Please try again once some in_progress batches have been completed."
         )
         return _complaint("token_limit_exceeded", message, None)
 
@@ -128,7 +131,9 @@ OPENAI_BATCHES = BatchWords(
 
 
 def azure_batches(own: OpenAIWords) -> BatchWords:
-    """Azure's: its own gate's sentences, files that are looked through first, no end after a day, urls without /v1."""
+    """Azure's: its own gate's sentences, files that are looked through first, no end after a day,
+    urls without /v1.
+    """
     return BatchWords(
         own=own,
         requests=100_000,

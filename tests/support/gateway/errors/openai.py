@@ -11,24 +11,28 @@ __all__ = ["JSON", "OpenAIWords", "Refusal"]
 JSON: TypeAlias = dict[str, Any]
 
 NO_KEY = (
-    "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth (i.e. "
-    "Authorization: Bearer YOUR_KEY), or as the password field (with blank username) if you're accessing the API from your "
-    "browser and are prompted for a username and password. You can obtain an API key from "
-    "https://platform.openai.com/account/api-keys."
+    "You didn't provide an API key. You need to provide your API key in an Authorization header"
+    " using Bearer auth (i.e. Authorization: Bearer YOUR_KEY), or as the password field (with blank"
+    " username) if you're accessing the API from your browser and are prompted for a username and"
+    " password. You can obtain an API key from https://platform.openai.com/account/api-keys."
 )
 BAD_JSON = (
-    "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
-    "correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON. If you have trouble figuring "
-    "out how to fix this, please contact us through our help center at help.openai.com.)"
+    "We could not parse the JSON body of your request. (HINT: This likely means you aren't using"
+    " your HTTP library correctly. The OpenAI API expects a JSON payload, but what was sent was not"
+    " valid JSON. If you have trouble figuring out how to fix this, please contact us through our"
+    " help center at help.openai.com.)"
 )
 NO_QUOTA = (
-    "You exceeded your current quota, please check your plan and billing details. For more information on this error, "
-    "read the docs: https://platform.openai.com/docs/guides/error-codes/api-errors."
+    "You exceeded your current quota, please check your plan and billing details. For more"
+    " information on this error, read the docs:"
+    " https://platform.openai.com/docs/guides/error-codes/api-errors."
 )
 
 
 class Refusal(Exception):
-    """This request is answered with ``status`` and ``body``; ``rule`` is its key in the table of sources."""
+    """This request is answered with ``status`` and ``body``; ``rule`` is its key in the table of
+    sources.
+    """
 
     def __init__(
         self, rule: str, status: int, body: JSON, headers: Mapping[str, str] | None = None
@@ -86,7 +90,10 @@ class OpenAIWords:
             if len(given) > 12
             else "*" * len(given)
         )
-        message = f"Incorrect API key provided: {shown}. You can find your API key at https://platform.openai.com/account/api-keys."
+        message = (
+            f"Incorrect API key provided: {shown}. You can find your API key at"
+            " https://platform.openai.com/account/api-keys."
+        )
         return self.error("key", message, status=401, code="invalid_api_key")
 
     def url(self, method: str, path: str) -> Refusal:
@@ -100,10 +107,13 @@ class OpenAIWords:
 
     def model_of_endpoint(self, *, chat: bool) -> Refusal:
         """A model that has only the other endpoint; ``chat`` is the endpoint asked."""
-        legacy = "This is a chat model and not supported in the v1/completions endpoint. Did you mean to use v1/chat/completions?"
+        legacy = (
+            "This is a chat model and not supported in the v1/completions endpoint. Did you mean to"
+            " use v1/chat/completions?"
+        )
         modern = (
-            "This is not a chat model and thus not supported in the v1/chat/completions endpoint. Did you mean to use "
-            "v1/completions?"
+            "This is not a chat model and thus not supported in the v1/chat/completions endpoint."
+            " Did you mean to use v1/completions?"
         )
         return self.error(
             "model of the endpoint", modern if chat else legacy, status=404, param="model"
@@ -156,7 +166,10 @@ class OpenAIWords:
             "above maximum" if above else "below minimum",
         )
         bound = f"{'<=' if above else '>='} {limit:g}"
-        message = f"Invalid '{name}': {number} {side} value. Expected a value {bound}, but got {value} instead."
+        message = (
+            f"Invalid '{name}': {number} {side} value. Expected a value {bound}, but got {value}"
+            " instead."
+        )
         return self.error(
             rule,
             message,
@@ -167,14 +180,17 @@ class OpenAIWords:
     def too_long(self, rule: str, name: str, length: int, most: int) -> Refusal:
         """An array with too many members."""
         message = (
-            f"Invalid '{name}': array too long. Expected an array with maximum length {most}, but got an array with length "
-            f"{length} instead."
+            f"Invalid '{name}': array too long. Expected an array with maximum length {most}, but"
+            f" got an array with length {length} instead."
         )
         return self.error(rule, message, param=name, code="array_above_max_length")
 
     def empty(self, name: str) -> Refusal:
         """An array without a member."""
-        message = f"Invalid '{name}': empty array. Expected an array with minimum length 1, but got an empty array instead."
+        message = (
+            f"Invalid '{name}': empty array. Expected an array with minimum length 1, but got an"
+            " empty array instead."
+        )
         return self.error("required", message, param=name, code="empty_array")
 
     def needs_logprobs(self, value: object) -> Refusal:
@@ -192,8 +208,8 @@ class OpenAIWords:
     def bias_properties(self, entries: int, most: int) -> Refusal:
         """More entries than the schema of the service takes."""
         message = (
-            f"Invalid 'logit_bias': too many properties. Expected an object with at most {most} properties, but got an object "
-            f"with {entries} properties instead."
+            f"Invalid 'logit_bias': too many properties. Expected an object with at most {most}"
+            f" properties, but got an object with {entries} properties instead."
         )
         return self.error(
             "bias properties", message, param="logit_bias", code="object_above_max_properties"
@@ -206,7 +222,10 @@ class OpenAIWords:
 
     def bias_key(self, key: str) -> Refusal:
         """A key that is no token id."""
-        message = f"Invalid key in 'logit_bias': {key}. You should only be submitting non-negative integers."
+        message = (
+            f"Invalid key in 'logit_bias': {key}. You should only be submitting non-negative"
+            " integers."
+        )
         return self.error("bias keys", message, param="logit_bias")
 
     def bias_id(self, token: int, largest: int) -> Refusal:
@@ -216,7 +235,10 @@ class OpenAIWords:
 
     def prompt_token(self, token: int, largest: int) -> Refusal:
         """A token id in the prompt that the model does not have."""
-        message = f"Invalid token in prompt: {token}. Minimum value is 0, maximum value is {largest} (inclusive)."
+        message = (
+            f"Invalid token in prompt: {token}. Minimum value is 0, maximum value is {largest}"
+            " (inclusive)."
+        )
         return self.error("prompt token", message)
 
     def unsupported(self, name: str) -> Refusal:
@@ -229,7 +251,10 @@ class OpenAIWords:
 
     def only_default(self, name: str, value: object) -> Refusal:
         """A value that a model which reasons does not take."""
-        message = f"Unsupported value: '{name}' does not support {value} with this model. Only the default (1) value is supported."
+        message = (
+            f"Unsupported value: '{name}' does not support {value} with this model. Only the"
+            " default (1) value is supported."
+        )
         return self.error("reasoning: values", message, param=name, code="unsupported_value")
 
     def forbidden_logprobs(self) -> Refusal:
@@ -251,11 +276,14 @@ class OpenAIWords:
         version: str,
         shown: str,
     ) -> Refusal:
-        """Over the budget of a minute; ``kind`` is requests or tokens, ``wait`` in seconds, ``shown`` the same as printed."""
+        """Over the budget of a minute; ``kind`` is requests or tokens, ``wait`` in seconds,
+        ``shown`` the same as printed.
+        """
         short = {"requests": "RPM", "tokens": "TPM"}[kind]
         message = (
-            f"Rate limit reached for {model} in organization org-gateway on {kind} per min ({short}): Limit {limit}, Used {used}, "
-            f"Requested {asked}. Please try again in {shown}. Visit https://platform.openai.com/account/rate-limits to learn more."
+            f"Rate limit reached for {model} in organization org-gateway on {kind} per min"
+            f" ({short}): Limit {limit}, Used {used}, Requested {asked}. Please try again in"
+            f" {shown}. Visit https://platform.openai.com/account/rate-limits to learn more."
         )
         return self.error(
             f"{kind} per minute",
@@ -269,9 +297,10 @@ class OpenAIWords:
     def too_large(self, model: str, limit: int, asked: int, version: str) -> Refusal:
         """More tokens than a whole minute holds."""
         message = (
-            f"Request too large for {model} in organization org-gateway on tokens per min (TPM): Limit {limit}, Requested {asked}. "
-            "The input or output tokens must be reduced in order to run successfully. Visit "
-            "https://platform.openai.com/account/rate-limits to learn more."
+            f"Request too large for {model} in organization org-gateway on tokens per min (TPM):"
+            f" Limit {limit}, Requested {asked}. The input or output tokens must be reduced in"
+            " order to run successfully. Visit https://platform.openai.com/account/rate-limits to"
+            " learn more."
         )
         return self.error(
             "too large", message, status=429, kind="tokens", code="rate_limit_exceeded"

@@ -1,6 +1,7 @@
 """Checks: which rules a request breaks, in the order in which the real service reports them.
 
-Order recorded 2026-08 for OpenAI: a missing model, missing messages, unknown fields, then the fields by name.
+Order recorded 2026-08 for OpenAI: a missing model, missing messages, unknown fields, then the
+fields by name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ NEUTRAL_WHILE_REASONING: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What holds for one model. ``entries`` and ``properties`` of a bias: None for no limit; ``largest`` token id."""
+    """What holds for one model. ``entries`` and ``properties`` of a bias: None for no limit;
+    ``largest`` token id.
+    """
 
     largest: int
     entries: int | None

@@ -1,7 +1,9 @@
-"""Fields: which request fields a provider knows, their types and ranges, and what of them the gateway can really do.
+"""Fields: which request fields a provider knows, their types and ranges, and what of them the
+gateway can really do.
 
-Ranges are those of OpenAI's OpenAPI description 2.3.0, schemas CreateChatCompletionRequest, CreateCompletionRequest and
-ModelResponseProperties, and of ``CompletionCreateParamsBase`` in Fireworks' Python client.
+Ranges are those of OpenAI's OpenAPI description 2.3.0, schemas CreateChatCompletionRequest,
+CreateCompletionRequest and ModelResponseProperties, and of ``CompletionCreateParamsBase`` in
+Fireworks' Python client.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ Kind: TypeAlias = Literal["integer", "number", "boolean", "string", "array", "ob
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """``low`` and ``high`` are the range of a number, None where there is no limit; ``rule`` is the rule that it breaks."""
+    """``low`` and ``high`` are the range of a number, None where there is no limit; ``rule`` is the
+    rule that it breaks.
+    """
 
     kind: Kind
     low: float | None = None

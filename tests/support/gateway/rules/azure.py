@@ -1,4 +1,6 @@
-"""Azure OpenAI's rules: OpenAI's behind a gate of its own, with deployments, two kinds of keys and a content filter."""
+"""Azure OpenAI's rules: OpenAI's behind a gate of its own, with deployments, two kinds of keys and
+a content filter.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ KINDS = ("hate", "self_harm", "sexual", "violence")
 
 
 class AzureRules(OpenAIRules):
-    """Both generations of paths: ``/openai/deployments/{name}/...?api-version=`` and ``/openai/v1/...``."""
+    """Both generations of paths: ``/openai/deployments/{name}/...?api-version=`` and
+    ``/openai/v1/...``.
+    """
 
     prefix: ClassVar[str] = "/openai/v1"
     azure_words: ClassVar[AzureWords] = AzureWords()
@@ -59,7 +63,9 @@ class AzureRules(OpenAIRules):
         )
 
     def authorise(self, route: Route, headers: Mapping[str, str]) -> None:
-        """A key in ``api-key``, or an Entra token as bearer; the newer paths take the key as bearer too."""
+        """A key in ``api-key``, or an Entra token as bearer; the newer paths take the key as bearer
+        too.
+        """
         key, token = headers.get("api-key"), bearer(headers)
         if key is not None:
             if key != self.settings.key:
@@ -103,7 +109,9 @@ class AzureRules(OpenAIRules):
     def chat_choice(
         self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
     ) -> JSON:
-        """One choice, or what is left of it after the content filter: neither message nor logprobs."""
+        """One choice, or what is left of it after the content filter: neither message nor
+        logprobs.
+        """
         if self._filters(reading):
             return self._filtered(index)
         results = dict.fromkeys(KINDS, SAFE)

@@ -1,4 +1,6 @@
-"""Fireworks' rules: token ids in every entry, the model's logprob beside that of what was sampled from, five alternatives."""
+"""Fireworks' rules: token ids in every entry, the model's logprob beside that of what was sampled
+from, five alternatives.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,15 @@ __all__ = ["FireworksRules"]
 SMALL = 4096
 """Tokens. Above this a vocabulary is not listed whole for a propensity."""
 COMPUTED = ("temperature", "top_k", "top_p", "min_p")
-"""Sampling settings whose effect on the propensity is computed; with any other changed, it is told as null."""
+"""Sampling settings whose effect on the propensity is computed; with any other changed, it is told
+as null.
+"""
 
 
 class FireworksRules(OpenAIRules):
-    """Chat and completions answer alike: entries with ids, or legacy lists where ``logprobs`` is a number."""
+    """Chat and completions answer alike: entries with ids, or legacy lists where ``logprobs`` is a
+    number.
+    """
 
     prefix: ClassVar[str] = "/inference/v1"
     words: ClassVar[OpenAIWords] = FireworksWords()
@@ -53,11 +59,15 @@ class FireworksRules(OpenAIRules):
         return super().whole(body) or (self._tilts(body) and self._size <= SMALL)
 
     def post(self, body: JSON) -> bool:
-        """Of a large one the engine tells the propensity itself: to list it takes a second and five megabytes a token."""
+        """Of a large one the engine tells the propensity itself: to list it takes a second and five
+        megabytes a token.
+        """
         return self._tilts(body) and self._size > SMALL
 
     def _tilts(self, body: JSON) -> bool:
-        """Whether tokens are drawn from anything but the model itself, and logprobs are asked for."""
+        """Whether tokens are drawn from anything but the model itself, and logprobs are asked
+        for.
+        """
         changed = sampling_of(self.settings, body) != DEFAULTS or bool(body.get("logit_bias"))
         return asked(body) is not None and changed
 

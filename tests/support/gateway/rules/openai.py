@@ -1,4 +1,6 @@
-"""OpenAI's rules: paths, keys, models, limits, and the shape of answers. Each rule's source is in ``sources``."""
+"""OpenAI's rules: paths, keys, models, limits, and the shape of answers. Each rule's source is in
+``sources``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ LIE_ENTRIES = 64
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request went. ``name``: a deployment or model in the path, ``version``: api-version of Azure's classic paths."""
+    """Where a request went. ``name``: a deployment or model in the path, ``version``: api-version
+    of Azure's classic paths.
+    """
 
     to: Literal["chat", "completions", "models"]
     name: str | None = None
@@ -77,7 +81,9 @@ class OpenAIRules:
         raise self.words.url(method, path)
 
     def batch_path(self, path: str, query: Mapping[str, str]) -> str | None:
-        """What stands behind the prefix where ``path`` leads to files or batches, which this provider has; else None."""
+        """What stands behind the prefix where ``path`` leads to files or batches, which this
+        provider has; else None.
+        """
         rest = path.removeprefix(self.prefix)
         return rest if rest != path and rest.split("/")[1] in ("files", "batches") else None
 
@@ -244,9 +250,11 @@ class OpenAIRules:
                 "refusal": None,
                 "annotations": [],
             },
-            "logprobs": None
-            if k is None
-            else {"content": [self.entry(each, k) for each in told], "refusal": None},
+            "logprobs": (
+                None
+                if k is None
+                else {"content": [self.entry(each, k) for each in told], "refusal": None}
+            ),
             "finish_reason": reading.finish,
         }
 
@@ -273,16 +281,20 @@ class OpenAIRules:
         return {
             "text": reading.text,
             "index": index,
-            "logprobs": None
-            if k is None
-            else self.legacy_lists(reading, k, len(str(body.get("prompt"))), rng),
+            "logprobs": (
+                None
+                if k is None
+                else self.legacy_lists(reading, k, len(str(body.get("prompt"))), rng)
+            ),
             "finish_reason": reading.finish,
         }
 
     def legacy_lists(
         self, reading: CompletionView, k: int, start: int, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Parallel lists; text keys, so that two tokens of one text become one entry. ``start``: characters of the prompt."""
+        """Parallel lists; text keys, so that two tokens of one text become one entry. ``start``:
+        characters of the prompt.
+        """
         last = start + len(reading.text)
         tops = [self._by_text(each, k, rng) for each in reading.told]
         return {

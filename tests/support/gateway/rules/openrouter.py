@@ -1,4 +1,6 @@
-"""OpenRouter's rules: one address before several hosts, of which each lacks some fields of a request."""
+"""OpenRouter's rules: one address before several hosts, of which each lacks some fields of a
+request.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ from tests.support.gateway.rules.openai import OpenAIRules
 __all__ = ["OpenRouterRules"]
 
 NOBODY = (
-    "No endpoints found that can handle the requested parameters. To learn more about provider routing, visit: "
-    "https://openrouter.ai/docs/guides/routing/provider-selection"
+    "No endpoints found that can handle the requested parameters. To learn more about provider"
+    " routing, visit: https://openrouter.ai/docs/guides/routing/provider-selection"
 )
 
 
 class OpenRouterRules(OpenAIRules):
-    """The first host in ``hosts`` answers; with ``require_parameters`` the first that lacks no field of the request."""
+    """The first host in ``hosts`` answers; with ``require_parameters`` the first that lacks no
+    field of the request.
+    """
 
     prefix: ClassVar[str] = "/api/v1"
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = {
@@ -38,7 +42,9 @@ class OpenRouterRules(OpenAIRules):
     batches: ClassVar[BatchWords | None] = None
 
     def routed(self, body: JSON) -> JSON:
-        """The request as its host reads it: without the fields that the host lacks, and with the host's name in ``provider``."""
+        """The request as its host reads it: without the fields that the host lacks, and with the
+        host's name in ``provider``.
+        """
         asked = body.get("provider") or {}
         for host, lacks in self.settings.hosts.items():
             if not asked.get("require_parameters") or not set(lacks) & set(body):

@@ -1,4 +1,6 @@
-"""Budget: requests and tokens a minute as two leaking buckets, and the x-ratelimit headers that tell of them."""
+"""Budget: requests and tokens a minute as two leaking buckets, and the x-ratelimit headers that
+tell of them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One bucket now: ``limit`` a minute, ``remaining``, and ``reset``: seconds until it is full again."""
+    """One bucket now: ``limit`` a minute, ``remaining``, and ``reset``: seconds until it is full
+    again.
+    """
 
     limit: int
     remaining: int
@@ -23,7 +27,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Why a request does not fit: ``kind`` requests or tokens; ``wait`` seconds, infinite where it never will."""
+    """Why a request does not fit: ``kind`` requests or tokens; ``wait`` seconds, infinite where it
+    never will.
+    """
 
     kind: str
     limit: int
