@@ -103,7 +103,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("started")
 @pytest.mark.parametrize(
-    "estimator", ["projection", pytest.param("ips", marks=pytest.mark.slow), "snips"]
+    "estimator", ["projection", pytest.param("ips", marks=pytest.mark.slow), "ratio"]
 )
 def test_two_workers_learn_the_same_bias(
     fit: tuple[object, ...], estimator: str, tmp_path: Path
