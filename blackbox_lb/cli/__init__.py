@@ -93,13 +93,14 @@ class Commands(click.Group):
 
 
 def _shown(message: str) -> str:
-    """A message made safe for a terminal: without secrets or characters that could move its
-    cursor.
+    """A message for a terminal: with the names of options, without secrets or characters that could
+    move its cursor.
     """
+    from blackbox_lb.cli.option_names import with_option_names
     from blackbox_lb.safety.printable import legible
     from blackbox_lb.safety.secrets import redacted
 
-    return legible(redacted(message))
+    return legible(redacted(with_option_names(message)))
 
 
 def _told(

@@ -16,6 +16,7 @@ from blackbox_lb.cli.commands.learning.collect import CollectOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import COLLECTING, load, open_trials
 from blackbox_lb.cli.run_limits import run
+from blackbox_lb.cli.terminal import say
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.batches import OfflineSession, Pending, cancel_batches, collect_batches
 from blackbox_lb.jobs.batches.offline import tokenizer_beside
@@ -56,7 +57,8 @@ def execute(options: CollectOptions) -> None:
         print_json(summary)
         return
     click.echo(_sentence(summary, reward))
-    click.echo(legible("\n".join(remarks)), nl=bool(remarks))
+    for remark in remarks:
+        say(remark)
 
 
 def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:

@@ -21,7 +21,7 @@ from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials, run_folder
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, say, verdict_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
@@ -246,9 +246,9 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"
     )
     if bias.compiled:
-        click.echo(f"compiled: {bias.compiled.sentence}")
+        say(f"compiled: {bias.compiled.sentence}")
     if bias.censoring and bias.sampling:
-        click.echo(bias.censoring.sentence(bias.sampling.top_logprobs))
+        say(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
     if "bias.json" not in unwritten:
         click.echo(
