@@ -128,7 +128,7 @@ def _readings(text: str) -> list[list[Any]]:
 
 
 def _correct(answers: list[str], text: str) -> bool | str:
-    """Whether ``text`` gives one of ``answers``; the answer that is neither words nor mathematics."""
+    """Whether ``text`` gives one of ``answers``; or the answer that cannot be read."""
     library = importlib.import_module("math_verify")
     accepted = [_accepted(answer) for answer in answers]
     for answer, row in zip(answers, accepted, strict=True):
