@@ -331,7 +331,7 @@ async def draw(
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:
         remark_on_others(trials, title, labels, said)
-    decisions = None if labels is None else scores_of(labels, said)
+    decisions = None if labels is None else scores_of(labels, trials.reward, said)
     return ArmResult(
         arm,
         scores,
@@ -367,7 +367,7 @@ async def decide(
     )
     scores = trials.scored(arm.name, examples, ([each] for each in answers))
     shown = _first(arm, answers, scores)
-    decisions = scores_of(labels, zip(examples, texts, strict=True))
+    decisions = scores_of(labels, trials.reward, zip(examples, texts, strict=True))
     return ArmResult(
         arm, scores, found.prompt_tokens, found.completion_tokens, shown, len(answers), decisions
     )

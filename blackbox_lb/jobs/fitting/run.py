@@ -40,7 +40,7 @@ from blackbox_lb.jobs.fitting.varying.phases import PhasedCandidate, phased_cand
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
 from blackbox_lb.rollouts.answers.given_answers import first_tokens
-from blackbox_lb.rollouts.judging.decisions import confusable, decision_scores
+from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.training import Training, censored
@@ -109,7 +109,7 @@ class _Fit:
         """Refuse an impossible plan before training completions cost anything."""
         check_plan(self.trials, self.task, self.plan)
         labels = self.plan.labels
-        told = [] if labels is None else list(confusable(labels, self.trials.reward.matcher))
+        told = [] if labels is None else list(about_labels(labels, self.trials.reward))
         for sentence in [*self.plan.remarks, *told, *([self.task.note] if self.task.note else [])]:
             self.trials.report.remark(sentence)
 

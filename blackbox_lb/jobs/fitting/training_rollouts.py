@@ -128,7 +128,8 @@ def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
             " choose 'reward' or 'pareto'"
         )
     silent = sum(
-        trials.reward.matcher.needs_answer and not example.answers for example in task.validation
+        trials.reward.accuracy_matcher.needs_answer and not example.answers
+        for example in task.validation
     )
     if objective == "pareto" and silent:
         raise InputError(
