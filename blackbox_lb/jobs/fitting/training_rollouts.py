@@ -1,6 +1,6 @@
 """From a plan to scored rollouts: a first look at the reward, then the rest of the plan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -9,6 +9,7 @@ import numpy as np
 from blackbox_lb.api.wire import asks_logprobs, check_stop
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.table import estimators
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.explain import room_for_gain
@@ -145,7 +146,8 @@ class TrainingData:
 
     trials: with a reward that remembers its values. examples: the training prompts. plan: how many
     completions are drawn, and how. given: the answers of the prompts, None until they are
-    collected, and where nothing is learned from them.
+    collected, and where nothing is learned from them. truncation: of the completions of the first
+    look, None before it and where the reward is not by length.
     """
 
     def __init__(self, trials: Trials, examples: Sequence[Example], plan: FitPlan) -> None:
@@ -156,6 +158,7 @@ class TrainingData:
         )
         self._source = ReadOnce(trials.store)
         self.given: GivenAnswers | None = None
+        self.truncation: Truncation | None = None
 
     async def first_look(self) -> None:
         """Report what the first prompts allow to learn.
@@ -171,6 +174,14 @@ class TrainingData:
         self._source.keep(key for row in keys for key in row)
         rollouts = self._read(first, keys).rollouts
         _check(trials.reward, rollouts.rewards)
+        self.truncation = _truncation(
+            trials.reward, self._source.completions([key for row in keys for key in row])
+        )
+        if self.truncation is not None and self.truncation.hides_lengths:
+            trials.report.remark(
+                f"first {len(first)} prompts: {self.truncation.sentence}, and a reward by length"
+                f" cannot tell these apart: {self.truncation.remedy}"
+            )
         room = room_for_gain(rollouts, trials.reward, min(self.plan.sweep.tau))
         if room is None:
             trials.report.remark(
@@ -180,11 +191,18 @@ class TrainingData:
         trials.report.remark(f"first {len(first)} prompts: {room.sentence}")
         going_on = self.plan.go_on or self.plan.reads_answers
         if room.decision == "nothing" and len(first) < len(self.examples) and not going_on:
+            other = "use another reward, or prompts that the model sometimes gets right"
             raise InputError(
                 f"{room.sentence}; stopped after {len(first)} of {len(self.examples)} prompts,"
-                " before more is paid for: use another reward, or prompts that the model sometimes"
-                " gets right, or --go-on to collect all the same (what came is kept)"
+                f" before more is paid for: {self._longer_or(other)}, or --go-on to collect all the"
+                " same (what came is kept)"
             )
+
+    def _longer_or(self, remedy: str) -> str:
+        """A longer limit where this one hides the lengths of completions, else ``remedy``."""
+        if self.truncation is None or not self.truncation.hides_lengths:
+            return remedy
+        return f"{self.truncation.sentence}, and {self.truncation.remedy}"
 
     async def collect(self) -> Training:
         """Return all rollouts of the plan, drawn unless they are in the store.
@@ -201,7 +219,7 @@ class TrainingData:
         engine = self.trials.engine
         training = self._spread(engine, keys) if engine else self._read(self.examples, keys, given)
         self._source.let_go()
-        _remark_on(training, self.trials)
+        _remark_on(training, self.trials, self._longer_or("use another reward or harder prompts"))
         return training
 
     async def _drawn(self, title: str, examples: Sequence[Example]) -> tuple[tuple[str, ...], ...]:
@@ -280,7 +298,24 @@ def _remembered(reward: Reward) -> Reward:
     return replace(reward, function=function)
 
 
-def _remark_on(training: Training, trials: Trials) -> None:
+def _truncation(reward: Reward, completions: Iterable[Completion]) -> Truncation | None:
+    """The truncation of ``completions`` at the reward's limit; None where the reward is not by
+    length, or none can be read.
+    """
+    if not reward.by_length:
+        return None
+    read = [completion for completion in completions if completion.readable]
+    if not read:
+        return None
+    return Truncation.of(
+        [completion.n_tokens for completion in read],
+        [completion.finish_reason == "length" for completion in read],
+        reward.max_tokens,
+    )
+
+
+def _remark_on(training: Training, trials: Trials, remedy: str) -> None:
+    """Remark on the training completions; ``remedy``: where all have one reward."""
     reward, report = trials.reward, trials.report
     values = _check(reward, training.everything.rewards[~training.everything.given])
     report.remark(
@@ -292,7 +327,7 @@ def _remark_on(training: Training, trials: Trials) -> None:
     if np.ptp(values) == 0 and not training.everything.given.any():
         raise InputError(
             f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to"
-            " learn from this reward; use another reward or harder prompts"
+            f" learn from this reward; {remedy}"
         )
 
 

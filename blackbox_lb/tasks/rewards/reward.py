@@ -57,25 +57,34 @@ REWARDS = {
 @dataclass(frozen=True, slots=True)
 class Formula:
     """``label``: the displayed name, of exp of the value where ``scale`` is log. ``gated``: whether
-    correctness enters.
+    correctness enters; ``by_length``: whether length does.
     """
 
     label: str
     scale: Literal["linear", "log"]
     gated: bool
     value: Callable[[bool, int, int], float]
+    by_length: bool = True
 
 
 FORMULAS = {
     # 1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for
     # accuracy).
     "accuracy": Formula(
-        "accuracy", "linear", True, lambda correct, length, horizon: float(correct)
+        "accuracy",
+        "linear",
+        True,
+        lambda correct, length, horizon: float(correct),
+        by_length=False,
     ),
     # ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The
     # strength tau then has no effect.
     "log-accuracy": Formula(
-        "accuracy", "log", True, lambda correct, length, horizon: 0.0 if correct else -math.inf
+        "accuracy",
+        "log",
+        True,
+        lambda correct, length, horizon: 0.0 if correct else -math.inf,
+        by_length=False,
     ),
     # ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression).
     "length": Formula(
@@ -134,6 +143,11 @@ class Reward:
     remote: Remote | None = field(default=None, repr=False, compare=False)
     thinking: Thinking | None = field(default=None, repr=False, compare=False)
     right: Matcher | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the length of a completion enters, by a formula of this package."""
+        return self.spec in FORMULAS and FORMULAS[self.spec].by_length
 
     @property
     def accuracy_matcher(self) -> Matcher:
