@@ -285,6 +285,10 @@ def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_pa
     for policy in ("base", "biased"):
         assert fitted["decisions"]["greedy"][policy]["accuracy"] == pytest.approx(verdict[policy])
 
+    findings = {each["code"]: each for each in fitted["findings"]}
+    assert findings["reward"]["word"] == "NOT CHECKED"
+    assert findings["reward"]["remedy"] == ""
+
     bias = tmp_path / "bias.json"
     evaluated = json.loads(blb("eval", talker, tmp_path, bias, *judged, rows=TALKED).stdout)
     shares = {each["name"]: each for each in evaluated["policies"]}

@@ -275,7 +275,8 @@ def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores)
         if one is not None and two is not None
     ]
     print_table(
-        f"Decisions at {setting}, base -> biased: {'; '.join(shown)}",
+        f"Decisions at {setting}, base -> biased: {'; '.join(shown)}; always saying"
+        f" {printable(base.commonest)}: accuracy {base.majority:.3f}",
         (
             "label",
             "precision",

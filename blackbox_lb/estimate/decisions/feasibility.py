@@ -121,7 +121,8 @@ class Feasibility:
         )
         found = (
             f"greedy decoding {'is' if self.whole else 'begins'} right on {self.base:.0%} of"
-            f" {len(self.margins)} prompts"
+            f" {len(self.margins)} prompts, always saying the commonest label on"
+            f" {self.majority:.0%}"
         )
         mends = (
             f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right"
@@ -149,7 +150,7 @@ class Feasibility:
             ),
             "no skill": (
                 "none can: the model's probabilities separate the labels no better"
-                f" ({self.informed:.0%} right) than always saying the commonest one"
+                f" ({self.informed:.0%} right) than the commonest label alone"
                 f" ({self.majority:.0%})"
             ),
         }[self.answer]

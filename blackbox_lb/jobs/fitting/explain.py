@@ -98,7 +98,7 @@ def explain(
         touched=Touched.of(rollouts, next_token, sent),
         top_logprobs=top_logprobs,
         truncation=truncation,
-        given=bool(rollouts.given.all()),
+        given=training.base is not None and not training.base.any(),
         no_precision=no_precision,
     )
     statistics = None
