@@ -306,3 +306,21 @@ def test_accuracy_needs_answers_before_anything_is_paid(
     assert said.exit_code == 2, said.output
     assert "4 of 4 validation examples have no answer" in " ".join(said.output.split())
     assert completions(server) == 0
+
+
+def test_an_evaluation_says_that_the_limit_hides_lengths(
+    server: ExactServer, tmp_path: Path
+) -> None:
+    """Of the base model once, not of every policy."""
+    data = tmp_path / "data.jsonl"
+    rows = [
+        {"prompt": f"{split} {n}", "split": split} for split, count in SPLITS for n in range(count)
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data))
+    more = ("--out", str(tmp_path / "run"), "--reward", "length", "--deploy", "greedy")
+    call = ["eval", *options, *more, "--baseline-prompt", "Be brief.", "--max-tokens", "1"]
+    done = CliRunner().invoke(main, call)
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.stderr.split())
+    assert words.count("a reward by length cannot tell these apart: --max-tokens 16") == 1

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.thresholds import MOST_CUT
 
-MOST = 0.5
-"""Share of completions cut at the limit above which a reward by length compares few of them."""
 WANTED = 0.8
 """Share of completions that end before the recommended limit."""
 LEAST_ENDED = 5
@@ -52,6 +50,8 @@ class Truncation:
         ended = tokens[~is_cut]
         factor = UNKNOWN_FACTOR
         if len(ended) >= LEAST_ENDED:
+            from scipy import special  # a quarter of a second, where a command starts
+
             share = len(ended) / len(tokens)
             before = special.ndtri(min(share, 1 - 1e-6))
             spread = math.log(limit / max(min(float(np.median(ended)), limit - 0.5), 0.5))
@@ -66,7 +66,7 @@ class Truncation:
         """Whether most completions are as long as the limit allows, so that their lengths say
         nothing.
         """
-        return self.cut > MOST * self.completions
+        return self.cut > MOST_CUT * self.completions
 
     @property
     def sentence(self) -> str:
@@ -74,6 +74,11 @@ class Truncation:
             f"{self.cut:,} of {self.completions:,} completions end at the limit of"
             f" {self.limit:,} tokens"
         )
+
+    @property
+    def warning(self) -> str:
+        """What to say where lengths are hidden."""
+        return f"{self.sentence}, and a reward by length cannot tell these apart: {self.remedy}"
 
     @property
     def remedy(self) -> str:

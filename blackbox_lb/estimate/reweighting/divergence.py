@@ -133,7 +133,8 @@ def _grouped_kl(log_tilted: Vector, log_ratios: Vector) -> Vector:
     biased_rest = np.clip(1.0 - tilted.sum(axis=1), 1e-12, 1.0)
     base_rest = np.clip(1.0 - np.exp(log_tilted - log_ratios).sum(axis=1), 1e-12, 1.0)
     listed = (tilted * log_ratios).sum(axis=1)
-    return np.maximum(listed + biased_rest * np.log(biased_rest / base_rest), 0.0)
+    whole = listed + biased_rest * np.log(biased_rest / base_rest)
+    return np.asarray(np.maximum(whole, 0.0), dtype=np.float64)
 
 
 def _factor(log_listed: Vector, log_tail: Vector, outside: Bools) -> float:

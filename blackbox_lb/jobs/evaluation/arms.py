@@ -16,7 +16,7 @@ from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.evaluation.document import PolicyCompletion
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting
+from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, truncation_of
 from blackbox_lb.rollouts.phased import ThinkingBudget
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
@@ -327,6 +327,9 @@ async def draw(
             f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their"
             " completions"
         )
+    cut = truncation_of(trials.reward, (each for each in shown if each is not None))
+    if cut is not None and cut.hides_lengths and arm.name == BASE:
+        trials.report.remark(f"{title}: {cut.warning}")
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:

@@ -1,6 +1,6 @@
 """From a plan to scored rollouts: a first look at the reward, then the rest of the plan."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -17,7 +17,7 @@ from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, check_an
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.prompt_features import check_features
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncation_of
 from blackbox_lb.rollouts.phased import check_continues
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.rollouts.reading import ReadOnce, reading_of
@@ -174,14 +174,11 @@ class TrainingData:
         self._source.keep(key for row in keys for key in row)
         rollouts = self._read(first, keys).rollouts
         _check(trials.reward, rollouts.rewards)
-        self.truncation = _truncation(
+        self.truncation = truncation_of(
             trials.reward, self._source.completions([key for row in keys for key in row])
         )
         if self.truncation is not None and self.truncation.hides_lengths:
-            trials.report.remark(
-                f"first {len(first)} prompts: {self.truncation.sentence}, and a reward by length"
-                f" cannot tell these apart: {self.truncation.remedy}"
-            )
+            trials.report.remark(f"first {len(first)} prompts: {self.truncation.warning}")
         room = room_for_gain(rollouts, trials.reward, min(self.plan.sweep.tau))
         if room is None:
             trials.report.remark(
@@ -296,22 +293,6 @@ def _remembered(reward: Reward) -> Reward:
         return known[key]
 
     return replace(reward, function=function)
-
-
-def _truncation(reward: Reward, completions: Iterable[Completion]) -> Truncation | None:
-    """The truncation of ``completions`` at the reward's limit; None where the reward is not by
-    length, or none can be read.
-    """
-    if not reward.by_length:
-        return None
-    read = [completion for completion in completions if completion.readable]
-    if not read:
-        return None
-    return Truncation.of(
-        [completion.n_tokens for completion in read],
-        [completion.finish_reason == "length" for completion in read],
-        reward.max_tokens,
-    )
 
 
 def _remark_on(training: Training, trials: Trials, remedy: str) -> None:
