@@ -122,6 +122,21 @@ def test_halving_asks_for_the_rest_of_the_survivors_only(chosen: Chooser) -> Non
     assert sum(remark.startswith("validation, ") for remark in said) == 5
 
 
+def test_candidates_share_the_draws_of_fewer(chosen: Chooser) -> None:
+    """Five candidates on the draws of three: all are drawn, and what it costs is said before the
+    first completion.
+    """
+    biases = [{END: 3.0 + n, 0: 5.0} for n in range(5)]
+    choice, said, asked = chosen(*biases, samples=6, paid=3)
+    spent = [row.samples for row in choice.tried]
+    assert min(spent) >= 1
+    assert sum(spent) <= 3 * 6
+    assert len(asked) == PROMPTS * (6 + sum(spent))
+    assert (
+        f"at most {PROMPTS * sum(spent):,} completions beside {PROMPTS * 6} of the base" in said[0]
+    )
+
+
 def test_the_same_bias_twice_is_sampled_once(chosen: Chooser) -> None:
     """Two settings that send the same entries are one policy."""
     choice, _, asked = chosen(MORE_ENDS, dict(MORE_ENDS), WILD)

@@ -103,12 +103,21 @@ class Earned:
 
 
 async def earned_over(
-    trials: Trials, task: Task, plan: FitPlan, fixed: Candidate, title: str, bias: AnyBias
+    trials: Trials,
+    task: Task,
+    plan: FitPlan,
+    fixed: Candidate,
+    title: str,
+    bias: AnyBias,
+    samples: int | None = None,
 ) -> Earned:
-    """``bias`` beside the fixed one, on fresh completions of the validation prompts."""
+    """``bias`` beside the fixed one, on fresh completions of the validation prompts.
+
+    samples: completions a prompt of each, None for those of ``plan``.
+    """
     gains, means = [], []
     for setting in plan.settings:
-        count = 1 if setting.deterministic else plan.validation_samples
+        count = 1 if setting.deterministic else samples or plan.validation_samples
         pair = [
             await trials.scores(
                 f"validation at {setting.name}, {name}", task.validation, setting, count, each
