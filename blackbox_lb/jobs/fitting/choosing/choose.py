@@ -137,7 +137,7 @@ class _Race:
     async def start(self, samples: int) -> None:
         """Sample the base."""
         drawn = await self._scores("base", samples)
-        self.base = _outcome(drawn.values(), ByPrompt(np.zeros(len(self.examples))))
+        self.base = outcome_of(drawn.values(), ByPrompt(np.zeros(len(self.examples))))
         self.base_mean, self.base_by_setting = _measured(self.base), self._by_setting(drawn)
         if math.isnan(self.base_mean.reward):
             raise InputError(
@@ -196,7 +196,7 @@ class _Race:
         bias = self.field[index].logit_bias
         scores = await self._scores(self.field[index].label, samples, bias)
         kl = await self._kl(index, samples) if self.goal.objective == "reward-kl" else None
-        outcome = _outcome(
+        outcome = outcome_of(
             scores.values(), None if kl is None else ByPrompt(np.full(len(self.examples), kl))
         )
         self.outcomes[index], mean = outcome, _measured(outcome)
@@ -246,7 +246,7 @@ class _Race:
     def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
         pairs = zip(self.settings, scores.values(), strict=True)
         return tuple(
-            replace(_measured(_outcome([each], None)), setting=setting.name)
+            replace(_measured(outcome_of([each], None)), setting=setting.name)
             for setting, each in pairs
         )
 
@@ -286,9 +286,9 @@ class _Race:
         self.trials.report.remark(text)
 
 
-def _outcome(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
-    """The mean over settings, prompt by prompt; NaN for a prompt without a completion at one of
-    them.
+def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
+    """The outcome of a policy: its mean over settings, prompt by prompt; NaN for a prompt without a
+    completion at one of them. ``kl`` in nats a completion, None where the goal does not read it.
     """
     correct = [each.correct for each in settings if each.correct is not None]
     return Outcome(

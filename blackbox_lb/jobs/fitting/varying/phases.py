@@ -68,9 +68,9 @@ async def phased_candidate(
 ) -> PhasedCandidate | str:
     """The best bias with these phases, or the sentence why the ``fixed`` one is kept.
 
-    Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. Of the
-    combinations at one tau, that which earns most on fresh completions of the validation prompts
-    must earn more than the fixed bias by two standard errors.
+    Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. The
+    combinations at one tau race on fresh completions of the validation prompts. The best by the
+    goal must be better than the fixed bias by two standard errors.
     """
     numbers = await phases_of(
         trials.session,
@@ -96,9 +96,14 @@ async def phased_candidate(
         for chosen in combinations[: rung.candidates]:
             bias = PhasedBias(phases, tuple(candidate.logit_bias for candidate in chosen))
             title = f"phases {phases.spec}, {chosen[-1].label}"
-            earned = await earned_over(trials, task, plan, fixed, title, bias, rung.samples)
+            earned = await earned_over(
+                trials, task, training, plan, fixed, title, bias, rung.samples
+            )
             results.append((earned, chosen, bias))
-        results.sort(key=lambda result: -result[0].found)
+        order = plan.goal.ranking(
+            results[0][0].fixed_outcome, [earned.outcome for earned, _, _ in results]
+        )
+        results = [results[place] for place in order]
         combinations = [chosen for _, chosen, _ in results]
     earned, chosen, bias = results[0]
     if not earned.proven:
