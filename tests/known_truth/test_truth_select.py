@@ -254,7 +254,8 @@ def test_the_goal_and_not_the_likelihood_chooses_the_default_strength() -> None:
     sweep = Sweep(tau=(1.0,))
     paid = paid_candidates(sweep)
     exact = Exact(MODEL, lambda tokens, prompt: float(tokens.count(2)))
-    lost_by_likelihood, lost_by_goal = [], []
+    lost_by_likelihood = list[float]()
+    lost_by_goal = list[float]()
     for seed in range(12):
         rng = np.random.default_rng(seed)
 

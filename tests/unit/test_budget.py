@@ -28,7 +28,7 @@ from blackbox_lb.errors import (
     Interrupted,
     RateLimited,
 )
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.sweep import L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, fit_stages
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
@@ -283,7 +283,12 @@ def test_greedy_stages_take_one_sample() -> None:
         2,
         1,
     ]
-    for strengths, candidates in ((("cv",), 2), ((20.0,), 1), ((40.0, 20.0, 10.0, 5.0, 2.5), 5)):
+    named: list[tuple[tuple[L2, ...], int]] = [
+        (("cv",), 2),
+        ((20.0,), 1),
+        ((40.0, 20.0, 10.0, 5.0, 2.5), 5),
+    ]
+    for strengths, candidates in named:
         plan = FitPlan(settings=(SAMPLED,), sweep=Sweep(l2=strengths))
         assert fit_stages(task, plan)[1].samples == 6 + 6 * candidates
 
