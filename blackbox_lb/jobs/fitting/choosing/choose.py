@@ -125,11 +125,12 @@ class _Race:
         for_kl = self.goal.objective == "reward-kl" and SAMPLED not in self.settings
         raced = (race_cost(plan) * (sampled + for_kl) + candidates * greedy) * prompts
         base = (samples * sampled + greedy) * prompts
+        sampling = " where sampled" if sampled and greedy else ""
         steps = [f"{plan[0].samples} for each"]
         steps += [f"{rung.samples} for the best {rung.candidates}" for rung in plan[1:]]
         self._say(
             f"{candidates} candidates race on {prompts} validation prompts, for at most"
-            f" {raced:,} completions beside {base:,} of the base; completions a prompt:"
+            f" {raced:,} completions beside {base:,} of the base; completions a prompt{sampling}:"
             f" {', '.join(steps)}"
         )
         return plan

@@ -89,9 +89,8 @@ async def phased_candidate(
     if all(field == [fixed] for field in fields):
         return "no phase has enough to be learned from"
     combinations = list(_together(fields))
-    rungs_of_race = rungs(len(combinations), plan.validation_samples, paid_candidates(sweep))
     results = list[tuple[Earned, tuple[Candidate, ...], PhasedBias]]()
-    for rung in rungs_of_race:
+    for rung in rungs(len(combinations), plan.validation_samples, paid_candidates(sweep)):
         results = []
         for chosen in combinations[: rung.candidates]:
             bias = PhasedBias(phases, tuple(candidate.logit_bias for candidate in chosen))
