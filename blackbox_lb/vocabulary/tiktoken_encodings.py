@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.network import OF_REQUESTS, check_environment
 from blackbox_lb.vocabulary.table import Vocabulary
+
+RANK_FILES = "https://openaipublic.blob.core.windows.net"
+"""The host of tiktoken's own rank files."""
 
 
 def encoding_names() -> Sequence[str]:
@@ -68,7 +72,11 @@ def cache_name(address: str) -> str:
 
 
 def _unread(name: str, error: OSError) -> str:
+    """Why an encoding cannot be read. Raises InputError: a variable of the network is at fault."""
+    check_environment(RANK_FILES, OF_REQUESTS)
     address = getattr(getattr(error, "request", None), "url", None)
+    if address is None and error.errno is None:  # the request could not even be made
+        return f"the rank file of {name} cannot be fetched: {error}"
     if address is None:  # no failed download: the cache itself
         return (
             f"tiktoken cannot read or write its cache for {name}: {error}; TIKTOKEN_CACHE_DIR says"

@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.request import getproxies
 
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -50,7 +48,13 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import (
+    check_key_log,
+    explain_certificate,
+    proxy_server,
+    untrusted_certificate,
+    verification,
+)
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import Redactor
 
@@ -132,21 +136,14 @@ class Channel:
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
         self._redactor, self._repeated = Redactor(lambda: self._credentials.secrets), False
-        # A proxy server for the outside world cannot reach this machine's own servers. httpx2 knows
-        # all kinds of them.
-        self._outside = not is_loopback(httpx2.URL(self.base_url).host)
-        # Certificates take a twentieth of a second to load.
-        plain = self.base_url.startswith("http:")
-        self._verify = (
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            if plain
-            else httpx2.create_ssl_context(trust_env=self._outside)
-        )
-        if transport is None and not (self._outside and getproxies().keys() - {"no"}):
+        check_key_log()  # before aiohttp is imported, which reads it then
+        self._proxy_server = proxy_server(self.base_url) if transport is None else None
+        self._verify = verification(self.base_url)
+        if transport is None and self._proxy_server is None:
             self._client: AiohttpClient | httpx2.AsyncClient = AiohttpClient(
                 self._verify, REQUEST_TIMEOUT, CONNECTIONS
             )
-        else:
+        else:  # httpx2 knows all kinds of proxy servers
             self._client = self._http(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
 
     def _http(
@@ -158,9 +155,10 @@ class Channel:
         return kind(
             timeout=timeout,
             limits=CONNECTIONS,
-            trust_env=self._outside,
             # The key would be added again for any host that a redirect names.
             follow_redirects=False,
+            trust_env=False,
+            proxy=self._proxy_server and self._proxy_server.address,
             verify=self._verify,
             transport=transport,
         )
@@ -421,14 +419,20 @@ class Channel:
         """The error where no answer came."""
         self._redactor.clean(error)
         self.refusals += isinstance(error, httpx2.TimeoutException)
-        what = (
-            "the request timed out"
-            if isinstance(error, httpx2.TimeoutException)
-            else "connection error"
-        )
+        if untrusted := untrusted_certificate(error):
+            reason, remedy = explain_certificate(untrusted)
+            return ConnectionFailed(
+                f"the certificate of {self.base_url} is not accepted ({reason}); {remedy}"
+            )
+        what = "connection error"
+        if isinstance(error, httpx2.TimeoutException):
+            what = "the request timed out"
         reason = self.masked(f"{what} ({error})" if str(error) else what)
-        remedy = "is the server running? Another address goes in --base-url"
-        return ConnectionFailed(with_remedy(f"no answer from {self.base_url}: {reason}", remedy))
+        where, remedy = self.base_url, "is the server running? Another address goes in --base-url"
+        if self._proxy_server is not None:
+            where = f"{self.base_url} through {self._proxy_server}"
+            remedy = "do both run? Hosts to be reached without a proxy server go in NO_PROXY"
+        return ConnectionFailed(with_remedy(f"no answer from {where}: {reason}", remedy))
 
     def refused(self, response: httpx2.Response, model: str | None = None) -> ProviderError:
         """The error for an answer that is no success, in the provider's own words."""
