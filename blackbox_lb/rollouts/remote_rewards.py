@@ -228,5 +228,7 @@ def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
             return RateLimited(with_remedy(fault, f"it was tried {ATTEMPTS} times, {KEPT}"))
         case "overloaded" | "server" | "timeout" | "conflict" | "context full":
             return ServerFailed(with_remedy(fault, f"it was tried {ATTEMPTS} times, {KEPT}"))
+        case "not found":
+            return RequestRejected(with_remedy(fault, f"{remote.url} was asked for"))
         case _:
             return RequestRejected(str(fault))

@@ -15,6 +15,7 @@ from blackbox_lb.errors import (
     RateLimited,
     ServerFailed,
 )
+from blackbox_lb.safety.hosts import path_of_request
 from blackbox_lb.safety.printable import first_line, with_remedy
 
 OPENAI = "https://api.openai.com/"
@@ -120,6 +121,11 @@ class TextVectors:
             )
 
         model, _, url = self.name.partition("@")
+        if end := path_of_request(url):
+            raise InputError(
+                f"the address {url} of the embeddings API ends in {end}, which is the path of a"
+                f" request; leave it out: {model}@{url.rstrip('/').removesuffix(end)}"
+            )
         key = os.environ.get("OPENAI_API_KEY" if url.startswith(OPENAI) else "EMBEDDINGS_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         tries = Retrying(

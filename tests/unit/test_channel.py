@@ -441,3 +441,53 @@ def test_what_the_other_side_repeats_is_masked(
         )
     assert KEY not in str(caught.value)
     assert "proj-secret-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/responses", "/embeddings"])
+def test_an_address_with_the_path_of_a_request(path: str) -> None:
+    """It is said, with the address that is left without it, before anything is sent."""
+    with pytest.raises(InputError) as caught:
+        send(fine, "vllm", base_url=f"http://host.example/v1{path}/")
+    assert path in str(caught.value)
+    assert str(caught.value).endswith("http://host.example/v1")
+
+
+def missing(provider: str, base_url: str) -> str:
+    """The message where a server has nothing at the address of a request."""
+    with pytest.raises(RequestRejected) as caught:
+        send(lambda _: httpx2.Response(404, text="404 page not found"), provider, base_url=base_url)
+    return str(caught.value)
+
+
+def test_what_does_not_exist_is_named_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of an address is a hint where it is another one, and where the provider's is known
+    to have it. A query, which may hold a key, is not repeated.
+    """
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    hint = "ends in /v1"
+    without = missing("vllm", "http://host.example")
+    assert "http://host.example/chat/completions was asked for" in without
+    assert hint in without
+    assert "--base-url http://host.example/v1" in without
+    whole = missing("vllm", "http://host.example/v1")
+    assert "http://host.example/v1/chat/completions was asked for" in whole
+    assert hint not in whole
+    classic = missing("azure-classic", "https://name.example")
+    assert "https://name.example/openai/chat/completions was asked for" in classic
+    assert hint not in classic
+    assert "api-version" not in classic
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "lz4", "gzip, br", "BR"])
+def test_an_encoding_that_nobody_asked_for(coding: str) -> None:
+    """Through a proxy server's client as over the network; it is no missing server."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["accept-encoding"] == "gzip, deflate"
+        return httpx2.Response(
+            200, headers={"content-encoding": coding}, stream=httpx2.ByteStream(b"\x1b\x0b\x80")
+        )
+
+    with pytest.raises(CorruptResponse) as caught:
+        send(answer, "vllm", base_url="http://host.example/v1")
+    assert repr(coding.lower().rpartition(" ")[2]) in str(caught.value)

@@ -5,6 +5,7 @@ each good one counts for every request.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import shutil
 import ssl
@@ -21,7 +22,7 @@ import pytest
 from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.transport.retries import is_passing
-from blackbox_lb.errors import ConnectionFailed, InputError
+from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety import network
 from blackbox_lb.safety.network import (
@@ -32,6 +33,7 @@ from blackbox_lb.safety.network import (
 )
 from blackbox_lb.vocabulary.text_vectors import TextVectors
 from blackbox_lb.vocabulary.tiktoken_encodings import read_encoding
+from tests.support.chaos.raw_listener import Connections, Exchange
 
 VARIABLES = (
     "SSLKEYLOGFILE",
@@ -374,3 +376,31 @@ def test_a_mock_of_the_network_is_asked_whatever_the_environment_says(
         return await channel.get("/models")
 
     assert asyncio.run(go()) == {"data": []}
+
+
+# --- Encodings
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "lz4", "identity", "gzip"])
+def test_encodings_over_the_network(coding: str) -> None:
+    """Those that were asked for are read, all others are named."""
+    content = b'{"data": []}'
+    if coding == "gzip":
+        content = gzip.compress(content)
+
+    def serve(exchange: Exchange) -> None:
+        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n"
+        exchange.connection.sendall(
+            f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+        )
+
+    server = Connections(serve)
+    server.start()
+    try:
+        if coding in ("identity", "gzip"):
+            assert get(f"http://127.0.0.1:{server.port}/v1") == {"data": []}
+            return
+        with pytest.raises(CorruptResponse, match=f"'{coding}'"):
+            get(f"http://127.0.0.1:{server.port}/v1")
+    finally:
+        server.stop()

@@ -48,6 +48,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.safety.hosts import path_of_request
 from blackbox_lb.safety.network import (
     check_key_log,
     explain_certificate,
@@ -94,9 +95,12 @@ CONNECTIONS = httpx2.Limits(
 """The SDK client's own limits, but with as many connections kept open as are in use."""
 HEADERS = {
     "Accept": "application/json",
+    "Accept-Encoding": "gzip, deflate",
     "Content-Type": "application/json",
     "User-Agent": f"blackbox_lb/{__version__}",
 }
+API_PATH = "/v1"
+"""The end of the address of most APIs."""
 MOST_QUOTED = 10_000
 """Characters of an answer that are masked before it is cut for a quote: cut first, a part of a
 secret would be left.
@@ -192,7 +196,7 @@ class Channel:
 
     def root(self, path: str) -> str:
         """The address of a path that lies beside the API's ``/v1``."""
-        return self.base_url.removesuffix("/v1") + path
+        return self.base_url.removesuffix(API_PATH) + path
 
     def masked(self, text: str) -> str:
         """``text`` with everything that looks like a secret masked; all quotes of the provider go
@@ -442,15 +446,20 @@ class Channel:
                 f"{self.profile.name} answered {response.status_code}: {self.base_url} has moved to"
                 f" {to}; keys are not sent along: give the new address with --base-url"
             )
-        return self.refusal(response.status_code, response.text, model)
+        url = response.request.url.copy_with(query=None)
+        return self.refusal(response.status_code, response.text, model, self.masked(str(url)))
 
-    def refusal(self, status: int | None, body: Any, model: str | None = None) -> ProviderError:
-        """The error for an error answer: its status, if it has one, and its body."""
+    def refusal(
+        self, status: int | None, body: Any, model: str | None = None, url: str | None = None
+    ) -> ProviderError:
+        """The error for an error answer: its status, if it has one, and its body. ``url``: the
+        address that was asked, None for one that is not known.
+        """
         fault = classify(status, body, self.profile.name, secrets=self._credentials.secrets)
         self.refusals += fault.kind in OF_LOAD
-        return self._error(fault, model)
+        return self._error(fault, model, url)
 
-    def _error(self, fault: Fault, model: str | None) -> ProviderError:
+    def _error(self, fault: Fault, model: str | None, url: str | None) -> ProviderError:
         if (
             fault.kind == "unsupported"
             and fault.limit is None
@@ -458,10 +467,12 @@ class Channel:
             and fault.parameter in NEEDED
         ):
             return self.profile.unsuitable(model, fault.message)
-        kind, remedy = self._remedy(fault, model)
+        kind, remedy = self._remedy(fault, model, url)
         return kind(with_remedy(fault, remedy) if remedy else str(fault))
 
-    def _remedy(self, fault: Fault, model: str | None) -> tuple[type[ProviderError], str | None]:
+    def _remedy(
+        self, fault: Fault, model: str | None, url: str | None
+    ) -> tuple[type[ProviderError], str | None]:
         """The kind of error, and the advice behind the provider's words, if there is any."""
         rules = self.profile.connection
         match fault.kind:
@@ -515,13 +526,24 @@ class Channel:
                     RequestRejected,
                     f"is {model!r} the model's name? Give another with --model{where}",
                 )
+            case "not found" if url is not None:
+                return RequestRejected, self._missing(url, model)
             case "not found" if model is not None:
-                return (
-                    RequestRejected,
-                    f"is {model!r} the model's name and {self.base_url} its address?",
-                )
+                return RequestRejected, f"is {model!r} the model's name?"
             case _:
                 return RequestRejected, None
+
+    def _missing(self, url: str, model: str | None) -> str:
+        """The advice where ``url``, which was asked, does not exist."""
+        rules = self.profile.connection
+        usual = (rules.base_path or rules.base_url or API_PATH).rstrip("/")
+        if usual.endswith(API_PATH) and not self.base_url.endswith(API_PATH):
+            return (
+                f"{url} was asked for; the address of such an API ends in {API_PATH}: try"
+                f" --base-url {self.base_url}{API_PATH}"
+            )
+        named = "" if model is None else f", and {model!r} the model's name"
+        return f"{url} was asked for; is {self.base_url} the API's address{named}?"
 
 
 _url = lru_cache(httpx2.URL)
@@ -554,5 +576,10 @@ def address_of(profile: Profile, base_url: str | None) -> str:
         raise InputError(
             "the address holds a password or a query; keys belong in the environment, a query in"
             " connection.query of a profile"
+        )
+    if path := path_of_request(url.path):
+        raise InputError(
+            f"the address {address} ends in {path}, which is the path of a request; {remedy}"
+            f" without it: {address.removesuffix(path)}"
         )
     return address if address.endswith(rules.base_path) else address + rules.base_path
