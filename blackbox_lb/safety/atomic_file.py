@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
 
 
 @contextmanager
@@ -46,6 +47,8 @@ def explained(doing: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if has_too_many(error):
+            remedy = remedy_for_too_many()
         raise InputError(f"cannot {doing}: {error.strerror or error}; {remedy}") from error
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.network import OF_REQUESTS, check_environment
+from blackbox_lb.vocabulary.rust import rust_errors
 from blackbox_lb.vocabulary.table import Vocabulary
 
 RANK_FILES = "https://openaipublic.blob.core.windows.net"
@@ -55,7 +56,12 @@ def read_encoding(name: str) -> Vocabulary:
     ordered = dict(
         sorted(special.items(), key=lambda item: (item[1], "reserved" in item[0], item[0]))
     )
-    return Vocabulary(name, ordinary, ordered, encoding.n_vocab, encoding.encode_ordinary)
+
+    def encode(text: str) -> list[int]:
+        with rust_errors(f"tiktoken cannot encode {text[:40]!r}"):
+            return encoding.encode_ordinary(text)
+
+    return Vocabulary(name, ordinary, ordered, encoding.n_vocab, encode)
 
 
 def cache_folder() -> Path | None:

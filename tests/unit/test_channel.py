@@ -5,6 +5,7 @@ provider's own words.
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +16,13 @@ import httpx2
 import pytest
 
 from blackbox_lb.api.transport import channel as channel_module
-from blackbox_lb.api.transport.channel import RATE_LIMIT_ATTEMPTS, Channel
+from blackbox_lb.api.transport.channel import RATE_LIMIT_ATTEMPTS, Channel, connection_limits
 from blackbox_lb.api.transport.rate_limits import OPENAI_HEADERS
 from blackbox_lb.api.transport.retries import ATTEMPTS, FIRST_SLIPS
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
+    ConnectionFailed,
     ContentFiltered,
     CorruptResponse,
     InputError,
@@ -491,3 +493,30 @@ def test_an_encoding_that_nobody_asked_for(coding: str) -> None:
     with pytest.raises(CorruptResponse) as caught:
         send(answer, "vllm", base_url="http://host.example/v1")
     assert repr(coding.lower().rpartition(" ")[2]) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "most"),
+    [(None, 1_000), (1_000_000, 1_000), (256, 208), (64, 16), (20, 1)],
+)
+def test_no_more_connections_than_open_files(
+    files: int | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests wait for a connection, where another one would be one file too many."""
+    monkeypatch.setattr(channel_module, "most_open_files", lambda: files)
+    assert connection_limits().max_connections == most
+
+
+def test_too_many_open_files_are_no_missing_server() -> None:
+    """The remedy is the limit."""
+
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        try:
+            raise OSError(errno.EMFILE, "Too many open files")
+        except OSError as error:
+            raise httpx2.ConnectError("Too many open files", request=request) from error
+
+    with pytest.raises(ConnectionFailed) as caught:
+        send(refuse, "vllm", base_url="http://host.example/v1")
+    assert "ulimit -n" in str(caught.value)
+    assert "running" not in str(caught.value)

@@ -349,7 +349,7 @@ def test_what_keeps_tiktoken_from_its_files_is_named(
     [
         ("SSL_CERT_FILE", "/nonexistent.pem"),
         ("ALL_PROXY", "socks4://h:1"),
-        ("https_proxy", "http://["),
+        ("https_proxy", "ftp://h:1"),
     ],
 )
 def test_what_keeps_the_hub_from_being_asked_is_named(

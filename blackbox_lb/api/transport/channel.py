@@ -56,6 +56,11 @@ from blackbox_lb.safety.network import (
     untrusted_certificate,
     verification,
 )
+from blackbox_lb.safety.open_files import (
+    has_too_many,
+    most_open_files,
+    remedy_for_too_many,
+)
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import Redactor
 
@@ -89,10 +94,10 @@ TIMEOUT = httpx2.Timeout(REQUEST_TIMEOUT).as_dict()
 
 OF_LOAD = frozenset({"rate limit", "overloaded", "timeout", "context full"})
 """Refusals that fewer requests at a time would have avoided."""
-CONNECTIONS = httpx2.Limits(
-    max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0
-)
-"""The SDK client's own limits, but with as many connections kept open as are in use."""
+MOST_CONNECTIONS = 1_000
+"""The SDK client's own limit."""
+OTHER_FILES = 48
+"""Files that a command has open beside its connections: libraries, the store, logs."""
 HEADERS = {
     "Accept": "application/json",
     "Accept-Encoding": "gzip, deflate",
@@ -145,7 +150,7 @@ class Channel:
         self._verify = verification(self.base_url)
         if transport is None and self._proxy_server is None:
             self._client: AiohttpClient | httpx2.AsyncClient = AiohttpClient(
-                self._verify, REQUEST_TIMEOUT, CONNECTIONS
+                self._verify, REQUEST_TIMEOUT, connection_limits()
             )
         else:  # httpx2 knows all kinds of proxy servers
             self._client = self._http(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
@@ -158,7 +163,7 @@ class Channel:
     ) -> httpx2.AsyncClient:
         return kind(
             timeout=timeout,
-            limits=CONNECTIONS,
+            limits=connection_limits(),
             # The key would be added again for any host that a redirect names.
             follow_redirects=False,
             trust_env=False,
@@ -432,6 +437,8 @@ class Channel:
         if isinstance(error, httpx2.TimeoutException):
             what = "the request timed out"
         reason = self.masked(f"{what} ({error})" if str(error) else what)
+        if has_too_many(error):
+            return ConnectionFailed(f"no connection to {self.base_url}: {remedy_for_too_many()}")
         where, remedy = self.base_url, "is the server running? Another address goes in --base-url"
         if self._proxy_server is not None:
             where = f"{self.base_url} through {self._proxy_server}"
@@ -547,6 +554,17 @@ class Channel:
 
 
 _url = lru_cache(httpx2.URL)
+
+
+def connection_limits() -> httpx2.Limits:
+    """Most connections at once, all kept open: as many as the process may have files open, less
+    ``OTHER_FILES``. Further requests wait for one.
+    """
+    files = most_open_files()
+    most = MOST_CONNECTIONS
+    if files is not None:
+        most = max(1, min(most, files - OTHER_FILES))
+    return httpx2.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=5.0)
 
 
 def address_of(profile: Profile, base_url: str | None) -> str:
