@@ -185,8 +185,12 @@ def _what_is_left(ctx: click.Context, group: Commands) -> str:
 
 def _print_anywhere() -> None:
     """Print a character that the terminal's encoding lacks as an escape, instead of ending the
-    run.
+    run; forget a size of the screen that is none, in which tables would vanish.
     """
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "")
+        if not (size.isascii() and size.isdigit() and size.strip("0")):
+            os.environ.pop(name, None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")

@@ -7,11 +7,11 @@ names it.
 
 from __future__ import annotations
 
-import importlib.util
 import ipaddress
 import os
 import ssl
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -178,7 +178,7 @@ def proxy_server(url: str, schemes: Iterable[str] = (*HTTP, *SOCKS)) -> ProxySer
             f"{variable} names a {server.scheme} proxy server, and only"
             f" {', '.join(schemes)} can be used here; {remedy}"
         )
-    if server.scheme in SOCKS and importlib.util.find_spec("socksio") is None:
+    if server.scheme in SOCKS and find_spec("socksio") is None:
         raise InputError(
             f"{variable} names a {server.scheme} proxy server, which needs the package socksio;"
             f" install it (pip install 'httpx2[socks]'), or {remedy}"
@@ -207,7 +207,7 @@ def _is_direct(target: SplitResult, exceptions: str) -> bool:
             spelled == name or spelled.endswith(f".{name}") for spelled in (host, f"{host}:{port}")
         ):
             return True
-    return proxy_bypass(host)  # exceptions in the system's settings, on macOS and Windows
+    return bool(proxy_bypass(host))  # exceptions in the system's settings, on macOS and Windows
 
 
 def _is_inside(host: str, network: str) -> bool:

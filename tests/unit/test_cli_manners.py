@@ -585,3 +585,11 @@ def test_the_remedy_for_too_many_open_files(
         assert result.exit_code == 2
         assert result.stderr.count("ulimit -n") == 1
         assert "room" not in result.stderr
+
+
+@pytest.mark.parametrize("size", ["0", "00", "-5", "\u00b2", "\u0663", "wide", ""])
+def test_a_size_of_the_screen_that_is_none(size: str, bias_file: Path) -> None:
+    """Tables are as whole as without it."""
+    plain = run("show", bias_file)
+    sized = run("show", bias_file, COLUMNS=size, LINES=size)
+    assert (sized.returncode, sized.stdout) == (0, plain.stdout)

@@ -261,10 +261,10 @@ def test_a_proxy_server_that_cannot_be_used(
 def test_a_socks_proxy_server_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """With it, httpx2 talks to one; blb proxy to those of HTTP alone."""
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-    monkeypatch.setattr(network.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(network, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="socksio"):
         proxy_server("http://host.example/v1")
-    monkeypatch.setattr(network.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(network, "find_spec", lambda name: name)
     server = proxy_server("http://host.example/v1")
     assert server == ("socks5://127.0.0.1:9", "ALL_PROXY")
     with pytest.raises(InputError, match="socks5"):

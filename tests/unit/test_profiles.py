@@ -601,8 +601,8 @@ def test_an_unknown_profile_is_refused(name: str, sentence: str) -> None:
 def test_a_chain_of_profiles_has_an_end(length: int, tmp_path: Path) -> None:
     """A long one is one sentence with the limit, whatever Python's own limits are."""
     paths = [tmp_path / f"{number}.toml" for number in range(length)]
-    for path, base in zip(paths, [*paths[1:], "vllm"], strict=True):
-        name = base if isinstance(base, str) else base.as_posix()
+    names = [*(path.as_posix() for path in paths[1:]), "vllm"]
+    for path, name in zip(paths, names, strict=True):
         path.write_text(f'extends = "{name}"')
     if length <= LONGEST_CHAIN:
         assert load_profile(str(paths[0])).endpoints == load_profile("vllm").endpoints

@@ -466,7 +466,7 @@ class Channel:
         self.refusals += fault.kind in OF_LOAD
         return self._error(fault, model, url)
 
-    def _error(self, fault: Fault, model: str | None, url: str | None) -> ProviderError:
+    def _error(self, fault: Fault, model: str | None, url: str | None = None) -> ProviderError:
         if (
             fault.kind == "unsupported"
             and fault.limit is None
