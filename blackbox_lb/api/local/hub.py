@@ -19,7 +19,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.atomic_file import expanded, explained
 from blackbox_lb.safety.network import (
     check_environment,
     explain_certificate,
@@ -64,8 +64,8 @@ def resolve_model(
         path = _packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION, endpoint, cache)
         return check_gguf(path)
     name = os.fspath(model)
-    if Path(name).expanduser().exists():
-        return check_gguf(Path(name).expanduser())
+    if expanded(name).exists():
+        return check_gguf(expanded(name))
     match = HUB_NAME.fullmatch(name)
     if match is None or (name.endswith(".gguf") and not match["file"]):
         raise InputError(
