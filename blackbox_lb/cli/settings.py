@@ -13,6 +13,7 @@ import click
 
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.atomic_file import expanded
 from blackbox_lb.safety.untrusted import read_settings
 
 FILE = "blb.toml"
@@ -185,13 +186,13 @@ class SettingsFile:
         unchanged.
         """
         if self.path is None or self.path.parent.resolve() == Path.cwd():
-            return str(Path(text).expanduser()) if text.startswith("~") else text
+            return str(expanded(text)) if text.startswith("~") else text
         folder = self.path.parent
         elsewhere = len(text.partition(":")[0]) > 1 and ":" in text  # hf:name, https://...
         if (isinstance(option.type, click.Path) and not elsewhere) or text.startswith(
             ("./", "../", "~")
         ):
-            return str(folder / Path(text).expanduser())
+            return str(folder / expanded(text))
         for mark in ("", "=", ":"):
             head, _, rest = text.rpartition(mark) if mark else ("", "", text)
             there = folder / rest

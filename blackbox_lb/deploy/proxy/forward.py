@@ -10,7 +10,6 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp import web
@@ -19,8 +18,7 @@ from yarl import URL
 
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.requests import Upstream
-from blackbox_lb.errors import InputError
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import HTTP, certificates, proxy_server
 
 MAX_HEADER = 65_536
 """Longest header line that is passed on, in bytes; the longest keys (signed tokens) take some
@@ -222,26 +220,12 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext | bool:
     """The trusted certificates: the system's store, or SSL_CERT_FILE, as for every other request of
     this package.
     """
-    if upstream.scheme != "https":
-        return True
-    import httpx2  # loading takes a third of a second; a loopback upstream needs none
-
-    return httpx2.create_ssl_context()
+    return certificates() if upstream.scheme == "https" else True
 
 
 def _proxy_server(upstream: Upstream) -> URL | None:
     """The environment's proxy server for the upstream (HTTPS_PROXY, NO_PROXY), none for this
     machine itself.
     """
-    if is_loopback(upstream.host) or proxy_bypass(upstream.host):
-        return None
-    address = getproxies().get(upstream.scheme)
-    if address is None:
-        return None
-    way = URL(address if "://" in address else f"http://{address}")
-    if way.scheme not in ("http", "https"):
-        raise InputError(
-            f"the environment names a {way.scheme} proxy server for {upstream.scheme}; only http"
-            " ones are supported: unset it, or add the upstream's host to NO_PROXY"
-        )
-    return way
+    server = proxy_server(upstream.base, HTTP)
+    return None if server is None else URL(server.address)

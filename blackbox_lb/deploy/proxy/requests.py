@@ -15,6 +15,7 @@ from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.hosts import path_of_request
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import no_constant, parse_json
 
@@ -62,6 +63,10 @@ class Upstream:
         if parts.query or parts.fragment or "?" in base or "#" in base:
             raise InputError(
                 "--upstream has a query or fragment; leave it out, clients send their own query"
+            )
+        if path := path_of_request(parts.path):
+            raise InputError(
+                f"--upstream ends in {path}, which is the path of a request; leave it out"
             )
         base += "" if parts.path else PREFIX
         return cls(base, base.removesuffix(PREFIX), parts.scheme, parts.hostname, port)

@@ -87,6 +87,9 @@ def proxy_command(options: ProxyOptions) -> None:
     """
     import asyncio
 
+    from blackbox_lb.safety.network import check_key_log
+
+    check_key_log()  # before the server's library is imported, which reads it then
     from blackbox_lb.deploy.proxy.server import serve
 
     proxy, host = _proxy(options), options.host
