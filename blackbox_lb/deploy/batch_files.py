@@ -93,6 +93,17 @@ def check_upload(policy: RequestPolicy, files: Any, data: Mapping[str, Any] | No
         stream.seek(start)
 
 
+def check_announcement(content: bytes) -> None:
+    """Raise InputError where a JSON body announces a batch file that comes in parts: a part ends
+    inside a line, so the lines cannot be checked.
+    """
+    if (parsed(content) or {}).get("purpose") == "batch":
+        raise InputError(
+            "a batch file that is uploaded in parts cannot be checked for its bias; upload it whole"
+            " with client.files.create, or in parts with a client without a bias"
+        )
+
+
 def _copied(policy: RequestPolicy, lines: Iterable[bytes], output: Any) -> BatchCounts:
     biased = passed = size = 0
     for number, line in enumerate(lines, 1):
