@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.deploy.injection import OnConflict, quoted
+from blackbox_lb.deploy.injection import OnConflict, quoted, to_json
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy, UrlPurpose, endpoint, parsed
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.atomic_file import replacing
@@ -122,7 +122,7 @@ def _line(policy: RequestPolicy, line: bytes, number: int) -> bytes:
     try:
         if not place.generates or not policy.wanted(place, body):
             return line
-        content = json.dumps(body).encode()
+        content = to_json(body)
         biased = policy.injection.body(content, body)
     except InputError as error:
         raise InputError(f"line {number}: {error}") from None

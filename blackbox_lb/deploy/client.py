@@ -48,11 +48,12 @@ def apply(
 
     The two clients share one connection pool. Closing the biased client stops only that client;
     closing the caller's stops both. ``copy`` and ``with_options`` of the biased client carry the
-    bias to another ``http_client``, too. Endpoints that generate but take no ``logit_bias`` (Responses,
-    Assistants, Realtime and the like) raise for a biased model; websocket traffic is not seen here
-    and goes out unbiased. An upload of a batch file is not rewritten: an unbiased line for a biased
-    model raises, and ``apply_batch`` writes the biased file; one in parts always raises. Limits on entries and range are not
-    checked: a compiled bias keeps to them, a sum under "add" may not.
+    bias to another ``http_client``, too. Endpoints that generate but take no ``logit_bias``
+    (Responses, Assistants, Realtime and the like) raise for a biased model; websocket traffic is
+    not seen here and goes out unbiased. An upload of a batch file is not rewritten: an unbiased
+    line for a biased model raises, and ``apply_batch`` writes the biased file; an upload in parts
+    raises, because it cannot be checked. Limits on entries and range are not checked: a compiled
+    bias keeps to them, a sum under "add" may not.
 
     Raises InputError here for a wrong argument, and from the request itself for a refused model,
     conflict, endpoint or unreadable body. Raises BiasError for a bias file that cannot be read.
