@@ -17,6 +17,7 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from blackbox_lb.deploy.proxy.connections import Attempt, KeptConnections, current_attempt
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.requests import Upstream
 from blackbox_lb.errors import InputError
@@ -29,8 +30,8 @@ thousands.
 _CONNECT = 10.0
 """Seconds for a connection to the upstream."""
 _IDLE = 4.0
-"""Seconds that an idle connection to the upstream is kept: uvicorn (vLLM) and llama.cpp close
-theirs after 5 s, and a request must never meet a connection that is being closed."""
+"""Longest time in seconds that an idle connection to the upstream is kept, where it promises no
+shorter one: uvicorn (vLLM) and llama.cpp close theirs after 5 s."""
 HOP_BY_HOP = frozenset(
     (
         "connection",
@@ -44,6 +45,7 @@ HOP_BY_HOP = frozenset(
 ) | {"transfer-encoding", "upgrade"}
 _NOT_SENT = HOP_BY_HOP | {"host", "content-length", "expect"}
 _SURROGATE = re.compile("[\udc80-\udcff]")
+_ENDED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
 _NOT_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 log = logging.getLogger(__name__)
@@ -64,7 +66,7 @@ class Forwarder:
     async def open(self) -> None:
         """Create the session, in the event loop that uses it."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=KeptConnections(
                 limit=0, keepalive_timeout=_IDLE, ssl=_certificates(self.upstream)
             ),
             timeout=aiohttp.ClientTimeout(
@@ -90,18 +92,24 @@ class Forwarder:
     ) -> aiohttp.ClientResponse:
         """Return the upstream's answer with its body unread; the caller closes it.
 
+        A request that meets the end of a kept connection, so that no byte of an answer comes, is
+        sent once more over a new one.
+
         target: path and query. content: the body, None for a request without one. extra: headers
         that replace the client's.
 
         Raises ErrorAnswer: 400 for a bad target, 502 or 504 for no answer.
         """
-        if self._session is None:
+        session = self._session
+        if session is None:
             raise RuntimeError("the forwarder is not open")
         url = URL(self.upstream.url(target), encoded=True)
         headers = _end_to_end(request.headers, _NOT_SENT)
         headers.update(extra or {})
-        with self.faults():
-            return await self._session.request(
+
+        async def send(attempt: Attempt) -> aiohttp.ClientResponse:
+            current_attempt.set(attempt)
+            answer = await session.request(
                 request.method,
                 url,
                 headers=headers,
@@ -109,6 +117,17 @@ class Forwarder:
                 allow_redirects=False,
                 proxy=self._way,
             )
+            attempt.answered(answer.headers)
+            return answer
+
+        with self.faults():
+            attempt = Attempt()
+            try:
+                return await send(attempt)
+            except _ENDED as error:
+                if not attempt.is_reused or _has_begun(error):
+                    raise
+            return await send(Attempt(needs_new=True))
 
     async def stream(
         self,
@@ -186,6 +205,11 @@ class Forwarder:
                 " its address",
                 code="upstream_unreachable",
             ) from error
+
+
+def _has_begun(error: Exception) -> bool:
+    """Whether a part of an answer came before the connection ended: aiohttp then hands it on."""
+    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
 
 
 def _end_to_end(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMultiDict[str]:
