@@ -50,7 +50,7 @@ class Attempt:
     _kept: _Kept = field(default_factory=_Kept)
 
     def answered(self, headers: Mapping[str, str]) -> None:
-        """Note how long the upstream promises to keep the connection (``Keep-Alive: timeout=5``)."""
+        """Note how long the upstream promises to keep it, as in ``Keep-Alive: timeout=5``."""
         promise = _PROMISE.search(headers.get("Keep-Alive", ""))
         if promise is not None:
             seconds = float(promise[1])

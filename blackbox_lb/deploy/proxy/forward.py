@@ -43,9 +43,26 @@ HOP_BY_HOP = frozenset(
         "trailer",
     )
 ) | {"transfer-encoding", "upgrade"}
+REWRITTEN = HOP_BY_HOP | {
+    "content-type",
+    "content-length",
+    "content-encoding",
+    "content-md5",
+    "content-digest",
+    "repr-digest",
+    "digest",
+    "etag",
+    "last-modified",
+    "accept-ranges",
+}
+"""Headers of an answer that describe its very body, and are wrong of another one."""
 _NOT_SENT = HOP_BY_HOP | {"host", "content-length", "expect"}
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""Characters that no header or reason may hold (RFC 9110, section 5.5), and that aiohttp reads and
+does not write."""
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _ENDED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
+_NO_HTTP = "what it sent is no HTTP/1.1"
 _NOT_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 log = logging.getLogger(__name__)
@@ -173,16 +190,36 @@ class Forwarder:
         dropped: frozenset[str],
     ) -> web.StreamResponse:
         """An answer with the status and the headers of the upstream's but those ``dropped``."""
-        headers = _end_to_end(answer.headers, dropped)
+        headers = self.headers_of(answer, dropped)
         headers.update(extra or {})
         out = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
         await out.prepare(request)
         return out
 
+    def headers_of(
+        self, answer: aiohttp.ClientResponse, dropped: frozenset[str]
+    ) -> CIMultiDict[str]:
+        """The headers of the upstream's answer but those ``dropped``.
+
+        Raises ErrorAnswer (502): the answer is one that HTTP/1.1 does not have, with a control
+        character in its head, or a 101 that nobody asked for.
+        """
+        texts = [answer.reason or "", *answer.headers.values()]
+        if answer.status < 200 or any(_CONTROL.search(text) for text in texts):
+            raise self._no_answer(_NO_HTTP)
+        return _end_to_end(answer.headers, dropped)
+
+    def _no_answer(self, reason: str) -> ErrorAnswer:
+        return ErrorAnswer(
+            502,
+            f"no answer from {self.upstream.base} ({reason}); see whether it runs and --upstream is"
+            " its address",
+            code="upstream_unreachable",
+        )
+
     @contextmanager
     def faults(self) -> Iterator[None]:
         """Turn failures of the upstream into answers to the client."""
-        where = self.upstream.base
         try:
             yield
         except TimeoutError as error:
@@ -194,17 +231,12 @@ class Forwarder:
             limit = _CONNECT if reason == "no connection" else self.timeout
             raise ErrorAnswer(
                 504,
-                f"{reason} from {where} within {limit:g} s; see whether it runs, or raise"
-                " --timeout",
+                f"{reason} from {self.upstream.base} within {limit:g} s; see whether it runs, or"
+                " raise --timeout",
                 code="upstream_timeout",
             ) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ErrorAnswer(
-                502,
-                f"no answer from {where} ({_reason(error)}); see whether it runs and --upstream is"
-                " its address",
-                code="upstream_unreachable",
-            ) from error
+            raise self._no_answer(_reason(error)) from error
 
 
 def _has_begun(error: Exception) -> bool:
@@ -238,7 +270,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, aiohttp.ClientResponseError):
-        return "what it sent is no HTTP/1.1"
+        return _NO_HTTP
     return type(error).__name__
 
 
