@@ -12,7 +12,7 @@ import select
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -43,18 +43,19 @@ class Attempt:
 
     needs_new: a kept connection may not be taken.
     is_reused: the connection had carried a request before.
+    kept: the connection, None before it was taken.
     """
 
     needs_new: bool = False
     is_reused: bool = False
-    _kept: _Kept = field(default_factory=_Kept)
+    kept: _Kept | None = None
 
     def answered(self, headers: Mapping[str, str]) -> None:
         """Note how long the upstream promises to keep it, as in ``Keep-Alive: timeout=5``."""
         promise = _PROMISE.search(headers.get("Keep-Alive", ""))
-        if promise is not None:
+        if promise is not None and self.kept is not None:
             seconds = float(promise[1])
-            self._kept.idle_limit = seconds - min(_MARGIN, seconds / 2)
+            self.kept.idle_limit = seconds - min(_MARGIN, seconds / 2)
 
 
 current_attempt: ContextVar[Attempt] = ContextVar("current_attempt")
@@ -82,7 +83,7 @@ class KeptConnections(aiohttp.TCPConnector):
         attempt.is_reused = kept is not None
         if kept is None:
             kept = self._kept[connection.protocol] = _Kept()
-        attempt._kept = kept
+        attempt.kept = kept
         connection.add_callback(kept.released)
         return connection
 
@@ -96,9 +97,9 @@ def _is_usable(connection: Connection, kept: _Kept) -> bool:
     transport = connection.transport
     if transport is None or transport.is_closing():
         return False
-    number = transport.get_extra_info("socket").fileno()
+    descriptor = transport.get_extra_info("socket").fileno()
     if not hasattr(select, "poll"):  # Windows, whose select() takes any number
-        return not select.select([number], [], [], 0)[0]
+        return not select.select([descriptor], [], [], 0)[0]
     poll = select.poll()
-    poll.register(number, select.POLLIN)
+    poll.register(descriptor, select.POLLIN)
     return not poll.poll(0)

@@ -204,8 +204,8 @@ class Forwarder:
         Raises ErrorAnswer (502): the answer is one that HTTP/1.1 does not have, with a control
         character in its head, or a 101 that nobody asked for.
         """
-        texts = [answer.reason or "", *answer.headers.values()]
-        if answer.status < 200 or any(_CONTROL.search(text) for text in texts):
+        texts = "\t".join([answer.reason or "", *answer.headers.values()])
+        if answer.status < 200 or _CONTROL.search(texts):
             raise self._no_answer(_NO_HTTP)
         return _end_to_end(answer.headers, dropped)
 
