@@ -954,6 +954,8 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             f"{found.status_code} said",
             found.content,
             f"Content-Type: {found.headers['content-type']}",
+            "X-Own: kept",
+            "ETag: of-a-part",
         )(arrived, connection)
 
     phased = PhasedRequests.of(forced(), None, "raise", False)
@@ -970,6 +972,7 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
                 " b c c",
                 "m@short",
             )
+            assert (raw.headers["x-own"], raw.headers.get("etag")) == ("kept", None)
             for _ in range(2):
                 events = list(client.chat.completions.create(**common, stream=True))
                 assert "".join(event.choices[0].delta.content or "" for event in events) == " b c c"

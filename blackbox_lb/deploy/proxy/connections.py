@@ -82,7 +82,8 @@ class KeptConnections(aiohttp.TCPConnector):
             connection.close()
         attempt.is_reused = kept is not None
         if kept is None:
-            kept = self._kept[connection.protocol] = _Kept()
+            kept = _Kept()
+            self._kept[connection.protocol] = kept
         attempt.kept = kept
         connection.add_callback(kept.released)
         return connection
