@@ -38,6 +38,13 @@ class ProxyOptions:
         "--allow-host",
         metavar="NAME",
     )
+    origins: tuple[str, ...] = option(
+        None,
+        "A web page's origin that may call the proxy, besides pages of this machine, as"
+        " https://app.example; * for all. Can be given several times.",
+        "--allow-origin",
+        metavar="ORIGIN",
+    )
     port: int = option(None, "0 takes a free one.", type=click.IntRange(0, 65535), default=8080)
     models: tuple[str, ...] = option(
         None,
@@ -128,6 +135,7 @@ def _proxy(options: ProxyOptions) -> Proxy:
         timeout=options.timeout,
         grace=options.grace,
         hosts=options.hosts,
+        origins=options.origins,
     )
 
 
