@@ -28,6 +28,7 @@ from rich.text import Text
 
 from blackbox_lb.api.limits.interrupts import asking
 from blackbox_lb.bias.records import RecordedFinding, Verdict
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.rollouts.progress import Reporter, Silent, chance
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.safety.secrets import redacted
@@ -265,14 +266,14 @@ def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = Fal
     """
     rows = list(findings)
     if rows:
-        click.echo(
+        echo(
             "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little"
             " data):"
         )
     for rank, each in enumerate(rows):
         if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
             remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""
-            click.echo(
+            echo(
                 f"{each.word:12} {printable(each.code)}:"
                 f" {printable(each.sentence)}{printable(remedy)}"
             )

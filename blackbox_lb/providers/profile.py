@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
-from blackbox_lb.providers.names import profile_names, profiles_folder
+from blackbox_lb.providers.names import is_profile_file, profile_names, profiles_folder
 from blackbox_lb.providers.schema import (
     AnswerRules,
     BatchRules,
@@ -324,7 +324,7 @@ def _are_tables(*values: Any) -> bool:
 
 
 def _read(name: str) -> bytes:
-    if name.endswith(".toml"):
+    if is_profile_file(name):
         try:
             return read_bounded(Path(name), MAX_SETTINGS)
         except (OSError, ValueError) as error:

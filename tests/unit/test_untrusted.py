@@ -6,19 +6,25 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
+from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.settings import find_settings
+from blackbox_lb.cli.reach import CHECKS, HARMLESS_TEXTS, READ, WRITTEN
+from blackbox_lb.cli.settings import find_settings, keys_of
 from blackbox_lb.cli.terminal import Terminal, print_table
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
@@ -29,7 +35,7 @@ from blackbox_lb.jobs.report.page import tame
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read_bounded
 from blackbox_lb.tasks.records.files import load_examples
-from blackbox_lb.tasks.rewards.reward import runs_code
+from blackbox_lb.tasks.rewards.reward import parse_reward, reward_kind
 from tests.unit.proxy_upstream import VALUES, bias, plain, proxied
 
 HOSTILE = (
@@ -139,51 +145,171 @@ def test_no_file_of_the_package_unpickles_or_evaluates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "runs"),
+    ("spec", "kind"),
     [
-        ("rewards:score", True), ("pkg.mod:Class.score", True), ("regex:a.b", False), ("judge:judge.toml", False),
-        ("https://host/path", False), ("http://host", False), ("length", False), ("json-schema:a.json", False),
+        ("rewards:score", "function"), ("pkg.mod:Class.score", "function"), ("regex:a.b", "match"),
+        ("judge:judge.toml", "judge"), ("https://host/path", "endpoint"), ("http://host", "endpoint"),
+        ("length", "formula"), ("json-schema:a.json", "json-schema"), ("https:pwn", "endpoint"),
+        ("http:pwn", "endpoint"), ("HTTPS:pwn", "endpoint"), ("regex:pwn", "match"),
+        ("judge:pwn", "judge"), ("json-schema:pwn", "json-schema"), ("length:pwn", "function"),
+        ("no-module:pwn", "unknown"),
     ],
 )  # fmt: skip
-def test_what_runs_code(spec: str, runs: bool) -> None:
-    """A Python function does; a pattern, an address and a file of data do not."""
-    assert runs_code(spec) is runs
+def test_what_a_reward_names(
+    spec: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard and the interpreter read a spec alike: code runs where the kind is a function, and
+    nowhere else.
+    """
+    assert reward_kind(spec) == kind
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    module = spec.partition(":")[0].partition(".")[0]
+    for name in (module, module.lower()):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    with suppress(InputError):
+        parse_reward(spec, max_tokens=5)
+    if kind == "function":
+        sys.modules.pop(module, None)
+    assert (tmp_path / "ran").exists() is (kind == "function")
+
+
+LOOKED_AT = ("collect", "--provider", "llamacpp", "--base-url", "http://127.0.0.1:9/v1", "--data", "d.jsonl")  # fmt: skip
+
+
+def plant(folder: Path, settings: str) -> None:
+    """Write a settings file, a module that leaves a trace when it is imported, and rows."""
+    (folder / "blb.toml").write_text(settings)
+    (folder / "planted.py").write_text(
+        f"open({str(folder / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n"
+    )
+    (folder / "d.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(30)))
 
 
 def test_a_found_settings_file_runs_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The blb.toml of a folder that somebody else wrote is refused where it names a function; named
-    with --config it is trusted.
+    with --config, or trusted as it is, it may.
     """
-    (tmp_path / "blb.toml").write_text('[collect]\nreward = "planted:score"\n')
-    (tmp_path / "planted.py").write_text(
-        f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n"
-    )
-    (tmp_path / "d.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(30)))
+    plant(tmp_path, '[collect]\nreward = "planted:score"\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    assert find_settings().found
-    assert not find_settings(Path("blb.toml")).found
-    words = [
-        "collect",
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        "http://127.0.0.1:9/v1",
-        "--data",
-        "d.jsonl",
-        "--out",
-        "run",
-    ]
+    assert not find_settings().trusted
+    assert find_settings(Path("blb.toml")).trusted
+    words = [*LOOKED_AT, "--out", "run"]
     refused = CliRunner().invoke(main, words)
     assert refused.exit_code == 2
-    assert "blb --config" in refused.stderr
-    assert "--reward planted:score" in refused.stderr
+    for part in ("reward = 'planted:score'", "planted", "blb --config", "blb trust"):
+        assert part in refused.stderr
     assert not (tmp_path / "ran").exists()
-    trusted = CliRunner().invoke(main, ["--config", "blb.toml", *words])
-    assert "no answer from" in trusted.stderr
+    other = CliRunner().invoke(main, [*words, "--reward", "length"])
+    assert "no answer from" in other.stderr, "who gives the option does not use the file's"
+    named = CliRunner().invoke(main, ["--config", "blb.toml", *words])
+    assert "no answer from" in named.stderr
     assert (tmp_path / "ran").exists()
+
+
+def test_trust_is_for_one_path_and_one_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """blb trust prints what the file reaches; a changed file, and a copy elsewhere, are not
+    trusted; --forget takes it back.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text('[defaults]\nbase_url = "http://one/v1"\nseed = 1\n')
+    said = CliRunner().invoke(main, ["trust"])
+    assert said.exit_code == 0
+    assert "base_url = 'http://one/v1'" in said.stdout
+    assert "seed" not in said.stdout
+    assert find_settings().trusted
+    assert CliRunner().invoke(main, ["trust", "--forget"]).exit_code == 0
+    assert not find_settings().trusted
+    assert CliRunner().invoke(main, ["trust", "blb.toml"]).exit_code == 0
+    (tmp_path / "copy").mkdir()
+    shutil.copy("blb.toml", "copy/blb.toml")
+    assert not find_settings(start=tmp_path / "copy").trusted
+    (tmp_path / "blb.toml").write_text('[defaults]\nbase_url = "http://two/v1"\nseed = 1\n')
+    assert not find_settings().trusted
+    (tmp_path / "blb.toml").unlink()
+    assert CliRunner().invoke(main, ["trust"]).exit_code == 2
+    assert CliRunner().invoke(main, ["trust", "none.toml"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "row"),
+    [
+        ("fit", 'provider = "mine.toml"'), ("fit", 'base_url = "http://h/v1"'), ("fit", "yes = true"),
+        ("fit", 'reward = "judge:j.toml"'), ("fit", 'reward = "https://h/r"'), ("fit", 'out = "../x"'),
+        ("fit", 'depends_on = "embedding:m@http://h/v1"'), ("fit", 'depends_on = ["words", "embedding:m"]'),
+        ("fit", 'store = "/tmp/x.db"'), ("eval", "save = true"), ("eval", 'classifier = "embedding:m"'),
+        ("report", 'out = "~/.bashrc"'), ("report", 'out = ".git/hooks/x"'), ("report", 'out = "away/x"'),
+        ("report", 'plots = "/etc"'), ("doctor", 'save = "../mine.toml"'), ("score", 'per_completion = "../x"'),
+        ("proxy", 'upstream = "http://h/v1"'), ("proxy", 'host = "0.0.0.0"'), ("proxy", 'allow_host = "h"'),
+        ("export", 'base-url = "http://h/v1"'),
+    ],
+)  # fmt: skip
+def test_a_found_file_reaches_no_key_host_or_other_folder(
+    command: str, row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each such option is refused before the command begins, by its name; with trust it arrives."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "away").symlink_to(tmp_path)
+    monkeypatch.chdir(folder)
+    (folder / "blb.toml").write_text(f"[{command}]\n{row}\n")
+    loaded = load_command(command)
+    ran: list[dict[str, Any]] = []
+    monkeypatch.setattr(loaded, "callback", lambda **options: ran.append(options))
+    for param in loaded.params:
+        monkeypatch.setattr(param, "required", False)
+    refused = CliRunner().invoke(main, [command])
+    assert refused.exit_code == 2
+    assert row.partition(" ")[0].replace("-", "_") in refused.stderr
+    assert ran == []
+    assert CliRunner().invoke(main, ["trust"]).exit_code == 0
+    assert CliRunner().invoke(main, [command]).exit_code == 0
+    assert len(ran) == 1
+
+
+def test_a_found_file_may_set_what_reaches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packaged providers, data, rewards by name, numbers, and places in its own folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text(
+        '[defaults]\nprovider = "openai"\nmodel = "m"\ndata = "d.jsonl"\nreward = "regex:a:b"\n'
+        '[fit]\nout = "runs/x"\ntau = [0.5]\ndepends_on = "words"\nquiet = true\n'
+    )
+    ran: list[dict[str, Any]] = []
+    monkeypatch.setattr(load_command("fit"), "callback", lambda **options: ran.append(options))
+    result = CliRunner().invoke(main, ["fit"])
+    assert result.exit_code == 0, result.stderr
+    assert ran[0]["out"] == Path("runs/x")
+
+
+def test_every_option_is_sorted_by_what_it_reaches() -> None:
+    """A new option that takes a text or a path is in one of the tables, or needs trust."""
+    sorted_out = HARMLESS_TEXTS | READ | WRITTEN | CHECKS.keys()
+    for name in COMMANDS.keys() - WITHOUT_SETTINGS:
+        for key, option in keys_of(load_command(name)).items():
+            numeric = isinstance(
+                option.type, click.Choice | click.types.IntParamType | click.types.FloatParamType
+            )
+            assert option.is_flag or numeric or key in sorted_out, (name, key)
+
+
+def test_what_init_wrote_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers that a user gave to blb init need no second word."""
+    plant(tmp_path, "")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    words = ["init", "--yes", "--force", "--provider", "llamacpp", "--data", "d.jsonl"]
+    where = ["--base-url", "http://127.0.0.1:9/v1", "--reward", "planted:score"]
+    assert CliRunner().invoke(main, [*words, *where]).exit_code == 0
+    assert find_settings().trusted
+    assert "no answer from" in CliRunner().invoke(main, ["collect", "--out", "run"]).stderr
 
 
 # --- What is shown

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-import click
-
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import profile_of, vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE, ModelOptions, TaskOptions, TrialOptions
@@ -102,7 +101,7 @@ def execute(options: AnalyzeOptions) -> None:
         print_json(found.model_dump(mode="json"))
     else:
         _print(found, options.top)
-        click.echo(f"wrote {folder / ANALYSIS}")
+        echo(f"wrote {folder / ANALYSIS}")
 
 
 async def _run(
@@ -180,11 +179,11 @@ async def _exact(
 
 def _print(found: Analysis, top: int) -> None:
     for sentence in found.summary:
-        click.echo(legible(sentence))
-    click.echo(_source(found))
+        echo(legible(sentence))
+    echo(_source(found))
     unknown = sum(each.surface == "not known" for each in found.tokens)
     if unknown:
-        click.echo(
+        echo(
             f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's"
             " vocabulary gives it, or --base-url of a server that is up"
         )
@@ -229,7 +228,7 @@ def _source(found: Analysis) -> str:
 
 def _print_delta(found: Analysis) -> None:
     if not found.delta:
-        click.echo(
+        echo(
             "no statistics over the vocabulary: its size is not known; --tokenizer with the model's"
             " vocabulary gives it"
         )

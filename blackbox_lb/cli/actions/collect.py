@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli.commands.learning.collect import CollectOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import COLLECTING, load, open_trials
 from blackbox_lb.cli.run_limits import run
@@ -55,8 +56,8 @@ def execute(options: CollectOptions) -> None:
     if options.as_json:
         print_json(summary)
         return
-    click.echo(_sentence(summary, reward))
-    click.echo(legible("\n".join(remarks)), nl=bool(remarks))
+    echo(_sentence(summary, reward))
+    echo(legible("\n".join(remarks)), nl=bool(remarks))
 
 
 def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
@@ -174,10 +175,10 @@ def _tell(options: CollectOptions, pending: Pending) -> None:
         jobs = [{name: getattr(each, name) for name in each.__slots__} for each in pending.states]
         print_json({"missing": pending.missing, "jobs": jobs, "next": [*commands, again]})
         return
-    click.echo(f"{pending.missing:,} completions are still to come:")
+    echo(f"{pending.missing:,} completions are still to come:")
     for state in pending.states:
-        click.echo(legible(f"  {state}"))
-    click.echo(legible(f"Then go on with: {again}"))
+        echo(legible(f"  {state}"))
+    echo(legible(f"Then go on with: {again}"))
 
 
 def _again(*without: str) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import click
-
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import (
     COLLECTING,
@@ -70,7 +69,7 @@ def execute(options: EvalOptions) -> None:
         for name, bias in loaded.items():
             bias.verified(verdicts(found, name)).save(paths[name])
     if not options.as_json:
-        click.echo(f"wrote {path}")
+        echo(f"wrote {path}")
 
 
 def _named(specs: Sequence[str]) -> dict[str, Path]:
@@ -170,14 +169,14 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
 
 def _print(found: Evaluation) -> None:
     for sentence in found.summary:
-        click.echo(printable(sentence))
+        echo(printable(sentence))
     for setting in dict.fromkeys(row.setting for row in found.policies):
         _policies(found, setting)
         _decisions(found, setting)
     if found.comparisons:
         _comparisons(found.comparisons)
     for note in found.notes:
-        click.echo(legible(note))
+        echo(legible(note))
 
 
 def _policies(found: Evaluation, setting: str) -> None:

@@ -18,6 +18,7 @@ from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.cli.commands.learning.fit import FitOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials, run_folder
 from blackbox_lb.cli.run_limits import run
@@ -241,21 +242,19 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
                 for name, row in result.beside
             ),
         )
-    click.echo(
+    echo(
         f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)}"
         f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"
     )
     if bias.compiled:
-        click.echo(f"compiled: {bias.compiled.sentence}")
+        echo(f"compiled: {bias.compiled.sentence}")
     if bias.censoring and bias.sampling:
-        click.echo(bias.censoring.sentence(bias.sampling.top_logprobs))
+        echo(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
     if "bias.json" not in unwritten:
-        click.echo(
-            f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}"
-        )
+        echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
     if "learned.json" not in unwritten:
-        click.echo(
+        echo(
             f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned"
             " values, for blb compile"
         )

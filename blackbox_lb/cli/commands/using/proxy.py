@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 
 from blackbox_lb.cli.completers import bias_files
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import COUNT, command, option, options
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import provider
@@ -100,7 +101,7 @@ def proxy_command(options: ProxyOptions) -> None:
     )
     if not options.quiet:
         counts = proxy.health["requests"]
-        click.echo(
+        echo(
             "stopped; requests: "
             + ", ".join(f"{number} {name}" for name, number in counts.items()),
             err=True,
@@ -134,7 +135,7 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
         for row in proxy.rule.names
     )
     if not is_loopback(host):
-        click.echo(
+        echo(
             f"Warning: {host} is not loopback, and blb proxy has no authentication of its own:"
             " whoever reaches this port can use the upstream with any key, or without one if it"
             " asks for none",
@@ -147,4 +148,4 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
         ]
         print_json({"address": address, "upstream": str(proxy.upstream.base), "biases": applied})
         return
-    click.echo(f"blb proxy at {address} -> {proxy.upstream.base} adds: {biases}")
+    echo(f"blb proxy at {address} -> {proxy.upstream.base} adds: {biases}")
