@@ -16,6 +16,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.grouped import picked
+from blackbox_lb.cli.keys import tell_keys_of_judge, tell_keys_of_profile
 from blackbox_lb.cli.options import (
     STORE,
     TOP_LOGPROBS,
@@ -42,7 +43,7 @@ SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 
 def load(options: TaskOptions) -> tuple[Task, Reward]:
-    """The task and the reward of the options."""
+    """The task and the reward of the options; says which key a judge's file sends where."""
     reward, correct = options.reward, options.correct
     task = load_task(
         options.task,
@@ -60,9 +61,11 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
     ).first(validation=options.validation_limit, test=options.test_limit)
     limit = options.max_tokens or task.max_tokens
     named, count = options.thinking, options.count
-    return task, parse_reward(
+    parsed = parse_reward(
         reward, max_tokens=limit, correct=correct or task.correct, thinking=named, count=count
     )
+    tell_keys_of_judge(parsed, options)
+    return task, parsed
 
 
 def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
@@ -81,7 +84,10 @@ def run_folder(options: OutputOptions, task: Task) -> Path:
 
 
 def connect_to(options: ModelOptions, **more: Any) -> AbstractAsyncContextManager[Session]:
-    """Open a session with the model of the options; ``more`` goes to ``connect``."""
+    """Open a session with the model of the options; ``more`` goes to ``connect``. Says first which
+    keys a profile of the user's own sends where.
+    """
+    tell_keys_of_profile(options.provider, options)
     return connect(
         options.provider,
         model=options.model,

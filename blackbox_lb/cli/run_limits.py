@@ -178,7 +178,7 @@ def _announce(
     )
     if hosted and trials.budget.prices is None:
         sentence += "; the price is not known (--price PROMPT,COMPLETION)"
-    asks = hosted and not options.yes and _is_terminal()
+    asks = hosted and not options.yes and is_terminal()
     if not asks:
         trials.report.remark(sentence)
         return
@@ -187,7 +187,8 @@ def _announce(
     terminal.confirm("Go on?")
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """Whether somebody is there to answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

@@ -10,17 +10,18 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import main
+from blackbox_lb.cli import keys, main, resources
 from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.reach import CHECKS, HARMLESS_TEXTS, READ, WRITTEN
@@ -310,6 +311,83 @@ def test_what_init_wrote_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert CliRunner().invoke(main, [*words, *where]).exit_code == 0
     assert find_settings().trusted
     assert "no answer from" in CliRunner().invoke(main, ["collect", "--out", "run"]).stderr
+
+
+# --- Keys of files that are not the package's
+
+PROFILE = """
+extends = "llamacpp"
+name = "stranger"
+[connection]
+base_url = "https://keys.invalid/v1"
+api_key_env = "GITHUB_TOKEN"
+headers_env = { X-More = "AWS_SECRET_ACCESS_KEY", X-None = "BLB_TEST_UNSET" }
+"""
+JUDGE = """
+base_url = "https://keys.invalid/v1"
+model = "m"
+api_key_env = "GITHUB_TOKEN"
+prompt = "{completion}"
+pattern = "1"
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, bool]]:
+    """Run ``blb collect`` with a stranger's files beside it; nothing can be reached."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_TOKEN", "planted-and-nobodys-business")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-as-well-and-longer")
+    plant(tmp_path, "")
+    (tmp_path / "stranger.toml").write_text(PROFILE)
+    (tmp_path / "judge.toml").write_text(JUDGE)
+    sent: list[str] = []
+
+    class NoSession:
+        def __init__(self, provider: str, **options: Any) -> None:
+            sent.append(provider)
+            raise InputError("here the requests would begin")
+
+    monkeypatch.setattr(resources, "connect", NoSession)
+
+    def run(*words: str, terminal: bool = False, answer: str = "") -> tuple[Result, bool]:
+        sent.clear()
+        monkeypatch.setattr(keys, "is_terminal", lambda: terminal)
+        arguments = ["collect", "--data", "d.jsonl", "--out", "run", *words]
+        return CliRunner().invoke(main, arguments, input=answer), bool(sent)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("--provider", "stranger.toml", "--reward", "length"), "AWS_SECRET_ACCESS_KEY and GITHUB_TOKEN go to"),
+        (("--provider", "llamacpp", "--reward", "judge:judge.toml"), "GITHUB_TOKEN goes to"),
+    ],
+)  # fmt: skip
+def test_a_file_that_sends_keys_is_said_and_asked_for(
+    asked: Callable[..., tuple[Result, bool]], words: tuple[str, ...], names: str
+) -> None:
+    """Before the first request; no key's value is shown; a no ends it, a yes is remembered until
+    the file names another key or host; nobody is asked where nobody can answer.
+    """
+    result, sent = asked(*words)
+    assert f"{names} keys.invalid" in result.stderr
+    assert "planted" not in result.output
+    assert sent
+    result, sent = asked(*words, terminal=True, answer="n\n")
+    assert result.exit_code == 1
+    assert f"{names} keys.invalid" in result.stderr
+    assert not sent
+    assert asked(*words, terminal=True, answer="y\n")[1]
+    assert asked(*words, terminal=True)[1], "it was answered before"
+    for file in (Path("stranger.toml"), Path("judge.toml")):
+        file.write_text(file.read_text().replace("keys.invalid", "other.invalid"))
+    result, sent = asked(*words, terminal=True, answer="n\n")
+    assert f"{names} other.invalid" in result.stderr
+    assert not sent
+    assert asked(*words, "--yes", terminal=True)[1]
 
 
 # --- What is shown

@@ -1,0 +1,67 @@
+"""Keys of files that are not the package's: said before the first request, and asked for once.
+
+A profile or a judge of a user's own, or of a stranger's, names environment variables and the host
+that gets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from blackbox_lb.api.limits.interrupts import asking
+from blackbox_lb.api.transport.channel import address_of
+from blackbox_lb.cli.echo import echo, quiet_by_hand, shown
+from blackbox_lb.cli.options import ServerOptions
+from blackbox_lb.cli.run_limits import is_terminal
+from blackbox_lb.providers.credentials import environment
+from blackbox_lb.providers.names import is_profile_file
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.trusted_files import is_trusted, trust
+from blackbox_lb.tasks import Reward
+from blackbox_lb.tasks.rewards.judge import Judge
+
+
+def tell_keys_of_profile(provider: str, options: ServerOptions) -> None:
+    """Say which keys a profile outside the package sends where, and ask (see ``_tell``)."""
+    if not is_profile_file(provider):
+        return
+    profile = load_profile(provider)
+    variables = [name for name in profile.connection.secret_variables if environment(name)]
+    if variables and not profile.connection.embedded:
+        _tell(Path(provider), variables, address_of(profile, options.base_url), options)
+
+
+def tell_keys_of_judge(reward: Reward, options: object) -> None:
+    """Say which key a judge's file sends where, and ask (see ``_tell``)."""
+    if not isinstance(reward.remote, Judge):
+        return
+    name = reward.remote.file.api_key_env
+    if environment(name):
+        _tell(reward.remote.path, [name or ""], reward.remote.file.base_url, options)
+
+
+def _tell(source: Path, variables: Iterable[str], address: str, options: object) -> None:
+    """Say that the keys in ``variables`` go to an address, because a file says so.
+
+    On a terminal it is asked for, unless the command line has ``--yes`` or the host is this
+    machine; a yes is remembered for this file, these variables and this host.
+
+    Raises:
+        click.Abort: the answer is no.
+    """
+    names = sorted(set(variables))
+    host = urlsplit(address).hostname or ""
+    sentence = f"{' and '.join(names)} {'go' if len(names) > 1 else 'goes'} to {host}, by {source}"
+    asks = not (is_loopback(host) or getattr(options, "yes", False))
+    agreed = {"keys": names, "host": host}
+    if asks and is_terminal() and not is_trusted(source, agreed):
+        with asking():
+            click.confirm(shown(f"{sentence}. Is that right?"), abort=True, err=True)
+        trust(source, agreed)
+    elif not quiet_by_hand():
+        echo(sentence, err=True)
