@@ -15,10 +15,13 @@ from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import (
     COLLECTING,
+    REPORT,
     SAMPLING_WITH_A_BIAS,
     labels_of,
     load,
+    note_old_report,
     open_trials,
+    results_of,
     run_folder,
 )
 from blackbox_lb.cli.run_limits import prices_of, run
@@ -33,6 +36,7 @@ from blackbox_lb.jobs.evaluation.rivals.table import RIVALS, rivals
 from blackbox_lb.jobs.evaluation.run import evaluate
 from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
+from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
@@ -54,22 +58,26 @@ def execute(options: EvalOptions) -> None:
     loaded = {name: Bias.load(path) for name, path in paths.items()}
     task, reward = load(options)
     plan = _plan(options, task, reward)
-    found = run(options, lambda budget: _run(loaded, options, task, reward, plan, budget))
-    document = found.model_dump(mode="json")
-    path = run_folder(options, task) / FILE
-    if options.as_json:
-        print_json(document)
-    else:
-        _print(found)
-    with explained(
-        f"write {path}", "make room there, and the same command asks for no completion again"
-    ):
-        write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
-    if options.save:
-        for name, bias in loaded.items():
-            bias.verified(verdicts(found, name)).save(paths[name])
+    folder = run_folder(options, task)
+    with work_in(folder):
+        options = replace(options, out=folder)
+        found = run(options, lambda budget: _run(loaded, options, task, reward, plan, budget))
+        document = found.model_dump(mode="json")
+        if options.as_json:
+            print_json(document)
+        else:
+            _print(found)
+        path = folder / FILE
+        with explained(
+            f"write {path}", "make room there, and the same command asks for no completion again"
+        ):
+            write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+        if options.save:
+            for name, bias in loaded.items():
+                bias.verified(verdicts(found, name)).save(paths[name])
     if not options.as_json:
         echo(f"wrote {path}")
+        note_old_report(folder)
 
 
 def _named(specs: Sequence[str]) -> dict[str, Path]:
@@ -148,6 +156,7 @@ async def _run(
         needs=needs,
         stages=lambda trials: eval_stages(task, values, plan),
         longest_prompt=longest,
+        results=results_of(options, reward, FILE, REPORT),
     ) as trials:
         _check(trials, biases)
         return await evaluate(
