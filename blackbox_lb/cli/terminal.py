@@ -28,10 +28,9 @@ from rich.text import Text
 
 from blackbox_lb.api.limits.interrupts import asking
 from blackbox_lb.bias.records import RecordedFinding, Verdict
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, shown
 from blackbox_lb.rollouts.progress import Reporter, Silent, chance
-from blackbox_lb.safety.printable import legible, printable
-from blackbox_lb.safety.secrets import redacted
+from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
     from blackbox_lb.rollouts.progress import Watcher
@@ -72,7 +71,7 @@ class Terminal:
         )
         with Progress(*columns, console=self._console) as progress:
             self._progress = progress
-            bar = progress.add_task(title, total=completions, rate="")
+            bar = progress.add_task(shown(title), total=completions, rate="")
             tokens = 0
 
             def watch(completion: Completion) -> None:
@@ -100,15 +99,13 @@ class Terminal:
         if bar is not None:
             bar.stop()
         with asking():
-            click.confirm(question, default=True, abort=True, err=True)
+            click.confirm(shown(question), default=True, abort=True, err=True)
         if bar is not None:
             bar.start()
 
     def remark(self, text: str) -> None:
         """Print one sentence; in a file it stays one line."""
-        self._console.print(
-            legible(redacted(text)), markup=False, soft_wrap=not sys.stderr.isatty()
-        )
+        self._console.print(shown(text), markup=False, soft_wrap=not sys.stderr.isatty())
 
 
 class Lines:
@@ -176,7 +173,7 @@ def print_table(
     """
     names, cells = list(header), [list(row) for row in rows]
     table = Table(
-        title=Text(legible(title)),
+        title=Text(shown(title)),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -190,7 +187,7 @@ def print_table(
         )
     for row in cells:
         table.add_row(
-            *(Text(legible(cell)) for cell in row)
+            *(Text(shown(cell)) for cell in row)
         )  # literally: brackets in a token are no markup
     screen = _screen()
     if (
@@ -214,7 +211,7 @@ def _blocks(screen: Console, title: str, names: list[str], rows: list[list[str]]
     for row in rows:
         screen.print()
         for name, cell in zip(names, row, strict=True):
-            screen.print(Text(f"{name}: {legible(cell)}"))
+            screen.print(Text(f"{name}: {shown(cell)}"))
 
 
 def _numbers(row: Verdict) -> tuple[str, str, str, str]:

@@ -31,6 +31,7 @@ from blackbox_lb.providers.schema import (
     TokenizerRules,
     TokenRules,
     no_secrets,
+    visible,
 )
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import with_remedy
@@ -71,7 +72,7 @@ class Profile(ProfileRow):
     are guesses until ``blb doctor`` has measured them. evidence: dotted row or table -> its source.
     """
 
-    name: str
+    name: Annotated[str, AfterValidator(visible)]
     title: str
     homepage: str
     connection: Connection

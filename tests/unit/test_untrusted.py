@@ -4,6 +4,7 @@ page or reach another host.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -32,13 +33,14 @@ from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.deploy.proxy.requests import Rule, Upstream
 from blackbox_lb.errors import BiasError, DataError, InputError
-from blackbox_lb.jobs.report.page import tame
+from blackbox_lb.jobs.report.page_text import tame
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read_bounded
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.reward import parse_reward, reward_kind
 from tests.unit.proxy_upstream import VALUES, bias, plain, proxied
 
+ROOT = Path(__file__).parents[2]
 HOSTILE = (
     "\x1b[31mred \x1b]8;;http://evil\x07link\x1b]8;;\x07 \u202eevil\u202c \u200bhidden\ufeff \x9b2J"
     " \x00 [bold red]x[/]"
@@ -127,8 +129,7 @@ def test_a_small_parquet_file_cannot_fill_the_memory(tmp_path: Path) -> None:
 
 def test_no_file_of_the_package_unpickles_or_evaluates() -> None:
     """No pickle, no eval, no YAML loader, and numpy's own format only with pickles refused."""
-    root = Path(__file__).parents[2] / "blackbox_lb"
-    for path in root.rglob("*.py"):
+    for path in (ROOT / "blackbox_lb").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         for word in (
             "import pickle",
@@ -427,6 +428,55 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
     said = CliRunner().invoke(main, [*words, "--data", str(tmp_path / "d.csv")]).stderr
     assert "[bold red]x[/]" in said
     assert not unsafe(said)
+
+
+DOORS = frozenset({"echo.py", "json_output.py"})
+"""The modules of cli/ through which everything is shown."""
+
+
+def test_the_terminal_has_one_door() -> None:
+    """No module of the command prints past it."""
+    for path in sorted((ROOT / "blackbox_lb" / "cli").rglob("*.py")):
+        if path.name in DOORS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                to_a_file = any(word.arg == "file" for word in node.keywords)
+                assert called not in ("click.echo", "click.secho", "sys.stdout.write"), path
+                assert called != "print" or to_a_file, path
+
+
+def test_a_profile_cannot_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its title and its evidence are printed as characters, and keys are masked, on the terminal
+    and in questions; a name that cannot be seen is refused.
+    """
+    monkeypatch.setenv("GITHUB_TOKEN", "planted-and-nobodys-business")
+    evil = json.dumps(f"{HOSTILE} planted-and-nobodys-business")
+    (tmp_path / "evil.toml").write_text(
+        f'extends = "vllm"\ntitle = {evil}\nhomepage = {evil}\n'
+        f'[evidence.bias]\ngrade = "D"\ndate = 2026-01-01\nsource = {evil}\nseen = {evil}\n'
+    )
+    words = (
+        ["providers", str(tmp_path / "evil.toml")],
+        [
+            "doctor",
+            "--provider",
+            str(tmp_path / "evil.toml"),
+            "--base-url",
+            "http://127.0.0.1:9/v1",
+        ],
+    )
+    for command in words:
+        result = CliRunner().invoke(main, command)
+        assert "\\x1b[31mred" in result.output, result.output
+        assert not unsafe(result.output)
+        assert "planted" not in result.output
+    (tmp_path / "name.toml").write_text(f'extends = "vllm"\nname = {evil}\n')
+    refused = CliRunner().invoke(main, ["providers", str(tmp_path / "name.toml")])
+    assert refused.exit_code == 2
+    assert "row name" in refused.stderr
+    assert not unsafe(refused.output)
 
 
 def test_a_bias_file_cannot_speak(tmp_path: Path) -> None:
