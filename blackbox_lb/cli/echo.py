@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 from click.core import ParameterSource
 
@@ -34,3 +36,8 @@ def quiet_by_hand() -> bool:
     if ctx is None or not ctx.params.get("quiet"):
         return False
     return ctx.get_parameter_source("quiet") is ParameterSource.COMMANDLINE
+
+
+def is_terminal() -> bool:
+    """Whether somebody is there to answer a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

@@ -16,6 +16,7 @@ import click
 from blackbox_lb.api.limits.budget import Budget, SpendingLimits
 from blackbox_lb.api.limits.interrupts import run_interruptible
 from blackbox_lb.api.session import Session
+from blackbox_lb.cli.echo import is_terminal
 from blackbox_lb.cli.options import LimitOptions, SpendingOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.errors import BlbError, BudgetExhausted, InputError, Interrupted
@@ -185,11 +186,6 @@ def _announce(
     terminal = trials.report if isinstance(trials.report, Terminal) else Terminal()
     terminal.remark(sentence)
     terminal.confirm("Go on?")
-
-
-def is_terminal() -> bool:
-    """Whether somebody is there to answer a question."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _is_hosted(session: Session, host: str) -> bool:

@@ -31,6 +31,11 @@ def of_an_api(name: str) -> bool:
     return "@http" in name
 
 
+def key_variable(url: str) -> str:
+    """The environment variable with the key of an embeddings API."""
+    return "OPENAI_API_KEY" if url.startswith(OPENAI) else "EMBEDDINGS_API_KEY"
+
+
 class AnswerStore(Protocol):
     """A store of what remote services answered, by key."""
 
@@ -112,7 +117,7 @@ class TextVectors:
         from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
         model, _, url = self.name.partition("@")
-        key = os.environ.get("OPENAI_API_KEY" if url.startswith(OPENAI) else "EMBEDDINGS_API_KEY")
+        key = os.environ.get(key_variable(url))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         tries = Retrying(
             stop=stop_after_attempt(4),

@@ -91,7 +91,7 @@ def escaped(spell: Callable[[str], str], *characters: str) -> str:
     return "".join(spell(each) if each in characters else each for each in KEY)
 
 
-SPELLINGS = {
+SPELLINGS: dict[str, Callable[[str], str]] = {
     "JSON": lambda each: f"\\u{ord(each):04x}",
     "JSON in capitals": lambda each: f"\\u{ord(each):04X}",
     "JSON's slash": lambda each: "\\/" if each == "/" else f"\\u{ord(each):04x}",
@@ -101,7 +101,7 @@ SPELLINGS = {
     "an address in an address": lambda each: f"%25{ord(each):02X}",
     "HTML": lambda each: f"&#{ord(each)};",
     "HTML in hexadecimal": lambda each: f"&#x{ord(each):X};",
-    "HTML by name": lambda each: {"+": "&plus;", "/": "&sol;"}.get(each, each),
+    "HTML by name": lambda each: each.replace("+", "&plus;").replace("/", "&sol;"),
     "HTML in HTML": lambda each: f"&amp;#{ord(each)};",
     "HTML in JSON": lambda each: f"\\u0026#{ord(each)};",
 }

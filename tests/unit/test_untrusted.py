@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -389,6 +390,28 @@ def test_a_file_that_sends_keys_is_said_and_asked_for(
     assert f"{names} other.invalid" in result.stderr
     assert not sent
     assert asked(*words, "--yes", terminal=True)[1]
+
+
+@pytest.mark.parametrize(
+    ("on", "said"),
+    [
+        ("words", ""),
+        ("embedding:some/model", ""),
+        ("embedding:m@https://h.invalid/v1", "EMBEDDINGS_API_KEY and the prompts go to h.invalid"),
+        ("embedding:m@https://api.openai.com/v1", "the prompts go to api.openai.com"),
+    ],
+)
+def test_a_bias_that_sends_prompts_is_said(
+    on: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bias file may name an API that embeds the prompts of its users."""
+    monkeypatch.setenv("EMBEDDINGS_API_KEY", "planted")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    bias: Any = SimpleNamespace(depends=SimpleNamespace(on=on))
+    keys.tell_host_of_bias(Path("bias.json"), bias, None)
+    told = capsys.readouterr().err
+    assert said in told
+    assert bool(told) is bool(said)
 
 
 # --- What is shown

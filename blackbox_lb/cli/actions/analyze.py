@@ -13,6 +13,7 @@ from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.options import STORE, ModelOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
@@ -94,6 +95,7 @@ def execute(options: AnalyzeOptions) -> None:
         raise InputError(
             f"there is no folder {folder} for the result; make it, or give another --out"
         )
+    tell_host_of_bias(options.bias_file, bias, options)
     listener = Remembering(reporter(quiet=options.quiet))
     found = run(options, lambda budget: _run(bias, options, listener, budget))
     write_whole(folder / ANALYSIS, (found.model_dump_json(indent=1) + "\n").encode())

@@ -13,6 +13,7 @@ from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.resources import (
     COLLECTING,
     REPORT,
@@ -56,6 +57,8 @@ def execute(options: EvalOptions) -> None:
         )
     paths = _named(options.biases)
     loaded = {name: Bias.load(path) for name, path in paths.items()}
+    for name, bias in loaded.items():
+        tell_host_of_bias(paths[name], bias, options)
     task, reward = load(options)
     plan = _plan(options, task, reward)
     folder = run_folder(options, task)

@@ -109,7 +109,9 @@ def proxy_command(options: ProxyOptions) -> None:
 
 
 def _proxy(options: ProxyOptions) -> Proxy:
-    from blackbox_lb.deploy.proxy.names import ServedNames, load_served
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.cli.keys import tell_host_of_bias
+    from blackbox_lb.deploy.proxy.names import ServedNames, load_served, parse_bias_argument
     from blackbox_lb.deploy.proxy.requests import Rule, Upstream
     from blackbox_lb.deploy.proxy.server import Proxy
 
@@ -119,6 +121,9 @@ def _proxy(options: ProxyOptions) -> Proxy:
         provider=options.provider,
         on_conflict=options.on_conflict,
     )
+    for bias_argument in options.biases:
+        path = parse_bias_argument(bias_argument)[1]
+        tell_host_of_bias(path, Bias.load(path), options)
     return Proxy(
         Rule(ServedNames(served), options.others),
         Upstream.parse(options.upstream),
