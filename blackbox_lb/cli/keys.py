@@ -7,6 +7,7 @@ that gets them; a bias that depends on embeddings may name the API that gets pro
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from blackbox_lb.cli.echo import echo, is_terminal, quiet_by_hand, shown
+from blackbox_lb.errors import InputError
 from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.names import is_profile_file
 from blackbox_lb.providers.profile import load_profile
@@ -84,6 +86,7 @@ def _tell(source: Path, what: Iterable[str], address: str, options: object) -> N
 
         with asking():
             click.confirm(shown(f"{sentence}. Is that right?"), abort=True, err=True)
-        trust(source, agreed)
+        with suppress(InputError):  # where nothing can be kept, it is asked for again
+            trust(source, agreed)
     elif not quiet_by_hand():
         echo(sentence, err=True)
