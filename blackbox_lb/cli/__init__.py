@@ -17,6 +17,7 @@ import click
 from blackbox_lb._version import __version__
 from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.echo import echo, quiet_by_hand, shown
+from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.errors import BlbError, Interrupted
 
 if TYPE_CHECKING:
@@ -80,13 +81,13 @@ class Commands(click.Group):
             with guarded():
                 return super().invoke(ctx)
         except Interrupted as error:
-            echo(f"\n{error}", err=True)
+            echo(f"\n{with_option_names(str(error))}", err=True)
             ctx.exit(INTERRUPTED)
         except BlbError as error:
-            echo(f"Error: {error}", err=True)
+            echo(f"Error: {with_option_names(str(error))}", err=True)
             ctx.exit(2)
         except click.ClickException as error:
-            error.message = shown(error.message)  # type: ignore[misc]  # final for subclasses, and what show() prints
+            error.message = shown(with_option_names(error.message))  # type: ignore[misc]  # final for subclasses, and what show() prints
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             if isinstance(error, click.Abort) and not isinstance(

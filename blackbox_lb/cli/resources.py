@@ -48,7 +48,6 @@ SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 def load(options: TaskOptions) -> tuple[Task, Reward]:
     """The task and the reward of the options; says which key a judge's file sends where."""
-    reward, correct = options.reward, options.correct
     task = load_task(
         options.task,
         options.data,
@@ -59,17 +58,25 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         messages_column=options.messages_column,
         prompt_template=options.prompt_template,
         require_answers=parse_reward(
-            reward, max_tokens=1, correct=correct or "contains"
+            options.reward, max_tokens=1, correct=options.correct
         ).needs_answer,
         harness=picked(HarnessOptions, options),
     ).first(validation=options.validation_limit, test=options.test_limit)
-    limit = options.max_tokens or task.max_tokens
-    named, count = options.thinking, options.count
-    parsed = parse_reward(
-        reward, max_tokens=limit, correct=correct or task.correct, thinking=named, count=count
+    reward = reward_of(options, task, options.max_tokens or task.max_tokens)
+    tell_keys_of_judge(reward, options)
+    return task, reward
+
+
+def reward_of(options: TaskOptions, task: Task, max_tokens: int) -> Reward:
+    """The reward of the options for completions of at most ``max_tokens`` tokens of ``task``."""
+    return parse_reward(
+        options.reward,
+        max_tokens=max_tokens,
+        correct=options.correct or task.correct,
+        thinking=options.thinking,
+        count=options.count,
+        labels=labels_of(getattr(options, "labels", None), task.train),
     )
-    tell_keys_of_judge(parsed, options)
-    return task, parsed
 
 
 def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:

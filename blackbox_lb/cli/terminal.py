@@ -29,6 +29,7 @@ from rich.text import Text
 from blackbox_lb.api.limits.interrupts import asking
 from blackbox_lb.bias.records import RecordedFinding, Verdict
 from blackbox_lb.cli.echo import echo, shown
+from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.rollouts.progress import Reporter, Silent, chance
 from blackbox_lb.safety.printable import printable
 
@@ -105,7 +106,8 @@ class Terminal:
 
     def remark(self, text: str) -> None:
         """Print one sentence; in a file it stays one line."""
-        self._console.print(shown(text), markup=False, soft_wrap=not sys.stderr.isatty())
+        text = shown(with_option_names(text))
+        self._console.print(text, markup=False, soft_wrap=not sys.stderr.isatty())
 
 
 class Lines:
@@ -153,6 +155,11 @@ def _clock_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def say(sentence: str) -> None:
+    """Print a sentence of the library on stdout, with the names of options."""
+    echo(with_option_names(sentence))
 
 
 def reporter(*, quiet: bool) -> Reporter:
@@ -270,7 +277,5 @@ def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = Fal
     for rank, each in enumerate(rows):
         if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
             remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""
-            echo(
-                f"{each.word:12} {printable(each.code)}:"
-                f" {printable(each.sentence)}{printable(remedy)}"
-            )
+            sentence = with_option_names(f"{each.sentence}{remedy}")
+            echo(f"{each.word:12} {printable(each.code)}: {printable(sentence)}")

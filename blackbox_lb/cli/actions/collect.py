@@ -17,6 +17,7 @@ from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import COLLECTING, load, open_trials
 from blackbox_lb.cli.run_limits import run
+from blackbox_lb.cli.terminal import say
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.batches import OfflineSession, Pending, cancel_batches, collect_batches
 from blackbox_lb.jobs.batches.offline import tokenizer_beside
@@ -26,7 +27,6 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.training import censored, training_set
-from blackbox_lb.safety.printable import legible
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example
 
@@ -57,7 +57,8 @@ def execute(options: CollectOptions) -> None:
         print_json(summary)
         return
     echo(_sentence(summary, reward))
-    echo(legible("\n".join(remarks)), nl=bool(remarks))
+    for remark in remarks:
+        say(remark)
 
 
 def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
@@ -177,8 +178,8 @@ def _tell(options: CollectOptions, pending: Pending) -> None:
         return
     echo(f"{pending.missing:,} completions are still to come:")
     for state in pending.states:
-        echo(legible(f"  {state}"))
-    echo(legible(f"Then go on with: {again}"))
+        echo(f"  {state}")
+    echo(f"Then go on with: {again}")
 
 
 def _again(*without: str) -> str:

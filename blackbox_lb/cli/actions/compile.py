@@ -16,7 +16,7 @@ from blackbox_lb.cli.commands.learning.compile import CompileOptions
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
-from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.cli.terminal import print_table, say
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import (
     Kept,
@@ -27,7 +27,7 @@ from blackbox_lb.jobs.compiling.compile import (
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.safety.printable import legible, printable
+from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks.load import BUILT_IN
 
 LEARNED = "learned.json"
@@ -148,7 +148,7 @@ def _explain(
         f" positions of {prefixes.completions:,} base completions in {store}"
     )
     for remark in prefixes.remarks:
-        echo(legible(remark))
+        say(remark)
     whole = bias_file.with_name(LEARNED)
     if bias.compiled is not None:
         remedy = (

@@ -26,7 +26,7 @@ from blackbox_lb.cli.resources import (
     run_folder,
 )
 from blackbox_lb.cli.run_limits import prices_of, run
-from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.cli.terminal import print_table, say
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
@@ -42,7 +42,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
 from blackbox_lb.safety.atomic_file import explained, write_whole
-from blackbox_lb.safety.printable import legible, printable
+from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
 
 FILE = "evaluation.json"
@@ -181,14 +181,14 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
 
 def _print(found: Evaluation) -> None:
     for sentence in found.summary:
-        echo(printable(sentence))
+        say(sentence)
     for setting in dict.fromkeys(row.setting for row in found.policies):
         _policies(found, setting)
         _decisions(found, setting)
     if found.comparisons:
         _comparisons(found.comparisons)
     for note in found.notes:
-        echo(legible(note))
+        say(note)
 
 
 def _policies(found: Evaluation, setting: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from blackbox_lb.cli.resources import (
     run_folder,
 )
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, say, verdict_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
@@ -107,11 +107,10 @@ def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[st
 
 
 def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
-    training = task.train[: options.limit]
-    labels = labels_of(options.labels, training)
-    learn_from = options.learn_from or (
-        "answers" if _suits_answers(options, reward, labels) else "samples"
-    )
+    labels = labels_of(options.labels, task.train)
+    few = None if options.labels is not None else _too_few_rows(options, task, labels)
+    suited = _suits_answers(options, reward, labels)
+    learn_from = options.learn_from or ("answers" if suited and few is None else "samples")
     if learn_from != "samples" and not reward.needs_answer:
         raise InputError(
             f"--learn-from {learn_from} needs right answers, and the reward {reward.spec} has none;"
@@ -153,28 +152,20 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
             if (on := DependsOn.parse(each)) is not None
         ),
         phases=Phases.parse(options.phases) if options.phases else None,
-        remarks=tuple(_too_few_rows(options, task, reward, labels)),
+        remarks=(few,) if few is not None and suited and options.learn_from is None else (),
     )
 
 
-def _too_few_rows(
-    options: FitOptions, task: Task, reward: Reward, labels: Labels | None
-) -> Iterator[str]:
-    """A sentence where --limit leaves too few rows to see that the answers are labels, and so
-    changes what is learned from.
-    """
-    whole = (
-        Labels.found_in(task.train)
-        if labels is None and options.learn_from is None and options.limit
-        else None
+def _too_few_rows(options: FitOptions, task: Task, labels: Labels | None) -> str | None:
+    """A sentence where --limit leaves too few rows to learn from the answers; None elsewhere."""
+    if labels is None or Labels.found_in(task.train[: options.limit]) is not None:
+        return None
+    return (
+        f"--limit {options.limit} leaves too few rows to see that the answers are"
+        f" {len(labels.names)} labels (that takes {LEAST_ROWS} rows of each), so this fit learns"
+        " from samples; to learn from the answers, name the labels: --labels"
+        f" {shlex.quote(','.join(labels.names))}"
     )
-    if whole is not None and _suits_answers(options, reward, whole):
-        yield (
-            f"--limit {options.limit} leaves too few rows to see that the answers are"
-            f" {len(whole.names)} labels (that takes {LEAST_ROWS} rows of each), so this fit learns"
-            " from samples; to learn from the answers, name the labels: --labels"
-            f" {shlex.quote(','.join(whole.names))}"
-        )
 
 
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
@@ -268,9 +259,9 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"
     )
     if bias.compiled:
-        echo(f"compiled: {bias.compiled.sentence}")
+        say(f"compiled: {bias.compiled.sentence}")
     if bias.censoring and bias.sampling:
-        echo(bias.censoring.sentence(bias.sampling.top_logprobs))
+        say(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
     if "bias.json" not in unwritten:
         echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
@@ -304,7 +295,8 @@ def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores)
         if one is not None and two is not None
     ]
     print_table(
-        f"Decisions at {setting}, base -> biased: {'; '.join(shown)}",
+        f"Decisions at {setting}, base -> biased: {'; '.join(shown)}; always saying"
+        f" {printable(base.commonest)}: accuracy {base.majority:.3f}",
         (
             "label",
             "precision",

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 ROWS = {
     "projection": "blackbox_lb.estimate.choice.projected:PROJECTION",
     "ips": "blackbox_lb.estimate.choice.counted:IPS_OF_TOKENS",
-    "snips": "blackbox_lb.estimate.choice.counted:SNIPS_OF_TOKENS",
     "ratio": "blackbox_lb.estimate.choice.counted:RATIO_OF_TOKENS",
 }
 """Name, as users and bias files spell it -> module and object, an ``Estimator``."""

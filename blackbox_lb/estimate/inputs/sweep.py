@@ -18,10 +18,10 @@ class Sweep:
 
     tau: a completion weighs exp(r / tau). l2, weights: of ``projection``; "cv" stands for the l2
     with the largest held-out likelihood and for the smallest that keeps most of it. alpha: of
-    ``ips``, a multiple of the mean weight, or absolute as in the paper. kappa: of ``snips``, in
-    rollouts, and ``ratio``, in tokens. positions: drawn of each completion, None for all. clip: the
-    largest inverse propensity that counts, None for 100 in ``snips`` and any in the others.
-    unobserved: of ``ips`` and ``snips``, the rule where the provider gave only a bound for the
+    ``ips``, a multiple of the mean weight, or absolute as in the paper. kappa: of ``ratio``, in
+    samples of a token. positions: drawn of each completion, None for all. clip: the
+    largest inverse propensity that counts, None for any.
+    unobserved: of ``ips``, the rule where the provider gave only a bound for the
     sampled token's logprob (see ``Statistics``).
     """
 

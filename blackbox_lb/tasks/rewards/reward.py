@@ -22,6 +22,7 @@ from blackbox_lb.tasks.rewards.judge import Judge
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.rewards.user_function import load_function
+from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Example
 
 REWARDS = {
@@ -62,25 +63,34 @@ REMOTE = frozenset({"judge", "endpoint"})
 @dataclass(frozen=True, slots=True)
 class Formula:
     """``label``: the displayed name, of exp of the value where ``scale`` is log. ``gated``: whether
-    correctness enters.
+    correctness enters; ``by_length``: whether length does.
     """
 
     label: str
     scale: Literal["linear", "log"]
     gated: bool
     value: Callable[[bool, int, int], float]
+    by_length: bool = True
 
 
 FORMULAS = {
     # 1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for
     # accuracy).
     "accuracy": Formula(
-        "accuracy", "linear", True, lambda correct, length, horizon: float(correct)
+        "accuracy",
+        "linear",
+        True,
+        lambda correct, length, horizon: float(correct),
+        by_length=False,
     ),
     # ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The
     # strength tau then has no effect.
     "log-accuracy": Formula(
-        "accuracy", "log", True, lambda correct, length, horizon: 0.0 if correct else -math.inf
+        "accuracy",
+        "log",
+        True,
+        lambda correct, length, horizon: 0.0 if correct else -math.inf,
+        by_length=False,
     ),
     # ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression).
     "length": Formula(
@@ -121,8 +131,8 @@ class Reward:
 
     ``scale``: "log" where ``exp(score)`` is displayed and "linear" where the score is; ``label``:
     the displayed name.
-    ``needs_answer``: whether an example without answers cannot be scored. ``matcher`` decides the
-    accuracy beside it.
+    ``needs_answer``: whether an example without answers cannot be scored. ``matcher``: its own test
+    of correctness. ``right``: the test behind the accuracy beside it, None for ``matcher``.
     ``remote``: the service that computes it; its scores are fetched before they are read (see
     ``fetch_rewards``).
     ``thinking``: measured beside the reward, None where it is not named.
@@ -138,6 +148,17 @@ class Reward:
     function: Callable[[Example, Completion], float] = field(repr=False, compare=False)
     remote: Remote | None = field(default=None, repr=False, compare=False)
     thinking: Thinking | None = field(default=None, repr=False, compare=False)
+    right: Matcher | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the length of a completion enters, by a formula of this package."""
+        return self.spec in FORMULAS and FORMULAS[self.spec].by_length
+
+    @property
+    def accuracy_matcher(self) -> Matcher:
+        """The test that says which completions are correct."""
+        return self.matcher if self.right is None else self.right
 
     def score(self, example: Example, completion: Completion) -> float:
         """Nats, possibly -inf. DataError: no answer where one is needed; InputError: the user's
@@ -146,9 +167,9 @@ class Reward:
 
     def correct(self, example: Example, completion: Completion) -> bool | None:
         """Whether the completion is correct, or None where the example has no answer."""
-        if self.matcher.needs_answer and not example.answers:
+        if self.accuracy_matcher.needs_answer and not example.answers:
             return None
-        return self.matcher(example, completion.text)
+        return self.accuracy_matcher(example, completion.text)
 
     def value(self, reward: float) -> float:
         """The displayed value of a reward in nats: exp(reward) on the log scale (0 for -inf),
@@ -169,16 +190,18 @@ def parse_reward(
     spec: str,
     *,
     max_tokens: int,
-    correct: str | Matcher = "contains",
+    correct: str | Matcher | None = None,
     thinking: str | None = None,
     count: str = "all",
+    labels: Labels | None = None,
 ) -> Reward:
     """Make the reward ``spec`` (see REWARDS); ``max_tokens`` is T, in tokens.
 
     ``reward_kind`` tells the forms apart. ``spec`` of the result holds no user and password of an
     address.
     ``correct``: the test of correctness where the reward has none itself: exact-match, contains,
-    regex:PATTERN, or a matcher, such as a task's own. ``thinking``: the stretch to measure (see
+    regex:PATTERN, or a matcher, such as a task's own; by default whether the first label named is
+    right where the answers are ``labels``, else contains. ``thinking``: the stretch to measure (see
     ``Thinking``); ``count``: rewards by length count all tokens, or those of the thinking or the
     answer. InputError: unknown name, broken pattern, schema, judge or address, a function that
     cannot be imported or called with two arguments.
@@ -188,7 +211,11 @@ def parse_reward(
             f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1"
             " token"
         )
-    matcher = correct if isinstance(correct, Matcher) else parse_matcher(correct)
+    first_named = labels.matcher if labels is not None and correct is None else None
+    if isinstance(correct, Matcher):
+        matcher = correct
+    else:
+        matcher = first_named or parse_matcher(correct or "contains")
     measured = None if thinking is None else Thinking.parse(thinking)
     if count != "all" and (measured is None or spec not in FORMULAS):
         raise InputError(
@@ -216,7 +243,7 @@ def parse_reward(
             reward = Reward(spec, spec, spec, "linear", False, max_tokens, matcher, scored)
         case "unknown":
             raise _unknown(spec)
-    return replace(reward, thinking=measured)
+    return replace(reward, thinking=measured, right=first_named)
 
 
 def reward_kind(spec: str) -> RewardKind:

@@ -119,7 +119,7 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     estimator: tuple[str, ...] = option(
         HelpGroup.LEARNING,
-        "projection; the paper's ips; snips; ratio, which needs no logprobs. Repeatable.",
+        "projection; the paper's ips; ratio, which needs no logprobs. Repeatable.",
         type=LateChoice(_estimator_names),
         default=lambda: _plan().sweep.estimators,
     )
@@ -155,7 +155,7 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     kappa: tuple[float, ...] = option(
         HelpGroup.LEARNING,
-        "Shrinkage of snips and ratio, in rollouts and in tokens. Repeatable.",
+        "Shrinkage of ratio, in samples of a token. Repeatable.",
         type=AMOUNT,
         default=lambda: _plan().sweep.kappa,
     )
@@ -166,7 +166,7 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     clip: float | None = option(
         HelpGroup.LEARNING,
-        "Largest inverse propensity that counts. [default: any; 100 in snips]",
+        "Largest inverse propensity that counts. [default: any]",
         type=click.FloatRange(1),
     )
     unobserved: Unobserved = option(
