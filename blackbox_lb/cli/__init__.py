@@ -13,13 +13,18 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from blackbox_lb._version import __version__
-from blackbox_lb.cli.commands import COMMANDS, load_command
+from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
+from blackbox_lb.cli.echo import echo, quiet_by_hand, shown
+from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.errors import BlbError, Interrupted
+
+if TYPE_CHECKING:
+    from blackbox_lb.cli.settings import SettingsFile
 
 __all__ = ["main"]
 
@@ -53,6 +58,7 @@ class Commands(click.Group):
         if (
             name is None
             or command is None
+            or name in WITHOUT_SETTINGS
             or ctx.resilient_parsing
             or {"-h", "--help"}.intersection(rest)
         ):
@@ -64,7 +70,7 @@ class Commands(click.Group):
             return name, command, rest
         ctx.default_map = {name: settings.of(name, command, rest)}
         telling = copy.copy(command)
-        telling.callback = functools.partial(_told, settings.path, command.callback)
+        telling.callback = functools.partial(_run_with, settings, command.callback)
         return name, telling, rest
 
     def main(self, *arguments: Any, **options: Any) -> Any:
@@ -79,7 +85,7 @@ class Commands(click.Group):
                 raise
             _drop_output()
             with suppress(OSError):
-                click.echo(f"Error: {_shown(sentence)}", err=True)
+                echo(f"Error: {with_option_names(sentence)}", err=True)
             sys.exit(2)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -93,20 +99,20 @@ class Commands(click.Group):
             with guarded():
                 return super().invoke(ctx)
         except Interrupted as error:
-            click.echo(f"\n{_shown(str(error))}", err=True)
+            echo(f"\n{with_option_names(str(error))}", err=True)
             ctx.exit(INTERRUPTED)
         except BlbError as error:
-            click.echo(f"Error: {_shown(_sentence(error))}", err=True)
+            echo(f"Error: {with_option_names(_sentence(error))}", err=True)
             ctx.exit(2)
         except click.ClickException as error:
-            error.message = _shown(error.message)  # type: ignore[misc]  # final for subclasses, and what show() prints
+            error.message = shown(with_option_names(error.message))  # type: ignore[misc]  # final for subclasses, and what show() prints
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             if isinstance(error, click.Abort) and not isinstance(
                 error.__context__, KeyboardInterrupt
             ):
                 raise
-            click.echo(f"\nInterrupted{_what_is_left(ctx, self)}", err=True)
+            echo(f"\nInterrupted{_what_is_left(ctx, self)}", err=True)
             ctx.exit(INTERRUPTED)
 
 
@@ -148,32 +154,19 @@ def _sentence(error: BlbError) -> str:
     return f"{str(error).partition('; ')[0]}; {remedy}"
 
 
-def _shown(message: str) -> str:
-    """A message for a terminal: with the names of options, without secrets or characters that could
-    move its cursor.
-    """
-    from blackbox_lb.cli.option_names import with_option_names
-    from blackbox_lb.safety.printable import legible
-    from blackbox_lb.safety.secrets import redacted
-
-    return legible(redacted(with_option_names(message)))
-
-
-def _told(
-    path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, **options: Any
+def _run_with(
+    settings: SettingsFile, callback: Callable[..., Any] | None, /, *arguments: Any, **options: Any
 ) -> Any:
-    """Print which options the file gave, before the command runs with them."""
+    """Run the command with a settings file: refuse what that may not set, and print what it set."""
     ctx = click.get_current_context()
+    settings.check_reach(ctx)
     given = [
         max(param.opts, key=len)
         for param in ctx.command.params
         if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.DEFAULT_MAP
     ]
-    quiet = ctx.get_parameter_source(
-        "quiet"
-    ) is click.core.ParameterSource.COMMANDLINE and options.get("quiet")
-    if given and not quiet:
-        click.echo(f"{path} gives {', '.join(given)}", err=True)
+    if given and not quiet_by_hand():
+        echo(f"{settings.path} gives {', '.join(given)}", err=True)
     return callback(*arguments, **options) if callback else None
 
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
-from blackbox_lb.providers.names import profile_names, profiles_folder
+from blackbox_lb.providers.names import is_profile_file, profile_names, profiles_folder
 from blackbox_lb.providers.schema import (
     AnswerRules,
     BatchRules,
@@ -31,6 +31,7 @@ from blackbox_lb.providers.schema import (
     TokenizerRules,
     TokenRules,
     no_secrets,
+    visible,
 )
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import with_remedy
@@ -73,7 +74,7 @@ class Profile(ProfileRow):
     are guesses until ``blb doctor`` has measured them. evidence: dotted row or table -> its source.
     """
 
-    name: str
+    name: Annotated[str, AfterValidator(visible)]
     title: str
     homepage: str
     connection: Connection
@@ -331,7 +332,7 @@ def _are_tables(*values: Any) -> bool:
 
 
 def _read(name: str) -> bytes:
-    if name.endswith(".toml"):
+    if is_profile_file(name):
         try:
             return read_bounded(Path(name), MAX_SETTINGS)
         except (OSError, ValueError) as error:

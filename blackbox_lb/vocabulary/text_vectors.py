@@ -32,6 +32,11 @@ def of_an_api(name: str) -> bool:
     return "@http" in name
 
 
+def key_variable(url: str) -> str:
+    """The environment variable with the key of an embeddings API."""
+    return "OPENAI_API_KEY" if url.startswith(OPENAI) else "EMBEDDINGS_API_KEY"
+
+
 class AnswerStore(Protocol):
     """A store of what remote services answered, by key."""
 
@@ -126,7 +131,7 @@ class TextVectors:
                 f"the address {url} of the embeddings API ends in {end}, which is the path of a"
                 f" request; leave it out: {model}@{url.rstrip('/').removesuffix(end)}"
             )
-        key = os.environ.get("OPENAI_API_KEY" if url.startswith(OPENAI) else "EMBEDDINGS_API_KEY")
+        key = os.environ.get(key_variable(url))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         tries = Retrying(
             stop=stop_after_attempt(4),

@@ -322,7 +322,7 @@ def test_who_is_asked(
 
     monkeypatch.setattr(click, "confirm", confirm)
     monkeypatch.setattr(accounts, "_is_hosted", lambda session, host: hosted)
-    monkeypatch.setattr(accounts, "_is_terminal", lambda: terminal)
+    monkeypatch.setattr(accounts, "is_terminal", lambda: terminal)
     result = blb("collect", "--samples-per-prompt", 1, *(["--yes"] if yes else []))
     assert questions == (["Go on?"] if asks else [])
     assert result.exit_code == (1 if asks else 0), result.output

@@ -41,6 +41,7 @@ WITHOUT_JSON = {
     "init": "writes a file",
     "store": "each of its commands has it",
     "report": "writes a page; its numbers are evaluation.json and analysis.json",
+    "trust": "answers the person who looked into the file",
 }
 WITHOUT_QUIET = {
     **WITHOUT_JSON,
@@ -318,6 +319,8 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert completions("proxy", "--bias", "runs/capitals/b") == ["runs/capitals/bias.json"]
     assert completions("store", "me") == ["merge"]
+    assert completions("tr") == ["trust"]
+    assert completions("trust", "--f") == ["--forget"]
     assert completions("store", "check", "--") == ["--json", "--help"]
     assert "bias.json" not in completions("store", "check", "b")
 

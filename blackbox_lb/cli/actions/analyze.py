@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-import click
-
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import profile_of, vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.options import STORE, ModelOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
@@ -94,6 +94,7 @@ def execute(options: AnalyzeOptions) -> None:
         raise InputError(
             f"there is no folder {folder} for the result; make it, or give another --out"
         )
+    tell_host_of_bias(options.bias_file, bias, options)
     listener = Remembering(reporter(quiet=options.quiet))
     found = run(options, lambda budget: _run(bias, options, listener, budget))
     write_whole(folder / ANALYSIS, (found.model_dump_json(indent=1) + "\n").encode())
@@ -101,7 +102,7 @@ def execute(options: AnalyzeOptions) -> None:
         print_json(found.model_dump(mode="json"))
     else:
         _print(found, options.top)
-        click.echo(f"wrote {folder / ANALYSIS}")
+        echo(f"wrote {folder / ANALYSIS}")
 
 
 async def _run(
@@ -180,10 +181,10 @@ async def _exact(
 def _print(found: Analysis, top: int) -> None:
     for sentence in found.summary:
         say(sentence)
-    click.echo(_source(found))
+    echo(_source(found))
     unknown = sum(each.surface == "not known" for each in found.tokens)
     if unknown:
-        click.echo(
+        echo(
             f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's"
             " vocabulary gives it, or --base-url of a server that is up"
         )
@@ -228,7 +229,7 @@ def _source(found: Analysis) -> str:
 
 def _print_delta(found: Analysis) -> None:
     if not found.delta:
-        click.echo(
+        echo(
             "no statistics over the vocabulary: its size is not known; --tokenizer with the model's"
             " vocabulary gives it"
         )

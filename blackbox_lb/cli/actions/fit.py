@@ -18,8 +18,16 @@ from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.cli.commands.learning.fit import FitOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import labels_of, load, open_trials, run_folder
+from blackbox_lb.cli.resources import (
+    labels_of,
+    load,
+    note_old_report,
+    open_trials,
+    results_of,
+    run_folder,
+)
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import findings_list, print_table, say, verdict_table
 from blackbox_lb.errors import BiasError, InputError
@@ -31,6 +39,7 @@ from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.forecast import fit_stages
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.rollouts.judging.verdict import GREEDY, parse_setting
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.safety.atomic_file import write_whole
@@ -39,6 +48,11 @@ from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels
 
 ALL = "all"
+FILES = (
+    *("result.json", "bias.json", "learned.json"),
+    *("evaluation.json", "analysis.json", "report.html"),
+)
+"""What the command writes into its folder, and what is about that."""
 CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
 """Rewards that only depend on whether the answer is right."""
 
@@ -48,6 +62,12 @@ def execute(options: FitOptions) -> None:
     task, reward = load(options)
     plan = _plan(options, task, reward)
     folder = run_folder(options, task)
+    with work_in(folder):
+        _fit(replace(options, out=folder), task, reward, plan, folder)
+
+
+def _fit(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, folder: Path) -> None:
+    """Learn, write and print, while nobody else works in the folder."""
     result, remarks = run(options, lambda budget: _run(options, task, reward, plan, budget))
     document = result.as_json() | {
         "bias": str(folder / "bias.json"),
@@ -59,6 +79,7 @@ def execute(options: FitOptions) -> None:
         print_json(document)
     else:
         _print(result, folder, unwritten)
+        note_old_report(folder)
     if unwritten:
         raise BiasError(
             f"{'; '.join(unwritten.values())}; run the same command again: what was drawn is in the"
@@ -181,6 +202,7 @@ async def _run(
         budget,
         stages=lambda trials: fit_stages(task, plan),
         elsewhere=options.rollouts,
+        results=results_of(options, reward, *FILES),
     ) as trials:
         heard = Remembering(trials.report)
         with _engine(options) as engine:
@@ -232,7 +254,7 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
                 for name, row in result.beside
             ),
         )
-    click.echo(
+    echo(
         f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)}"
         f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"
     )
@@ -242,11 +264,9 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         say(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
     if "bias.json" not in unwritten:
-        click.echo(
-            f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}"
-        )
+        echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
     if "learned.json" not in unwritten:
-        click.echo(
+        echo(
             f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned"
             " values, for blb compile"
         )

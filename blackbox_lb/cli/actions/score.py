@@ -28,7 +28,7 @@ from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.rewards.endpoint import is_address
+from blackbox_lb.tasks.rewards.reward import REMOTE, reward_kind
 
 BIAS = "bias.json"
 """The bias file inside a run's folder."""
@@ -37,9 +37,7 @@ BIAS = "bias.json"
 def execute(options: ScoreOptions) -> None:
     path, names = _store(options.where)
     task, reward = load(options)
-    fetches = is_address(options.reward) or options.reward.startswith(
-        "judge:"
-    )  # such answers are stored
+    fetches = reward_kind(options.reward) in REMOTE  # such answers are stored
     with (
         RolloutStore(path, read_only=not fetches) as store,
         _lines(options.per_completion) as watch,

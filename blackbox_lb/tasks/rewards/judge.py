@@ -64,9 +64,10 @@ class JudgeFile(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge(Remote):
-    """A judge behind a chat API."""
+    """A judge behind a chat API. ``path``: of its file."""
 
     file: JudgeFile = field(compare=False)
+    path: Path = field(compare=False)
 
     @classmethod
     def load(cls, path: str) -> Judge:
@@ -95,6 +96,7 @@ class Judge(Remote):
             needs_answer="{answer}" in file.prompt,
             otherwise=None if file.otherwise is None else file.otherwise * file.scale,
             file=file,
+            path=Path(path),
         )
 
     @property

@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
-from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote, is_address
+from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote
 from blackbox_lb.tasks.rewards.json_schema import json_schema
 from blackbox_lb.tasks.rewards.judge import Judge
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
@@ -52,6 +52,12 @@ REWARDS = {
     "judge:FILE.toml": "what a language model says, asked as the file describes",
 }
 """Every form of a reward, with its meaning in one line."""
+
+RewardKind: TypeAlias = Literal[
+    "formula", "match", "json-schema", "judge", "endpoint", "function", "unknown"
+]
+REMOTE = frozenset({"judge", "endpoint"})
+"""Kinds whose values another program computes; its answers are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +197,8 @@ def parse_reward(
 ) -> Reward:
     """Make the reward ``spec`` (see REWARDS); ``max_tokens`` is T, in tokens.
 
-    The part before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and
-    ``https:`` take the rest by their row in the table, any other part is a module with the function
-    after the colon. So a module of such a name must be wrapped in one of another name. ``spec`` of
-    the result holds no user and password of an address.
+    ``reward_kind`` tells the forms apart. ``spec`` of the result holds no user and password of an
+    address.
     ``correct``: the test of correctness where the reward has none itself: exact-match, contains,
     regex:PATTERN, or a matcher, such as a task's own; by default whether the first label named is
     right where the answers are ``labels``, else contains. ``thinking``: the stretch to measure (see
@@ -220,43 +224,57 @@ def parse_reward(
             f" ({', '.join(name for name in FORMULAS if 'length' in name or 'short' in name)});"
             " leave it out, or name them"
         )
-    if spec in FORMULAS:
-        reward = _formula(spec, max_tokens, matcher, measured, count)
-    else:
-        reward = _other(spec, max_tokens, matcher)
+    kind = reward_kind(spec)
+    rest = spec.partition(":")[2]
+    match kind:
+        case "formula":
+            reward = _formula(spec, max_tokens, matcher, measured, count)
+        case "match":
+            reward = _match_reward(spec, max_tokens)
+        case "endpoint":
+            reward = _remote(kind, EndpointReward.parse(spec), max_tokens, matcher)
+        case "judge":
+            reward = _remote(kind, Judge.load(rest), max_tokens, matcher)
+        case "json-schema":
+            scored = json_schema(rest)
+            reward = Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, scored)
+        case "function":
+            scored = load_function(spec.partition(":")[0], rest)
+            reward = Reward(spec, spec, spec, "linear", False, max_tokens, matcher, scored)
+        case "unknown":
+            raise _unknown(spec)
     return replace(reward, thinking=measured, right=first_named)
 
 
-def _other(spec: str, max_tokens: int, matcher: Matcher) -> Reward:
-    """A reward that is no formula of length and correctness."""
-    kind, colon, rest = spec.partition(":")
-    if spec in ("exact-match", "contains") or spec.startswith("regex:"):
-        return _match_reward(spec, max_tokens)
-    if is_address(spec):
-        return _remote("endpoint", EndpointReward.parse(spec), max_tokens, matcher)
-    if kind == "judge" and colon:
-        return _remote(kind, Judge.load(rest), max_tokens, matcher)
-    if kind == "json-schema" and colon:
-        return Reward(
-            kind, spec, "valid JSON", "linear", False, max_tokens, matcher, json_schema(rest)
-        )
-    if colon and _is_dotted(kind) and _is_dotted(rest):
-        return Reward(
-            spec, spec, spec, "linear", False, max_tokens, matcher, load_function(kind, rest)
-        )
-    shown = (
-        f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
-    )  # a mistyped address may hold a password
+def reward_kind(spec: str) -> RewardKind:
+    """The kind of reward that a spec names: the one place where the forms are told apart.
+
+    The part before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and
+    ``https:`` take the rest by their row in REWARDS, any other part is a module with the function
+    after the colon. So a module of such a name must be wrapped in one of another name.
+    """
+    head, colon, rest = spec.partition(":")
+    if spec in FORMULAS:
+        return "formula"
+    if spec in ("exact-match", "contains") or (colon and head == "regex"):
+        return "match"
+    if colon and head.lower() in ("http", "https"):
+        return "endpoint"
+    if colon and head == "judge":
+        return "judge"
+    if colon and head == "json-schema":
+        return "json-schema"
+    if colon and _is_dotted(head) and _is_dotted(rest):
+        return "function"
+    return "unknown"
+
+
+def _unknown(spec: str) -> InputError:
+    # A mistyped address may hold a password.
+    shown = f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
     width = max(map(len, REWARDS))
     listing = "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
-    raise InputError(f"unknown reward {shorten(shown)}; the rewards are\n{listing}")
-
-
-def runs_code(spec: str) -> bool:
-    """Whether a spec names a Python function, so that its module is imported and run."""
-    kind, colon, rest = spec.partition(":")
-    others = kind in ("regex", "json-schema", "judge", "http", "https")
-    return bool(colon) and not others and _is_dotted(kind) and _is_dotted(rest)
+    return InputError(f"unknown reward {shorten(shown)}; the rewards are\n{listing}")
 
 
 def _is_dotted(name: str) -> bool:
