@@ -41,6 +41,7 @@ OPTIONS = frozenset(
         "few_shot",
         "filter",
         "force",
+        "forget",
         "format",
         "full_vocab",
         "go_on",

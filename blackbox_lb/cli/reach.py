@@ -126,6 +126,5 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     "host": _open_door,
     "allow_host": _open_door,
     "allow_origin": _open_door,
-    "allow_origin": _open_door,
 }
 """Options whose value decides: key -> its check."""
