@@ -5,10 +5,13 @@ loaded on the call.
 from __future__ import annotations
 
 import copy
+import errno
 import functools
 import io
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +73,21 @@ class Commands(click.Group):
         telling.callback = functools.partial(_run_with, settings, command.callback)
         return name, telling, rest
 
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run the program. An error of the system that no command has explained, because it stopped
+        the output or hit the limit on open files, is one sentence and exit code 2, too.
+        """
+        try:
+            return super().main(*arguments, **options)
+        except OSError as error:
+            sentence = _of_the_system(error)
+            if sentence is None:
+                raise
+            _drop_output()
+            with suppress(OSError):
+                echo(f"Error: {with_option_names(sentence)}", err=True)
+            sys.exit(2)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error of our tree ends it with its sentence and exit code 2, Ctrl-C
         with one and 130.
@@ -84,7 +102,7 @@ class Commands(click.Group):
             echo(f"\n{with_option_names(str(error))}", err=True)
             ctx.exit(INTERRUPTED)
         except BlbError as error:
-            echo(f"Error: {with_option_names(str(error))}", err=True)
+            echo(f"Error: {with_option_names(_sentence(error))}", err=True)
             ctx.exit(2)
         except click.ClickException as error:
             error.message = shown(with_option_names(error.message))  # type: ignore[misc]  # final for subclasses, and what show() prints
@@ -96,6 +114,44 @@ class Commands(click.Group):
                 raise
             echo(f"\nInterrupted{_what_is_left(ctx, self)}", err=True)
             ctx.exit(INTERRUPTED)
+
+
+OUTPUT_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Numbers of the system's errors of an output that takes no more."""
+
+
+def _of_the_system(error: OSError) -> str | None:
+    """The sentence on an error of the system that reached the top; None for one that is not known
+    there.
+    """
+    from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
+
+    if has_too_many(error):
+        return f"{error.strerror}; {remedy_for_too_many()}"
+    # Whatever a command writes into files of its own it explains itself.
+    if error.errno in OUTPUT_FAULTS and error.filename is None:
+        return f"cannot write the output: {error.strerror}; send it where there is room"
+    return None
+
+
+def _drop_output() -> None:
+    """Send what is left of the output nowhere: Python would try to write it once more at its
+    end.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _sentence(error: BlbError) -> str:
+    """The message of an error; its remedy is another one where no more files may be opened."""
+    from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
+
+    remedy = remedy_for_too_many()
+    if not has_too_many(error) or remedy in str(error):
+        return str(error)
+    return f"{str(error).partition('; ')[0]}; {remedy}"
 
 
 def _run_with(
@@ -123,8 +179,12 @@ def _what_is_left(ctx: click.Context, group: Commands) -> str:
 
 def _print_anywhere() -> None:
     """Print a character that the terminal's encoding lacks as an escape, instead of ending the
-    run.
+    run; forget a size of the screen that is none, in which tables would vanish.
     """
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "")
+        if not (size.isascii() and size.isdigit() and size.strip("0")):
+            os.environ.pop(name, None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")

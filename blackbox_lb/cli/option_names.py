@@ -7,6 +7,7 @@ import re
 OPTIONS = frozenset(
     [
         "allow_host",
+        "allow_origin",
         "alpha",
         "alpha_scale",
         "answer_column",

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.reach import reach
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.atomic_file import expanded
 from blackbox_lb.safety.trusted_files import is_trusted
 from blackbox_lb.safety.untrusted import read_settings
 
@@ -244,13 +245,13 @@ class SettingsFile:
         unchanged.
         """
         if self.path is None or self.path.parent.resolve() == Path.cwd():
-            return str(Path(text).expanduser()) if text.startswith("~") else text
+            return str(expanded(text)) if text.startswith("~") else text
         folder = self.path.parent
         elsewhere = len(text.partition(":")[0]) > 1 and ":" in text  # hf:name, https://...
         if (isinstance(option.type, click.Path) and not elsewhere) or text.startswith(
             ("./", "../", "~")
         ):
-            return str(folder / Path(text).expanduser())
+            return str(folder / expanded(text))
         for mark in ("", "=", ":"):
             head, _, rest = text.rpartition(mark) if mark else ("", "", text)
             there = folder / rest

@@ -41,6 +41,8 @@ from blackbox_lb.types import Endpoint
 
 ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 """Keys of a profile that are no rows: its name, its base, its evidence."""
+LONGEST_CHAIN = 50
+"""Most profiles of which each extends the next."""
 OF_A_HOST = frozenset(
     {
         *(
@@ -263,6 +265,11 @@ def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    if len(seen) > LONGEST_CHAIN:
+        raise ProfileError(
+            f"provider profile {seen[0]} extends more than {LONGEST_CHAIN} others, one behind the"
+            " other; let it extend a packaged one"
+        )
     if name in seen:
         raise ProfileError(
             f"provider profile {name} extends itself: {' -> '.join((*seen, name))}; correct extends"

@@ -20,6 +20,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.report import figures
 from blackbox_lb.jobs.report.data import read_run
 from blackbox_lb.jobs.report.examples import Side, compared
 from blackbox_lb.jobs.report.page import render, write_report
@@ -335,3 +336,16 @@ def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere")
     with pytest.raises(InputError, match="give another --out"):
         write_report(run, tmp_path / "nowhere" / "page.html")
+
+
+def test_a_variable_that_keeps_matplotlib_from_being_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It reads some while it is imported; they are named."""
+
+    def load(_: str) -> None:
+        raise ValueError("Key backend: 'nonsense' is not a valid value for backend")
+
+    monkeypatch.setattr("importlib.import_module", load)
+    with pytest.raises(InputError, match="MPLBACKEND"):
+        figures._empty()

@@ -80,6 +80,27 @@ def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
             read_bounded(path, 10)
 
 
+def test_a_repeated_key_costs_no_more_than_reading() -> None:
+    """The last of 50,000 keys stands twice: refused in the time that reading takes, because the
+    proxy answers nobody else meanwhile.
+    """
+    text = "{" + ",".join(f'"{number}":0' for number in range(50_000)) + ',"x":0,"x":0}'
+    started = time.process_time()
+    with pytest.raises(ValueError, match="the key 'x' stands twice"):
+        parse_json(text)
+    assert time.process_time() - started < 2
+
+
+def test_a_repeated_column_costs_no_more_than_reading(tmp_path: Path) -> None:
+    """The last of 20,000 columns has the name of the first."""
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(["prompt", *map(str, range(20_000)), "prompt"]) + "\n")
+    started = time.process_time()
+    with pytest.raises(DataError, match="prompt' twice"):
+        load_examples(path)
+    assert time.process_time() - started < 2
+
+
 def test_a_dense_bias_of_150000_tokens_loads(tmp_path: Path) -> None:
     """The limits leave room for the largest vocabularies: a bias on every token, with texts and
     errors, is a quarter of them.
@@ -566,6 +587,8 @@ BODIES = {
     "escaped twice": b'{"model": "other", "\\u006dodel": "m"}',
     "deep": b'{"model": "m", "messages": ' + nested(MAX_DEPTH).encode() + b"}",
     "very deep": b'{"model": "m", "messages": ' + nested(100_000).encode() + b"}",
+    "beyond a double": b'{"model": "m", "temperature": -1e400}',
+    "beyond a double, by alias": b'{"model": "m@a", "x": [1e400]}',
     "long number": b'{"model": "m", "n": ' + b"9" * 5_000 + b"}",
 }
 

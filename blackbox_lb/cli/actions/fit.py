@@ -33,7 +33,7 @@ from blackbox_lb.cli.terminal import findings_list, print_table, say, verdict_ta
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
@@ -55,8 +55,6 @@ FILES = (
 """What the command writes into its folder, and what is about that."""
 CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
 """Rewards that only depend on whether the answer is right."""
-TRIED_L2 = (0.3, 1.0, 3.0, 10.0, 30.0)
-"""Strengths tried beside the cross-validated ones, where a candidate costs no request."""
 
 
 def execute(options: FitOptions) -> None:
@@ -118,7 +116,9 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         )
     unasked = (GREEDY,) if learn_from == "answers" else FitPlan().settings
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or unasked
-    free = learn_from == "answers" and options.l2 == Sweep().l2  # a candidate costs no request
+    l2 = options.l2
+    if learn_from == "answers" and l2 == DEFAULT_L2:
+        l2 = ANSWERS_L2
     return FitPlan(
         samples=options.samples_per_prompt,
         limit=options.limit,
@@ -127,7 +127,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         sweep=Sweep(
             estimators=tuple(dict.fromkeys(options.estimator)),
             tau=options.tau,
-            l2=(*options.l2, *TRIED_L2) if free else options.l2,
+            l2=l2,
             weights=options.weights,
             alpha=options.alpha,
             alpha_scale=options.alpha_scale,

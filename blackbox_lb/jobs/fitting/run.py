@@ -19,7 +19,7 @@ from blackbox_lb.bias.records import (
     Verdict,
 )
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.choice.table import rule
+from blackbox_lb.estimate.choice.table import paid_candidates, rule
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -149,6 +149,7 @@ class _Fit:
                 field,
                 training.next_token,
                 samples=plan.validation_samples,
+                paid=paid_candidates(plan.sweep),
                 goal=plan.goal,
                 settings=plan.settings,
             )

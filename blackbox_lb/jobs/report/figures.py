@@ -13,6 +13,7 @@ from blackbox_lb.jobs.report.page_text import drawn
 from blackbox_lb.jobs.report.tables import PageTable, numbers_table, tried_table
 from blackbox_lb.jobs.report.verdict_text import amount
 from blackbox_lb.rollouts.progress import short
+from blackbox_lb.safety.printable import first_line
 
 COLOURS = {
     "ink": "#1b1e24",
@@ -47,7 +48,7 @@ def plots(run: Run, label: str) -> dict[str, Plot]:
     """Name -> every picture with numbers in the run folder; ``label``: the displayed name of the
     reward.
 
-    Raises InputError: matplotlib is missing.
+    Raises InputError: matplotlib is missing, or a variable keeps it from being loaded.
     """
     result = run.result
     found = [
@@ -135,6 +136,11 @@ def _empty() -> Any:
     except ModuleNotFoundError as error:
         raise InputError(
             "blb report needs matplotlib: pip install 'blackbox-lb[report]'"
+        ) from error
+    except (ValueError, OSError) as error:  # what it reads while it is imported
+        raise InputError(
+            f"matplotlib cannot be loaded: {first_line(error)}; correct MPLBACKEND and"
+            " MPLCONFIGDIR, or unset them"
         ) from error
     figure.patch.set_facecolor(COLOURS["surface"])
     return figure

@@ -32,6 +32,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationErro
 
 from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
 from blackbox_lb.providers.schema import no_secrets
+from blackbox_lb.safety.hosts import path_of_request
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import read_settings
@@ -81,6 +82,11 @@ class Judge(Remote):
             raise InputError(
                 f"base_url of the judge {path} holds a password; name its variable in api_key_env"
                 " instead"
+            )
+        if end := path_of_request(url):
+            raise InputError(
+                f"base_url of the judge {path} ends in {end}, which is the path of a request;"
+                f" leave it out: {url.removesuffix(end)}"
             )
         return cls(
             name=f"judge:{path}",

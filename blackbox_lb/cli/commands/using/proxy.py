@@ -39,6 +39,13 @@ class ProxyOptions:
         "--allow-host",
         metavar="NAME",
     )
+    origins: tuple[str, ...] = option(
+        None,
+        "A web page's origin that may call the proxy, besides pages of this machine, as"
+        " https://app.example; * for all. Can be given several times.",
+        "--allow-origin",
+        metavar="ORIGIN",
+    )
     port: int = option(None, "0 takes a free one.", type=click.IntRange(0, 65535), default=8080)
     models: tuple[str, ...] = option(
         None,
@@ -88,6 +95,9 @@ def proxy_command(options: ProxyOptions) -> None:
     """
     import asyncio
 
+    from blackbox_lb.safety.network import check_key_log
+
+    check_key_log()  # before the server's library is imported, which reads it then
     from blackbox_lb.deploy.proxy.server import serve
 
     proxy, host = _proxy(options), options.host
@@ -131,6 +141,7 @@ def _proxy(options: ProxyOptions) -> Proxy:
         timeout=options.timeout,
         grace=options.grace,
         hosts=options.hosts,
+        origins=options.origins,
     )
 
 
