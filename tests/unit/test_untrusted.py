@@ -204,6 +204,7 @@ LOOKED_AT = ("collect", "--provider", "llamacpp", "--base-url", "http://127.0.0.
 
 def plant(folder: Path, settings: str) -> None:
     """Write a settings file, a module that leaves a trace when it is imported, and rows."""
+    sys.modules.pop("planted", None)
     (folder / "blb.toml").write_text(settings)
     (folder / "planted.py").write_text(
         f"open({str(folder / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n"
