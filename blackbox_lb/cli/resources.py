@@ -53,6 +53,8 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         answer_column=options.answer_column,
         messages_column=options.messages_column,
         prompt_template=options.prompt_template,
+        field=options.field,
+        prefill=options.prefill,
         require_answers=parse_reward(
             reward, max_tokens=1, correct=correct or "contains"
         ).needs_answer,

@@ -18,6 +18,7 @@ from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.printable import legible
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.load import BUILT_IN, HARNESS
 from blackbox_lb.tasks.records.hub_data import HUB
@@ -104,7 +105,10 @@ class Questions:
             raise InputError(
                 f"{profile.name} starts its own engine and takes no --base-url; leave it out"
             )
-        nobody = "" if profile.connection.lists_models else next(iter(profile.models.work), None)
+        by_name = profile.tokenizer.source == "openai names"
+        nobody: str | None = ""
+        if by_name or not profile.connection.lists_models:
+            nobody = next(iter(profile.models.work), None)
         hint = ", empty for the server's only one" if nobody == "" else ""
         if profile.connection.embedded:
             hint = ", a .gguf file or a hub name, empty for SmolLM2-135M-Instruct"
@@ -142,6 +146,8 @@ def _readable(answer: str) -> None:
     task = load_task(data=Path(answer), require_answers=False)
     sizes = (len(task.train), len(task.validation), len(task.test))
     click.echo("  {} training, {} validation and {} test prompts".format(*sizes), err=True)
+    if task.note:
+        click.echo(f"  {legible(task.note)}", err=True)
 
 
 def _document(shared: dict[str, str], folder: Path) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.printable import shorten
+from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote, is_address
 from blackbox_lb.tasks.rewards.json_schema import json_schema
 from blackbox_lb.tasks.rewards.judge import Judge
@@ -220,7 +220,8 @@ def _other(spec: str, max_tokens: int, matcher: Matcher) -> Reward:
     )  # a mistyped address may hold a password
     width = max(map(len, REWARDS))
     listing = "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
-    raise InputError(f"unknown reward {shorten(shown)}; the rewards are\n{listing}")
+    hint = did_you_mean(shown, REWARDS)
+    raise InputError(f"unknown reward {shorten(shown)}{hint}; the rewards are\n{listing}")
 
 
 def runs_code(spec: str) -> bool:

@@ -46,12 +46,13 @@ class Labels:
     @classmethod
     def found_in(cls, training: Sequence[Example]) -> Labels | None:
         """The distinct answers of ``training``, where each row has one and they are few; None
-        otherwise.
+        otherwise. Rows of one prompt that differ in the answer count as rows.
         """
-        firsts = [example.answers[0] for example in training if example.answers]
+        answered = [example for example in training if example.answers]
+        firsts = [answers[0] for example in answered for answers in example.answers_by_row]
         kinds = Counter(normalise(answer) for answer in firsts)
         many = len(kinds) > MOST_LABELS or len(firsts) < LEAST_ROWS * len(kinds)
-        if len(firsts) < len(training) or len(kinds) < 2 or many or "" in kinds:
+        if len(answered) < len(training) or len(kinds) < 2 or many or "" in kinds:
             return None
         return cls.named(dict.fromkeys(sorted(firsts, key=str.casefold)), training)
 
@@ -74,24 +75,28 @@ class Labels:
             )
         accepted = {key: {key} for key in first}
         for example in training:
-            keys = [normalise(answer) for answer in example.answers]
-            mine = [key for key in keys if key in first]
-            if not mine:
-                raise InputError(
-                    f"example {example.id!r} has the answer"
-                    f" {shorten(', '.join(example.answers) or 'none')}, which is none of the labels"
-                    f" {shorten(', '.join(first.values()))}; correct the row or name the label with"
-                    " --labels"
-                )
-            accepted[mine[0]].update(keys)
+            for answers in example.answers_by_row:
+                keys = [normalise(answer) for answer in answers]
+                label = next((key for key in keys if key in first), None)
+                if label is None:
+                    raise InputError(
+                        f"{example.place} has the answer {shorten(', '.join(answers) or 'none')},"
+                        f" which is none of the labels {shorten(', '.join(first.values()))};"
+                        " correct the row or name the label with --labels"
+                    )
+                accepted[label].update(key for key in keys if key not in first)
         return cls(tuple(first.values()), tuple(frozenset(accepted[key]) for key in first))
 
     def of(self, example: Example) -> int | None:
-        """The number of the example's label; None where it has none of them."""
-        keys = {normalise(answer) for answer in example.answers}
-        return next(
-            (number for number, accepted in enumerate(self.accepted) if keys & accepted), None
-        )
+        """The number of the example's label, of its first answer that is one; None where it has
+        none of them.
+        """
+        for answer in example.answers:
+            key = normalise(answer)
+            for number, accepted in enumerate(self.accepted):
+                if key in accepted:
+                    return number
+        return None
 
     def said(self, text: str) -> int | None:
         """The number of the first label in ``text``, at word boundaries; None where it holds none
