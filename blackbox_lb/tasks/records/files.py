@@ -334,7 +334,7 @@ def _refuse_repeated_ids(rows: list[SourcedExample]) -> None:
     seen: dict[str, SourcedExample] = {}
     for row in rows:
         first = seen.setdefault(row.example.id, row)
-        if words_of(first) != words_of(row):
+        if first is not row and words_of(first) != words_of(row):
             raise DataError(
                 f"{row.source} has the id {shorten(row.example.id)} of {first.source}; ids must be"
                 " unique"
