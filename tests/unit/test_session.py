@@ -18,6 +18,7 @@ from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
+    CorruptResponse,
     InputError,
     ModelUnsuitable,
     ProfileError,
@@ -181,3 +182,14 @@ def test_openai_without_a_model_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> 
         Session(load_profile("openai"))
     with pytest.raises(AuthenticationFailed):
         Session(load_profile("openai"), tokenizer="o200k_base")
+
+
+@pytest.mark.parametrize("name", [12, None, {"name": "m"}, ["m"]])
+def test_a_model_without_a_name_of_text_is_not_chosen(name: Any) -> None:
+    """No request is sent with Python's spelling of what the server listed."""
+    session, asked = session_with(
+        lambda request: httpx2.Response(200, json={"data": [{"id": name}]}), "vllm"
+    )
+    with pytest.raises(CorruptResponse):
+        complete(session)
+    assert asked == ["/models"]
