@@ -216,5 +216,5 @@ def _note(
     left_out: Mapping[tuple[Split, Split], int],
 ) -> str:
     """What was done to the rows, in one sentence after the name of their source; "" for nothing."""
-    remarks = remarks_on([row for rows in splits.values() for row in rows], left_out)
-    return f"{source}: {'; '.join(remarks)}" if remarks else ""
+    notices = remarks_on([row for rows in splits.values() for row in rows], left_out)
+    return f"{source}: {'; '.join(notices)}" if notices else ""

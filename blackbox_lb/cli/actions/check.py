@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.cli.commands.learning.check import CheckOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials
@@ -32,11 +32,11 @@ def execute(options: CheckOptions) -> None:
 
 
 async def _run(
-    options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: Budget
+    options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: SpendLimit
 ) -> Checked:
     looked = task.train[:LOOKED_AT]
     stages = [ForecastStage(looked, 1), ForecastStage(looked, 1, 1)]
     async with open_trials(options, task, reward, budget, stages=lambda trials: stages) as trials:
         if task.note:
-            trials.report.remark(task.note)
+            trials.report.notice(task.note)
         return await check(trials, task.train, labels, options.top_logprobs)

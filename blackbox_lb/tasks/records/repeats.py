@@ -108,34 +108,34 @@ def remarks_on(
     several = [row for row in rows if row.example.variants]
     differing = sum(len(row.example.variants) - 1 for row in several)
     equal = sum(row.copies for row in rows) - differing
-    remarks = []
+    notices = []
     if equal:
-        remarks.append(f"{_counted(equal, 'row')} equal to another, which counts once")
+        notices.append(f"{_counted(equal, 'row')} equal to another, which counts once")
     if several:
-        remarks.append(
+        notices.append(
             f"{_counted(len(several), 'prompt')} with different answers in several rows, all of"
             " which are accepted"
         )
     for (split, owner), count in sorted(left_out.items()):
-        remarks.append(
+        notices.append(
             f"{_counted(count, 'row')} left out of {split}, whose prompts are in {owner} too"
         )
     answers = sum(row.last_turn == "answer" for row in rows)
     if answers:
-        remarks.append(
+        notices.append(
             f"{_counted(answers, 'row')} without an answer column, where the last turn of the"
             " assistant is the answer and is not sent (--prefill sends it)"
         )
     begun = sum(row.last_turn == "beginning" for row in rows)
     if begun:
-        remarks.append(
+        notices.append(
             f"{_counted(begun, 'row')} with a last turn of the assistant, which is sent as the"
             " beginning of the completion (--prefill says that this is meant)"
         )
     tools = sum(bool(row.tools) for row in rows)
     if tools:
-        remarks.append(f"{_counted(tools, 'row')} with tools, which are not sent to the model")
-    return remarks
+        notices.append(f"{_counted(tools, 'row')} with tools, which are not sent to the model")
+    return notices
 
 
 def _counted(count: int, noun: str) -> str:
