@@ -60,11 +60,28 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt with its accepted answers (empty where the reward needs none)."""
+    """A prompt with its accepted answers (empty where the reward needs none).
+
+    variants: the answers of each of its rows where rows of one prompt differ in them, the
+        commonest first; () otherwise.
+    source: its row for messages, as "train.jsonl, line 3".
+    """
 
     id: str
     prompt: Prompt
     answers: tuple[str, ...] = ()
+    variants: tuple[tuple[str, ...], ...] = field(default=(), compare=False, repr=False)
+    source: str = field(default="", compare=False, repr=False)
+
+    @property
+    def place(self) -> str:
+        """The row in messages: its file and line, or its id where it comes from no file."""
+        return self.source or f"example {self.id!r}"
+
+    @property
+    def answers_by_row(self) -> tuple[tuple[str, ...], ...]:
+        """The answers of each of its rows, those that differ."""
+        return self.variants or (self.answers,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,11 @@ class Session:
         self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
         profile.endpoint(self.endpoint)
         profile.check_model(model)
+        if model is None and tokenizer is None and profile.tokenizer.source == "openai names":
+            raise ProfileError(
+                f"{profile.name} serves many models, and the tokenizer is found by the model's"
+                f" name; name it with --model{_example_of(profile)}"
+            )
         self._model = model
         self._tokenizer = tokenizer
         self.vocabulary: Vocabulary | None = None
@@ -459,6 +464,10 @@ class Session:
                     " OpenAI-compatible API?"
                 ) from error
         return []
+
+
+def _example_of(profile: Profile) -> str:
+    return f", as in --model {profile.models.work[0]}" if profile.models.work else ""
 
 
 def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> Vocabulary | None:

@@ -54,6 +54,11 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command, with the values in blb.toml as the defaults of its options."""
+        if not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from blackbox_lb.safety.printable import did_you_mean, shorten
+
+            hint = did_you_mean(args[0], COMMANDS)
+            ctx.fail(f"No such command {shorten(args[0])}{hint or '.'}")
         name, command, rest = super().resolve_command(ctx, args)
         if (
             name is None

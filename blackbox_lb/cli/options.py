@@ -84,14 +84,16 @@ class PromptOptions:
     )
     data: Path | None = option(
         HelpGroup.FIRST,
-        "JSONL, CSV or Parquet with prompt (or messages) and answer; a folder; or"
+        "JSONL, JSON, CSV or Parquet with prompt (or messages) and answer; a folder; or"
         " hf:OWNER/NAME[/CONFIG][@SPLIT].",
     )
     max_tokens: int | None = option(
         HelpGroup.FIRST, "Longest completion, in tokens. [default: the task's]", type=COUNT
     )
     prompt_column: str = option(
-        HelpGroup.TASK, "Column of --data with the prompt.", default="prompt"
+        HelpGroup.TASK,
+        "Column of --data with the prompt, or a path into one: question.stem.",
+        default="prompt",
     )
     answer_column: str = option(
         HelpGroup.TASK, "Column with the accepted answers.", default="answer"
@@ -99,6 +101,14 @@ class PromptOptions:
     messages_column: str = option(HelpGroup.TASK, "Column with chat messages.", default="messages")
     prompt_template: str | None = option(
         HelpGroup.TASK, 'Prompt put together from columns: "Question: {question} Answer:".'
+    )
+    field: str | None = option(
+        HelpGroup.TASK, "Path to the array of rows in a .json file that is one object: examples."
+    )
+    prefill: bool = option(
+        HelpGroup.TASK,
+        "Messages may end with a turn of the assistant, which is sent: the completion goes on from"
+        " it.",
     )
     validation_data: Path | None = option(
         HelpGroup.TASK, "Prompts to choose on. [default: part of --data]"

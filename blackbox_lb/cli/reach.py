@@ -17,7 +17,14 @@ from blackbox_lb.providers.names import is_profile_file
 
 HARMLESS_TEXTS = frozenset(
     {
-        *("answer_column", "messages_column", "prompt_column", "prompt_template", "filter"),
+        *(
+            "answer_column",
+            "messages_column",
+            "prompt_column",
+            "prompt_template",
+            "filter",
+            "field",
+        ),
         *("metric", "task", "correct", "thinking", "labels", "shard", "setting", "deploy"),
         *("baseline_prompt", "phases", "entries", "l2", "model", "price"),
     }

@@ -58,6 +58,8 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         answer_column=options.answer_column,
         messages_column=options.messages_column,
         prompt_template=options.prompt_template,
+        field=options.field,
+        prefill=options.prefill,
         require_answers=parse_reward(
             options.reward, max_tokens=1, correct=options.correct
         ).needs_answer,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.reach import reach
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.atomic_file import expanded
+from blackbox_lb.safety.printable import did_you_mean
 from blackbox_lb.safety.trusted_files import is_trusted
 from blackbox_lb.safety.untrusted import read_settings
 
@@ -26,7 +26,13 @@ PER_COMMAND = frozenset({"out", "save"})
 """Options whose meaning differs between commands (a folder here, a file there), so that no shared
 value can be right.
 """
-EITHER_OR = ({"task"}, {"data", "validation_data", "test_data"})
+EITHER_OR = (
+    {"task"},
+    {
+        *("data", "validation_data", "test_data", "field", "prefill"),
+        *("prompt_column", "answer_column", "messages_column", "prompt_template"),
+    },
+)
 """Pairs of options: with one set on the command line, the file's value of the other is ignored."""
 OF_THE_PROVIDER = frozenset({"base_url", "model", "endpoint", "tokenizer"})
 """Options that belong to the file's provider: its key must not go to another provider's address."""
@@ -106,7 +112,7 @@ class SettingsFile:
             if name not in known:
                 raise InputError(
                     f"{self.path}: there is no command for the table"
-                    f" [{name}]{_nearest(name, known)}; tables are {', '.join(known)}"
+                    f" [{name}]{did_you_mean(name, known)}; tables are {', '.join(known)}"
                 )
 
     def _check_key(self, table: str, raw: str, key: str, options: Collection[str]) -> None:
@@ -121,7 +127,7 @@ class SettingsFile:
             listed = "blb COMMAND --help" if table == SHARED else f"blb {table} --help"
             raise InputError(
                 f"{self.path}: [{table}] {raw}: {where}"
-                f" --{raw.replace('_', '-')}{_nearest(key, known)}; {listed} lists the options"
+                f" --{raw.replace('_', '-')}{did_you_mean(key, known)}; {listed} lists the options"
             )
 
     def check_reach(self, ctx: click.Context) -> None:
@@ -335,11 +341,6 @@ def _all_keys() -> Iterable[set[str]]:
         command = load_command(name)
         for each in (command, *getattr(command, "commands", {}).values()):
             yield set(keys_of(each))
-
-
-def _nearest(word: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def find_settings(given: Path | None = None, start: Path | None = None) -> SettingsFile:

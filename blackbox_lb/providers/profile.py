@@ -4,13 +4,13 @@ row, never a branch in code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
@@ -34,7 +34,7 @@ from blackbox_lb.providers.schema import (
     visible,
 )
 from blackbox_lb.safety.hosts import is_loopback
-from blackbox_lb.safety.printable import with_remedy
+from blackbox_lb.safety.printable import did_you_mean, with_remedy
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 from blackbox_lb.types import Endpoint
@@ -253,7 +253,26 @@ def _complaint(error: ErrorDetails, rows: Any) -> str:
     row = f"row {'.'.join(path)}: " if path else ""
     if error["type"] == "value_error":
         return f"{row}{error['ctx']['error']}"
+    if error["type"] == "extra_forbidden":
+        *table, name = error["loc"]
+        return f"{row}there is no such row{did_you_mean(str(name), _rows_of(table))}"
     return f"{row}{error['msg']} (got {error['input']!r:.80})"
+
+
+def _rows_of(path: Sequence[int | str]) -> Iterable[str]:
+    """The names of the rows that a table of a profile may have, by its place in the profile."""
+    model: type[BaseModel] = Profile
+    for part in path:
+        field = model.model_fields.get(str(part))
+        model = model if field is None else _row_type(field.annotation) or model
+    return model.model_fields
+
+
+def _row_type(annotation: Any) -> type[BaseModel] | None:
+    """The class of rows in an annotation such as ``dict[Endpoint, EndpointRules]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_row_type, get_args(annotation))), None)
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -274,8 +293,9 @@ def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         raise ProfileError(
             f"provider profile {name} extends itself: {' -> '.join((*seen, name))}; correct extends"
         )
+    content = _read(name)
     try:
-        rows = parse_toml(_read(name))
+        rows = parse_toml(content)
     except ValueError as error:
         raise ProfileError(
             f"provider profile {name} is not valid TOML: {error}; correct the file"
@@ -343,7 +363,7 @@ def _read(name: str) -> bytes:
     if name not in profile_names():
         known = ", ".join(profile_names())
         raise ProfileError(
-            f"unknown provider {name!r}; known: {known}; or give the path of your own profile,"
-            " ending in .toml"
+            f"unknown provider {name!r}{did_you_mean(name, profile_names())}; known: {known}; or"
+            " give the path of your own profile, ending in .toml"
         )
     return (profiles_folder() / f"{name}.toml").read_bytes()

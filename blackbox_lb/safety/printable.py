@@ -3,13 +3,17 @@ backslash escapes; and quotes of a user's value, or of another library's error, 
 on one line, and short.
 """
 
+import difflib
 import unicodedata
+from collections.abc import Iterable
 
 # Control, format (bidirectional overrides among them), surrogate, private and unassigned
 # characters, and exotic line ends: each can move a terminal's cursor, reverse a line or break a
 # diff.
 UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 LIMIT = 60
+LEAST_LIKENESS = 0.5
+"""Least share of letters in common with what was written (difflib's ratio), for a suggestion."""
 
 
 def printable(text: str) -> str:
@@ -38,6 +42,15 @@ def shorten(value: object) -> str:
     """``repr(value)``, cut to 60 characters with an ellipsis."""
     text = repr(value)
     return text if len(text) <= LIMIT else f"{text[: LIMIT - 1]}…"
+
+
+def did_you_mean(word: str, names: Iterable[str], *, most: int = 1) -> str:
+    """The ``most`` names that are nearest to ``word``, as "; did you mean tau?"; "" for none."""
+    close = difflib.get_close_matches(word, sorted(names), n=most, cutoff=LEAST_LIKENESS)
+    if not close:
+        return ""
+    *before, last = close
+    return f"; did you mean {', '.join(before)} or {last}?" if before else f"; did you mean {last}?"
 
 
 def first_line(error: BaseException) -> str:

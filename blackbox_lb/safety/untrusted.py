@@ -5,6 +5,7 @@ JSON and TOML hold data and nothing else; no format that can hold code (pickle, 
 anywhere in this package.
 """
 
+import codecs
 import json
 import math
 import os
@@ -39,6 +40,34 @@ def read_bounded(path: Path, limit: int) -> bytes:
     return content
 
 
+def text_of_file(content: bytes) -> str:
+    """The text of a file in UTF-8, with or without a mark. Raises ValueError: another encoding; the
+    message has the line, and the ``iconv`` command that helps, by the file's mark or by a guess.
+    """
+    for mark, encoding in MARKS:
+        if content.startswith(mark):
+            raise ValueError(
+                f"its first bytes say {encoding}; make it UTF-8 with iconv -f {encoding} -t UTF-8"
+            )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"byte 0x{content[error.start]:02x} in line {line} is not UTF-8, perhaps Windows-1252;"
+            " make it UTF-8 with iconv -f WINDOWS-1252 -t UTF-8"
+        ) from error
+
+
+MARKS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+"""First bytes of a file -> its encoding, as iconv names it; UTF-32's mark begins with UTF-16's."""
+
+
 def parse_json(
     content: bytes | str,
     *,
@@ -56,7 +85,7 @@ def parse_json(
         ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key,
             which readers resolve differently.
     """
-    text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+    text = text_of_file(content) if isinstance(content, bytes) else content
     try:
         value = json.loads(
             text, object_pairs_hook=_unique, parse_float=parse_float, parse_constant=constant
@@ -83,11 +112,11 @@ def finite_float(digits: str) -> float:
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """Parse a TOML table. Raises ValueError: no TOML in UTF-8, or nested deeper than
-    ``MAX_DEPTH``.
+    """Parse a TOML table in UTF-8, with or without a mark. Raises ValueError: no TOML in UTF-8, or
+    nested deeper than ``MAX_DEPTH``.
     """
     try:
-        value = tomllib.loads(content.decode("utf-8"))
+        value = tomllib.loads(text_of_file(content))
     except RecursionError:
         raise ValueError(_DEEP) from None
     check_depth(value)

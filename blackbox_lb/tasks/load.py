@@ -1,27 +1,28 @@
 """From the user's choice to a Task: a built-in one, files of their own, or a data set of the hub or
-a folder, whose own splits are taken where it has them, with repeated rows left out and counted.
+a folder, whose own splits are taken where it has them. Rows of one prompt are joined and counted.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.safety.printable import shorten
-from blackbox_lb.tasks.records.files import (
-    SPLIT_NAMES,
-    ColumnNames,
-    SourcedExample,
-    read_rows,
-    row_of,
-)
+from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.tasks.records.files import SPLIT_NAMES, ColumnNames, read_rows, row_of
 from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
+from blackbox_lb.tasks.records.repeats import (
+    SourcedExample,
+    join_repeats,
+    keep_apart,
+    remarks_on,
+)
 from blackbox_lb.tasks.sets.countries import capitals, continents
-from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest, words_of
+from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest
 from blackbox_lb.types import Split
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ NAMES: dict[str, Split] = {
     "dev": "validation",
 }
 """The names of splits in data sets."""
-_JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 
 HARNESS = "lm-eval:"
 """The prefix of a task of lm-evaluation-harness."""
@@ -59,6 +59,8 @@ def load_task(
     answer_column: str = "answer",
     messages_column: str = "messages",
     prompt_template: str | None = None,
+    field: str | None = None,
+    prefill: bool = False,
     require_answers: bool = True,
     harness: HarnessOptions | None = None,
 ) -> Task:
@@ -68,10 +70,15 @@ def load_task(
     (:func:`load_harness`). ``data``: a file, a folder that the library ``datasets`` reads, or
     hf:NAME[/CONFIG][@SPLIT] of the hub. It keeps the splits that it has, and is otherwise split
     three ways. ``validation`` and ``test`` are files used whole for their split; the rest of
-    ``fractions`` then divides ``data``. InputError: an unknown name, both a name and files, or
-    neither. DataError: see :func:`load_examples`, and one prompt or id in two splits.
+    ``fractions`` then divides ``data``. Columns may be paths (question.stem). ``field``: the path
+    to the rows in files that are one JSON object. ``prefill``: messages may end with the beginning
+    of the completion. Rows of one prompt are one example, in the split among theirs that is judged
+    by; the task's note counts them. InputError: an unknown name, both a name and files, or neither.
+    DataError: see :func:`load_examples`, and one id in two splits.
     """
-    columns = ColumnNames(prompt_column, answer_column, messages_column, prompt_template)
+    columns = ColumnNames(
+        prompt_column, answer_column, messages_column, prompt_template, field, prefill
+    )
     if spec is not None:
         if data or validation or test or columns != ColumnNames():
             raise InputError(
@@ -110,16 +117,17 @@ def load_task(
             require_answers=require_answers,
         )
     rows = read_rows(data, columns, require_answers=require_answers)
-    return Task.from_splits(
-        Path(data).stem, rest(str(data), rows, seed, fractions, set(whole)) | whole
-    )
+    splits = rest(str(data), rows, seed, fractions, set(whole)) | whole
+    kept, left_out = _apart(splits)
+    return Task.from_splits(Path(data).stem, kept, note=_note(str(data), kept, left_out))
 
 
 def _built_in(spec: str) -> Task:
     if spec not in BUILT_IN:
         raise InputError(
-            f"unknown task {shorten(spec)}; the built-in tasks are: {', '.join(BUILT_IN)}; or name"
-            " one of lm-evaluation-harness (lm-eval:gsm8k), or give a data file"
+            f"unknown task {shorten(spec)}{did_you_mean(spec, BUILT_IN)}; the built-in tasks are:"
+            f" {', '.join(BUILT_IN)}; or name one of lm-evaluation-harness (lm-eval:gsm8k), or give"
+            " a data file"
         )
     return BUILT_IN[spec]()
 
@@ -151,9 +159,13 @@ def load_dataset(
 
     Splits called train, validation (valid, val, dev) and test are used as they are, others are left
     out; a missing one is divided off train, and a single split is divided three ways. Unlike in a
-    user's own file, id and split columns are ignored, and of rows with one prompt only the first is
-    kept, test's before validation's before train's. DataError: no train split beside others.
+    user's own file, id and split columns are ignored. DataError: no train split beside others.
     """
+    if columns.field is not None:
+        raise InputError(
+            f"--field {columns.field} names an array in one JSON file, and {spec} is a data set;"
+            " leave it out, or give the file with --data"
+        )
     records = dataset_records(spec)
     found: dict[Split, list[SourcedExample]] = {}
     single = len(records) == 1
@@ -173,31 +185,39 @@ def load_dataset(
             " divide with @SPLIT"
         )
     unused = [name for name in records if not single and name not in NAMES]
-    found, dropped = _without_repeats(found, whole)
-    given = {**found, **whole}
-    del given["train"]
-    parts = rest(spec, found["train"], seed, fractions, set(given)) | given
-    note = f"{spec}: splits {', '.join(records)}"
-    note += f"; not used: {', '.join(unused)}" if unused else ""
-    note += f"; {dropped} rows dropped that repeat another's prompt" if dropped else ""
+    given = {split: join_repeats(rows) for split, rows in found.items()} | whole
+    train = given.pop("train")
+    kept, left_out = _apart(rest(spec, train, seed, fractions, set(given)) | given)
+    source = f"{spec}: splits {', '.join(records)}"
+    source += f"; not used: {', '.join(unused)}" if unused else ""
+    note = _note(source, kept, left_out) or source
     folder = (
         spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
         if spec.startswith(HUB)
         else Path(spec).name
     )
-    return Task.from_splits(folder, parts, note=note)
+    return Task.from_splits(folder, kept, note=note)
 
 
-def _without_repeats(
-    found: dict[Split, list[SourcedExample]], whole: dict[Split, list[SourcedExample]]
-) -> tuple[dict[Split, list[SourcedExample]], int]:
-    seen = {words_of(row) for rows in whole.values() for row in rows}
-    kept: dict[Split, list[SourcedExample]] = {}
-    for split in _JUDGED_FIRST:
-        for row in found.get(split, []):
-            if words_of(row) not in seen:
-                seen.add(words_of(row))
-                kept.setdefault(split, []).append(row)
-    if not kept.get("train"):
-        raise DataError("every prompt of train stands in validation or test too; give other data")
-    return kept, sum(map(len, found.values())) - sum(map(len, kept.values()))
+def _apart(
+    splits: Mapping[Split, Sequence[SourcedExample]],
+) -> tuple[dict[Split, list[SourcedExample]], Counter[tuple[Split, Split]]]:
+    """Each prompt in one split. Raises DataError: a split has no prompt of its own."""
+    kept, left_out = keep_apart(splits)
+    for split, rows in kept.items():
+        if not rows:
+            raise DataError(
+                f"every prompt of {split} stands in another split too, so there is none left for"
+                f" it; give other data for {split}"
+            )
+    return kept, left_out
+
+
+def _note(
+    source: str,
+    splits: Mapping[Split, Sequence[SourcedExample]],
+    left_out: Mapping[tuple[Split, Split], int],
+) -> str:
+    """What was done to the rows, in one sentence after the name of their source; "" for nothing."""
+    notices = remarks_on([row for rows in splits.values() for row in rows], left_out)
+    return f"{source}: {'; '.join(notices)}" if notices else ""

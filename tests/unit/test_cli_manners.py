@@ -418,6 +418,10 @@ def test_init_without_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert missing.exit_code == 2
     assert "give --data" in missing.stderr
     assert not list(tmp_path.iterdir())
+    default = blb("init", "--yes", "--provider", "openai", "--task", "capitals", "--out", "o.toml")
+    assert default.exit_code == 0
+    assert tomllib.loads((tmp_path / "o.toml").read_text())["defaults"]["model"] == "gpt-4o-mini"
+    (tmp_path / "o.toml").unlink()
     assert blb("init", "--yes").exit_code == 0
     assert find_settings().tables == {
         "defaults": {"provider": "local", "task": "capitals", "reward": "correct-and-short"}

@@ -330,3 +330,36 @@ def test_shared_data_is_not_analyze_s(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     got = received(["fit"], "fit", monkeypatch)
     assert (got["task"], got["data"]) == (None, Path("train.jsonl"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_a_file_of_a_windows_editor(tmp_path: Path, encoding: str) -> None:
+    """A mark before UTF-8 is skipped; another encoding gets the command that mends it."""
+    path = tmp_path / "blb.toml"
+    path.write_bytes('[fit]\ndata = "Bogotá.csv"\n'.encode(encoding))
+    if encoding == "utf-8-sig":
+        assert find_settings(path).tables == {"fit": {"data": "Bogotá.csv"}}
+        return
+    named = "UTF-16" if encoding == "utf-16" else "WINDOWS-1252"
+    with pytest.raises(InputError, match=f"iconv -f {named} -t UTF-8"):
+        find_settings(path)
+
+
+@pytest.mark.parametrize("key", ["field", "prefill", "prompt_column", "prompt_template"])
+def test_a_task_on_the_command_line_leaves_out_the_columns_of_data(
+    tmp_path: Path, key: str
+) -> None:
+    """They are about the data of the file, which the task replaces."""
+    value = "true" if key == "prefill" else "'x'"
+    path = tmp_path / "blb.toml"
+    path.write_text(f"[fit]\ndata = 'a.jsonl'\n{key} = {value}\n")
+    fit = command_of("fit")
+    assert find_settings(path).of("fit", fit, ["--task", "capitals"]) == {}
+    assert key in find_settings(path).of("fit", fit, [])
+
+
+def test_a_command_that_is_not_there() -> None:
+    """The nearest command is suggested."""
+    result = CliRunner().invoke(main, ["fti"])
+    assert result.exit_code == 2
+    assert "did you mean fit?" in result.output

@@ -295,7 +295,7 @@ def test_limits_and_sizes(gsm: Path) -> None:
         "data_dir": gsm,
         "filter": "flexible-extract",
     }
-    options["count"] = "all"
+    options |= {"count": "all", "prefill": False}
     task, reward = load(
         TaskOptions(**{**options, "validation_size": 9, "validation_limit": 4, "test_limit": 5})
     )
@@ -308,7 +308,7 @@ def test_limits_and_sizes(gsm: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gsm9k", {}, "no task 'gsm9k'; close to it: .*gsm8k"),
+        ("gsm9k", {}, "no task 'gsm9k'; did you mean .*gsm8k"),
         (
             "gpqa_main_n_shot",
             {},

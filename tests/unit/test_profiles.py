@@ -403,6 +403,14 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
         ),
         ('name = "x"', "row title"),
         ('extends = "nobody"', "unknown provider 'nobody'"),
+        (
+            'extends = "vllm"\nname = "x"\n[bias]\nentires = 5',
+            r"row bias\.entires: .*did you mean entries",
+        ),
+        (
+            'extends = "vllm"\nname = "x"\n[endpoints.chat]\nbais = true',
+            r"row endpoints\.chat\.bais: .*did you mean bias",
+        ),
         ('extends = "vllm"\n[name]\nx = 1', r"row name: .*\(got {'x': 1}\)"),
         ('extends = "vllm"\nname = "x"\n[neutral.top_k]\nx = 1', r"row neutral\.top_k: "),
         ('extends = "vllm"\nname = "x"\nconnection = 3', "row connection: "),
@@ -595,6 +603,31 @@ def test_an_unknown_profile_is_refused(name: str, sentence: str) -> None:
     """The known ones are listed, and how to give one's own."""
     with pytest.raises(ProfileError, match=sentence):
         load_profile(name)
+
+
+def test_a_providers_typo_is_no_broken_file(tmp_path: Path) -> None:
+    """An unknown name is not called invalid TOML, here or under a profile that extends it, and the
+    nearest one is suggested.
+    """
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "opnai"\nname = "x"\n')
+    for name in ("opnai", str(mine)):
+        with pytest.raises(ProfileError, match="did you mean openai") as caught:
+            load_profile(name)
+        assert "TOML:" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_a_profile_of_a_windows_editor(tmp_path: Path, encoding: str) -> None:
+    """A mark before UTF-8 is skipped; another encoding gets the command that mends it."""
+    mine = tmp_path / "mine.toml"
+    mine.write_bytes('extends = "vllm"\nname = "x"\ntitle = "Bogotá"\n'.encode(encoding))
+    if encoding == "utf-8-sig":
+        assert load_profile(str(mine)).title == "Bogotá"
+        return
+    named = "UTF-16" if encoding == "utf-16" else "WINDOWS-1252"
+    with pytest.raises(ProfileError, match=f"iconv -f {named} -t UTF-8"):
+        load_profile(str(mine))
 
 
 @pytest.mark.parametrize("length", [LONGEST_CHAIN, LONGEST_CHAIN + 1, 1_500])

@@ -21,6 +21,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals import classifier as classifiers
 from blackbox_lb.extras.rivals.calibrate import content_free
+from blackbox_lb.extras.rivals.hand_lists import hand_list
 from blackbox_lb.extras.rivals.labels_only import lifted
 from blackbox_lb.extras.rivals.table import RIVALS, rivals
 from blackbox_lb.extras.rivals.threshold import offsets
@@ -663,3 +664,15 @@ def test_shots_are_balanced_and_fixed() -> None:
     assert [each.role for each in other.asked(example(0, "asked")).prompt.messages] == [
         *("system", "user", "assistant", "user")
     ]
+
+
+def test_a_word_list_of_a_windows_editor(tmp_path: Path) -> None:
+    """A mark before UTF-8 is no part of the first word; another encoding gets the command that
+    mends it.
+    """
+    path = tmp_path / "words.txt"
+    path.write_bytes("über\nwait\n".encode("utf-8-sig"))
+    assert cast(Any, hand_list(f"{path}:-2").own_bias).keywords["words"] == ("über", "wait")
+    path.write_bytes("über\n".encode("cp1252"))
+    with pytest.raises(InputError, match="iconv -f WINDOWS-1252 -t UTF-8"):
+        hand_list(f"{path}:-2")

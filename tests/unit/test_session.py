@@ -21,6 +21,7 @@ from blackbox_lb.errors import (
     CorruptResponse,
     InputError,
     ModelUnsuitable,
+    ProfileError,
     ServerFailed,
 )
 from blackbox_lb.providers.profile import load_profile
@@ -170,6 +171,17 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
     assert asked.count("/v1/chat/completions") <= 3, (
         "the first, the one that was refused, and one that was on its way"
     )
+
+
+def test_openai_without_a_model_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the key is looked for: the model's name is what is missing, and an example of one is
+    named. With a vocabulary the model is not needed to find one.
+    """
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ProfileError, match="--model gpt-4o-mini"):
+        Session(load_profile("openai"))
+    with pytest.raises(AuthenticationFailed):
+        Session(load_profile("openai"), tokenizer="o200k_base")
 
 
 @pytest.mark.parametrize("name", [12, None, {"name": "m"}, ["m"]])

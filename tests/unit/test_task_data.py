@@ -99,7 +99,8 @@ def test_a_folder_keeps_its_splits(folder: Path) -> None:
     assert task.name == "sums"
     assert len(task.validation) == 2
     assert len(task.train) + len(task.test) == 39
-    assert "2 rows dropped" in task.note
+    assert "1 row equal to another" in task.note
+    assert "1 row left out of train, whose prompts are in validation" in task.note
 
 
 def test_saved_to_disk(datasets: Any, tmp_path: Path) -> None:

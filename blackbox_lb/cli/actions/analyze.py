@@ -159,6 +159,8 @@ async def _draw(
     async with open_trials(
         ours, task, reward, budget, bias, stages=lambda trials: stages
     ) as trials:
+        if task.note:
+            listener.notice(task.note)
         await draw(replace(trials, report=listener), task.test, bias, options.samples)
 
 

@@ -37,4 +37,6 @@ async def _run(
     looked = task.train[:LOOKED_AT]
     stages = [ForecastStage(looked, 1), ForecastStage(looked, 1, 1)]
     async with open_trials(options, task, reward, budget, stages=lambda trials: stages) as trials:
+        if task.note:
+            trials.report.notice(task.note)
         return await check(trials, task.train, labels, options.top_logprobs)

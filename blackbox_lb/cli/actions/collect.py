@@ -102,6 +102,8 @@ async def _run(
         recorded={"shard": None if shard is None else str(shard)},
         session_type=session_type,
     ) as trials:
+        if task.note:
+            trials.report.notice(task.note)
         if not examples:
             return {"store": str(trials.store.path), "completions": 0, "tokens": 0}, []
         if options.batch:

@@ -111,7 +111,10 @@ class Questions:
             raise InputError(
                 f"{profile.name} starts its own engine and takes no --base-url; leave it out"
             )
-        nobody = "" if profile.connection.lists_models else next(iter(profile.models.work), None)
+        by_name = profile.tokenizer.source == "openai names"
+        nobody: str | None = ""
+        if by_name or not profile.connection.lists_models:
+            nobody = next(iter(profile.models.work), None)
         hint = ", empty for the server's only one" if nobody == "" else ""
         if profile.connection.embedded:
             hint = ", a .gguf file or a hub name, empty for SmolLM2-135M-Instruct"
@@ -149,6 +152,8 @@ def _readable(answer: str) -> None:
     task = load_task(data=Path(answer), require_answers=False)
     sizes = (len(task.train), len(task.validation), len(task.test))
     echo("  {} training, {} validation and {} test prompts".format(*sizes), err=True)
+    if task.note:
+        echo(f"  {task.note}", err=True)
 
 
 def _document(shared: dict[str, str], folder: Path) -> str:

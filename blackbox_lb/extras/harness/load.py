@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.safety.printable import shorten
+from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
 
 SEED = 0
@@ -59,8 +59,7 @@ def _manager(name: str) -> Any:
         if _complete(small.task_index, name):
             return small
     elif not _is_tag(name):
-        close = difflib.get_close_matches(name, declared, 5, 0.5)
-        hint = f"; close to it: {', '.join(close)}" if close else ""
+        hint = did_you_mean(name, declared, most=5)
         raise InputError(
             f"lm-evaluation-harness has no task {shorten(name)}{hint}; python -m lm_eval ls tasks"
             f" lists its {len(declared):,} tasks"

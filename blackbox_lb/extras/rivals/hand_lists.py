@@ -11,7 +11,7 @@ from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.phased import ThinkingCap
-from blackbox_lb.safety.untrusted import read_bounded
+from blackbox_lb.safety.untrusted import read_bounded, text_of_file
 from blackbox_lb.tasks.rewards.thinking import Thinking
 
 
@@ -55,7 +55,7 @@ def hand_list(spec: str) -> Alternative:
         words = tuple(
             dict.fromkeys(
                 line.strip()
-                for line in read_bounded(Path(name), 1 << 20).decode().splitlines()
+                for line in text_of_file(read_bounded(Path(name), 1 << 20)).splitlines()
                 if line.strip()
             )
         )

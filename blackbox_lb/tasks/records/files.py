@@ -1,33 +1,41 @@
-"""Examples from the user's own files: JSONL with one object a line, CSV/TSV with a header, or
-Parquet.
+"""Examples from the user's own files: JSONL with one object a line, JSON with an array of objects,
+CSV/TSV with a header, or Parquet.
 
 ======== =========================================================================================
 column   meaning
 ======== =========================================================================================
 prompt   a string: one user message
-messages instead of a prompt: a list of {"role", "content"}; in CSV as JSON text
+messages instead of a prompt: a list of {"role", "content"}; in CSV as JSON text. Where a row has
+         no answer, a last turn of the assistant is its answer
 answer   a string, a number or a list of accepted strings; a CSV cell that is a JSON list is a
          list, any other a string
 id       optional string or integer, unique in the file; otherwise a hash of prompt and answers,
          the same everywhere
 split    optional: train, validation or test
+tools    optional: prompts that differ in it are two; the model is not shown it
 ======== =========================================================================================
 
-The first three can be renamed, and the prompt can be put together from columns by a template. Other
-columns of short texts and whole numbers stay with the prompt (``Prompt.columns``), where they can
-name its group. An empty CSV cell and a JSON null count as absent.
+The first three can be renamed, also to a path such as question.stem, and the prompt can be put
+together from columns by a template. Other columns of short texts and whole numbers stay with the
+prompt (``Prompt.columns``), where they can name its group. An empty CSV cell and a JSON null count
+as absent. Rows of one prompt are one example (:mod:`~blackbox_lb.tasks.records.repeats`).
 """
 
 import hashlib
 import json
 import math
+import string
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.safety.printable import shorten
+from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.hub_data import table_records
-from blackbox_lb.tasks.records.records import Record, read_records
+from blackbox_lb.tasks.records.records import Record, arrays_in, read_records
+from blackbox_lb.tasks.records.repeats import LastTurn, SourcedExample, join_repeats, words_of
+from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.types import Example, Message, Prompt, Split
 
 SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "test": "test"}
@@ -35,17 +43,9 @@ SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "
 LONGEST_COLUMN = 200
 """Characters of another column that are kept with its prompt, as the name of a group."""
 ROLES = ("assistant", "developer", "system", "user")
-
-
-@dataclass(frozen=True, slots=True)
-class SourcedExample:
-    """An example and its origin: ``source`` for messages ("train.jsonl, line 3"), ``split`` where
-    the row names one.
-    """
-
-    example: Example
-    source: str
-    split: Split | None = None
+ANSWER = "answer"
+"""The column of the accepted answers, by default."""
+TOOLS = "tools"
 
 
 def load_examples(
@@ -56,12 +56,12 @@ def load_examples(
     messages_column: str = "messages",
     require_answers: bool = True,
 ) -> list[Example]:
-    """The examples of one file in its order; the suffix (.jsonl, .csv, .tsv, .parquet) sets the
-    format.
+    """The examples of one file in its order; the suffix (.jsonl, .json, .csv, .tsv, .parquet) sets
+    the format. Rows of one prompt are one example, with the answers of all of them.
 
     ``require_answers=False`` admits rows without an answer, for a reward that needs none. DataError
     names file, line, value and remedy: unreadable or empty file, broken row, no prompt or two, no
-    answer, repeated id.
+    answer, one id for two prompts.
     """
     columns = ColumnNames(prompt_column, answer_column, messages_column)
     return [row.example for row in read_rows(path, columns, require_answers=require_answers)]
@@ -69,16 +69,21 @@ def load_examples(
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    """The names of the columns that hold the prompt, the answer and the chat messages.
+    """Where a row has its prompt and its answer: names of columns, or paths as question.stem.
 
-    ``template``, where given, makes the prompt instead: ``str.format`` on all columns, as in
-    "Question: {question}\\nAnswer:".
+    prompt, answer, messages: the columns of the prompt, the answer and the chat messages.
+    template: makes the prompt instead; ``str.format`` on all columns, as in "Question:
+        {question}\\nAnswer:".
+    field: the path to the array of rows in a file that is one JSON object; None: the file itself.
+    prefill: messages may end with the beginning of the completion, which is sent.
     """
 
     prompt: str = "prompt"
-    answer: str = "answer"
+    answer: str = ANSWER
     messages: str = "messages"
     template: str | None = None
+    field: str | None = None
+    prefill: bool = False
 
 
 def read_rows(
@@ -87,19 +92,27 @@ def read_rows(
     """Like :func:`load_examples`, with the source and the split of every row."""
     columns = columns or ColumnNames()
     path = Path(path)
-    records = table_records(path) if path.suffix.lower() == ".parquet" else read_records(path)
+    if path.suffix.lower() == ".parquet":
+        records = table_records(path)
+    else:
+        records = read_records(path, columns.field)
     rows = [row_of(record, columns, require_answers) for record in records]
     if not rows:
         raise DataError(
             f"{path} has no rows; give it one {columns.prompt!r} and {columns.answer!r} a row"
         )
+    rows = join_repeats(rows)
     _refuse_repeated_ids(rows)
     return rows
 
 
-def content_hash(prompt: Prompt, answers: tuple[str, ...]) -> str:
-    """16 hex digits of a prompt with its answers: the id of a row without one of its own."""
-    content = [[message.role, message.content] for message in prompt.messages], answers
+def content_hash(prompt: Prompt, answers: tuple[str, ...], tools: str = "") -> str:
+    """16 hex digits of a prompt with its answers and its tools: the id of a row without one of its
+    own.
+    """
+    content: list[Any] = [[[message.role, message.content] for message in prompt.messages], answers]
+    if tools:
+        content.append(tools)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
@@ -107,6 +120,7 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     """The example in one record. DataError names file, line, value and remedy."""
     prompt = _prompt(record, columns)
     answers = _answers(record, columns.answer)
+    prompt, answers, last_turn = _read_last_turn(record, columns, prompt, answers)
     if require_answers and not answers:
         raise record.error(
             f"{_absent(record, columns.answer)}; add one, or choose a reward that needs none"
@@ -114,7 +128,8 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     identity = record.values.get("id")
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, str | int)):
         raise record.error(f"id is {shorten(identity)}; it must be a string or an integer")
-    name = content_hash(prompt, answers) if identity is None else str(identity)
+    tools = _tools(record)
+    name = content_hash(prompt, answers, tools) if identity is None else str(identity)
     others = {
         key: str(value) for key, value in record.values.items() if isinstance(value, str | int)
     }
@@ -124,24 +139,93 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
         if key != columns.prompt and len(value) <= LONGEST_COLUMN
     }
     return SourcedExample(
-        Example(name, replace(prompt, columns=kept), answers), record.source, _split(record)
+        Example(name, replace(prompt, columns=kept), answers, source=record.source),
+        record.source,
+        _split(record),
+        tools,
+        last_turn,
     )
+
+
+def _read_last_turn(
+    record: Record, columns: ColumnNames, prompt: Prompt, answers: tuple[str, ...]
+) -> tuple[Prompt, tuple[str, ...], LastTurn]:
+    """Decide what a last turn of the assistant is: the answer of a row that has none, or the
+    beginning of the completion.
+
+    Raises DataError: it holds an accepted answer, which the model would be shown.
+    """
+    *before, last = prompt.messages
+    if last.role != "assistant" or columns.prefill or not last.content.strip():
+        return prompt, answers, "none"
+    is_unlabelled = columns.answer == ANSWER and not record.has(ANSWER)
+    if is_unlabelled and not before:
+        raise record.error(
+            f"{columns.messages} has an answer and no question before it; add the question, or give"
+            " --prefill if the completion is to begin with it"
+        )
+    if is_unlabelled:
+        return replace(prompt, messages=tuple(before)), (last.content,), "answer"
+    shown = [answer for answer in answers if _CONTAINS.test((answer,), last.content)]
+    if shown:
+        raise record.error(
+            f"the last turn of {columns.messages} holds the answer {shorten(shown[0])}, so the"
+            f" model would be shown it; leave out that turn, or the column {columns.answer} (the"
+            " turn then is the answer), or give --prefill if the completion is to begin with it"
+        )
+    return prompt, answers, "beginning"
+
+
+_CONTAINS = parse_matcher("contains")
+
+
+def _tools(record: Record) -> str:
+    """The row's tools as JSON in one spelling; "" for none."""
+    value = record.get(TOOLS)
+    if value is None or value == []:
+        return ""
+    if isinstance(value, str):
+        value = record.parsed_json(TOOLS, otherwise=value)
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _absent(record: Record, *columns: str) -> str:
-    empty = [column for column in columns if column in record.columns]
+    empty = [column for column in columns if record.has(column)]
     if empty:
         return f"{' and '.join(empty)} is empty"
-    found = ", ".join(record.columns) or "none"
-    return (
-        f"has no column {' or '.join(map(repr, columns))} (its columns: {found}; the names can be"
-        " set)"
+    listed = ", ".join(record.columns) or "none"
+    suggestions = [did_you_mean(column, record.names) for column in columns]
+    sentence = (
+        f"has no column {' or '.join(map(repr, columns))} (its columns: {listed}; the names can be"
+        f" set){next(filter(None, suggestions), '')}"
     )
+    arrays = arrays_in(record.values) if record.whole else []
+    if arrays:
+        sentence += f"; --field {arrays[0]} reads the rows in it"
+    return sentence
+
+
+class _ColumnsOfTemplate(string.Formatter):
+    """``str.format`` by columns, and by paths into them: {question.stem}."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def get_field(
+        self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, str]:
+        value = self._record.get(field_name)
+        if value is not None:
+            return value, field_name
+        if "[" not in field_name:
+            raise KeyError(field_name)
+        value, key = super().get_field(field_name, args, kwargs)
+        return value, key
 
 
 def _filled(record: Record, template: str) -> Prompt:
     try:
-        text = template.format_map(record.values)
+        text = _ColumnsOfTemplate(record).vformat(template, (), record.values)
     except KeyError as error:
         raise record.error(
             f"{_absent(record, str(error.args[0]))}; correct --prompt-template"
@@ -161,7 +245,8 @@ def _filled(record: Record, template: str) -> Prompt:
 def _prompt(record: Record, columns: ColumnNames) -> Prompt:
     if columns.template is not None:
         return _filled(record, columns.template)
-    text, messages = record.values.get(columns.prompt), record.values.get(columns.messages)
+    text = record.get(columns.prompt)
+    messages = record.get(columns.messages)
     if text is not None and messages is not None:
         raise record.error(
             f"has both {columns.prompt!r} and {columns.messages!r}; keep one of them"
@@ -208,7 +293,7 @@ def _message(record: Record, column: str, message: object) -> Message:
 
 
 def _answers(record: Record, column: str) -> tuple[str, ...]:
-    value = record.values.get(column)
+    value = record.get(column)
     if isinstance(value, str) and record.textual and value.lstrip().startswith("["):
         value = record.parsed_json(column, otherwise=value)
     if value is None or value == []:
@@ -245,13 +330,12 @@ def _split(record: Record) -> Split | None:
 
 
 def _refuse_repeated_ids(rows: list[SourcedExample]) -> None:
+    """Refuse one id for two prompts. Rows of one prompt in two splits are left to the task."""
     seen: dict[str, SourcedExample] = {}
     for row in rows:
         first = seen.setdefault(row.example.id, row)
-        if first is not row:
-            same = first.example == row.example
-            what = "is the same row as" if same else f"has the id {shorten(row.example.id)} of"
+        if first is not row and words_of(first) != words_of(row):
             raise DataError(
-                f"{row.source} {what} {first.source};"
-                f" {'delete one' if same else 'ids must be unique'}"
+                f"{row.source} has the id {shorten(row.example.id)} of {first.source}; ids must be"
+                " unique"
             )

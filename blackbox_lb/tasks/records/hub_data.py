@@ -16,7 +16,13 @@ from urllib.parse import urlsplit
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import first_line
-from blackbox_lb.tasks.records.records import MAX_BYTES, SUFFIXES, Record, read_records
+from blackbox_lb.tasks.records.records import (
+    MAX_BYTES,
+    SUFFIXES,
+    Record,
+    delimiter_of,
+    read_records,
+)
 
 HUB = "hf:"
 """The prefix of a data set of the hub: hf:NAME[/CONFIG][@SPLIT]."""
@@ -243,7 +249,7 @@ def _table(path: Path) -> Any:
         names = dict.fromkeys(name for row in rows for name in row.columns)
         return dataset.from_list([{**names, **row.values} for row in rows])
     read = dataset.from_parquet if suffix == ".parquet" else dataset.from_csv
-    more = {"sep": "\t"} if suffix == ".tsv" else {}
+    more = {} if suffix == ".parquet" else {"sep": delimiter_of(path)}
     try:
         with quiet(), tempfile.TemporaryDirectory() as cache:
             return read(str(path), cache_dir=cache, keep_in_memory=True, **more)

@@ -1,27 +1,32 @@
-"""Records of a JSONL, CSV or TSV file with the line of each, before any meaning is given to
+"""Records of a JSON, JSONL, CSV or TSV file with the line of each, before any meaning is given to
 them.
 """
 
 import csv
 import io
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import DataError
-from blackbox_lb.safety.printable import shorten
-from blackbox_lb.safety.untrusted import no_constant, parse_json, read_bounded
+from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.safety.untrusted import no_constant, parse_json, read_bounded, text_of_file
 
 MAX_BYTES = 256 * 2**20
 """A file is held in memory whole; the largest public prompt sets are a tenth of this."""
 
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
+"""What may stand between the cells of a table; spreadsheets write semicolons into .csv where the
+comma is the decimal mark.
+"""
 SUFFIXES = (*_JSON_LINES, *_DELIMITERS)
 """The files that can be read, by suffix."""
+_SPACE_AND_COMMA = re.compile(r"[\s,]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,8 @@ class Record:
 
     ``columns`` are all columns, the absent ones too. ``textual`` is True where every value is text
     (CSV, TSV). ``line`` counts from 1; a CSV row over several lines has its first. ``unit``: what
-    ``line`` counts, rows in a file without lines.
+    ``line`` counts, rows in a file whose lines are no rows. ``begins``: the line where a row of a
+    JSON array begins. ``whole``: the row is all that the file holds.
     """
 
     path: Path
@@ -39,11 +45,35 @@ class Record:
     values: dict[str, Any]
     textual: bool
     unit: str = "line"
+    begins: int | None = None
+    whole: bool = False
 
     @property
     def source(self) -> str:
-        """The row's name in messages: "train.jsonl, line 3"."""
-        return f"{self.path}, {self.unit} {self.line}"
+        """The row's name in messages: "train.jsonl, line 3", or "train.json, row 3 (line 12)"."""
+        begins = "" if self.begins is None else f" (line {self.begins})"
+        return f"{self.path}, {self.unit} {self.line}{begins}"
+
+    def get(self, column: str) -> Any:
+        """The value of a column, or at a path such as question.stem; None where it is absent."""
+        return value_at(self.values, column)
+
+    def has(self, column: str) -> bool:
+        """Whether the row has the column, or the place of a path, be it empty or not."""
+        table, _, name = column.rpartition(".")
+        inner = value_at(self.values, table) if table else None
+        return column in self.columns or (isinstance(inner, dict) and name in inner)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns, and the paths to what stands in objects in them."""
+        inner = [
+            f"{column}.{name}"
+            for column, value in self.values.items()
+            if isinstance(value, dict)
+            for name in value
+        ]
+        return [*self.columns, *inner]
 
     def error(self, problem: str) -> DataError:
         """A DataError about this row, to be raised."""
@@ -54,19 +84,41 @@ class Record:
         DataError.
         """
         try:
-            return _loads(self.values[column])
+            return _loads(self.get(column))
         except (ValueError, RecursionError) as error:
             if otherwise is not None:
                 return otherwise
-            found = shorten(self.values[column])
+            found = shorten(self.get(column))
             raise self.error(
                 f"{column} is not JSON: {error}; found {found}; write it as JSON"
             ) from error
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    """The rows of one file in order. DataError: unreadable, not UTF-8, over 256 MiB, of unknown
-    suffix, or a broken row.
+def value_at(value: Any, path: str) -> Any:
+    """The value at a dotted path through objects (by key) and lists (by number from 0); a key that
+    holds the dots itself goes first. None where there is none.
+    """
+    if isinstance(value, dict) and path in value:
+        return value[path]
+    head, _, rest = path.partition(".")
+    inner = None
+    if isinstance(value, dict):
+        inner = value.get(head)
+    elif isinstance(value, list) and head.isdecimal() and len(head) < len(str(MAX_BYTES)):
+        inner = value[int(head)] if int(head) < len(value) else None
+    return value_at(inner, rest) if rest and inner is not None else inner
+
+
+def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
+    """The rows of one file in order.
+
+    Args:
+        path: JSON lines, a JSON array of objects, or a table with a header.
+        field: path to the array in a file that is one JSON object; None: the rows are the file.
+
+    Raises:
+        DataError: unreadable, not UTF-8, over 256 MiB, of unknown suffix, no such field, or a
+            broken row.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -78,23 +130,29 @@ def read_records(path: Path) -> Iterator[Record]:
     text = _text(path)
     if not text.strip():
         raise DataError(f"{path} is empty; give it one row a prompt")
-    return (
-        _json_lines(path, text)
-        if suffix in _JSON_LINES
-        else _table(path, text, _DELIMITERS[suffix])
-    )
+    if suffix in _DELIMITERS:
+        if field is not None:
+            raise DataError(
+                f"{path} is a table, and --field {field} names an array in a JSON file; leave it"
+                " out"
+            )
+        return _table(path, text, _delimiter(text, _DELIMITERS[suffix]))
+    if field is not None or _is_document(text):
+        return _json_document(path, text, field)
+    return _json_lines(path, text)
+
+
+def delimiter_of(path: Path) -> str:
+    """What stands between the cells of a table. Raises DataError: the file cannot be read."""
+    return _delimiter(_text(path), _DELIMITERS[path.suffix.lower()])
 
 
 def _text(path: Path) -> str:
     data = _bytes(path)
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as"
-            " UTF-8 (iconv -t UTF-8)"
-        ) from error
+        return text_of_file(data)
+    except ValueError as error:
+        raise DataError(f"{path}: {error} {path} > NEW{path.suffix}") from error
 
 
 def _bytes(path: Path) -> bytes:
@@ -118,28 +176,120 @@ def _bytes(path: Path) -> bytes:
 
 def _json_lines(path: Path, text: str) -> Iterator[Record]:
     # Not splitlines(): it also breaks at U+2028, which JSON strings may hold.
-    for number, line in enumerate(text.split("\n"), start=1):
+    lines = text.split("\n")
+    whole = sum(1 for line in lines if line.strip()) == 1
+    for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _json_record(path, number, line.strip())
+            yield _json_record(path, number, line.strip(), whole)
 
 
-def _json_record(path: Path, number: int, line: str) -> Record:
-    record = Record(path, number, (), {}, textual=False)
+def _json_record(path: Path, number: int, line: str, whole: bool) -> Record:
+    record = Record(path, number, (), {}, textual=False, whole=whole)
     try:
         value = _loads(line)
     except (ValueError, RecursionError) as error:
         raise record.error(
             f"not JSON: {error}; found {shorten(line)}; write one JSON object a line"
         ) from error
+    return _of_object(record, value)
+
+
+def _of_object(record: Record, value: object) -> Record:
+    """``record`` with the columns of a JSON object. Raises DataError: the value is none."""
     if not isinstance(value, dict):
-        hint = (
-            "; a list becomes one object a line with: jq -c '.[]' FILE"
-            if isinstance(value, list)
-            else ""
-        )
-        raise record.error(f"{shorten(value)} is not an object; write one JSON object a line{hint}")
+        a_row = "object a line" if record.unit == "line" else "object a row"
+        raise record.error(f"{shorten(value)} is not an object; write one JSON {a_row}")
     present = {key: item for key, item in value.items() if item is not None}
-    return Record(path, number, tuple(value), present, textual=False)
+    return replace(record, columns=tuple(value), values=present)
+
+
+def _is_document(text: str) -> bool:
+    """Whether the text is one JSON array or object over several lines, not one object a line."""
+    first, newline, _ = text.strip().partition("\n")
+    if not newline:
+        return first.startswith("[")
+    if _is_json(first):
+        return False
+    return first.startswith("[") or first.strip() == "{" or _is_json(text)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _json_document(path: Path, text: str, field: str | None) -> Iterator[Record]:
+    """The rows of a file that is one JSON value: its array, the array under ``field``, or itself
+    as the only row.
+    """
+    try:
+        value = _loads(text)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise DataError(
+            f"{path}, line {line}: not JSON: {error}; correct it, or write one JSON object a line"
+        ) from error
+    starts: list[int] = []
+    if field is not None:
+        rows = _rows_under(path, value, field)
+    elif isinstance(value, list):
+        rows = value
+        starts = _lines_of_rows(text) if "\n" in text.strip() else []
+    else:
+        yield _of_object(Record(path, 1, (), {}, textual=False, whole=True), value)
+        return
+    for number, row in enumerate(rows, start=1):
+        begins = starts[number - 1] if starts else None
+        record = Record(path, number, (), {}, textual=False, unit="row", begins=begins)
+        yield _of_object(record, row)
+
+
+def _rows_under(path: Path, value: object, field: str) -> list[Any]:
+    rows = value_at(value, field)
+    if isinstance(rows, list):
+        return rows
+    names = arrays_in(value)
+    listed = f"its arrays are {', '.join(names)}" if names else "it holds no array of objects"
+    problem = "no array" if rows is None else f"{shorten(rows)}, which is no array,"
+    raise DataError(
+        f"{path} has {problem} under the field {shorten(field)}{did_you_mean(field, names)}"
+        f" ({listed}); correct --field"
+    )
+
+
+def arrays_in(value: object) -> list[str]:
+    """The paths to arrays of objects in a JSON object, one level deep or two."""
+    paths = []
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        if _is_array_of_objects(inner):
+            paths.append(key)
+        elif isinstance(inner, dict):
+            paths += [f"{key}.{name}" for name in inner if _is_array_of_objects(inner[name])]
+    return paths
+
+
+def _is_array_of_objects(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _lines_of_rows(text: str) -> list[int]:
+    """The line, from 1, where each element of a JSON array begins."""
+    decoder = json.JSONDecoder()
+    lines: list[int] = []
+    line = 1
+    counted = 0
+    position = text.index("[") + 1
+    while True:
+        position = _SPACE_AND_COMMA.match(text, position).end()  # type: ignore[union-attr]
+        if text.startswith("]", position):
+            return lines
+        line += text.count("\n", counted, position)
+        counted = position
+        lines.append(line)
+        _, position = decoder.raw_decode(text, position)
 
 
 def _loads(text: str) -> object:
@@ -157,6 +307,19 @@ def _refuse_lone_surrogates(value: object) -> None:
         ) from error
 
 
+def _delimiter(text: str, candidates: Sequence[str]) -> str:
+    """The first candidate that divides the header, else the first of all."""
+    header = text.strip().partition("\n")[0]
+    for candidate in candidates:
+        try:
+            cells = next(csv.reader([header], delimiter=candidate), [])
+        except csv.Error:
+            continue
+        if len(cells) > 1:
+            return candidate
+    return candidates[0]
+
+
 def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows = _csv_rows(path, reader)
@@ -171,7 +334,8 @@ def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
             " one column"
         )
     for line, cells in rows:
-        present = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
+        trimmed = [cell.strip() for cell in cells]
+        present = {name: cell for name, cell in zip(names, trimmed, strict=False) if cell}
         record = Record(path, line, tuple(names), present, textual=True)
         if len(cells) != len(names):
             raise record.error(

@@ -131,7 +131,7 @@ class Matcher:
         """
         if self.needs_answer and not example.answers:
             raise DataError(
-                f"example {example.id!r} has no answer, and {self.spec!r} compares with one; "
+                f"{example.place} has no answer, and {self.spec!r} compares with one; "
                 "give it an answer or choose a reward that needs none"
             )
         return self.test(example.answers, text) if self.judge is None else self.judge(example, text)

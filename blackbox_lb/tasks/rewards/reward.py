@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.printable import shorten
+from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote
 from blackbox_lb.tasks.rewards.json_schema import json_schema
 from blackbox_lb.tasks.rewards.judge import Judge
@@ -274,7 +274,8 @@ def _unknown(spec: str) -> InputError:
     shown = f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
     width = max(map(len, REWARDS))
     listing = "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
-    return InputError(f"unknown reward {shorten(shown)}; the rewards are\n{listing}")
+    hint = did_you_mean(shown, REWARDS)
+    return InputError(f"unknown reward {shorten(shown)}{hint}; the rewards are\n{listing}")
 
 
 def _is_dotted(name: str) -> bool:

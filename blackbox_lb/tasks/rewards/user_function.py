@@ -36,7 +36,7 @@ def load_function(module: str, attribute: str) -> Callable[[Example, Completion]
             result = function(example, completion)
         except Exception as error:
             raise InputError(
-                f"reward {name} raised {type(error).__name__} on example {example.id!r}: {error};"
+                f"reward {name} raised {type(error).__name__} on {example.place}: {error};"
                 " correct the function"
             ) from error
         return _checked(result, name, example)
@@ -118,15 +118,13 @@ def _check_callable(function: Callable[..., object], name: str) -> None:
 def _checked(result: Any, name: str, example: Example) -> float:
     rule = "it must return a number of nats, finite or -inf"
     if not isinstance(result, numbers.Real | np.bool_):
-        raise InputError(
-            f"reward {name} returned {shorten(result)} for example {example.id!r}; {rule}"
-        )
+        raise InputError(f"reward {name} returned {shorten(result)} for {example.place}; {rule}")
     try:
         value = float(result)
     except OverflowError as error:
         raise InputError(
-            f"reward {name} returned a number beyond 1e308 for example {example.id!r}; {rule}"
+            f"reward {name} returned a number beyond 1e308 for {example.place}; {rule}"
         ) from error
     if math.isnan(value) or value == math.inf:
-        raise InputError(f"reward {name} returned {value} for example {example.id!r}; {rule}")
+        raise InputError(f"reward {name} returned {value} for {example.place}; {rule}")
     return value

@@ -102,12 +102,13 @@ class Labels:
     @classmethod
     def found_in(cls, training: Sequence[Example]) -> Labels | None:
         """The distinct answers of ``training``, where each row has one and they are few; None
-        otherwise.
+        otherwise. Rows of one prompt that differ in the answer count as rows.
         """
-        firsts = [example.answers[0] for example in training if example.answers]
+        answered = [example for example in training if example.answers]
+        firsts = [answers[0] for example in answered for answers in example.answers_by_row]
         kinds = Counter(normalise(answer) for answer in firsts)
         many = len(kinds) > MOST_LABELS or len(firsts) < LEAST_ROWS * len(kinds)
-        if len(firsts) < len(training) or len(kinds) < 2 or many or "" in kinds:
+        if len(answered) < len(training) or len(kinds) < 2 or many or "" in kinds:
             return None
         return cls.named(dict.fromkeys(sorted(firsts, key=str.casefold)), training)
 
@@ -130,18 +131,18 @@ class Labels:
             )
         accepted: dict[str, set[str]] = {key: set() for key in first}
         for example in training:
-            keys = {normalise(answer): _accepted(answer) for answer in example.answers}
-            mine = [key for key in keys if key in first]
-            if not mine:
-                raise InputError(
-                    f"example {example.id!r} has the answer"
-                    f" {shorten(', '.join(example.answers) or 'none')}, which is none of the labels"
-                    f" {shorten(', '.join(first.values()))}; correct the row or name the label with"
-                    " --labels"
-                )
-            for key in mine:
-                accepted[key].add(keys[key])
-            accepted[mine[0]].update(text for key, text in keys.items() if key not in first)
+            for answers in example.answers_by_row:
+                keys = {normalise(answer): _accepted(answer) for answer in answers}
+                mine = [key for key in keys if key in first]
+                if not mine:
+                    raise InputError(
+                        f"{example.place} has the answer {shorten(', '.join(answers) or 'none')},"
+                        f" which is none of the labels {shorten(', '.join(first.values()))};"
+                        " correct the row or name the label with --labels"
+                    )
+                for key in mine:
+                    accepted[key].add(keys[key])
+                accepted[mine[0]].update(text for key, text in keys.items() if key not in first)
         texts = tuple(frozenset(accepted[key] or {_accepted(first[key])}) for key in first)
         return cls(tuple(first.values()), texts)
 
@@ -162,8 +163,14 @@ class Labels:
         return Labels((*self.names, ""), (*self.accepted, texts)).said(text) == len(self.names)
 
     def of(self, example: Example) -> int | None:
-        """The number of the example's label; None where it has none of them."""
-        return min(self._of_answers(example.answers), default=None)
+        """The number of the example's label, of its first answer that is one; None where it has
+        none of them.
+        """
+        for answer in example.answers:
+            numbers = self._of_answers([answer])
+            if numbers:
+                return min(numbers)
+        return None
 
     def _of_answers(self, answers: Iterable[str]) -> set[int]:
         """The numbers of all labels among ``answers``, in any case."""

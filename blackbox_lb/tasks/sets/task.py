@@ -9,10 +9,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample
+from blackbox_lb.tasks.records.files import SPLIT_NAMES
+from blackbox_lb.tasks.records.repeats import SourcedExample, words_of
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Example, Split
 
@@ -23,7 +23,6 @@ own.
 """
 DEFAULT_MAX_TOKENS = 256
 _EMPTY_RISK = 0.01
-Words: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,8 @@ def divide(
     _refuse_partial_splits(rows)
     divided: dict[Split, list[SourcedExample]] = {split: [] for split in SPLITS}
     for row in rows:
-        divided[row.split or _hashed_split(row.example.id, seed, fractions, splits)].append(row)
+        identity = row.split_id or row.example.id
+        divided[row.split or _hashed_split(identity, seed, fractions, splits)].append(row)
     _refuse_empty(name, divided, len(rows), fractions, splits)
     return divided
 
@@ -192,15 +192,8 @@ def _rows_needed(fractions: Sequence[float]) -> int:
     return math.ceil(math.log(_EMPTY_RISK / len(fractions)) / math.log1p(-least))
 
 
-def words_of(row: SourcedExample) -> Words:
-    """The prompt's words without regard to white space, for comparing prompts."""
-    return tuple(
-        (message.role, " ".join(message.content.split())) for message in row.example.prompt.messages
-    )
-
-
 def _refuse_leaks(splits: dict[Split, list[SourcedExample]]) -> None:
-    prompts: dict[Words, tuple[Split, SourcedExample]] = {}
+    prompts: dict[object, tuple[Split, SourcedExample]] = {}
     ids: dict[str, tuple[Split, SourcedExample]] = {}
     for split, rows in splits.items():
         for row in rows:

@@ -1,0 +1,469 @@
+"""Files as people have them: the layouts of published data sets, repeated rows, spreadsheets, other
+encodings, and messages that end with the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blackbox_lb.cli import main
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks import Task, load_examples, load_task
+from blackbox_lb.tasks.records.records import value_at
+from blackbox_lb.tasks.records.repeats import SourcedExample, join_repeats
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Example, Message, Prompt
+
+Write = Callable[[str, str | bytes], Path]
+SPLITS = ("train", "validation", "test")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a file of the given name and content; text as UTF-8."""
+
+    def _write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return _write
+
+
+def jsonl(*rows: object) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def prompts_of(task: Task) -> list[str]:
+    return sorted(example.prompt.text for split in SPLITS for example in task.split(split))  # type: ignore[arg-type]
+
+
+def filler(count: int, prompt: str = "prompt", answer: str = "answer") -> list[dict[str, Any]]:
+    """Rows that fill the three splits."""
+    return [{prompt: f"filler {n}", answer: str(n)} for n in range(count)]
+
+
+# Repeated rows
+
+
+def test_banking77(write: Write) -> None:
+    """text,category: a prompt with two categories is one prompt that accepts both, the commoner
+    first, and every copy is in one split; an equal row counts once. Both are counted.
+    """
+    rows = [
+        ("I am still waiting on my card?", "card_arrival"),
+        ("Where is my new card?", "card_delivery_estimate"),
+        ("Where is my new card?", "card_arrival"),
+        ("Where is my new card?", "card_arrival"),
+        ("How do I top up?", "topping_up_by_card"),
+        ("How do I top up?", "topping_up_by_card"),
+    ]
+    text = "text,category\n" + "".join(f"{text},{category}\n" for text, category in rows)
+    text += "".join(f"filler {n},card_arrival\n" for n in range(60))
+    path = write("train.csv", text)
+    task = load_task(data=path, prompt_column="text", answer_column="category")
+    assert len(prompts_of(task)) == len(set(prompts_of(task))) == 63
+    examples = {e.prompt.text: e for s in SPLITS for e in task.split(s)}  # type: ignore[arg-type]
+    joined = examples["Where is my new card?"]
+    assert joined.answers == ("card_arrival", "card_delivery_estimate")
+    assert joined.source == f"{path}, line 3"
+    assert examples["How do I top up?"].answers == ("topping_up_by_card",)
+    assert "2 rows equal to another" in task.note
+    assert "1 prompt with different answers in several rows" in task.note
+
+
+def test_judgebench(write: Write) -> None:
+    """An equal row counts once, whatever its id."""
+    row = {"pair_id": "a", "question": "Which?", "response_A": "x", "response_B": "y"}
+    rows = [{**row, "label": "A>B", "id": "1"}, {**row, "label": "A>B", "id": "2"}]
+    path = write("gpt.jsonl", jsonl(*rows, {**row, "response_B": "z", "label": "B>A", "id": "3"}))
+    template = "{question}\n{response_A}\n{response_B}"
+    task = load_task(
+        data=write(
+            "all.jsonl",
+            path.read_text()
+            + jsonl(
+                *({**row, "response_A": str(n), "label": "A>B", "id": f"r{n}"} for n in range(50))
+            ),
+        ),
+        prompt_template=template,
+        answer_column="label",
+    )
+    assert len(prompts_of(task)) == 52
+    assert "1 row equal to another" in task.note
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), min_size=1, max_size=20))
+def test_joining_keeps_every_prompt_and_answer(pairs: list[tuple[str, str]]) -> None:
+    """Each prompt once, in the order of the file, with every answer that one of its rows has; rows
+    and copies add up.
+    """
+    rows = [
+        SourcedExample(Example(f"{n}", Prompt.user(prompt), (answer,)), f"line {n}")
+        for n, (prompt, answer) in enumerate(pairs)
+    ]
+    joined = join_repeats(rows)
+    assert [row.example.prompt.text for row in joined] == list(dict.fromkeys(p for p, _ in pairs))
+    for row in joined:
+        wanted = {answer for prompt, answer in pairs if prompt == row.example.prompt.text}
+        assert set(row.example.answers) == wanted
+        assert len(row.example.answers) == len(wanted)
+    assert sum(1 + row.copies for row in joined) == len(pairs)
+
+
+def test_white_space_alone_does_not_part_copies(write: Write) -> None:
+    """Prompts that differ in white space are two prompts of one split, whatever the seed."""
+    rows = [{"prompt": "Is it?", "answer": "yes"}, {"prompt": "Is  it?\n", "answer": "no"}]
+    path = write("a.jsonl", jsonl(*rows, *filler(60)))
+    for seed in range(8):
+        task = load_task(data=path, seed=seed)
+        holders = [
+            split
+            for split in SPLITS
+            for example in task.split(split)  # type: ignore[arg-type]
+            if "it?" in example.prompt.text
+        ]
+        assert len(holders) == 2
+        assert len(set(holders)) == 1
+
+
+def test_a_row_of_train_leaves_the_answers_of_test_alone(write: Write) -> None:
+    """Where the split column parts the copies of a prompt, test keeps its own rows and answers, and
+    those of train are left out and counted.
+    """
+    rows = [
+        {"prompt": "P", "answer": "wrong", "split": "train"},
+        {"prompt": "P", "answer": "right", "split": "test"},
+        {"prompt": "Q", "answer": "1", "split": "train"},
+        {"prompt": "R", "answer": "1", "split": "validation"},
+    ]
+    task = load_task(data=write("a.jsonl", jsonl(*rows)))
+    assert [example.answers for example in task.test] == [("right",)]
+    assert [example.prompt.text for example in task.train] == ["Q"]
+    assert "1 row left out of train, whose prompts are in test" in task.note
+    with pytest.raises(DataError, match="train"):
+        load_task(data=write("b.jsonl", jsonl(rows[0], rows[1], rows[3])))
+
+
+def test_labels_of_joined_rows_are_no_synonyms(write: Write) -> None:
+    """Answers that stand in one row with a label are spellings of it; answers of another row of the
+    same prompt are labels of their own.
+    """
+    rows = [
+        *({"prompt": f"p{n}", "answer": ["yes", "yep"]} for n in range(4)),
+        *({"prompt": f"n{n}", "answer": "no"} for n in range(4)),
+        {"prompt": "p0", "answer": "no"},
+        {"prompt": "p0", "answer": "maybe"},
+    ]
+    examples = load_examples(write("a.jsonl", jsonl(*rows)))
+    labels = Labels.found_in(examples)
+    assert labels is not None
+    assert labels.names == ("maybe", "no", "yes")
+    assert labels.accepted == (frozenset({"maybe"}), frozenset({"no"}), frozenset({"yes", "yep"}))
+    assert labels.of(examples[0]) == labels.names.index("yes")
+
+
+def test_prompts_that_differ_in_tools_are_two(write: Write) -> None:
+    """One question with and without a fitting function is two rows with two answers, and it is said
+    that the model is not shown the tools.
+    """
+    tool = {"type": "function", "function": {"name": "weather"}}
+    spelled = {"function": {"name": "weather"}, "type": "function"}
+    rows = [
+        {"prompt": "Rain?", "tools": [tool], "answer": "call"},
+        {"prompt": "Rain?", "tools": [], "answer": "call"},
+        {"prompt": "Rain?", "tools": [spelled], "answer": "call"},
+    ]
+    examples = load_examples(write("a.jsonl", jsonl(*rows)))
+    assert [example.answers for example in examples] == [("call",), ("call",)]
+    assert examples[0].id != examples[1].id
+    task = load_task(data=write("b.jsonl", jsonl(*rows, *filler(60))))
+    assert "1 row with tools, which are not sent" in task.note
+
+
+# JSON that is one document
+
+
+def test_arrays_are_read_as_they_are(write: Write) -> None:
+    """PandaLM, LLMBar and Alpaca are a JSON array, pretty or on one line, in a file of any of the
+    suffixes.
+    """
+    pandalm = [
+        {"index": 0, "instruction": "Sum it up.", "input": "x", "response1": "a", "annotator1": 2},
+        {"index": 1, "instruction": "Sum it up.", "input": "y", "response1": "b", "annotator1": 1},
+    ]
+    llmbar = [{"input": "Say hi.", "output_1": "hi", "output_2": "no", "label": 1}]
+    alpaca = [{"instruction": "Name a colour.", "input": "", "output": "Red"}]
+    for indent in (None, 2):
+        for suffix in ("json", "jsonl"):
+            path = write(f"p.{suffix}", json.dumps(pandalm, indent=indent))
+            task = load_examples(path, prompt_column="input", answer_column="annotator1")
+            assert [(e.prompt.text, e.answers) for e in task] == [("x", ("2",)), ("y", ("1",))]
+            path = write(f"l.{suffix}", json.dumps(llmbar, indent=indent))
+            (example,) = load_examples(path, prompt_column="input", answer_column="label")
+            assert example.answers == ("1",)
+            path = write(f"a.{suffix}", json.dumps(alpaca * 1, indent=indent))
+            (example,) = load_examples(path, prompt_column="instruction", answer_column="output")
+            assert example.answers == ("Red",)
+
+
+@pytest.mark.parametrize(
+    ("indent", "place"), [(None, "row 2: "), (2, "row 2 (line 6): ")], ids=["one line", "pretty"]
+)
+def test_a_row_of_an_array_is_named_by_number_and_line(
+    write: Write, indent: int | None, place: str
+) -> None:
+    """A row of an array is named by its number, and by its line where the array has several."""
+    rows = [{"prompt": "P", "answer": "1"}, {"prompt": "Q"}]
+    path = write("a.json", json.dumps(rows, indent=indent))
+    with pytest.raises(DataError) as caught:
+        load_examples(path)
+    assert str(caught.value).startswith(f"{path}, {place}has no column 'answer'")
+
+
+def test_bigbench(write: Write) -> None:
+    """An array inside an object is read by its field; without it, or with a wrong one, the field is
+    named.
+    """
+    rows = [{"input": f"q{n}", "target": [f"a{n}", f"b{n}"]} for n in range(40)]
+    document = {"name": "task", "keywords": ["x"], "meta": {"inner": rows[:3]}, "examples": rows}
+    for indent in (None, 2):
+        path = write("task.json", json.dumps(document, indent=indent))
+        columns: Any = {"prompt_column": "input", "answer_column": "target"}
+        task = load_task(data=path, field="examples", **columns)
+        assert len(prompts_of(task)) == 40
+        assert load_task(
+            data=path,
+            test=write("t.json", json.dumps({"examples": [{"input": "t", "target": "x"}]})),
+            field="examples",
+            **columns,
+        ).test[0].answers == ("x",)
+        for field, name in ((None, "examples|meta.inner"), ("exmples", "did you mean examples")):
+            with pytest.raises(DataError, match=name):
+                load_task(data=path, field=field, **columns)
+        with pytest.raises(DataError, match="no array"):
+            load_task(data=path, field="name", **columns)
+        with pytest.raises(DataError, match=r"none of them in"):
+            load_task(data=path, field="meta.inner", **columns)
+
+
+def test_a_field_is_for_one_json_file(write: Write, tmp_path: Path) -> None:
+    """A table and a data set have no field; a task by name has neither field nor prefill."""
+    with pytest.raises(DataError, match="--field rows"):
+        load_task(data=write("a.csv", "prompt,answer\nP,x\n"), field="rows")
+    with pytest.raises(InputError, match="--field rows"):
+        load_task(data=tmp_path, field="rows")
+    with pytest.raises(InputError, match="were both given"):
+        load_task("capitals", field="rows")
+    with pytest.raises(InputError, match="were both given"):
+        load_task("capitals", prefill=True)
+
+
+def test_one_object_over_several_lines_is_one_row(write: Write) -> None:
+    """A row in pretty print is a row; a broken document is named by the line of its fault."""
+    row = {"prompt": "P", "answer": "x"}
+    (example,) = load_examples(write("a.json", json.dumps(row, indent=2)))
+    assert example.answers == ("x",)
+    broken = json.dumps([row, row], indent=2).replace('"x"\n', '"x",\n')
+    with pytest.raises(DataError, match=r"b\.json, line [45]: not JSON"):
+        load_examples(write("b.json", broken))
+
+
+# Columns
+
+
+def test_nested_columns_are_paths(write: Write) -> None:
+    """OpenBookQA nests the question, SQuAD the answers; a path leads there, also in a template and
+    through a list, and a name with a dot in it goes first.
+    """
+    arc: dict[str, Any] = {
+        "id": "x",
+        "question": {"stem": "Which?", "choices": [{"text": "a", "label": "A"}]},
+        "answerKey": "A",
+    }
+    path = write("a.jsonl", jsonl(arc))
+    (example,) = load_examples(path, prompt_column="question.stem", answer_column="answerKey")
+    assert example.prompt.text == "Which?"
+    (example,) = load_examples(
+        path, prompt_column="question.stem", answer_column="question.choices.0.label"
+    )
+    assert example.answers == ("A",)
+    squad = write("s.jsonl", jsonl({"prompt": "Q", "answers": {"text": ["x", "y"]}}))
+    assert load_examples(squad, answer_column="answers.text")[0].answers == ("x", "y")
+    template = "{question.stem}\nA: {question[choices][0][text]}"
+    task = load_task(
+        data=write(
+            "t.jsonl",
+            jsonl(
+                *(
+                    {**arc, "question": {**arc["question"], "stem": f"q{n}"}, "id": n}
+                    for n in range(40)
+                )
+            ),
+        ),
+        prompt_template=template,
+        answer_column="answerKey",
+    )
+    assert "q7\nA: a" in prompts_of(task)
+    with pytest.raises(DataError, match=r"did you mean question\.stem"):
+        load_examples(path, prompt_column="question.stm", answer_column="answerKey")
+    assert value_at({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
+    assert value_at({"a": [5]}, "a.1") is None
+
+
+def test_a_template_reaches_columns_only(write: Write) -> None:
+    """A template reads what the row holds, and no attribute of Python."""
+    path = write("a.jsonl", jsonl({"q": "Q", "answer": "x"}))
+    with pytest.raises(DataError, match="has no column"):
+        load_task(data=path, prompt_template="{q.__class__}")
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [({"promt": "P", "answer": "x"}, "promt"), ({"prompt": "P", "answers": "x"}, "answers")],
+)
+def test_a_near_column_is_suggested(write: Write, row: dict[str, str], column: str) -> None:
+    """A column that is not there is answered with the nearest that is."""
+    with pytest.raises(DataError, match=f"did you mean {column}"):
+        load_examples(write("a.jsonl", jsonl(row)))
+
+
+# Tables of spreadsheets
+
+
+@pytest.mark.parametrize("mark", [";", "\t", ","])
+def test_the_header_tells_what_parts_the_cells(write: Write, mark: str) -> None:
+    """A spreadsheet writes semicolons where the comma is the decimal mark; both are .csv, and cells
+    are trimmed as headers are.
+    """
+    rows = [["prompt ", " answer"], [" How much, roughly? ", " 1.5 "], ["When?", "  "]]
+    text = "\ufeff" + "".join(
+        mark.join(f'"{cell}"' if "," in cell and mark == "," else cell for cell in row) + "\r\n"
+        for row in rows
+    )
+    first, second = load_examples(write("a.csv", text), require_answers=False)
+    assert first.prompt.text.strip('" ') == "How much, roughly?"
+    assert (first.answers, second.answers) == (("1.5",), ())
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding"),
+    [
+        ("prompt,answer\nBogotá,x\n".encode("cp1252"), "WINDOWS-1252"),
+        ("prompt,answer\nBogotá,x\n".encode("utf-16"), "UTF-16"),
+        (b"\xfe\xff" + "prompt,answer\n".encode("utf-16-be"), "UTF-16"),
+        ("prompt,answer\nBogotá,x\n".encode("utf-32"), "UTF-32"),
+    ],
+)
+def test_another_encoding_gets_the_command_that_mends_it(
+    write: Write, content: bytes, encoding: str
+) -> None:
+    """The mark of UTF-16 is believed; what has none is taken for Windows-1252."""
+    path = write("a.csv", content)
+    with pytest.raises(DataError) as caught:
+        load_examples(path)
+    assert f"iconv -f {encoding} -t UTF-8 {path}" in str(caught.value)
+
+
+# Messages that end with the assistant
+
+ASKED = [{"role": "system", "content": "Route."}, {"role": "user", "content": "City?"}]
+
+
+def turn(text: str) -> list[dict[str, str]]:
+    return [*ASKED, {"role": "assistant", "content": text}]
+
+
+def test_the_last_turn_is_the_answer_of_a_row_without_one(write: Write) -> None:
+    """A file as fine-tuning takes it: the gold turn is the answer and not sent, which is said; it
+    is the same example as with an answer column.
+    """
+    (example,) = load_examples(write("a.jsonl", jsonl({"messages": turn("a")})))
+    (other,) = load_examples(write("b.jsonl", jsonl({"messages": ASKED, "answer": "a"})))
+    assert example == other
+    assert example.prompt.messages == (Message("system", "Route."), Message("user", "City?"))
+    rows = [
+        {"messages": [*ASKED[:1], {"role": "user", "content": str(n)}, *turn("a")[2:]]}
+        for n in range(40)
+    ]
+    for needed in (True, False):
+        task = load_task(data=write("c.jsonl", jsonl(*rows)), require_answers=needed)
+        assert "40 rows without an answer column" in task.note
+        assert {e.prompt.messages[-1].role for e in task.train} == {"user"}
+    with pytest.raises(DataError, match="no question before it"):
+        load_examples(write("d.jsonl", jsonl({"messages": turn("a")[2:]})))
+    with pytest.raises(DataError, match="has no column 'gold'"):
+        load_examples(write("a.jsonl", jsonl({"messages": turn("a")})), answer_column="gold")
+
+
+@pytest.mark.parametrize("text", ["a", "A.", "The answer is a."])
+def test_a_last_turn_that_holds_the_answer_is_refused(write: Write, text: str) -> None:
+    """The model would be shown the answer; the option for a wanted prefill is named, and sends
+    it.
+    """
+    path = write("a.jsonl", jsonl({"messages": turn(text), "answer": ["b", "a"]}, *()))
+    with pytest.raises(DataError, match=r"line 1: .*holds the answer 'a'.*--prefill"):
+        load_examples(path)
+    rows = jsonl(
+        *(
+            {"messages": [{"role": "user", "content": str(n)}, *turn(text)[2:]], "answer": "a"}
+            for n in range(40)
+        )
+    )
+    task = load_task(data=write("b.jsonl", rows), prefill=True)
+    assert task.train[0].prompt.messages[-1] == Message("assistant", text)
+    assert task.note == ""
+
+
+def test_another_last_turn_is_sent_and_said(write: Write) -> None:
+    """The beginning of a completion that gives nothing away is sent, and counted unless --prefill
+    says that it is meant.
+    """
+    rows = jsonl(
+        *(
+            {
+                "messages": [{"role": "user", "content": str(n)}, *turn('{"city":')[2:]],
+                "answer": "x",
+            }
+            for n in range(40)
+        )
+    )
+    task = load_task(data=write("a.jsonl", rows))
+    assert task.train[0].prompt.messages[-1].content == '{"city":'
+    assert "40 rows with a last turn of the assistant" in task.note
+    assert load_task(data=write("a.jsonl", rows), prefill=True).note == ""
+
+
+def test_check_refuses_a_file_that_shows_its_answers(write: Write) -> None:
+    """Through the command, before anything is asked: exit code 2 and the option."""
+    rows = jsonl(
+        *(
+            {
+                "messages": [{"role": "user", "content": str(n)}, *turn("ab"[n % 2])[2:]],
+                "answer": "ab"[n % 2],
+            }
+            for n in range(40)
+        )
+    )
+    words = [
+        "check",
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+        "--reward",
+        "contains",
+    ]
+    result = CliRunner().invoke(
+        main, [*words, "--labels", "a,b", "--data", str(write("a.jsonl", rows))]
+    )
+    assert result.exit_code == 2
+    assert "--prefill" in result.output
