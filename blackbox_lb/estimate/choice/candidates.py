@@ -14,9 +14,11 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.cross_validation import L2Choice
-from blackbox_lb.estimate.projection.projection import Fit, reward_weights
+from blackbox_lb.estimate.projection.linear_term import linear_term
+from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
 
@@ -152,14 +154,15 @@ def _support(data: EstimatorInput, refit: Refit, limits: CompileLimits) -> Ids |
     """The ids that a refit may bias, for the largest penalised likelihood; None where the whole
     learned bias fits.
     """
-    rollouts, next_token, learned = data.rollouts, data.next_token, refit.fit.delta
+    next_token, learned = data.next_token, refit.fit.delta
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:
         return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
     table = next_token.named()
-    weighed = reward_weights(replace(rollouts, shares=refit.shares), refit.tau, refit.weights)
-    weights = (weighed * (rollouts.lengths > 0))[rollouts.rollout_of]
-    problem = Problem(table, table.sampled_counts(weights), weights, allowed, refit.l2)
+    rollouts = replace(data.rollouts, shares=refit.shares)
+    weights = weighting(refit.tau, refit.weights).weights(rollouts)
+    linear = linear_term(rollouts, table, weights)
+    problem = Problem(table, linear, weights.values, allowed, refit.l2)
     found = best_support(problem, limits.entries, np.zeros(len(learned)))
     return next_token.token_ids[found.support]

@@ -16,8 +16,9 @@ from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import projection, reward_weights
+from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.projection.standard_errors import StandardErrors, standard_errors
 from blackbox_lb.estimate.reweighting.weight_diagnostics import (
     Censoring,
@@ -76,7 +77,7 @@ def explain(
     if chosen.projected is not None:
         rollouts = replace(rollouts, shares=chosen.projected.shares)
     tau = float(chosen.settings["tau"] or 1.0)
-    weights = reward_weights(rollouts, tau, sweep.weights)
+    weights = weighting(tau, sweep.weights).weights(rollouts).of_rollouts(rollouts)
     errors = _errors(rollouts, next_token, chosen)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
     precision = None if errors is None else Precision.of(errors, rollouts)
