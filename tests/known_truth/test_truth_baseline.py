@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.counting.distributed import Share, Whole
 from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import BASE, NOT_KNOWN, BiasedPolicy, Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.inputs.weightings import (
     GivenAnswers,
     PositionWeights,
@@ -186,23 +190,33 @@ def test_terminal_and_to_go_have_one_optimum_where_prefixes_do_not_matter() -> N
 
 @pytest.mark.parametrize("top", [None, 5, 0])
 @pytest.mark.parametrize("scale", ["global", "prompt"])
-def test_equal_weights_give_exactly_nothing(top: int | None, scale: str) -> None:
+def test_equal_weights_give_exactly_nothing(top: int | None, scale: Scale) -> None:
     """A constant reward, a constant cost of nothing, and rewards that differ by prompt alone where
     weights are scaled by prompt: every bias is 0, not nearly 0.
     """
     rollouts = MODEL.rollouts(N, lambda tokens, p: 0.3 * p * (scale == "prompt"), 4, top=top)
     rollouts = replace(rollouts, costs=np.zeros(len(rollouts.token_ids)))
-    rules = [RewardTilt(TAU, scale), RewardToGo(TAU, 1.0, scale), RewardToGo(TAU, 0.5, scale)]  # type: ignore[arg-type]
-    for rule in [*rules, rules[0] + GivenAnswers()]:
+    tilt = RewardTilt(TAU, scale)
+    rules: list[Weighting] = [tilt, tilt + GivenAnswers()]
+    for rule in [*rules, RewardToGo(TAU, 1.0, scale), RewardToGo(TAU, 0.5, scale)]:
         assert not weighted_projection(rollouts, rule, l2=0.01).delta.any()
 
 
 def test_a_reward_that_is_no_sum_keeps_terminal_weights() -> None:
-    """Rewards to go need costs, and say so."""
+    """Rewards to go need costs, and say so; a sweep tries them where there are costs, and only
+    there.
+    """
     with pytest.raises(InputError, match="not a sum over its positions"):
         RewardToGo(TAU).weights(drawn("contains", 1))
     with pytest.raises(InputError, match="gamma is 2"):
         RewardToGo(TAU, 2.0).weights(drawn("count", 1))
+    limits = CompileLimits(entries=5, low=-100, high=100, integers=False)
+    settings = {}
+    for name in ("contains", "count"):
+        rollouts = drawn(name, 1)
+        field = candidates(rollouts, NextToken.of(rollouts), Sweep(tau=(TAU,), l2=(1.0,)), limits)
+        settings[name] = [candidate.settings.get("gamma") for candidate in field]
+    assert settings == {"contains": [None], "count": [None, 1.0, 0.5]}
 
 
 def test_rewards_to_go_are_the_sums_that_they_say() -> None:
@@ -228,7 +242,10 @@ def test_another_known_policy_has_its_own_expectation() -> None:
     without knowing the bias there is none, and the base model's in its place would be wrong.
     """
     bias = {token: float(value) for token, value in enumerate(DELTA)}
-    policy, plain, ours, wrong = BiasedPolicy.of(bias), [], [], []
+    policy = BiasedPolicy.of(bias)
+    plain: list[Vector] = []
+    ours: list[Vector] = []
+    wrong: list[Vector] = []
     for seed in range(DRAWS):
         own = MODEL.rollouts(N, contains, seed, delta=DELTA)
         known = replace(own, origins=np.ones(N, np.int64), policies=(policy,))
@@ -289,7 +306,7 @@ class Here:
     def __init__(self, parts: list[Rollouts]) -> None:
         self.shares = [Share([part], None) for part in parts]
 
-    def call(self, method: str, common: tuple, own: list) -> list:
+    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
         """See ``Workers``."""
         return [
             getattr(share, method)(*common, *row)

@@ -1,5 +1,6 @@
 """The projection as an estimator of the table: each given or cross-validated l2, and its refit."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,15 +12,16 @@ from blackbox_lb.estimate.choice.estimator import (
     EstimatorInput,
     EstimatorSettings,
     LearnedVector,
-    Refit,
+    Projected,
 )
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.answer_sets import fit_sets, posterior_shares
-from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
-from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_weighted_l2
+from blackbox_lb.estimate.projection.projection import Fit, weighted_projection
 
 
 class _Projection:
@@ -28,33 +30,31 @@ class _Projection:
     facts = EstimatorFacts(swept=("l2",), reads_lists=True, learns_answers=True)
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
-        """At each tau, the largest l2 first."""
+        """At each tau and gamma, the largest l2 first."""
         start, drawn, table = None, data.drawn, data.positions
         if drawn.given.any():  # spellings have their base-model weights until a fit renews them
             drawn = replace(
                 drawn, shares=posterior_shares(drawn, table, np.zeros(len(table.token_ids)))[0]
             )
-        for tau in sweep.tau:
-            for l2, chosen in _strengths(drawn, table, sweep, tau):
-                make = partial(projection, tau=tau, l2=l2, weights=sweep.weights, next_token=table)
+        gammas = (None, *sweep.gamma) if drawn.costs is not None else (None,)
+        for tau, gamma in itertools.product(sweep.tau, gammas):
+            rule = weighting(tau, sweep.weights, gamma)
+            settings: EstimatorSettings = {"tau": tau}
+            if gamma is not None:
+                settings["gamma"] = gamma
+            for l2, chosen in _strengths(drawn, table, sweep, rule):
+                make = partial(weighted_projection, rule=rule, l2=l2, next_token=table)
                 if drawn.given.any():
                     fit, rollouts = fit_sets(drawn, table, make)
                 else:
                     fit, rollouts = make(drawn, start=start), drawn
                 start = fit
-                settings: EstimatorSettings = {"tau": tau, "l2": l2}
+                own: EstimatorSettings = {**settings, "l2": l2}
                 if sweep.weights != "global":
-                    settings["weights"] = sweep.weights
-                refit = Refit(
-                    fit,
-                    tau,
-                    l2,
-                    sweep.weights,
-                    chosen,
-                    partial(_again, make, rollouts, fit),
-                    rollouts.shares,
-                )
-                yield LearnedVector(settings, fit.token_ids, fit.delta, refit)
+                    own["weights"] = sweep.weights
+                again = partial(_again, make, rollouts, fit)
+                projected = Projected(fit, rule, l2, chosen, again, rollouts.shares)
+                yield LearnedVector(own, fit.token_ids, fit.delta, projected)
 
 
 PROJECTION = _Projection()
@@ -66,13 +66,13 @@ def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids)
 
 
 def _strengths(
-    rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, tau: float
+    rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, rule: Weighting
 ) -> list[tuple[float, L2Choice | None]]:
     """Each l2 of the sweep, the largest first, with its choice where it was not given."""
     found: dict[float, L2Choice | None] = {
         value: None for value in sweep.l2 if not isinstance(value, str)
     }
     if "cv" in sweep.l2:
-        choice = choose_l2(rollouts, table, tau=tau, weights=sweep.weights)
+        choice = choose_weighted_l2(rollouts, table, rule)
         found |= {choice.best: choice, choice.l2: choice}
     return sorted(found.items(), key=lambda pair: -pair[0])

@@ -55,6 +55,9 @@ class Weighting(Protocol):
     def scale(self) -> Scale:
         """The set over which the weights have mean 1."""
 
+    def __add__(self, other: Weighting) -> Weighting:
+        """The weights of both, added up."""
+
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
         """The weights of ``rollouts``.
 

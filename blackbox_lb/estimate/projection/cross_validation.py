@@ -89,8 +89,27 @@ def choose_l2(
     seed: int = 0,
     keep: float = KEEP,
 ) -> L2Choice:
-    """Choose ``l2`` for ``projection`` with this tau, weights and gamma by cross-validation on the
-    logged rollouts.
+    """Choose ``l2`` for ``projection`` with this tau, weights and gamma; see
+    ``choose_weighted_l2``.
+    """
+    rule = weighting(tau, weights, gamma)
+    return choose_weighted_l2(
+        rollouts, next_token, rule, grid=grid, folds=folds, seed=seed, keep=keep
+    )
+
+
+def choose_weighted_l2(
+    rollouts: Rollouts,
+    next_token: LoggedPositions,
+    rule: Weighting,
+    *,
+    grid: Sequence[float] = L2_GRID,
+    folds: int = 5,
+    seed: int = 0,
+    keep: float = KEEP,
+) -> L2Choice:
+    """Choose ``l2`` for ``weighted_projection`` with ``rule`` by cross-validation on the logged
+    rollouts.
 
     next_token: of these rollouts. grid: strengths to compare. keep: share of the best held-out gain
     that the chosen, smallest l2 keeps, 1 for the best itself; without a gain above 0 the best wins,
@@ -113,7 +132,7 @@ def choose_l2(
             f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1"
             " value and 2 folds"
         )
-    rule, table = weighting(tau, weights, gamma), next_token.named()
+    table = next_token.named()
     dealt = _Folds.of(rollouts, rule.weights(rollouts), folds, seed)
     gains, unfitted = dealt.held_out(
         len(strengths),

@@ -299,7 +299,7 @@ class _Search:
         self.rollouts = (
             given.rollouts if made is None else replace(given.rollouts, shares=made.shares)
         )
-        rule = weighting(float(fixed.settings["tau"] or 1.0))
+        rule = weighting(float(fixed.settings["tau"] or 1.0)) if made is None else made.rule
         self.weights = rule.weights(self.rollouts)
         self._tables: dict[float, NextToken] = {}
 

@@ -138,7 +138,8 @@ class _Search:
         self.features, self.table, self.rollouts = features, training.next_token, training.rollouts
         self.size = features.table.shape[0]
         self.l2 = float(fixed.settings.get("l2") or 1.0)
-        rule = weighting(float(fixed.settings.get("tau") or 1.0))
+        made = fixed.projected
+        rule = weighting(float(fixed.settings.get("tau") or 1.0)) if made is None else made.rule
         self.weights = rule.weights(self.rollouts)
         ids = self.table.named().token_ids
         whole = self.positions(ids if limits.highest_id is None else ids[ids <= limits.highest_id])
