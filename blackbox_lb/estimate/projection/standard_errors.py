@@ -204,17 +204,12 @@ def weighted_standard_errors(
     )
     size = np.bincount(group_of).astype(np.float64)
     shares = (size if rule.scale == "prompt" else np.bincount(group_of, weights=w)) / len(w)
-    counts = problem.tallied(len(shares), problem.weights)
-    expected, squares = problem.expected_by(len(shares))
-    informants = counts.sum(axis=0) ** 2 / np.maximum(
-        (counts**2).sum(axis=0), np.finfo(np.float64).tiny
-    )
+    informants = _informants(problem.tallied(len(shares), problem.weights))
+    scores = problem.tallied(len(shares), differences(rollouts, weights))
     shared = problem.baseline_by(len(shares))
-    scores = (
-        counts if shared is None else problem.tallied(len(shares), differences(rollouts, weights))
-    )
     if shared is not None:
         scores += shared
+    expected, squares = problem.expected_by(len(shares))
     scores -= expected
     scores -= np.outer(shares * l2, values)
     scores[:, ~free] = 0.0
@@ -253,7 +248,8 @@ class _Problem:
         """(g, s) the expected counts of each group's baselines; None where there is none."""
         total: Vector | None = None
         for bias, baseline in self.baselines:
-            part, _ = expected_by(self.table, bias, baseline, self.group, groups)
+            # a copy, so that the squares beside it are let go
+            part = expected_by(self.table, bias, baseline, self.group, groups)[0].copy()
             total = part if total is None else total + part
         return total
 
@@ -460,6 +456,13 @@ def _groups(rollouts: Rollouts, w: Vector, seed: int) -> tuple[Ids, str]:
         order = np.lexsort((np.random.default_rng(seed).random(len(earned)), earned == 0))
         number = (np.argsort(order) % MOST_GROUPS)[number]
     return number.astype(np.int32), units
+
+
+def _informants(counts: Vector) -> Vector:
+    """(s,) the effective number of groups, from the (g, s) weighted samples of each token."""
+    squared = np.einsum("gs,gs->s", counts, counts)
+    total: Vector = counts.sum(axis=0) ** 2 / np.maximum(squared, np.finfo(np.float64).tiny)
+    return total
 
 
 def _values(delta: Fit | npt.ArrayLike, table: NextToken) -> Vector:
