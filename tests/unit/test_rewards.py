@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -494,7 +495,15 @@ def schema(tmp_path: Path) -> Callable[[str], str]:
         ('Here it is:\n```json\n{"name": "Ada"}\n```\nAnything else?', 1.0),
         ('```json\n{"age": 1}\n```\n```json\n{"name": "Ada"}\n```', 0.0),
         ('```json\n{"name":\n```\n```json\n{"name": "Ada"}\n```', 0.0),
-        ('```\n{"name": "Ada"}\n```', 0.0),
+        ('```\n{"name": "Ada"}\n```', 1.0),
+        ('```json\r\n{"name": "Ada"}\r\n```', 1.0),
+        ('```json\n{"name": "Ada"}', 1.0),
+        ('1. ```json\n{"name": "Ada"}\n```', 1.0),
+        ('```Json\n{"name": "Ada"}\n```', 1.0),
+        ('```json {"name": "Ada"} ```', 1.0),
+        ('\ufeff{"name": "Ada"}', 1.0),
+        ('```python\nprint()\n```\n```\n{"name": "Ada"}\n```', 1.0),
+        ('```\n[]\n```\n```json\n{"name": "Ada"}\n```', 1.0),
         ('{"name": "Ada"} is the answer', 0.0),
         ('{"name": "Ada", "age": -1}', 0.0),
         ('{"name": "Ada", "age": NaN}', 0.0),
@@ -539,6 +548,80 @@ def test_a_broken_schema_is_refused_at_once(
         parse_reward(schema(text), max_tokens=48)
     with pytest.raises(InputError, match=r"cannot read the schema nowhere\.json: No such file"):
         parse_reward("json-schema:nowhere.json", max_tokens=48)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda schema: {"name": "person", "strict": True, "schema": schema},
+        lambda schema: {"type": "json_schema", "json_schema": {"name": "p", "schema": schema}},
+        lambda schema: {"type": "function", "function": {"name": "p", "parameters": schema}},
+        lambda schema: {"format": {"type": "json_schema", "name": "p", "schema": schema}},
+    ],
+)
+def test_a_schema_in_the_object_of_an_api_is_found(
+    schema: Callable[[str], str], wrap: Callable[[object], object]
+) -> None:
+    """OpenAI's response formats and tools hold the schema further inside; outside nothing would be
+    refused.
+    """
+    reward = parse_reward(schema(json.dumps(wrap(PERSON))), max_tokens=48)
+    assert reward.score(asked(), completion('{"name": "Ada"}')) == 1.0
+    assert reward.score(asked(), completion("[1, 2]")) == 0.0
+
+
+@pytest.mark.parametrize("text", ['{"city": "Paris", "n": 3}', '{"title": "a person"}'])
+def test_a_schema_that_accepts_everything_is_refused(
+    schema: Callable[[str], str], text: str
+) -> None:
+    """An example document holds no keyword of JSON Schema; {} says that anything will do."""
+    with pytest.raises(InputError, match="no keyword of JSON Schema"):
+        parse_reward(schema(text), max_tokens=48)
+    assert parse_reward(schema("{}"), max_tokens=48).score(OSLO, completion("3")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"properties": {"price": {"type": "number", "multipleOf": 0.01}}}, '{"price": 1e999}'),
+        ({"type": "number", "multipleOf": 0.01}, "1" + "0" * 400),
+        (
+            {
+                "$ref": "#/$defs/list",
+                "$defs": {"list": {"type": "array", "items": {"$ref": "#/$defs/list"}}},
+            },
+            "[" * 300 + "]" * 300,
+        ),
+    ],
+)
+def test_a_completion_is_never_the_schemas_fault(
+    schema: Callable[[str], str], document: object, text: str
+) -> None:
+    """What the validator cannot work through is not accepted, and ends no run."""
+    reward = parse_reward(schema(json.dumps(document)), max_tokens=48)
+    assert reward.score(OSLO, completion(text)) == 0.0
+
+
+def test_unique_items_are_those_of_json_schema(schema: Callable[[str], str]) -> None:
+    """1 and 1.0 are equal, 1 and true are not, nor are objects and lists of other items."""
+    reward = parse_reward(schema('{"uniqueItems": true}'), max_tokens=48)
+    for text in ("[1, true, 0, false]", '[{"a": 1}, {"a": 2}, [1], [2]]', "[]", '["1", 1]'):
+        assert reward.score(OSLO, completion(text)) == 1.0, text
+    for text in ("[1, 1.0]", '[{"a": 1, "b": 2}, {"b": 2, "a": 1}]', "[[1], [1]]", "[true, true]"):
+        assert reward.score(OSLO, completion(text)) == 0.0, text
+
+
+@pytest.mark.parametrize(
+    "text", ["```json\n" * 40_000, "a" + "\u0301\u0323" * 150_000, json.dumps([{}] * 2 + [{"a": n} for n in range(40_000)])],
+    ids=["fences", "combining marks", "items"],
+)  # fmt: skip
+def test_long_texts_are_scored_in_linear_time(schema: Callable[[str], str], text: str) -> None:
+    """Each took minutes when it was scanned again from every place."""
+    spec = schema('{"uniqueItems": true}')
+    begin = time.process_time()
+    for reward in (spec, "contains"):
+        assert parse_reward(reward, max_tokens=48).score(OSLO, completion(text)) == 0.0
+    assert time.process_time() - begin < 10
 
 
 def test_a_schema_fetches_nothing(schema: Callable[[str], str]) -> None:

@@ -2,6 +2,7 @@
 once.
 """
 
+import _thread
 import asyncio
 import os
 import signal
@@ -18,6 +19,10 @@ T = TypeVar("T")
 ORDERLY = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
 """The signals, each with its handler's installer: a program that ignores one, as under nohup, goes
 on ignoring it.
+"""
+PATIENCE = 5.0
+"""Seconds after the first signal in which the event loop must have learned of it. One that has not
+computes, with nothing in flight that could arrive: it is interrupted.
 """
 NOTICE = b"\nStopping: what is in flight is received and kept; Ctrl-C again stops now.\n"
 
@@ -43,6 +48,7 @@ class _Stop:
         self._budget, self._signals = budget, 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._watchdog: threading.Timer | None = None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -58,6 +64,7 @@ class _Stop:
         try:
             yield
         finally:
+            self._calm()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -71,7 +78,7 @@ class _Stop:
             raise
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del frame
         self._signals += 1
         if self._signals > 1 or self._loop is None:
             if self._loop is not None:
@@ -81,9 +88,17 @@ class _Stop:
             raise KeyboardInterrupt
         if sys.stderr.isatty():
             os.write(2, NOTICE)  # a handler may interrupt a print, which cannot be entered twice
+        self._watchdog = threading.Timer(PATIENCE, _thread.interrupt_main, [number])
+        self._watchdog.daemon = True
+        self._watchdog.start()
         self._loop.call_soon_threadsafe(self._close)
 
+    def _calm(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+
     def _close(self) -> None:
+        self._calm()
         self._budget.close()
         # Received answers are stored in the same step of their task, so nothing is lost where
         # nothing is in flight.

@@ -43,6 +43,10 @@ _UNSPACED = re.compile(
     "[\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\U00020000-\U0003ffff]"
 )
 _ANSWER = "{answer}"
+MOST_MARKS = 30
+"""Combining marks in a row that no language exceeds (Unicode Standard Annex 15, "Stream-Safe Text
+Format").
+"""
 
 
 def normalise(text: str) -> str:
@@ -53,12 +57,27 @@ def normalise(text: str) -> str:
     are kept. Initials close up (``D.C.`` is ``dc``). Each letter of a script written without spaces
     is a word, so that ``contains`` works there too. Applying it twice changes nothing.
     """
-    folded = unicodedata.normalize("NFKD", text.translate(_REWRITTEN))
+    folded = unicodedata.normalize("NFKD", _few_marks(text.translate(_REWRITTEN)))
     folded = unicodedata.normalize("NFKD", folded.casefold())
     bare = "".join(char for char in folded if not unicodedata.combining(char))
     bare = unicodedata.normalize("NFC", bare.translate(_REWRITTEN))
     bare = _INITIALS.sub("", _THOUSANDS.sub("", bare))
     return " ".join("".join(_spaced(bare, index) for index in range(len(bare))).split())
+
+
+def _few_marks(text: str) -> str:
+    """``text`` with at most ``MOST_MARKS`` combining marks in a row: Python sorts a run of them in
+    quadratic time, and ``normalise`` drops them all.
+    """
+    if text.isascii():
+        return text
+    kept: list[str] = []
+    marks = 0
+    for char in text:
+        marks = marks + 1 if unicodedata.combining(char) else 0
+        if marks <= MOST_MARKS:
+            kept.append(char)
+    return "".join(kept)
 
 
 def _spaced(text: str, index: int) -> str:

@@ -131,7 +131,10 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     l2: tuple[L2, ...] = option(
         HelpGroup.LEARNING,
-        "Shrinkage of projection; cv chooses it by cross-validation. Repeatable.",
+        "Shrinkage of projection; of several, --objective chooses on the validation prompts. cv:"
+        " one or two by cross-validation, which asks for nothing. Repeatable. The default ones"
+        " share the validation completions of three; with --learn-from answers they are cv, 30,"
+        " 10, 3, 1 and 0.3.",
         type=_Strength(),
         default=lambda: _plan().sweep.l2,
     )
@@ -210,7 +213,8 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     validation_samples: int = option(
         HelpGroup.CHOOSING,
-        "Completions a validation prompt and candidate.",
+        "Completions a validation prompt and candidate; better candidates get more of them, others"
+        " less.",
         type=COUNT,
         default=lambda: _plan().validation_samples,
     )
