@@ -1,4 +1,6 @@
-"""The baseline and rewards to go on exact models: the expectation of the gradient, and its noise."""
+"""The baseline and rewards to go on exact models: the expectation of the gradient, and its
+noise.
+"""
 
 from __future__ import annotations
 

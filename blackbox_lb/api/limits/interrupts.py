@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 
 T = TypeVar("T")
 ORDERLY = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
@@ -27,7 +27,7 @@ computes, with nothing in flight that could arrive: it is interrupted.
 NOTICE = b"\nStopping: what is in flight is received and kept; Ctrl-C again stops now.\n"
 
 
-def run_interruptible(main: Coroutine[Any, Any, T], budget: Budget) -> T:
+def run_interruptible(main: Coroutine[Any, Any, T], budget: SpendLimit) -> T:
     """Like ``asyncio.run``, but the first signal closes ``budget`` and the second raises
     KeyboardInterrupt.
 
@@ -44,7 +44,7 @@ def run_interruptible(main: Coroutine[Any, Any, T], budget: Budget) -> T:
 class _Stop:
     """The received signals, and the loop to inform."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: SpendLimit) -> None:
         self._budget, self._signals = budget, 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
