@@ -22,9 +22,10 @@ from scipy import optimize
 
 from bench.measuring import OUT, apart, markdown, ratio, row, write
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.cross_validation import choose_l2
-from blackbox_lb.estimate.projection.projection import projection, reward_weights
+from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from blackbox_lb.rollouts.scratch import Scratch
 
@@ -127,6 +128,7 @@ class Dense:
     base: npt.NDArray[np.float64]
     sampled: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float64]
+    linear: npt.NDArray[np.float64]
 
     @classmethod
     def of(cls, rollouts: Rollouts, tau: float) -> Dense:
@@ -147,7 +149,10 @@ class Dense:
         )
         shares = np.where(held, 0.0, rates)
         base += tail[:, None] * shares / shares.sum(axis=1, keepdims=True)
-        return cls(ids, base, sampled, reward_weights(rollouts, tau)[rollouts.rollout_of])
+        weights = weighting(tau).weights(rollouts)
+        baseline = weights.baseline[rollouts.rollout_of]
+        linear = np.bincount(sampled, weights.values - baseline, len(ids)) + baseline @ base
+        return cls(ids, base, sampled, weights.values, linear)
 
     def loss(
         self, delta: npt.NDArray[np.float64], l2: float
@@ -155,9 +160,8 @@ class Dense:
         """The negative objective in nats, and its gradient."""
         tilted = self.base * np.exp(delta)
         z = tilted.sum(axis=1)
-        counts = np.bincount(self.sampled, self.weights, len(delta))
-        value = self.weights @ np.log(z) - counts @ delta + l2 / 2 * (delta @ delta)
-        return float(value), (self.weights / z) @ tilted - counts + l2 * delta
+        value = self.weights @ np.log(z) - self.linear @ delta + l2 / 2 * (delta @ delta)
+        return float(value), (self.weights / z) @ tilted - self.linear + l2 * delta
 
     def fit(self, l2: float) -> tuple[npt.NDArray[np.float64], float]:
         """The best delta and its loss, to far more digits than the projection asks for."""
@@ -233,7 +237,7 @@ def measure(positions: int, folder: str, budget: int, parts: tuple[str, ...]) ->
 
 def _potential(rollouts: Rollouts, table: NextToken) -> float:
     """Seconds, the median of three, after one that does not count."""
-    weights = np.repeat(reward_weights(rollouts, TAU), rollouts.lengths)
+    weights = weighting(TAU).weights(rollouts).values
     delta = np.random.default_rng(1).normal(size=len(table.token_ids)) / 4
     return sorted(_timed(lambda: table.potential(delta, weights))[1] for _ in range(4))[1]
 

@@ -20,31 +20,43 @@ if TYPE_CHECKING:
     from blackbox_lb.deploy.batch_files import apply_batch
     from blackbox_lb.deploy.client import apply
     from blackbox_lb.errors import BlbError
+    from blackbox_lb.estimate.choice.estimators import IPS, Projection, Ratio
     from blackbox_lb.estimate.choice.goal import Goal
+    from blackbox_lb.estimate.inputs.rollouts import Rollouts
     from blackbox_lb.estimate.inputs.sweep import Sweep
+    from blackbox_lb.estimate.inputs.weightings import GivenAnswers, RewardTilt, RewardToGo
     from blackbox_lb.jobs.compiling.compile import compile_bias
     from blackbox_lb.jobs.fitting.plan import FitPlan
     from blackbox_lb.jobs.fitting.result import FitResult
     from blackbox_lb.jobs.fitting.run import fit
     from blackbox_lb.providers.profile import Profile, load_profile
     from blackbox_lb.rollouts.judging.trials import Trials
+    from blackbox_lb.rollouts.positions import Positions
     from blackbox_lb.store import RolloutStore
     from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
     from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
 
 __all__ = [
+    "IPS",
     "Bias",
     "BlbError",
     "Completion",
     "Example",
     "FitPlan",
     "FitResult",
+    "GivenAnswers",
     "Goal",
     "Message",
+    "Positions",
     "Profile",
+    "Projection",
     "Prompt",
+    "Ratio",
     "Reward",
+    "RewardTilt",
+    "RewardToGo",
     "RolloutStore",
+    "Rollouts",
     "Sampling",
     "Session",
     "Sweep",
@@ -68,12 +80,20 @@ _HOME = {
     "Example": "types",
     "FitPlan": "jobs.fitting.plan",
     "FitResult": "jobs.fitting.result",
+    "GivenAnswers": "estimate.inputs.weightings",
     "Goal": "estimate.choice.goal",
+    "IPS": "estimate.choice.estimators",
     "Message": "types",
+    "Positions": "rollouts.positions",
     "Profile": "providers.profile",
+    "Projection": "estimate.choice.estimators",
     "Prompt": "types",
+    "Ratio": "estimate.choice.estimators",
     "Reward": "tasks",
+    "RewardTilt": "estimate.inputs.weightings",
+    "RewardToGo": "estimate.inputs.weightings",
     "RolloutStore": "store",
+    "Rollouts": "estimate.inputs.rollouts",
     "Sampling": "types",
     "Session": "api.session",
     "Sweep": "estimate.inputs.sweep",

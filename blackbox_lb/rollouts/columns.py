@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
+from blackbox_lb.estimate.inputs.rollouts import BASE, NOT_KNOWN, Rollouts, padded
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, EndTokens
 
 LISTED = EndTokens()
+ONE_POLICY = 0.02
+"""Mean difference in nats between the logprobs of the model and of the policy that sampled, up to
+which they are one policy: what servers round and repeat differently is less, and a truncated or
+biased one differs by more.
+"""
 
 
 def columns(
@@ -25,7 +30,8 @@ def columns(
     end.
 
     The logprob of a sampled token is that of the policy that sampled it, where the provider gives
-    it. End tokens, and tokens that begin a stop text, lose their ids if they stand among the
+    it; where that policy is not the one that the lists are of, its origin is not known. End tokens,
+    and tokens that begin a stop text, lose their ids if they stand among the
     alternatives and never among the sampled tokens: they teach nothing, and a fit that saw them
     predicted and never drawn would treat them as forbidden.
     """
@@ -54,7 +60,28 @@ def columns(
                 for one in each
             ]
         ),
+        origins=_origins(each),
     )
+
+
+def _origins(completions: Sequence[Completion]) -> npt.NDArray[np.int64] | None:
+    """(n,) the policies that drew ``completions``, for ``Rollouts``; None where nothing says that
+    it was not the base model.
+
+    All completions together decide, so that no choice depends on the tokens of one.
+    """
+    told = [each for each in completions if each.propensities is not None]
+    gaps = [
+        np.abs(each.propensities - each.logprobs)[
+            slice(None) if each.bounded is None else ~each.bounded
+        ]
+        for each in told
+        if each.propensities is not None and each.propensities.shape == each.logprobs.shape
+    ]
+    apart = np.concatenate(gaps) if gaps else np.zeros(0)
+    if not apart.size or float(apart.mean()) <= ONE_POLICY:
+        return None
+    return np.array([BASE if each.propensities is None else NOT_KNOWN for each in completions])
 
 
 def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt.NDArray[Any]:

@@ -26,7 +26,9 @@ from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.settings import SettingsFile
 from blackbox_lb.providers.prices import find_prices
+from blackbox_lb.tasks import load_task
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.stored import store_completions
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -93,6 +95,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         bias.save(place / "bias.json")
     rows = [json.dumps({"prompt": f"question {n}", "answer": "a"}) for n in range(30)]
     (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    task = load_task(data=tmp_path / "train.jsonl")
+    store_completions(tmp_path / "runs" / "train" / "rollouts.db", task, ExactModel(9, 4, end=True))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

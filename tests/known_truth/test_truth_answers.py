@@ -154,7 +154,8 @@ def test_shares_of_a_prompt_sum_to_its_weight() -> None:
 
 def test_both_is_the_sum_of_the_two_objectives() -> None:
     """Answers joined with rewarded samples are learned as the sum of both: answers weigh 1, samples
-    exp(r / tau) with mean 1.
+    exp(r / tau) with mean 1, of which the part that all samples share counts what was to be
+    expected.
     """
     logprobs, accepted = world(1)
     given, rng = answers(logprobs, accepted), np.random.default_rng(3)
@@ -168,8 +169,9 @@ def test_both_is_the_sum_of_the_two_objectives() -> None:
 
     def total(delta: Vector) -> float:
         tilted = logprobs + delta
-        steps = delta[tokens] - logsumexp(tilted, axis=1)
-        return -(objective(delta, logprobs, accepted) + float(weights @ steps))
+        expected = float((np.exp(logprobs) @ delta).sum())
+        steps = (weights - 1) @ delta[tokens] + expected - weights @ logsumexp(tilted, axis=1)
+        return -(objective(delta, logprobs, accepted) + float(steps))
 
     best = minimize(total, np.zeros(VOCAB), method="L-BFGS-B", tol=1e-12)
     table = NextToken.of(both, vocab_size=VOCAB)

@@ -18,8 +18,9 @@ from blackbox_lb.estimate.diagnosis.headroom import headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import RewardTilt
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import projection, reward_weights
+from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from blackbox_lb.estimate.reweighting.weight_diagnostics import (
     Censoring,
@@ -63,7 +64,7 @@ def facts(
     """Everything that is measured of a fit before it is tested."""
     table = NextToken.of(data)
     fit = projection(data, tau=tau, l2=l2, next_token=table)
-    weights = reward_weights(data, tau)
+    weights = RewardTilt(tau).weights(data).of_rollouts(data)
     return Facts(
         estimator,
         headroom=headroom(data.rewards, data.prompts, data.rewards, tau=tau),
@@ -141,12 +142,12 @@ def test_the_recommended_number_of_prompts_does() -> None:
     reached = []
     for seed in SEEDS:
         whole = model(seed, prompts=400).rollouts(4_000, good_tokens, seed, top=10)
-        small = facts(whole.take(whole.prompts < 40)).precision
+        small = facts(whole.take(whole.prompts < 12)).precision
         assert small is not None
         assert small.word != "PASS"
         enough = facts(whole.take(whole.prompts < small.prompts_needed())).precision
         assert enough is not None
-        assert 40 < enough.prompts < 400
+        assert 12 < enough.prompts < 400
         reached.append(enough.reliability)
     assert 0.7 < np.mean(reached) < 0.9
 
@@ -193,12 +194,13 @@ def test_a_tau_that_forbids_any_gain_is_named_with_one_that_does_not(seed: int) 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_bias_of_nothing_is_told_from_one_of_too_little_data(seed: int) -> None:
     """A reward that no token explains: with 6,000 completions of a small model the bias is surely
-    0, with 80 it is not known.
+    0, with 20 it is not known.
     """
     small = ExactModel(6, 3, seed=seed, prompts=40, sharpness=0.6)
     data = small.rollouts(6_000, good_tokens, seed)
     data = replace(data, rewards=np.random.default_rng(seed).integers(0, 2, 6_000).astype(float))
-    many, few = diagnose(facts(data, tau=1.0)), diagnose(facts(data.take(np.arange(80)), tau=1.0))
+    two = data.take((data.prompts < 10) & (np.arange(6_000) < 80))
+    many, few = diagnose(facts(data, tau=1.0)), diagnose(facts(two, tau=1.0))
     assert failed(many) == ["already"]
     assert by_code(few)["already"].word == "INCONCLUSIVE"
     assert by_code(few)["samples"].word == "FAIL"

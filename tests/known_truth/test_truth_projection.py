@@ -160,17 +160,21 @@ def test_support_and_start() -> None:
 
 def test_gain_is_the_weighted_likelihood_per_token() -> None:
     """``gain`` equals the mean over weighted tokens of log pi_delta / pi_0, read off the full
-    lists.
+    lists, where the weight that all completions share counts the expected bias and not the sampled
+    one.
     """
     rollouts = ExactModel(6, 3, seed=5, end=True).rollouts(
         300, lambda tokens, _: 0.4 * len(tokens), 2
     )
     fit = projection(rollouts, tau=0.5)
-    weights = np.exp(rollouts.rewards / 0.5)[rollouts.rollout_of]
+    tilted = np.exp(rollouts.rewards / 0.5)
+    weights = (tilted / tilted.mean())[rollouts.rollout_of]
     by_token = fit.delta[np.searchsorted(fit.token_ids, rollouts.top_ids)]
     normaliser = np.log((np.exp(rollouts.top_logprobs + by_token)).sum(axis=1))
     sampled = fit.delta[np.searchsorted(fit.token_ids, rollouts.token_ids)]
-    assert fit.gain == pytest.approx(weights @ (sampled - normaliser) / weights.sum(), abs=1e-6)
+    expected = (np.exp(rollouts.top_logprobs) * by_token).sum(axis=1)
+    told = (weights - 1) @ sampled + expected.sum() - weights @ normaliser
+    assert fit.gain == pytest.approx(told / weights.sum(), abs=1e-6)
 
 
 def test_the_size_of_a_fit() -> None:

@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import GivenAnswers
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import prompt_dependent
 from blackbox_lb.estimate.projection.projection import projection
@@ -58,9 +59,9 @@ def rollouts(logprobs: Array, answers: npt.NDArray[np.int64], width: int = VOCAB
 
 def positions(given: Rollouts, tokens: npt.ArrayLike) -> PromptPositions:
     """The positions of ``given`` for these tokens."""
-    weights = np.ones(len(given.keys))
+    weights = GivenAnswers().weights(given)
     return PromptPositions.of(
-        NextToken.of(given), given.prompts, weights, np.asarray(tokens, np.int64), len(given.keys)
+        NextToken.of(given), given, weights, np.asarray(tokens, np.int64), len(given.keys)
     )
 
 

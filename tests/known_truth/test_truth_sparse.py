@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.weightings import RewardTilt
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.concave_problem import maximise
+from blackbox_lb.estimate.projection.linear_term import linear_term
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.estimate.sparse.support_search import Problem, best_support
@@ -237,11 +239,11 @@ def test_kept_is_the_share_of_the_estimated_gain() -> None:
     rollouts = model.rollouts(2_000, lambda tokens, _: float(np.sin(tokens).sum()), 1)
     table = NextToken.of(rollouts)
     fit = projection(rollouts, next_token=table, l2=1e-6)
-    weights = np.exp(rollouts.rewards)[rollouts.rollout_of]
-    counts = table.sampled_counts(weights)
+    rule = RewardTilt(1.0).weights(rollouts)
+    linear, weights = linear_term(rollouts, table, rule), rule.values
 
     def likelihood(values: np.ndarray) -> float:
-        return float(counts @ values - weights @ table.log_normaliser(values))
+        return float(linear @ values - weights @ table.log_normaliser(values))
 
     sparse = sparsify(table, fit.delta, entries=2, position_weights=weights)
     gain = likelihood(table.align(sparse.token_ids, sparse.values)) / likelihood(fit.delta)

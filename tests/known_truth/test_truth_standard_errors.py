@@ -379,7 +379,7 @@ def test_one_prompt_counts_its_rollouts_and_many_are_dealt_into_groups() -> None
     for prompts in ([5], None):
         rollouts = model.rollouts(
             600,
-            lambda tokens, p: 0.0 if p in (5, 6) or tokens[0] == p % 6 else -np.inf,
+            lambda tokens, p: -0.5 * tokens[1] if p in (5, 6) or tokens[0] == p % 6 else -np.inf,
             1,
             prompts=prompts,
         )

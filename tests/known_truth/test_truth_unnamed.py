@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit, projection
 from blackbox_lb.estimate.reweighting.divergence import divergence
@@ -139,8 +139,8 @@ def test_the_projection_is_that_of_the_tokens_with_an_id() -> None:
 
 @pytest.mark.parametrize("top", [None, 5])
 def test_a_provider_that_does_not_list_the_end_token_teaches_no_length(top: int | None) -> None:
-    """With nothing to learn (a constant reward), the length stays; were the end token taken for one
-    never drawn, it would grow.
+    """With nothing to learn (a constant reward), the length stays. Without a baseline, which makes
+    that exact, it would grow if the end token were taken for one never drawn.
     """
     model = ExactModel(VOCAB, 6, seed=7, end=True, sharpness=0.5)
     data = model.rollouts(4000, lambda tokens, prompt: 0.0, 3, top=top)
@@ -160,6 +160,9 @@ def test_a_provider_that_does_not_list_the_end_token_teaches_no_length(top: int 
         return exact.expected_reward(np.bincount(fitted.token_ids, fitted.delta, minlength=VOCAB))
 
     base = exact.expected_reward()
+    for rollouts in (unlisted, hidden(unlisted, (VOCAB - 1,))):
+        assert not projection(rollouts).delta.any()
+    unlisted = dataclasses.replace(unlisted, origins=np.full(len(unlisted.keys), NOT_KNOWN))
     assert length(projection(hidden(unlisted, (VOCAB - 1,)))) == pytest.approx(base, rel=0.02)
     assert length(projection(unlisted)) > 1.2 * base
 

@@ -136,7 +136,7 @@ def test_every_combination_is_one_candidate() -> None:
     sweep = Sweep(
         ("projection", "ratio", "ips"),
         tau=(0.5, 1.0),
-        l2=(5.0, "cv"),
+        l2=(7.0, "cv"),
         kappa=(1.0,),
         alpha=(0.1, 0.3),
     )

@@ -30,7 +30,7 @@ TABLE = NextToken.of(ROLLOUTS)
 @pytest.fixture
 def learned() -> Bias:
     """A bias for short completions, on every token seen."""
-    fit = projection(ROLLOUTS, l2=5.0, next_token=TABLE)
+    fit = projection(ROLLOUTS, l2=1.0, next_token=TABLE)
     pairs = zip(fit.token_ids.tolist(), fit.delta.tolist(), strict=True)
     entries = tuple(
         Entry(id=token, text=f" {token}", bias=value, seen=3) for token, value in pairs if value

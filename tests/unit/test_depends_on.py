@@ -218,7 +218,7 @@ def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_
     """Where opposite answers are rewarded, and judged by fresh completions at temperature 1; a
     feature of noise is declined.
     """
-    drawn = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 1, "--seed", 3)
+    drawn = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 4, "--seed", 3)
     more = (
         "--learn-from",
         source,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import RewardTilt
 from blackbox_lb.estimate.next_token import parallel as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
@@ -22,7 +23,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.potential import Sums
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.projection.lbfgs import descend
-from blackbox_lb.estimate.projection.projection import Fit, projection, reward_weights
+from blackbox_lb.estimate.projection.projection import Fit, projection
 from blackbox_lb.estimate.sparse.single_changes import Local
 from tests.support.exact import ExactModel
 
@@ -212,7 +213,7 @@ def test_descent_finds_the_least_value_of_a_convex_function(seed: int, size: int
 
 def test_a_descent_that_knows_the_curvature_ends_at_the_same_place_sooner() -> None:
     """The pairs of a fit with one l2 serve another, and the optimum does not depend on them."""
-    table, weights = NextToken.of(DATA), reward_weights(DATA, 0.5)[DATA.rollout_of]
+    table, weights = NextToken.of(DATA), RewardTilt(0.5).weights(DATA).values
     counts = table.sampled_counts(weights)
     strong = maximise(counts, table, weights, l2=4.0)
     alone, knowing = (

@@ -99,6 +99,17 @@ def test_propensities_are_read_where_they_are_told(tmp_path: Path) -> None:
     )
 
 
+def test_a_policy_of_its_own_that_drew_is_not_the_base_model(tmp_path: Path) -> None:
+    """Where a provider's sampling probabilities are not those of its lists, the policy that drew is
+    not known; where they agree but for rounding, it is the base model.
+    """
+    same = replace(completion(), propensities=np.array([-2.0, -2.001, -1.999], dtype=np.float32))
+    other = replace(completion(), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
+    assert trained(tmp_path / "a", [same, completion()]).rollouts.policy_is_known.all()
+    rollouts = trained(tmp_path / "b", [other, completion()]).rollouts
+    assert rollouts.policy_is_known.tolist() == [False, True]
+
+
 def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
     """Completions with and without bounds stand side by side."""
     bounded = replace(completion(), bounded=np.array([False, True, True]))

@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blackbox_lb.estimate.choice.estimator import EstimatorInput, LearnedVector, Refit
+from blackbox_lb.estimate.choice.estimator import EstimatorInput, LearnedVector, Projected
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.cross_validation import L2Choice
-from blackbox_lb.estimate.projection.projection import Fit, reward_weights
+from blackbox_lb.estimate.projection.linear_term import linear_term
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
 
@@ -49,22 +47,6 @@ class CompileLimits:
             forbidden=self.forbidden(next_token),
             patience=patience,
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Projected:
-    """The projection behind a candidate, for its standard errors: ``fit`` on ``support`` (ids, None
-    for all) with ``weights``.
-
-    cross_validation: the choice of ``l2``, None where it was given. shares: (n,) as in
-    ``Rollouts``.
-    """
-
-    fit: Fit
-    support: Ids | None
-    weights: Scale
-    cross_validation: L2Choice | None
-    shares: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,8 +103,10 @@ def candidates(
 
 def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
     """Whether every tau gives the same biases, as for log-accuracy: exp(r / tau) is 0 or one
-    number, which cancels.
+    number, which cancels. Rewards to go may still differ.
     """
+    if rollouts.costs is not None:
+        return False
     rewards = np.unique(rollouts.rewards[np.isfinite(rollouts.rewards)])
     return len(rewards) == 1 and (rewards[0] == 0 or sweep.alpha_scale == "relative")
 
@@ -133,33 +117,32 @@ def _candidate(
     """The learned bias within the provider's limits: refitted to the tokens that may be sent, where
     the estimator allows it.
     """
-    refit = learned.refit
-    if refit is None:
+    projected = learned.projected
+    if projected is None:
         wide = data.next_token.with_tokens(learned.token_ids)
         values = wide.align(learned.token_ids, learned.values)
         sparse = limits.compiled(wide, values)
         return Candidate(learned.settings, wide.token_ids, values, sparse, name)
-    table, fit = data.next_token, refit.fit
-    support = _support(data, refit, limits)
+    table, support = data.next_token, _support(data, projected, limits)
     if support is not None:
-        fit = refit.again(support)
-    sparse = against(table, learned.values, limits.compiled(table, fit.delta))
-    projected = Projected(fit, support, refit.weights, refit.chosen, refit.shares)
+        projected = replace(projected, fit=projected.again(support), support=support)
+    sparse = against(table, learned.values, limits.compiled(table, projected.fit.delta))
     return Candidate(learned.settings, table.token_ids, learned.values, sparse, name, projected)
 
 
-def _support(data: EstimatorInput, refit: Refit, limits: CompileLimits) -> Ids | None:
+def _support(data: EstimatorInput, made: Projected, limits: CompileLimits) -> Ids | None:
     """The ids that a refit may bias, for the largest penalised likelihood; None where the whole
     learned bias fits.
     """
-    rollouts, next_token, learned = data.rollouts, data.next_token, refit.fit.delta
+    next_token, learned = data.next_token, made.fit.delta
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:
         return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
     table = next_token.named()
-    weighed = reward_weights(replace(rollouts, shares=refit.shares), refit.tau, refit.weights)
-    weights = (weighed * (rollouts.lengths > 0))[rollouts.rollout_of]
-    problem = Problem(table, table.sampled_counts(weights), weights, allowed, refit.l2)
+    rollouts = replace(data.rollouts, shares=made.shares)
+    weights = made.rule.weights(rollouts)
+    linear = linear_term(rollouts, table, weights)
+    problem = Problem(table, linear, weights.values, allowed, made.l2)
     found = best_support(problem, limits.entries, np.zeros(len(learned)))
     return next_token.token_ids[found.support]

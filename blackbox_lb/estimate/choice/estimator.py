@@ -13,9 +13,10 @@ from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Scale
+from blackbox_lb.estimate.inputs.recipe import Counted, Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.weightings import Weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.cross_validation import L2Choice
@@ -50,23 +51,24 @@ class EstimatorFacts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Refit:
-    """A penalised likelihood behind learned values, which can be maximised again on fewer tokens.
+class Projected:
+    """The projection behind learned values: it can be maximised again on fewer tokens, and has
+    standard errors.
 
-    fit: on all tokens.
-    tau, l2, weights: its settings.
-    chosen: the choice of ``l2``, None where it was given.
+    fit: on ``support`` (ids), on all tokens where that is None.
+    rule, l2: its settings.
+    cross_validation: the choice of ``l2``, None where it was given.
     again: the fit with these ids alone.
-    shares: (n,) weights of the spellings of given answers, None where all rollouts were drawn.
+    shares: (n,) as in ``Rollouts``, under the fit.
     """
 
     fit: Fit
-    tau: float
+    rule: Weighting
     l2: float
-    weights: Scale
-    chosen: L2Choice | None
+    cross_validation: L2Choice | None
     again: Callable[[Ids], Fit]
     shares: Vector | None = None
+    support: Ids | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,13 +78,13 @@ class LearnedVector:
     settings: of its fit, for the bias file.
     token_ids: (k,) the tokens with a value; all others are at 0.
     values: (k,) nats.
-    refit: None for an estimator without refit and standard errors.
+    projected: None for an estimator without refit and standard errors.
     """
 
     settings: EstimatorSettings
     token_ids: Ids
     values: Vector
-    refit: Refit | None = None
+    projected: Projected | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,5 +1,6 @@
 """The projection as an estimator of the table: each given or cross-validated l2, and its refit."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,15 +13,16 @@ from blackbox_lb.estimate.choice.estimator import (
     EstimatorInput,
     EstimatorSettings,
     LearnedVector,
-    Refit,
+    Projected,
 )
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.answer_sets import fit_sets, posterior_shares
-from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
-from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_weighted_l2
+from blackbox_lb.estimate.projection.projection import Fit, weighted_projection
 
 
 class _Projection:
@@ -29,37 +31,37 @@ class _Projection:
     facts = EstimatorFacts(swept=("l2",), reads_lists=True, learns_answers=True)
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
-        """At each tau, the l2 of the largest held-out likelihood first, where cross-validation was
-        asked; else the largest.
+        """At each tau and gamma, the l2 of the largest held-out likelihood first, where
+        cross-validation was asked; else the largest.
         """
         start, drawn, table = None, data.drawn, data.positions
         if drawn.given.any():  # spellings have their base-model weights until a fit renews them
             drawn = replace(
                 drawn, shares=posterior_shares(drawn, table, np.zeros(len(table.token_ids)))[0]
             )
-        for tau in sweep.tau:
-            strengths, choice = _strengths(drawn, table, sweep, tau)
+        gammas = (None, *sweep.gamma) if drawn.costs is not None else (None,)
+        for tau, gamma in itertools.product(sweep.tau, gammas):
+            rule = weighting(tau, sweep.weights, gamma)
+            settings: EstimatorSettings = {"tau": tau}
+            if gamma is not None:
+                settings["gamma"] = gamma
+            strengths, choice = _strengths(drawn, table, sweep, rule)
             learned = dict[float, LearnedVector]()
             for l2 in strengths:
-                make = partial(projection, tau=tau, l2=l2, weights=sweep.weights, next_token=table)
+                make = partial(weighted_projection, rule=rule, l2=l2, next_token=table)
                 if drawn.given.any():
                     fit, rollouts = fit_sets(drawn, table, make)
                 else:
                     fit, rollouts = make(drawn, start=start), drawn
                 start = fit
-                settings: EstimatorSettings = {"tau": tau, "l2": l2}
+                own: EstimatorSettings = {**settings, "l2": l2}
                 if sweep.weights != "global":
-                    settings["weights"] = sweep.weights
-                refit = Refit(
-                    fit,
-                    tau,
-                    l2,
-                    sweep.weights,
-                    choice if choice is not None and l2 in (choice.best, choice.l2) else None,
-                    partial(_again, make, rollouts, fit),
-                    rollouts.shares,
-                )
-                learned[l2] = LearnedVector(settings, fit.token_ids, fit.delta, refit)
+                    own["weights"] = sweep.weights
+                again = partial(_again, make, rollouts, fit)
+                is_proposed = choice is not None and l2 in (choice.best, choice.l2)
+                chosen = choice if is_proposed else None
+                projected = Projected(fit, rule, l2, chosen, again, rollouts.shares)
+                learned[l2] = LearnedVector(own, fit.token_ids, fit.delta, projected)
             yield from (learned[l2] for l2 in _likeliest_first(strengths, choice))
 
 
@@ -72,13 +74,13 @@ def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids)
 
 
 def _strengths(
-    rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, tau: float
+    rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, rule: Weighting
 ) -> tuple[list[float], L2Choice | None]:
     """Each l2 of the sweep, the largest first, and the cross-validation of l2 where it is asked."""
     strengths = {value for value in sweep.l2 if not isinstance(value, str)}
     choice = None
     if "cv" in sweep.l2:
-        choice = choose_l2(rollouts, table, tau=tau, weights=sweep.weights)
+        choice = choose_weighted_l2(rollouts, table, rule)
         strengths |= {choice.best, choice.l2}
     return sorted(strengths, reverse=True), choice
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
-from blackbox_lb.estimate.inputs.checks import Ids, Vector, weight_vector
+from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken, assembled, listed
@@ -68,6 +68,10 @@ class Share:
         """(m,)."""
         return np.zeros(0) if self.unlisted is None else self.table(tail).log_normaliser(delta)
 
+    def mean(self, tail: Tail, values: Vector, delta: Vector) -> Vector:
+        """(m,)."""
+        return np.zeros(0) if self.unlisted is None else self.table(tail).mean(values, delta)
+
     def statistics(self, recipe: Recipe) -> Statistics:
         """The statistics of these rollouts, to be added up."""
         if self.rollouts is None:
@@ -110,8 +114,12 @@ class Spread:
         return aligned(self.token_ids, token_ids, values)
 
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
-        """(s,) the weighted number of positions at which each token was sampled."""
-        weights = weight_vector("position_weights", position_weights, self.n_positions)
+        """(s,) the weighted number of positions at which each token was sampled; weights may be
+        negative.
+        """
+        weights = None
+        if position_weights is not None:
+            weights = vector("position_weights", position_weights, self.n_positions)
         return np.bincount(self.sampled, weights=weights, minlength=len(self.token_ids)).astype(
             np.float64
         )
@@ -133,9 +141,15 @@ class Spread:
 
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
         """(m,) sent by the shares: eight bytes a position."""
-        values = np.asarray(delta, dtype=np.float64)
+        return self._by_position("log_normaliser", np.asarray(delta, dtype=np.float64))
+
+    def mean(self, values: Vector, delta: npt.ArrayLike) -> Vector:
+        """(m,) ``sum_y pi_delta(y | m) values(y)``, sent by the shares like ``log_normaliser``."""
+        return self._by_position("mean", values, np.asarray(delta, dtype=np.float64))
+
+    def _by_position(self, method: str, *vectors: Vector) -> Vector:
         found: list[Vector] = self._workers.call(
-            "log_normaliser", (self._tail, values), [()] * len(self._ends)
+            method, (self._tail, *vectors), [()] * len(self._ends)
         )
         return np.concatenate(found)
 

@@ -23,7 +23,7 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailC
 
 MANY_TIMES = 100.0
 """Factor of the test's size above which its difference does not show how large the effect is."""
-MOOT = frozenset({"saturated", "tau", "samples", "already"})
+MOOT = frozenset({"saturated", "tau", "samples", "already", "touched"})
 """Findings that mean nothing without variance in the reward, when a bias is noise around 0."""
 OF_SAMPLES = frozenset({"reward", "saturated", "tau", "censoring", "tail"})
 """Findings on completions that were sampled, and so on nothing where answers were given."""

@@ -6,7 +6,7 @@ alternatives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -16,8 +16,35 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.types import NO_TOKEN
 
-PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares")
-PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")
+PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "origins")
+PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded", "costs")
+
+BASE = 0
+"""The origin of a completion that the base model drew."""
+NOT_KNOWN = -1
+"""The origin of a completion of which nobody knows the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class BiasedPolicy:
+    """The base model with a logit bias at temperature 1; bias: pairs of a token id and nats."""
+
+    bias: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, bias: Mapping[int, float]) -> BiasedPolicy:
+        """From token id -> nats."""
+        return cls(tuple(sorted(bias.items())))
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """(k,) sorted."""
+        return np.array([token for token, _ in self.bias], dtype=np.int64)
+
+    @property
+    def values(self) -> npt.NDArray[np.float64]:
+        """(k,) nats."""
+        return np.array([value for _, value in self.bias], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +61,11 @@ class Rollouts:
     shares: (n,) weights of given answers, which nobody drew; the spellings of one answer share the
     weight of their prompt. NaN for a drawn completion, whose weight comes from its reward. None:
     all were drawn.
+    costs: (m,) what each position adds to the reward, in nats, where the reward is a sum over
+    positions; None where it is no such sum.
+    origins: (n,) the policy that drew each completion: 0 the base model, k the k-th of
+    ``policies``, -1 not known. None: the base model drew all. It says nothing of given answers.
+    policies: the other policies.
     """
 
     keys: tuple[str, ...]
@@ -46,6 +78,9 @@ class Rollouts:
     top_logprobs: npt.NDArray[np.float32]
     bounded: npt.NDArray[np.bool_] | None = None
     shares: npt.NDArray[np.float64] | None = None
+    costs: npt.NDArray[np.float64] | None = None
+    origins: npt.NDArray[np.int64] | None = None
+    policies: tuple[BiasedPolicy, ...] = ()
 
     def __post_init__(self) -> None:
         n, m = len(self.keys), int(self.lengths.sum())
@@ -65,6 +100,18 @@ class Rollouts:
             raise InputError(f"bounded must be {m} booleans, one a token position")
         if self.shares is not None and (self.shares.shape != (n,) or (self.shares < 0).any()):
             raise InputError(f"shares must be {n} numbers from 0, NaN for a drawn completion")
+        if self.costs is not None and (
+            self.costs.shape != (m,) or not np.isfinite(self.costs).all()
+        ):
+            raise InputError(f"costs must be {m} finite numbers, one a token position")
+        if self.origins is not None and (
+            self.origins.shape != (n,)
+            or not np.isin(self.origins, np.arange(NOT_KNOWN, len(self.policies) + 1)).all()
+        ):
+            raise InputError(
+                f"origins must be {n} numbers from {NOT_KNOWN} to {len(self.policies)}, the number"
+                " of other policies"
+            )
         bad = np.flatnonzero(np.isnan(self.rewards) | (self.rewards == np.inf))
         if bad.size:
             raise InputError(
@@ -93,6 +140,20 @@ class Rollouts:
         """(n,) whether each rollout is a given answer."""
         return np.zeros(len(self.keys), np.bool_) if self.shares is None else ~np.isnan(self.shares)
 
+    @property
+    def policy_is_known(self) -> npt.NDArray[np.bool_]:
+        """(n,) whether a known policy drew each; False for a given answer."""
+        drawn = ~self.given
+        return drawn if self.origins is None else drawn & (self.origins != NOT_KNOWN)
+
+    def summed(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """(n,) the sum of ``values`` (m,) over each rollout's positions."""
+        filled, totals = self.lengths > 0, np.zeros(len(self.keys))
+        if filled.any():
+            starts = (np.cumsum(self.lengths) - self.lengths)[filled]
+            totals[filled] = np.add.reduceat(values, starts)
+        return totals
+
     def take(self, chosen: npt.ArrayLike) -> Self:
         """The rollouts at the indices ``chosen`` (or where it is True), in that order."""
         where = np.asarray(chosen)
@@ -115,13 +176,14 @@ class Rollouts:
 
     def at(self, positions: npt.NDArray[np.bool_]) -> Self:
         """The same rollouts with those of their ``positions`` (m,) alone; some may have none
-        left.
+        left. They have no ``costs``: what is earned at the other positions would be missing.
         """
         names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
         return replace(
             self,
             lengths=np.bincount(self.rollout_of[positions], minlength=len(self.keys)),
             bounded=None if self.bounded is None else self.bounded[positions],
+            costs=None,
             **{name: getattr(self, name)[positions] for name in names},
         )
 
@@ -145,13 +207,15 @@ class Rollouts:
 
     @classmethod
     def join(cls, parts: Sequence[Rollouts]) -> Rollouts:
-        """All rollouts of ``parts``, in order; shorter lists are padded. Raises InputError if a key
-        repeats, or no parts.
+        """All rollouts of ``parts``, in order; shorter lists are padded. They have ``costs`` if all
+        of them have. Raises InputError if a key repeats, or no parts.
         """
         if not parts:
             raise InputError("no rollouts to join; give at least one part")
         width = max(part.top_ids.shape[1] for part in parts)
         shared = any(part.shares is not None for part in parts)
+        costs = [part.costs for part in parts if part.costs is not None]
+        policies = tuple(dict.fromkeys(policy for part in parts for policy in part.policies))
         return Rollouts(
             keys=tuple(key for part in parts for key in part.keys),
             prompts=np.concatenate([part.prompts for part in parts]),
@@ -165,7 +229,21 @@ class Rollouts:
             ),
             bounded=np.concatenate([part.is_bounded for part in parts]),
             shares=np.concatenate([part._shares for part in parts]) if shared else None,
+            costs=np.concatenate(costs) if len(costs) == len(parts) else None,
+            origins=(
+                np.concatenate([part._origins_among(policies) for part in parts])
+                if any(part.origins is not None for part in parts)
+                else None
+            ),
+            policies=policies,
         )
+
+    def _origins_among(self, policies: Sequence[BiasedPolicy]) -> npt.NDArray[np.int64]:
+        """(n,) ``origins`` where ``policies`` are numbered from 1."""
+        if self.origins is None:
+            return np.full(len(self.keys), BASE)
+        numbers = [BASE, *(1 + policies.index(policy) for policy in self.policies), NOT_KNOWN]
+        return np.array(numbers, dtype=np.int64)[self.origins]
 
 
 def padded(table: npt.NDArray[Any], width: int, fill: float) -> npt.NDArray[Any]:

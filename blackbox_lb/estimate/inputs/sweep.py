@@ -28,7 +28,9 @@ class Sweep:
     tau: a completion weighs exp(r / tau). l2, weights: of ``projection``; "cv" stands for the l2
     with the largest held-out likelihood and for the smallest that keeps most of it, and puts those
     with the larger held-out likelihood first. alpha: of ``ips``, a multiple of the mean weight, or
-    absolute as in the paper. kappa: of ``ratio``, in samples of a token. positions: drawn of each
+    absolute as in the paper. kappa: of ``ratio``, in samples of a token. gamma: of ``projection``,
+    where the rollouts have costs: rewards to go with each of these (see ``RewardToGo``), beside the
+    weights by the reward of the whole completion, which are always tried. positions: drawn of each
     completion, None for all. clip: the largest inverse propensity that counts, None for any.
     unobserved: of ``ips``, the rule where the provider gave only a bound for the sampled token's
     logprob (see ``Statistics``).
@@ -38,6 +40,7 @@ class Sweep:
     tau: tuple[float, ...] = (0.5,)
     l2: tuple[L2, ...] = DEFAULT_L2
     weights: Scale = "global"
+    gamma: tuple[float, ...] = (1.0, 0.5)
     alpha: tuple[float, ...] = (0.05, 0.3)
     alpha_scale: AlphaScale = "relative"
     kappa: tuple[float, ...] = (4.0, 16.0, 64.0)
@@ -55,6 +58,9 @@ class Sweep:
             for value in values:
                 if value != "cv":
                     positive(name, value)
+        for value in self.gamma:
+            if not 0 <= value <= 1:
+                raise InputError(f"gamma is {value}; it must be from 0 to 1")
         if self.clip is not None and not 1 <= self.clip < math.inf:
             raise InputError(
                 f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or"

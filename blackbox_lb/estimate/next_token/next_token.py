@@ -257,8 +257,12 @@ class NextToken:
         return aligned(self.token_ids, token_ids, values)
 
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
-        """(s,) the weighted number of positions at which each token was sampled."""
-        weights = weight_vector("position_weights", position_weights, self.n_positions)
+        """(s,) the weighted number of positions at which each token was sampled; weights may be
+        negative.
+        """
+        weights = None
+        if position_weights is not None:
+            weights = vector("position_weights", position_weights, self.n_positions)
         counts = np.zeros(len(self.token_ids))
         tally(counts, self.sampled, weights)
         return counts
@@ -277,6 +281,18 @@ class NextToken:
         return self.potential(
             delta, weight_vector("position_weights", position_weights, self.n_positions)
         )[1]
+
+    def mean(self, values: Vector, delta: npt.ArrayLike) -> Vector:
+        """(m,) ``sum_y pi_delta(y | m) values(y)`` for ``values`` and ``delta`` (s,)."""
+        tilt, shift = tilted(delta, len(self.token_ids))
+        weighted = tilt * vector("values", values, len(self.token_ids))
+
+        def one(part: Part) -> Vector:
+            scaled = self.scaled_at(part, tilt, shift)
+            with part.wide() as table:
+                return self.mean_at(part, table, weighted) / scaled
+
+        return self._positions(one)
 
     def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
         """``sum_m w_m log_normaliser_m`` and its gradient, at the price of one evaluation."""

@@ -55,7 +55,12 @@ class LoggedPositions(Positions, Protocol):
         """(s,) a bias given by ids."""
 
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
-        """(s,) the weighted number of positions at which each token was sampled."""
+        """(s,) the weighted number of positions at which each token was sampled; weights may be
+        negative.
+        """
+
+    def mean(self, values: Vector, delta: npt.ArrayLike) -> Vector:
+        """(m,) ``sum_y pi_delta(y | m) values(y)``."""
 
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
         """(m,)."""

@@ -24,11 +24,11 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import PositionWeights, Weighting, weighting
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.projection.lbfgs import Pair
-from blackbox_lb.estimate.projection.projection import reward_weights
-from blackbox_lb.estimate.reweighting.divergence import log_policy_ratios
+from blackbox_lb.estimate.projection.linear_term import linear_term, linear_terms
 
 L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
 """Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat
@@ -50,8 +50,9 @@ other fits, and a millionth of the differences that are compared."""
 class HeldOut:
     """The result of one ``value`` of l2 on completions outside the fit, in nats per weighted token.
 
-    gain: reward-weighted log-likelihood over the base model's, with its standard ``error`` across
-    prompts. behind: the difference to the best of the grid.
+    gain: reward-weighted log-likelihood over the base model's, with the baseline of the fit in its
+    linear term, and its standard ``error`` across prompts. behind: the difference to the best of
+    the grid.
     """
 
     value: float
@@ -85,13 +86,33 @@ def choose_l2(
     *,
     tau: float,
     weights: Scale = "global",
+    gamma: float | None = None,
     grid: Sequence[float] = L2_GRID,
     folds: int = 5,
     seed: int = 0,
     keep: float = KEEP,
 ) -> L2Choice:
-    """Choose ``l2`` for ``projection(rollouts, tau=tau, weights=weights)`` by cross-validation on
-    the logged rollouts.
+    """Choose ``l2`` for ``projection`` with this tau, weights and gamma; see
+    ``choose_weighted_l2``.
+    """
+    rule = weighting(tau, weights, gamma)
+    return choose_weighted_l2(
+        rollouts, next_token, rule, grid=grid, folds=folds, seed=seed, keep=keep
+    )
+
+
+def choose_weighted_l2(
+    rollouts: Rollouts,
+    next_token: LoggedPositions,
+    rule: Weighting,
+    *,
+    grid: Sequence[float] = L2_GRID,
+    folds: int = 5,
+    seed: int = 0,
+    keep: float = KEEP,
+) -> L2Choice:
+    """Choose ``l2`` for ``weighted_projection`` with ``rule`` by cross-validation on the logged
+    rollouts.
 
     next_token: of these rollouts. grid: strengths to compare. keep: share of the best held-out gain
     that the chosen, smallest l2 keeps, 1 for the best itself; without a gain above 0 the best wins,
@@ -114,11 +135,13 @@ def choose_l2(
             f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1"
             " value and 2 folds"
         )
-    dealt, table = _Folds.of(rollouts, tau, weights, folds, seed), next_token.named()
-    ratios, unfitted = dealt.held_out(
-        len(strengths), lambda train: _path(rollouts, table, train, tau, weights, strengths)
+    table = next_token.named()
+    dealt = _Folds.of(rollouts, rule.weights(rollouts), folds, seed)
+    gains, unfitted = dealt.held_out(
+        len(strengths),
+        lambda train: _path(rollouts, table, train, rule, dealt.target, strengths),
     )
-    rows = dealt.compare(strengths, ratios)
+    rows = _compare(strengths, gains, dealt.tokens, dealt.unit_of)
     best = min(rows, key=lambda row: row.behind)
     good = (
         [row.value for row in rows if row.gain >= keep * best.gain]
@@ -130,38 +153,37 @@ def choose_l2(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Folds:
-    """target: (n,) reward weights. unit_of, fold_of: (n,). The rest as in ``L2Choice``."""
+    """target: the weights of all rollouts. tokens: (n,) the weighted number of each one's
+    positions. unit_of, fold_of: (n,). The rest as in ``L2Choice``.
+    """
 
-    target: Vector
+    target: PositionWeights
+    tokens: Vector
     unit_of: Ids
     fold_of: Ids
-    lengths: Ids
     units: str
     rewarded: int
     count: int
 
     @classmethod
-    def of(cls, rollouts: Rollouts, tau: float, weights: Scale, folds: int, seed: int) -> _Folds:
-        target = reward_weights(rollouts, tau, weights) * (rollouts.lengths > 0)
-        unit_of, units = _units(rollouts, target)
-        fold_of, count, rewarded = _deal(unit_of, target, folds, seed)
-        return cls(target, unit_of, fold_of, rollouts.lengths, units, rewarded, count)
+    def of(cls, rollouts: Rollouts, target: PositionWeights, folds: int, seed: int) -> _Folds:
+        mean = target.of_rollouts(rollouts)
+        unit_of, units = _units(rollouts, mean)
+        fold_of, count, rewarded = _deal(unit_of, mean, folds, seed)
+        return cls(target, mean * rollouts.lengths, unit_of, fold_of, units, rewarded, count)
 
     def held_out(self, size: int, score: Callable[[Bools], Vector]) -> tuple[Vector, int]:
         """(size, n) ``score`` of each completion by a fit to the other folds, and the number of
         folds without a fit.
         """
-        ratios, unfitted = np.zeros((size, len(self.target))), 0
+        gains, unfitted = np.zeros((size, len(self.tokens))), 0
         for fold in range(self.count):
             held = self.fold_of == fold
-            if not self.target[~held].any():
+            if not self.tokens[~held].any():
                 unfitted += 1
                 continue
-            ratios[:, held] = score(~held)[:, held]
-        return ratios, unfitted
-
-    def compare(self, values: Sequence[float], ratios: Vector) -> tuple[HeldOut, ...]:
-        return _compare(values, ratios, self.target, self.unit_of, self.lengths)
+            gains[:, held] = score(~held)[:, held]
+        return gains, unfitted
 
 
 def _units(rollouts: Rollouts, target: Vector) -> tuple[Ids, str]:
@@ -195,23 +217,25 @@ def _path(
     rollouts: Rollouts,
     table: LoggedPositions,
     train: Bools,
-    tau: float,
-    weights: Scale,
+    rule: Weighting,
+    target: PositionWeights,
     strengths: Sequence[float],
 ) -> Vector:
-    """(grid, n) log p_delta / p_0 of every completion for the fits to ``train``.
+    """(grid, n) each completion's part of the objective without a penalty, with the weights
+    ``target``, for the fits to ``train``.
 
     Each fit starts from the next stronger one, and reuses its curvature.
     """
-    per_position = np.repeat(reward_weights(rollouts, tau, weights, train), rollouts.lengths)
-    counts, delta = table.sampled_counts(per_position), np.zeros(len(table.token_ids))
-    usage, out = table.expected(delta, per_position), np.zeros((len(strengths), len(train)))
+    weights, delta = rule.weights(rollouts, train), np.zeros(len(table.token_ids))
+    linear = linear_term(rollouts, table, weights)
+    usage = table.expected(delta, weights.values)
+    out = np.zeros((len(strengths), len(train)))
     pairs: Sequence[Pair] = ()
     for row, l2 in enumerate(strengths):
         found = maximise(
-            counts,
+            linear,
             table,
-            per_position,
+            weights.values,
             l2=l2,
             start=delta,
             usage=usage,
@@ -219,21 +243,21 @@ def _path(
             pairs=pairs,
         )
         delta, pairs = found.delta, found.pairs
-        out[row] = log_policy_ratios(rollouts, table, delta)
+        out[row] = linear_terms(rollouts, table, target, delta)
+        out[row] -= rollouts.summed(target.values * table.log_normaliser(delta))
     return out
 
 
 def _compare(
-    values: Sequence[float], ratios: Vector, target: Vector, unit_of: Ids, lengths: Ids
+    values: Sequence[float], held_out: Vector, tokens: Vector, unit_of: Ids
 ) -> tuple[HeldOut, ...]:
-    tokens = target * lengths
-    gains = ratios @ target / tokens.sum()
+    gains = held_out.sum(axis=1) / tokens.sum()
     behind = gains.max() - gains
     return tuple(
         HeldOut(
             value=value,
             gain=float(gains[row]),
-            error=_error(ratios[row] * target - gains[row] * tokens, tokens, unit_of),
+            error=_error(held_out[row] - gains[row] * tokens, tokens, unit_of),
             behind=float(behind[row]),
         )
         for row, value in enumerate(values)

@@ -5,9 +5,9 @@ prompt, by maximum likelihood.
     maximise   sum_m w_m [ delta(x_m)(y_m) - log sum_y pi_0(y | m) exp(delta(x_m)(y)) ]
                - l2/2 |delta_0|^2 - slope_l2/2 sum_j |delta_j|^2.
 
-It is the projection's objective, and concave: a multinomial logistic regression whose offsets are
-the model's own logits. The table of next tokens is visited in blocks of prompts; nothing of the
-size prompts x features or positions x tokens is made.
+It is the projection's objective, its baseline included, and concave: a multinomial logistic
+regression whose offsets are the model's own logits. The table of next tokens is visited in blocks
+of prompts; nothing of the size prompts x features or positions x tokens is made.
 
 Index letters: ``p`` prompts, ``f`` features, ``m`` positions, ``s`` tokens that may be biased.
 Values in nats.
@@ -25,9 +25,12 @@ from scipy import sparse
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import PositionWeights
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.parallel import dot
 from blackbox_lb.estimate.projection.lbfgs import descend
+from blackbox_lb.estimate.projection.linear_term import by_policy, differences
 
 BLOCK = 4_096
 """Prompts of a block: with 300 tokens its bias takes 10 MB."""
@@ -77,7 +80,9 @@ class PromptPositions:
 
     token_ids: (s,) sorted. masses: (m, s) their listed probabilities. tails: (m,) the unlisted
     probability that ``unigram`` (s,) shares out. prompts: (m,) ascending. weights: (m,). counts:
-    (p, s) the weighted number of times each was the answer.
+    (p, s) the weighted number of times each was the answer, and the baseline's expected count in
+    lists (see ``linear_term``). tail_counts: its expected count in tails, as factors (p, k) and
+    (k, s) of k policies; None without a baseline.
     """
 
     token_ids: Ids
@@ -87,6 +92,7 @@ class PromptPositions:
     prompts: Ids
     weights: Vector
     counts: sparse.csr_array[Any]
+    tail_counts: tuple[Vector, Vector] | None = None
     _rest: Vector = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,47 +101,60 @@ class PromptPositions:
 
     @classmethod
     def of(
-        cls, table: NextToken, prompts: Ids, weights: Vector, token_ids: Ids, size: int
+        cls,
+        table: NextToken,
+        rollouts: Rollouts,
+        weights: PositionWeights,
+        token_ids: Ids,
+        size: int,
     ) -> PromptPositions:
-        """table: of m positions. prompts, weights: (m,) of each. token_ids: those that may be
-        biased. size: p.
+        """table: of the rollouts, whose prompts are numbers below ``size``, p. weights: of their
+        positions. token_ids: those that may be biased.
 
         InputError: none of ``token_ids`` was ever listed or sampled, or no position has a weight.
         """
         given = table.named()
         chosen = np.flatnonzero(np.isin(given.token_ids, token_ids))
-        if not len(chosen) or not weights.any():
+        if not len(chosen) or not weights.values.any():
             raise InputError(
                 "nothing can depend on the prompt: no position has both a weight and a token that"
                 " may be biased"
             )
-        masses = given.by_token(chosen)
-        listed, scale = (
-            masses.listed,
-            np.ones(given.n_positions) if masses.scale is None else masses.scale,
-        )
+        masses, m = given.by_token(chosen), given.n_positions
+        listed, scale = masses.listed, np.ones(m) if masses.scale is None else masses.scale
         columns = np.repeat(np.arange(len(chosen)), np.diff(listed.starts))
         rows = listed.rows.astype(np.int64)
         all_masses = sparse.csr_array(
-            (listed.values * scale[rows], (rows, columns)), shape=(given.n_positions, len(chosen))
+            (listed.values * scale[rows], (rows, columns)), shape=(m, len(chosen))
         )
-        order = np.argsort(prompts, kind="stable")
-        order = order[weights[order] > 0]
+        prompts = rollouts.prompts[rollouts.rollout_of]
         place = np.full(len(given.token_ids), -1)
         place[chosen] = np.arange(len(chosen))
-        said = place[given.sampled[order]]
-        known = said >= 0
+        sampled, own = place[given.sampled], differences(rollouts, weights)
+        known = (sampled >= 0) & (own != 0)
         counts = sparse.csr_array(
-            (weights[order][known], (prompts[order][known], said[known])), shape=(size, len(chosen))
+            (own[known], (prompts[known], sampled[known])), shape=(size, len(chosen))
         )
+        by_prompt: list[Vector] = []
+        of_tokens: list[Vector] = []
+        for bias, baseline in by_policy(rollouts, given, weights):
+            tilt = np.exp(np.minimum(bias[chosen], LARGEST))
+            once = baseline * np.exp(-given.log_normaliser(bias))
+            summing = sparse.csr_array((once, (prompts, np.arange(m))), shape=(size, m))
+            counts = counts + (summing @ all_masses) @ sparse.diags_array(tilt)
+            by_prompt.append(np.asarray(summing @ given.spread))
+            of_tokens.append(given.unigram[chosen] * tilt)
+        order = np.argsort(prompts, kind="stable")
+        order = order[weights.values[order] > 0]
         return cls(
             given.token_ids[chosen],
             all_masses[order],
             given.spread[order],
             given.unigram[chosen],
             prompts[order],
-            weights[order],
-            counts,
+            weights.values[order],
+            sparse.csr_array(counts),
+            (np.stack(by_prompt, axis=1), np.stack(of_tokens)) if by_prompt else None,
         )
 
     @property
@@ -148,7 +167,10 @@ class PromptPositions:
     @property
     def occurrence(self) -> Vector:
         """(s,) the weighted number of times that each token was likely or the answer."""
-        return self.usage + np.asarray(self.counts.sum(axis=0))
+        counted = np.asarray(self.counts.sum(axis=0))
+        if self.tail_counts is not None:
+            counted = counted + self.tail_counts[0].sum(axis=0) @ self.tail_counts[1]
+        return np.asarray(self.usage + np.abs(counted))
 
     def only(self, chosen: Bools) -> PromptPositions:
         """The positions of the prompts where ``chosen`` (p,) is True; the others count nothing."""
@@ -160,16 +182,34 @@ class PromptPositions:
             self.prompts[here],
             self.weights[here],
         )
-        return PromptPositions(self.token_ids, *rows, self._counted(chosen.astype(np.float64)))
+        return PromptPositions(self.token_ids, *rows, *self._counted(chosen.astype(np.float64)))
 
     def times(self, amounts: Vector) -> PromptPositions:
         """The same where each prompt counts ``amounts`` (p,) times."""
+        counts, tail_counts = self._counted(amounts)
         return replace(
-            self, weights=self.weights * amounts[self.prompts], counts=self._counted(amounts)
+            self,
+            weights=self.weights * amounts[self.prompts],
+            counts=counts,
+            tail_counts=tail_counts,
         )
 
-    def _counted(self, amounts: Vector) -> sparse.csr_array[Any]:
-        return sparse.csr_array(sparse.diags_array(amounts) @ self.counts)
+    def _counted(
+        self, amounts: Vector
+    ) -> tuple[sparse.csr_array[Any], tuple[Vector, Vector] | None]:
+        """``counts`` and ``tail_counts`` where each prompt counts ``amounts`` (p,) times."""
+        counts = sparse.csr_array(sparse.diags_array(amounts) @ self.counts)
+        if self.tail_counts is None:
+            return counts, None
+        by_prompt, of_tokens = self.tail_counts
+        return counts, (by_prompt * amounts[:, None], of_tokens)
+
+    def _linear(self, rows: slice) -> npt.NDArray[np.float64]:
+        """(b, s) the linear term of some prompts."""
+        counted: npt.NDArray[np.float64] = self.counts[rows].toarray()
+        if self.tail_counts is not None:
+            counted += self.tail_counts[0][rows] @ self.tail_counts[1]
+        return counted
 
     def loss(
         self, features: FeatureTable, common: Vector, slopes: Vector
@@ -182,24 +222,25 @@ class PromptPositions:
             own = features[rows]
             delta = np.minimum(common + own @ slopes, LARGEST)
             part, slope = self._block(delta, rows.start, positions)
-            counted = self.counts[rows]
-            value += part - float((counted.multiply(delta)).sum())
-            slope = slope - counted.toarray()
+            linear = self._linear(rows)
+            value += part - float((linear * delta).sum())
+            slope = slope - linear
             of_common += slope.sum(axis=0)
             of_slopes += np.asarray(own.T @ slope)
         return value, of_common, of_slopes
 
     def log_likelihood(self, delta: npt.NDArray[np.float64]) -> Vector:
         """(p,) the weighted log-likelihood of each prompt's answers under its own bias ``delta``
-        (p, s), over no bias.
+        (p, s), over no bias, with the baseline in its linear term.
         """
-        normaliser = np.zeros(len(delta))
+        linear, normaliser = np.zeros(len(delta)), np.zeros(len(delta))
         for rows, positions in self._blocks(len(delta)):
             z = self._normalisers(np.exp(np.minimum(delta[rows], LARGEST)), rows.start, positions)[
                 0
             ]
             np.add.at(normaliser, self.prompts[positions], self.weights[positions] * np.log(z))
-        return np.asarray(self.counts.multiply(delta).sum(axis=1)) - normaliser
+            linear[rows] = (self._linear(rows) * delta[rows]).sum(axis=1)
+        return linear - normaliser
 
     def _blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
         """Prompts, and their positions, so many at a time."""

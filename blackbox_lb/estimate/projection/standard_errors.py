@@ -1,7 +1,8 @@
 """Standard errors of a fitted bias, token by token: the sandwich of a penalised maximum, clustered
 by prompt.
 
-The fit solves ``sum_n w_n (s_n(delta) - l2/N delta) = 0`` with the score ``s_n`` of completion n.
+The fit solves ``sum_n w_n (s_n(delta) - l2/N delta) = 0`` with the score ``s_n`` of completion n,
+whose part that is the baseline's is counted by expectation (see ``inputs.weightings``).
 Completions of one prompt are not independent, so the scores are summed by prompt. The contribution
 of a prompt is the step of the fit without it,
 ``x_p = (H - H_p)^-1 U_p``: the sandwich with the leverage of each cluster removed, known as CR3 or
@@ -31,10 +32,12 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.parallel import dot, stretches
-from blackbox_lb.estimate.projection.projection import Fit, reward_weights
+from blackbox_lb.estimate.projection.linear_term import by_policy, differences
+from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 
 UNFINISHED = 1e-5
@@ -139,11 +142,31 @@ def standard_errors(
     tau: float,
     l2: float,
     weights: Scale = "global",
+    gamma: float | None = None,
     support: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> StandardErrors:
     """Standard errors of a ``delta`` (s,) that ``projection`` fitted to these rollouts with the
-    same options.
+    same options; see ``weighted_standard_errors``.
+    """
+    rule = weighting(tau, weights, gamma)
+    return weighted_standard_errors(
+        rollouts, next_token, delta, rule, l2=l2, support=support, seed=seed
+    )
+
+
+def weighted_standard_errors(
+    rollouts: Rollouts,
+    next_token: NextToken,
+    delta: Fit | npt.ArrayLike,
+    rule: Weighting,
+    *,
+    l2: float,
+    support: npt.ArrayLike | None = None,
+    seed: int = 0,
+) -> StandardErrors:
+    """Standard errors of a ``delta`` (s,) that ``weighted_projection`` fitted to these rollouts
+    with the same options.
 
     next_token: of these rollouts. support: the ids that could be nonzero, all if None. seed: of the
     dealing into groups where there are more than 100 units.
@@ -167,30 +190,31 @@ def standard_errors(
         )
     table = next_token.named()
     values = _values(delta, table)
-    w = reward_weights(rollouts, tau, weights) * (rollouts.lengths > 0)
+    weights = rule.weights(rollouts)
+    w = weights.of_rollouts(rollouts)
     group_of, units = _groups(rollouts, w, seed)
     free = (
         np.ones(len(values), dtype=np.bool_)
         if support is None
         else np.isin(table.token_ids, np.asarray(support))
     )
-    lengths = rollouts.lengths
+    group, baselines = np.repeat(group_of, rollouts.lengths), by_policy(rollouts, table, weights)
     problem = _Problem(
-        table, values, np.repeat(w, lengths), np.repeat(group_of, lengths), positive("l2", l2), free
+        table, values, weights.values, tuple(baselines), group, positive("l2", l2), free
     )
     size = np.bincount(group_of).astype(np.float64)
-    shares = (size if weights == "prompt" else np.bincount(group_of, weights=w)) / len(w)
-    counts = problem.tallied(len(shares), problem.weights)
+    shares = (size if rule.scale == "prompt" else np.bincount(group_of, weights=w)) / len(w)
+    informants = _informants(problem.tallied(len(shares), problem.weights))
+    scores = problem.tallied(len(shares), differences(rollouts, weights))
+    shared = problem.baseline_by(len(shares))
+    if shared is not None:
+        scores += shared
     expected, squares = problem.expected_by(len(shares))
-    informants = counts.sum(axis=0) ** 2 / np.maximum(
-        (counts**2).sum(axis=0), np.finfo(np.float64).tiny
-    )
-    scores = counts
     scores -= expected
     scores -= np.outer(shares * l2, values)
     scores[:, ~free] = 0.0
     problem.check(scores.sum(axis=0), expected.sum(axis=0))
-    steps = problem.steps(shares, scores, expected, squares)
+    steps = problem.steps(shares, scores, expected, squares, shared)
     return StandardErrors(
         token_ids=table.token_ids,
         delta=values,
@@ -203,13 +227,15 @@ def standard_errors(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """The objective around its maximum. group: (m,) of each position. free: (s,) whether each
-    coordinate may move.
+    """The objective around its maximum. baselines: the bias (s,) of each policy with a baseline,
+    and that baseline (m,). group: (m,) of each position. free: (s,) whether each coordinate may
+    move.
     """
 
     table: NextToken
     delta: Vector
     weights: Vector
+    baselines: tuple[tuple[Vector, Vector], ...]
     group: Ids
     l2: float
     free: Bools
@@ -217,6 +243,24 @@ class _Problem:
     def expected_by(self, groups: int) -> tuple[Vector, Vector]:
         """(g, s) the expectation at each group's positions; see ``expected_by``."""
         return expected_by(self.table, self.delta, self.weights, self.group, groups)
+
+    def baseline_by(self, groups: int) -> Vector | None:
+        """(g, s) the expected counts of each group's baselines; None where there is none."""
+        total: Vector | None = None
+        for bias, baseline in self.baselines:
+            # a copy, so that the squares beside it are let go
+            part = expected_by(self.table, bias, baseline, self.group, groups)[0].copy()
+            total = part if total is None else total + part
+        return total
+
+    def baseline(self, table: NextToken, group: int) -> Vector:
+        """(s,) the expected counts of the baselines under ``table``, without those of ``group``."""
+        total = np.zeros(len(self.delta))
+        for bias, baseline in self.baselines:
+            own = np.where(self.group == group, 0.0, baseline)
+            if own.any():
+                total += table.expected(bias, own)
+        return total
 
     def tallied(self, groups: int, weights: Vector | Bools) -> Vector:
         """(g, s) the sum of ``weights`` (m,) over each group's samples of each token."""
@@ -242,16 +286,25 @@ class _Problem:
                 " fitted with, and the values before rounding or cutting"
             )
 
-    def steps(self, shares: Vector, scores: Vector, expected: Vector, squares: Vector) -> Vector:
+    def steps(
+        self,
+        shares: Vector,
+        scores: Vector,
+        expected: Vector,
+        squares: Vector,
+        shared: Vector | None,
+    ) -> Vector:
         """(g, s) the distance of the maximum from that without each group, to second order of the
         others' objective.
 
         scores, expected: (g, s), each group's part of the gradient, whose penalties are such that
-        all sum to 0, and of the samples. squares: (g, s), see ``expected_by``.
+        all sum to 0, and of the samples. squares: (g, s), see ``expected_by``. shared: (g, s), see
+        ``baseline_by``.
         """
         part = self._part()
         seen, seen_squares = (expected, squares) if part is self else part.expected_by(len(shares))
         growth = float(self.weights.sum() / part.weights.sum())
+        part_shared = shared if part is self else part.baseline_by(len(shares))
         outside = self.tallied(len(shares), self.table.sampled_outside)
         drawn, everything = outside.sum(axis=0), _Others(expected, squares)
         part_of = everything if part is self else _Others(seen, seen_squares)
@@ -269,6 +322,10 @@ class _Problem:
             seen_of_it, seen_bend = part_of.without(group)
             change = growth * (usage - seen_of_it) if gone.any() else np.zeros_like(usage)
             right, ridge = scores[group] + np.where(self.free, change, 0.0), self.l2 * (1 - share)
+            if gone.any() and part_shared is not None:  # the baseline's expectation changes, too
+                before = part_shared.sum(axis=0) - part_shared[group]
+                moved = part.baseline(table, group) - before
+                right -= np.where(self.free, growth * moved, 0.0)
             diagonal = np.maximum(known + change, 0.0) * bend
             if part is not self:
                 along = _matched(along, usage, usage * seen_bend, diagonal, growth)
@@ -284,7 +341,11 @@ class _Problem:
         chosen = [parts[number] for number in (np.arange(count) * len(parts) // count).tolist()]
         rows = np.concatenate([part.positions(np.arange(part.size)) for part in chosen])
         return replace(
-            self, table=self.table.take(rows), weights=self.weights[rows], group=self.group[rows]
+            self,
+            table=self.table.take(rows),
+            weights=self.weights[rows],
+            baselines=tuple((bias, baseline[rows]) for bias, baseline in self.baselines),
+            group=self.group[rows],
         )
 
     def _solved(
@@ -395,6 +456,13 @@ def _groups(rollouts: Rollouts, w: Vector, seed: int) -> tuple[Ids, str]:
         order = np.lexsort((np.random.default_rng(seed).random(len(earned)), earned == 0))
         number = (np.argsort(order) % MOST_GROUPS)[number]
     return number.astype(np.int32), units
+
+
+def _informants(counts: Vector) -> Vector:
+    """(s,) the effective number of groups, from the (g, s) weighted samples of each token."""
+    squared = np.einsum("gs,gs->s", counts, counts)
+    total: Vector = counts.sum(axis=0) ** 2 / np.maximum(squared, np.finfo(np.float64).tiny)
+    return total
 
 
 def _values(delta: Fit | npt.ArrayLike, table: NextToken) -> Vector:

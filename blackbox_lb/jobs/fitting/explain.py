@@ -17,9 +17,13 @@ from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import projection, reward_weights
-from blackbox_lb.estimate.projection.standard_errors import StandardErrors, standard_errors
+from blackbox_lb.estimate.projection.projection import weighted_projection
+from blackbox_lb.estimate.projection.standard_errors import (
+    StandardErrors,
+    weighted_standard_errors,
+)
 from blackbox_lb.estimate.reweighting.weight_diagnostics import (
     Censoring,
     DeltaStatistics,
@@ -81,7 +85,9 @@ def explain(
     if chosen.projected is not None:
         rollouts = replace(rollouts, shares=chosen.projected.shares)
     tau = float(chosen.settings["tau"] or 1.0)
-    weights = reward_weights(rollouts, tau, sweep.weights)
+    made = chosen.projected
+    rule = weighting(tau, sweep.weights) if made is None else made.rule
+    weights = rule.weights(rollouts).of_rollouts(rollouts)
     errors, no_precision = _errors(rollouts, next_token, chosen)
     effects = _effects(verdict, reward)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
@@ -123,17 +129,13 @@ def _errors(
     if made is None:
         return None, ""
     fit, share = made.fit, len(rollouts.keys) / made.fit.rollouts
-    tau, l2 = float(chosen.settings["tau"] or 1.0), float(chosen.settings["l2"] or 1.0) * share
-    settings: dict[str, Any] = {
-        "tau": tau,
-        "l2": l2,
-        "weights": made.weights,
-        "support": made.support,
-    }
+    settings: dict[str, Any] = {"l2": made.l2 * share, "support": made.support}
     try:
         if share < 1:
-            fit = projection(rollouts, **settings, start=fit, next_token=next_token)
-        return standard_errors(rollouts, next_token, fit, **settings), ""
+            fit = weighted_projection(
+                rollouts, made.rule, **settings, start=fit, next_token=next_token
+            )
+        return weighted_standard_errors(rollouts, next_token, fit, made.rule, **settings), ""
     except InputError as error:
         return None, str(error)
 

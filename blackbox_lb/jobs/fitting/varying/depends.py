@@ -28,8 +28,8 @@ from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import reward_weights
 from blackbox_lb.estimate.projection.prompt_dependent import (
     FeatureTable,
     PromptFit,
@@ -301,7 +301,8 @@ class _Search:
         self.rollouts = (
             given.rollouts if made is None else replace(given.rollouts, shares=made.shares)
         )
-        self.weights = reward_weights(self.rollouts, float(fixed.settings["tau"] or 1.0))
+        rule = weighting(float(fixed.settings["tau"] or 1.0)) if made is None else made.rule
+        self.weights = rule.weights(self.rollouts)
         self._tables: dict[float, NextToken] = {}
 
     def positions(self, model_weight: float, tokens: Ids) -> PromptPositions:
@@ -310,14 +311,8 @@ class _Search:
             self._tables[model_weight] = NextToken.of(
                 self.rollouts if model_weight == 1 else tempered(self.rollouts, model_weight)
             )
-        of = self.rollouts.rollout_of
-        return PromptPositions.of(
-            self._tables[model_weight],
-            self.rollouts.prompts[of],
-            self.weights[of],
-            tokens,
-            self.size,
-        )
+        table = self._tables[model_weight]
+        return PromptPositions.of(table, self.rollouts, self.weights, tokens, self.size)
 
     def best(self) -> tuple[_HeldOut, _HeldOut] | None:
         """The strengths that decide most of the left-out prompts right, and no dependence; None

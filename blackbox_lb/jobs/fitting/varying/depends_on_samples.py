@@ -10,7 +10,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.projection.projection import reward_weights
+from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
 from blackbox_lb.jobs.fitting.choosing.choose import outcome_of
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -177,7 +177,9 @@ class _Search:
         self.features, self.table, self.rollouts = features, training.next_token, training.rollouts
         self.size = features.table.shape[0]
         self.l2 = float(fixed.settings.get("l2") or 1.0)
-        self.weights = reward_weights(self.rollouts, float(fixed.settings.get("tau") or 1.0))
+        made = fixed.projected
+        rule = weighting(float(fixed.settings.get("tau") or 1.0)) if made is None else made.rule
+        self.weights = rule.weights(self.rollouts)
         ids = self.table.named().token_ids
         whole = self.positions(ids if limits.highest_id is None else ids[ids <= limits.highest_id])
         screened = self.positions(
@@ -196,10 +198,7 @@ class _Search:
 
     def positions(self, tokens: Ids) -> PromptPositions:
         """The completions, weighted by their rewards."""
-        of = self.rollouts.rollout_of
-        return PromptPositions.of(
-            self.table, self.rollouts.prompts[of], self.weights[of], tokens, self.size
-        )
+        return PromptPositions.of(self.table, self.rollouts, self.weights, tokens, self.size)
 
     def best(self, seed: int) -> float | None:
         """The strength under which left-out completions are likeliest; None where that is none of

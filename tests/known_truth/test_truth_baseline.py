@@ -1,0 +1,351 @@
+"""The baseline and rewards to go on exact models: the expectation of the gradient, and its
+noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
+from blackbox_lb.estimate.counting.distributed import Share, Whole
+from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.inputs.recipe import Scale
+from blackbox_lb.estimate.inputs.rollouts import BASE, NOT_KNOWN, BiasedPolicy, Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.weightings import (
+    GivenAnswers,
+    PositionWeights,
+    RewardTilt,
+    RewardToGo,
+    Weighting,
+    rewards_to_go,
+)
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.linear_term import linear_term, linear_terms
+from blackbox_lb.estimate.projection.projection import projection, weighted_projection
+from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions
+from tests.support.exact import ExactModel
+from tests.support.exact.model import RewardOf, log_softmax
+from tests.support.truth import Exact
+
+VOCAB, PROMPTS, N, DRAWS, TAU = 12, 5, 300, 120, 0.7
+BAD = (2, 5, 9)
+MODEL = ExactModel(VOCAB, 4, seed=6, end=True, prompts=PROMPTS, sharpness=0.8)
+DELTA = np.random.default_rng(1).normal(0, 0.5, VOCAB)
+COST = np.where(np.isin(np.arange(VOCAB), BAD), -0.6, 0.0)
+
+
+def contains(tokens: tuple[int, ...], _: int) -> float:
+    """A reward that is no sum over positions."""
+    return 1.0 * (3 in tokens)
+
+
+def count(tokens: tuple[int, ...], _: int) -> float:
+    """A price for every bad token."""
+    return float(COST[list(tokens)].sum())
+
+
+def length(tokens: tuple[int, ...], _: int) -> float:
+    """A price for every token."""
+    return -0.4 * len(tokens)
+
+
+REWARDS = {"contains": contains, "count": count, "length": length}
+COSTS = {"count": COST, "length": np.full(VOCAB, -0.4)}
+"""(v,) of each token, where the reward is a sum over positions."""
+
+
+def drawn(name: str, seed: int, top: int | None = None) -> Rollouts:
+    """N completions, with what each position costs where the reward is a sum over positions."""
+    rollouts = MODEL.rollouts(N, REWARDS[name], 500 + seed, top=top)
+    costs = COSTS[name][rollouts.token_ids] if name in COSTS else None
+    return replace(rollouts, costs=costs)
+
+
+def without_baseline(rule: Weighting) -> Callable[[Rollouts], PositionWeights]:
+    """The weights of ``rule`` with every sample counted."""
+
+    def weights(rollouts: Rollouts) -> PositionWeights:
+        given = rule.weights(rollouts)
+        return replace(given, baseline=np.zeros_like(given.baseline))
+
+    return weights
+
+
+def gradient(rollouts: Rollouts, weights: PositionWeights) -> Vector:
+    """(v,) the gradient of the objective at ``DELTA``, for one completion, from whole lists."""
+    table = NextToken.of(rollouts, extra_ids=np.arange(VOCAB))
+    counted = linear_term(rollouts, table, weights)
+    return (counted - table.expected(DELTA, weights.values)) / len(rollouts.keys)
+
+
+def unit(rollouts: Rollouts, rule: Weighting) -> float:
+    """The mean of the weights before they were scaled to mean 1."""
+    if isinstance(rule, RewardToGo):
+        assert rollouts.costs is not None
+        to_go = rewards_to_go(rollouts.costs, rollouts.lengths, rule.gamma)
+        return float(np.exp(to_go / TAU).mean())
+    return float(np.exp(rollouts.rewards / TAU).mean())
+
+
+def exact_gradient(reward: RewardOf, cost: Vector | None, gamma: float | None) -> Vector:
+    """(v,) the expectation of the gradient at ``DELTA`` with weights that are not scaled: by
+    enumeration of every completion. cost: (v,) of each token, for rewards to go.
+    """
+    exact = Exact(MODEL, reward)
+    mass, total = np.exp(exact.base), np.zeros(VOCAB)
+    weights = np.repeat(np.exp(exact.rewards / TAU)[:, None], MODEL.horizon, axis=1)
+    if cost is not None and gamma is not None:
+        to_go = np.where(exact.sequences < 0, 0.0, cost[exact.sequences])
+        for t in range(MODEL.horizon - 2, -1, -1):
+            to_go[:, t] += gamma * to_go[:, t + 1]
+        weights = np.exp(to_go / TAU)
+    for t in range(MODEL.horizon):
+        alive = np.flatnonzero(exact.sequences[:, t] >= 0)
+        rows = exact.sequences[alive]
+        biased = np.exp(log_softmax(MODEL.next_logprobs(rows[:, :t], exact.prompts[alive]) + DELTA))
+        own = mass[alive] * weights[alive, t]
+        total += np.bincount(rows[:, t], own, VOCAB) - own @ biased
+    return total
+
+
+def assert_zero(z: Vector) -> None:
+    """All but one of (v,) means are within three of their standard errors of 0, and all in four:
+    one in 400 is beyond three by chance.
+    """
+    assert (np.abs(z) < 3).sum() >= VOCAB - 1
+    assert np.abs(z).max() < 4
+
+
+def noise(gradients: Vector) -> float:
+    """The summed variance of (draws, v) gradients."""
+    return float(gradients.var(axis=0, ddof=1).sum())
+
+
+def test_the_enumerated_gradient_is_that_of_the_objective() -> None:
+    """With terminal weights, by differences of the exact objective."""
+    exact, step = Exact(MODEL, count), 1e-5
+    rows = step * np.eye(VOCAB)
+    rise = [exact.objective(DELTA + row, TAU) - exact.objective(DELTA - row, TAU) for row in rows]
+    scale = np.exp(exact.base) @ np.exp(exact.rewards / TAU)
+    found = exact_gradient(count, None, None) / scale
+    np.testing.assert_allclose(found, np.array(rise) / (2 * step), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "gamma"),
+    [("contains", None), ("count", None), ("length", None)]
+    + [(name, gamma) for name in ("count", "length") for gamma in (1.0, 0.5)],
+)
+def test_gradients_are_unbiased_and_the_baseline_takes_noise_away(
+    name: str, gamma: float | None
+) -> None:
+    """Over many draws the mean gradient is the exact one within three standard errors, with the
+    baseline and without it, and the baseline's varies less.
+    """
+    rule: Weighting = RewardTilt(TAU) if gamma is None else RewardToGo(TAU, gamma)
+    truth = exact_gradient(REWARDS[name], COSTS.get(name), gamma)
+    sets = [drawn(name, seed) for seed in range(DRAWS)]
+    varied = []
+    for of in (without_baseline(rule), rule.weights):
+        gradients = np.array([gradient(each, of(each)) * unit(each, rule) for each in sets])
+        errors = gradients.std(axis=0, ddof=1) / np.sqrt(DRAWS)
+        assert_zero((gradients.mean(axis=0) - truth) / errors)
+        varied.append(noise(gradients))
+    assert varied[1] < 0.9 * varied[0]
+
+
+def test_every_step_has_less_noise() -> None:
+    """A price of single tokens: terminal, with the baseline, and to go with the baseline, each in
+    the unit of its mean weight.
+    """
+    sets = [drawn("count", seed) for seed in range(DRAWS)]
+    rules = without_baseline(RewardTilt(TAU)), RewardTilt(TAU).weights, RewardToGo(TAU).weights
+    terminal, baseline, both = (
+        noise(np.array([gradient(each, of(each)) for each in sets])) for of in rules
+    )
+    assert both < baseline < terminal
+
+
+def test_terminal_and_to_go_have_one_optimum_where_prefixes_do_not_matter() -> None:
+    """In a model without memory and without an end both rewards have the planted optimum."""
+
+    class Memoryless(ExactModel):
+        def next_logprobs(self, prefixes: np.ndarray, prompts: np.ndarray) -> np.ndarray:
+            return super().next_logprobs(np.zeros_like(prefixes), prompts)
+
+    model = Memoryless(VOCAB, 6, seed=2, prompts=PROMPTS, sharpness=0.5)
+    planted = np.random.default_rng(0).normal(size=VOCAB) * 0.3
+    rollouts = model.rollouts(4_000, lambda tokens, _: float(planted[list(tokens)].sum()), 1)
+    rollouts = replace(rollouts, costs=planted[rollouts.token_ids])
+    wanted = (planted - planted.mean()) / TAU
+    for gamma in (None, 1.0, 0.5, 0.0):
+        fit = projection(rollouts, tau=TAU, l2=0.1, gamma=gamma)
+        np.testing.assert_allclose(fit.delta - fit.delta.mean(), wanted, atol=0.15)
+
+
+@pytest.mark.parametrize("top", [None, 5, 0])
+@pytest.mark.parametrize("scale", ["global", "prompt"])
+def test_equal_weights_give_exactly_nothing(top: int | None, scale: Scale) -> None:
+    """A constant reward, a constant cost of nothing, and rewards that differ by prompt alone where
+    weights are scaled by prompt: every bias is 0, not nearly 0.
+    """
+    rollouts = MODEL.rollouts(N, lambda tokens, p: 0.3 * p * (scale == "prompt"), 4, top=top)
+    rollouts = replace(rollouts, costs=np.zeros(len(rollouts.token_ids)))
+    tilt = RewardTilt(TAU, scale)
+    rules: list[Weighting] = [tilt, tilt + GivenAnswers()]
+    for rule in [*rules, RewardToGo(TAU, 1.0, scale), RewardToGo(TAU, 0.5, scale)]:
+        assert not weighted_projection(rollouts, rule, l2=0.01).delta.any()
+
+
+def test_a_reward_that_is_no_sum_keeps_terminal_weights() -> None:
+    """Rewards to go need costs, and say so; a sweep tries them where there are costs, and only
+    there.
+    """
+    with pytest.raises(InputError, match="not a sum over its positions"):
+        RewardToGo(TAU).weights(drawn("contains", 1))
+    with pytest.raises(InputError, match="gamma is 2"):
+        RewardToGo(TAU, 2.0).weights(drawn("count", 1))
+    limits = CompileLimits(entries=5, low=-100, high=100, integers=False)
+    settings = {}
+    for name in ("contains", "count"):
+        rollouts = drawn(name, 1)
+        field = candidates(rollouts, NextToken.of(rollouts), Sweep(tau=(TAU,), l2=(1.0,)), limits)
+        settings[name] = [candidate.settings.get("gamma") for candidate in field]
+    assert settings == {"contains": [None], "count": [None, 1.0, 0.5]}
+
+
+def test_rewards_to_go_are_the_sums_that_they_say() -> None:
+    """Weights against sums written out, -inf apart, in log space and with mean 1 over positions."""
+    rollouts = drawn("count", 3)
+    costs = np.random.default_rng(0).normal(0, 400, len(rollouts.token_ids))
+    weights = RewardToGo(TAU, 0.5).weights(replace(rollouts, costs=costs)).values
+    assert np.isfinite(weights).all()
+    assert weights.mean() == pytest.approx(1.0)
+    start, exponents = 0, []
+    for size in rollouts.lengths.tolist():
+        own = costs[start : start + size]
+        exponents += [
+            sum(0.5 ** (s - t) * own[s] for s in range(t, size)) / TAU for t in range(size)
+        ]
+        start += size
+    told = np.exp(np.array(exponents) - max(exponents))
+    np.testing.assert_allclose(weights, told / told.mean(), rtol=1e-9)
+
+
+def test_another_known_policy_has_its_own_expectation() -> None:
+    """Completions drawn with a bias: their baseline has the mean of their counts and less noise;
+    without knowing the bias there is none, and the base model's in its place would be wrong.
+    """
+    bias = {token: float(value) for token, value in enumerate(DELTA)}
+    policy = BiasedPolicy.of(bias)
+    plain: list[Vector] = []
+    ours: list[Vector] = []
+    wrong: list[Vector] = []
+    for seed in range(DRAWS):
+        own = MODEL.rollouts(N, contains, seed, delta=DELTA)
+        known = replace(own, origins=np.ones(N, np.int64), policies=(policy,))
+        unknown = replace(own, origins=np.full(N, NOT_KNOWN))
+        table, rule = NextToken.of(own, extra_ids=np.arange(VOCAB)), RewardTilt(TAU)
+        for kind, rollouts in ((plain, unknown), (ours, known), (wrong, own)):
+            weights = rule.weights(rollouts)
+            kind.append(linear_term(rollouts, table, weights) / N)
+    differences = np.array(ours) - np.array(plain)
+    z = differences.mean(axis=0) / (differences.std(axis=0, ddof=1) / np.sqrt(DRAWS))
+    assert_zero(z)
+    assert noise(np.array(ours)) < noise(np.array(plain))
+    off = np.array(wrong) - np.array(plain)
+    assert np.abs(off.mean(axis=0) / (off.std(axis=0, ddof=1) / np.sqrt(DRAWS))).max() > 5
+
+
+def mixed() -> Rollouts:
+    """Completions of the base, of a bias and of nobody knows whom, and answers."""
+    bias = {token: float(value) for token, value in enumerate(DELTA)}
+    own = replace(
+        MODEL.rollouts(80, count, 8, delta=DELTA, top=6),
+        origins=np.resize([1, NOT_KNOWN], 80),
+        policies=(BiasedPolicy.of(bias),),
+    )
+    answers = replace(MODEL.rollouts(10, count, 9, top=6), shares=np.ones(10))
+    return Rollouts.join([MODEL.rollouts(90, count, 7, top=6), own, answers])
+
+
+def test_parts_of_the_linear_term_add_up() -> None:
+    """Completion by completion and prompt by prompt, for joined rollouts of several policies; the
+    same in one place and spread.
+    """
+    rollouts, delta = mixed(), np.random.default_rng(2).normal(size=VOCAB)
+    assert rollouts.origins is not None
+    assert set(rollouts.origins.tolist()) == {BASE, 1, NOT_KNOWN}
+    assert not RewardTilt(TAU).weights(rollouts).baseline[~rollouts.policy_is_known].any()
+    weights = (RewardTilt(TAU) + GivenAnswers()).weights(rollouts)
+    table = NextToken.of(rollouts, extra_ids=np.arange(VOCAB))
+    whole = linear_term(rollouts, table, weights)
+    parts = linear_terms(rollouts, table, weights, delta)
+    assert parts.sum() == pytest.approx(whole @ delta)
+    positions = PromptPositions.of(table, rollouts, weights, np.arange(VOCAB), PROMPTS)
+    by_prompt = positions._linear(slice(0, PROMPTS))
+    np.testing.assert_allclose(by_prompt.sum(axis=0), whole, atol=1e-8)
+    np.testing.assert_allclose(
+        by_prompt @ delta,
+        np.bincount(rollouts.prompts, weights=parts, minlength=PROMPTS),
+        atol=1e-8,
+    )
+    assert positions.times(np.full(PROMPTS, 2.0))._linear(slice(0, PROMPTS)) == pytest.approx(
+        2 * by_prompt
+    )
+
+
+class Here:
+    """Workers in this process."""
+
+    def __init__(self, parts: list[Rollouts]) -> None:
+        self.shares = [Share([part], None) for part in parts]
+
+    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
+        """See ``Workers``."""
+        return [
+            getattr(share, method)(*common, *row)
+            for share, row in zip(self.shares, own, strict=True)
+        ]
+
+
+def test_shares_have_the_same_baseline() -> None:
+    """Spread over three workers, the linear term and its parts are those of one place."""
+    rollouts = mixed()
+    parts = [rollouts.take(np.arange(180) % 3 == number) for number in range(3)]
+    workers, together = Here(parts), Rollouts.join(parts)
+    spread = Whole.of(
+        workers, [share.rollouts for share in workers.shares], [s.unlisted for s in workers.shares]
+    )
+    weights, table = RewardTilt(TAU).weights(together), NextToken.of(together)
+    for rollouts, at in ((together, table), (spread.rollouts, spread.positions)):
+        np.testing.assert_allclose(
+            linear_term(rollouts, at, weights), linear_term(together, table, weights), atol=1e-9
+        )
+        delta = DELTA[table.token_ids]
+        np.testing.assert_allclose(
+            linear_terms(rollouts, at, weights, delta),
+            linear_terms(together, table, weights, delta),
+            atol=1e-9,
+        )
+
+
+def test_columns_that_make_no_sense_are_refused() -> None:
+    """Costs that are not finite, and policies that nobody named."""
+    rollouts = drawn("count", 1)
+    assert rollouts.costs is not None
+    with pytest.raises(InputError, match="costs must be"):
+        replace(rollouts, costs=rollouts.costs - np.inf)
+    with pytest.raises(InputError, match="origins must be"):
+        replace(rollouts, origins=np.ones(N, np.int64))
+    assert rollouts.at(np.ones(len(rollouts.token_ids), np.bool_)).costs is None
+    np.testing.assert_array_equal(
+        rollouts.take([1]).costs, rollouts.costs[rollouts.rollout_of == 1]
+    )

@@ -1,0 +1,36 @@
+"""A store with completions of an exact model for the training prompts of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Task
+from blackbox_lb.types import Completion
+from tests.support.exact import ExactModel
+
+SAMPLING = {"temperature": 1.0, "top_logprobs": 8, "max_tokens": 5, "stop": []}
+SETTINGS: dict[str, Any] = {"provider": "vllm", "bias": {}, "sampling": SAMPLING}
+"""Settings of requests for completions of the base model at temperature 1."""
+
+
+def store_completions(
+    path: Path, task: Task, model: ExactModel, each: int = 2, settings: Mapping[str, Any] = SETTINGS
+) -> None:
+    """Store ``each`` completions of every training prompt, as if requested with ``settings``."""
+    with RolloutStore(path) as store:
+        for number, example in enumerate(task.train):
+            drawn = model.rollouts(each, lambda *_: 0.0, 50 + number, top=8)
+            for sample in range(each):
+                one = drawn.take([sample])
+                completion = Completion(
+                    text="word " * len(one.token_ids),
+                    finish_reason="stop",
+                    token_ids=one.token_ids,
+                    logprobs=one.logprobs,
+                    top_ids=one.top_ids,
+                    top_logprobs=one.top_logprobs,
+                )
+                store.add(settings, example.prompt, sample, completion)
