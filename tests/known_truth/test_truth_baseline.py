@@ -13,7 +13,7 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.counting.distributed import Share, Whole
+from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import BASE, NOT_KNOWN, BiasedPolicy, Rollouts
@@ -321,7 +321,7 @@ def test_shares_have_the_same_baseline() -> None:
     rollouts = mixed()
     parts = [rollouts.take(np.arange(180) % 3 == number) for number in range(3)]
     workers, together = Here(parts), Rollouts.join(parts)
-    spread = Whole.of(
+    spread = ShardedDataset.of(
         workers, [share.rollouts for share in workers.shares], [s.unlisted for s in workers.shares]
     )
     weights, table = RewardTilt(TAU).weights(together), NextToken.of(together)

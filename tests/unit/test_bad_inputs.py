@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, load_command
+from blackbox_lb.jobs.records.run_record import LOCK
 from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.server import Fault
@@ -753,11 +754,11 @@ def check(result: Any) -> str:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file in a folder."""
+    """Every file in a folder, but for the empty ones that commands hold locked."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name != LOCK
     }
 
 

@@ -272,7 +272,7 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = ("--data", tmp_path / "data.jsonl")
 
-    def fit(reward: str) -> list[Any]:
+    def fit(reward: str, *more: object) -> list[Any]:
         """Bodies of the requests for completions."""
         before = len(server.calls)
         where = (
@@ -297,13 +297,13 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
             "--tau",
             0.3,
         )
-        options = (*task, *where, *size, "--max-tokens", 8, "--top-logprobs", 5, "--reward", reward)
-        said = CliRunner().invoke(main, ["fit", *map(str, options)])
+        options = (*task, *where, *size, "--max-tokens", 8, "--top-logprobs", 5, *more)
+        said = CliRunner().invoke(main, ["fit", *map(str, options), "--reward", reward])
         assert said.exit_code == 0, said.output
         return [body for path, body in server.calls[before:] if path.endswith("/completions")]
 
     assert sum(not body.get("logit_bias") for body in fit("length")) >= 8 * 8 + 3 * 2 + 4 * (2 + 1)
-    again = fit("regex:b")
+    again = fit("regex:b", "--restart")
     assert again
     assert all(body["logit_bias"] for body in again)
     asked = len(server.calls)
