@@ -39,8 +39,13 @@ PARTS = {
     "from numbers to a completion": ("Session.completions_in (",),
     "HTTP": ("AiohttpClient.", "ResponseHandler.", "_SelectorSocketTransport.", "ClientSession."),
     "request, key, errors": ("Channel._sent (", "Channel._read (", "Credentials."),
-    "budgets, rate limits, retries": ("Budget.", "Budgets.", "Channel.", "Session.answer ("),
-    "drift, pace, progress": ("DriftWatch.", "Pace.", "collect.<locals>.receive ("),
+    "budgets, rate limits, retries": (
+        "SpendLimit.",
+        "RateLimiter.",
+        "Channel.",
+        "Session.answer (",
+    ),
+    "drift, pace, progress": ("DriftWatch.", "AdaptiveConcurrency.", "collect.<locals>.receive ("),
     "event loop": ("BaseEventLoop.", "Handle."),
 }
 """Parts of a completion's collection, each with the functions that it is made of; the innermost

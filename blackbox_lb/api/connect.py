@@ -43,7 +43,7 @@ async def connect(
         if profile.connection.embedded:
             if base_url is not None:
                 raise InputError(
-                    f"{provider} starts its own engine and takes no --base-url; use --provider"
+                    f"{provider} starts its own engine and takes no ``base_url``; use ``provider``"
                     " llamacpp for a server"
                 )
             from blackbox_lb.api.local.engine import LocalEngine

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 OnDrift: TypeAlias = Literal["stop", "note"]
 ON_DRIFT: tuple[OnDrift, ...] = get_args(OnDrift)
 GO_ON = (
-    "what was received is kept, and what the other one answered is stored apart; give another --out"
-    " to start anew, or --on-drift note to take both as one"
+    "what was received is kept, and what the other one answered is stored apart; give another"
+    " ``out`` to start anew, or ``on_drift=note`` to take both as one"
 )
 
 

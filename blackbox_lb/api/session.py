@@ -83,7 +83,7 @@ class Session:
         if model is None and tokenizer is None and profile.tokenizer.source == "openai names":
             raise ProfileError(
                 f"{profile.name} serves many models, and the tokenizer is found by the model's"
-                f" name; name it with --model{_example_of(profile)}"
+                f" name; name it with ``model``{_example_of(profile)}"
             )
         self._model = model
         self._tokenizer = tokenizer
@@ -134,7 +134,7 @@ class Session:
             if self._model is None:
                 if len(served) != 1:
                     raise InputError(
-                        f"{self.base_url} serves {len(served)} models; choose one with --model:"
+                        f"{self.base_url} serves {len(served)} models; choose one with ``model``:"
                         f" {', '.join(served)}"
                     )
                 self._model = served[0]
@@ -232,7 +232,7 @@ class Session:
         if right is not None and used in OPENAI_VOCABULARIES and used != right:
             raise InputError(
                 f"{self.model!r} on {self.profile.name} is {model}, whose tokenizer is {right}, and"
-                f" not {used}; give --tokenizer {right}"
+                f" not {used}; give ``tokenizer={right}``"
             )
         self._model_behind = model
 
@@ -339,7 +339,7 @@ class Session:
     async def tokenizer(self) -> Tokenizer:
         """The fingerprint of the model's tokenizer, and its size where that is known.
 
-        Raises InputError: ``--tokenizer`` names another tokenizer than the server's.
+        Raises InputError: ``tokenizer`` names another tokenizer than the server's.
         """
         if self.profile.tokenizer.source != "server":
             if self.vocabulary is None:
@@ -350,7 +350,7 @@ class Session:
         )
         if self.vocabulary is not None and self.vocabulary.fingerprint != served.fingerprint:
             raise InputError(
-                f"--tokenizer {self.vocabulary.name} is not the tokenizer of {self.model}: it"
+                f"``tokenizer={self.vocabulary.name}`` is not the tokenizer of {self.model}: it"
                 f" splits the probe text differently ({self.vocabulary.fingerprint}, the server"
                 f" {served.fingerprint}); give the model's own"
             )
@@ -419,7 +419,7 @@ class Session:
         if route is None:
             raise InputError(
                 f"{self.profile.name} does not tell how it splits a text into tokens; give the"
-                " model's vocabulary with --tokenizer"
+                " model's vocabulary with ``tokenizer``"
             )
         ids = await self._field(route.path, "tokens", {route.text: text, **route.fields}, (list,))
         if not ids or not all(isinstance(token, int) for token in ids):
@@ -467,7 +467,7 @@ class Session:
 
 
 def _example_of(profile: Profile) -> str:
-    return f", as in --model {profile.models.work[0]}" if profile.models.work else ""
+    return f", as in ``model={profile.models.work[0]}``" if profile.models.work else ""
 
 
 def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> Vocabulary | None:
@@ -480,7 +480,7 @@ def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> V
     if name is None:
         raise InputError(
             f"the tokenizer of {model!r} on {profile.name} cannot be told from its name; give"
-            " --tokenizer o200k_base (the gpt-4o and gpt-4.1 families) or cl100k_base (gpt-4,"
+            " ``tokenizer=o200k_base`` (the gpt-4o and gpt-4.1 families) or cl100k_base (gpt-4,"
             " gpt-3.5-turbo)"
         )
     return load_vocabulary(name)

@@ -185,13 +185,13 @@ class Bias(Row):
             raise BiasError(
                 f"{who} takes one vector for all positions, and this bias has phases"
                 f" ({printable(Phases.of(self.phases).spec)}); serve it inside vLLM"
-                " (docs/serving.md), judge it with blb eval, or learn one without --phases"
+                " (docs/serving.md), judge it with blb eval, or learn one without ``phases``"
             )
         if self.depends is not None:
             raise BiasError(
                 f"{who} takes a bias that is the same for all prompts, and this one depends on"
                 f" {printable(self.depends.on)}; send it with apply(), blb proxy or"
-                " logit_bias(bias, messages=...), or learn one without --depends-on"
+                " logit_bias(bias, messages=...), or learn one without ``depends_on``"
             )
         return self
 

@@ -93,7 +93,7 @@ def export(
     name = provider or (VLLM if format == VLLM else known)
     profile = None if name is None else load_profile(name)
     if format not in COMPUTING:
-        loaded.same_for_all(f"blb export --format {format}")
+        loaded.same_for_all(f"blb export ``format={format}``")
     if profile is not None and format != VLLM:
         _check(loaded, profile, tokenizer)
     file = Path("bias.json") if isinstance(bias, Bias) else Path(bias)
@@ -277,7 +277,7 @@ def _word(model: str) -> str:
     if not model.isprintable():
         raise InputError(
             f"the model is called '{printable(model)[:80]}', which no command can show; give its"
-            " name with --model"
+            " name with ``model``"
         )
     return shlex.quote(model)
 

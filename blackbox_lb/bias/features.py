@@ -98,11 +98,11 @@ class DependsOn:
             pairs = tuple(_route(part) for part in re.split(r",(?=[\w-]+=)", rest))
             if len({name for name, _ in pairs}) < len(pairs):
                 raise InputError(
-                    f"--depends-on {given!r} names a route twice; give each a name of its own"
+                    f"``depends_on={given!r}`` names a route twice; give each a name of its own"
                 )
             return cls("route", routes=pairs)
         raise InputError(
-            f"--depends-on {printable(given)!r} is not known; give nothing, words, system-prompt,"
+            f"``depends_on={printable(given)!r}`` is not known; give nothing, words, system-prompt,"
             " groups:COLUMN, embedding:MODEL or route:NAME=REGEX,..."
         )
 
@@ -182,8 +182,8 @@ def _route(part: str) -> tuple[str, str]:
     name, mark, pattern = part.partition("=")
     if not mark or not re.fullmatch(r"[\w-]+", name) or not pattern:
         raise InputError(
-            f"--depends-on has the route {printable(part)!r}; give NAME=REGEX, with a comma between"
-            " routes"
+            f"``depends_on`` has the route {printable(part)!r}; give NAME=REGEX, with a comma"
+            " between routes"
         )
     return name, pattern
 
@@ -193,6 +193,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise InputError(
-            f"--depends-on has the regular expression {printable(pattern)!r}, which is none"
+            f"``depends_on`` has the regular expression {printable(pattern)!r}, which is none"
             f" ({error})"
         ) from None

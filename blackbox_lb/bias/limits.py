@@ -26,7 +26,7 @@ def most_entries(profile: Profile, wanted: int | None) -> int | None:
     limit = profile.bias.entries
     if wanted is not None and limit is not None and wanted > limit:
         raise BiasError(
-            f"{wanted} entries are wanted, {profile.name} takes at most {limit}; lower --entries"
+            f"{wanted} entries are wanted, {profile.name} takes at most {limit}; lower ``entries``"
         )
     return limit if wanted is None else wanted
 
@@ -87,7 +87,7 @@ def check_limits(
 
 
 def _remedy(profile: Profile) -> str:
-    return f"make one that fits with blb compile --provider {profile.name}"
+    return f"make one that fits with blb compile ``provider={profile.name}``"
 
 
 def profile_of(bias: Bias, provider: str | None) -> Profile:
@@ -97,7 +97,7 @@ def profile_of(bias: Bias, provider: str | None) -> Profile:
     if provider is None and bias.provider not in profile_names():
         raise ProfileError(
             f"the bias is for {printable(bias.provider)}, which is no provider that comes with the"
-            " package; give --provider, a name or the path of its TOML"
+            " package; give ``provider``, a name or the path of its TOML"
         )
     return load_profile(provider or bias.provider)
 
@@ -123,8 +123,8 @@ def vocabulary_of(
         if name is None:
             raise InputError(
                 f"the tokenizer of {bias.model!r} on {by_name[0]} cannot be told from its name;"
-                " give --tokenizer o200k_base (the gpt-4o and gpt-4.1 families) or cl100k_base"
-                " (gpt-4, gpt-3.5-turbo), or another --provider"
+                " give ``tokenizer=o200k_base`` (the gpt-4o and gpt-4.1 families) or cl100k_base"
+                " (gpt-4, gpt-3.5-turbo), or another ``provider``"
             )
     if name is None:
         return None

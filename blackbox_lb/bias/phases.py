@@ -41,7 +41,7 @@ _KINDS = re.compile(r",(?=(?:first|rest)(?:,|$)|(?:opening|until|after|inside):)
 class PhaseVector(Row):
     """The bias of one phase.
 
-    phase: as given to ``--phases``.
+    phase: as given to ``phases``.
     values: (s,) nats, in the order of the file's entries, which are those of the rest.
     errors: (s,) their standard errors, empty where not known.
     positions: logged positions that it was learned from.
@@ -82,8 +82,8 @@ class Phases:
         named = [name for name in dict.fromkeys(names) if name != REST]
         if not named or len(named) < len([name for name in names if name != REST]):
             raise InputError(
-                f"--phases {printable(','.join(names))!r} names {'one twice' if named else 'none'};"
-                " give each once"
+                f"``phases={printable(','.join(names))!r}`` names"
+                f" {'one twice' if named else 'none'}; give each once"
             )
         rest = len(named)
         found: dict[str, Any] = {}
@@ -221,8 +221,9 @@ def _parsed(name: str, number: int, rest: int) -> dict[str, Any]:
     if kind == "inside" and dots and _spelled(opens) and _spelled(closes):
         return {"until": opens, "back": closes, "stretches": (rest, number)}
     raise InputError(
-        f"--phases {printable(name)!r} is not known; give first, opening:K of at most {MOST_FIRST}"
-        f" tokens, until:TEXT, after:TEXT or inside:OPEN..CLOSE, with texts of 1 to {LONGEST} bytes"
+        f"``phases={printable(name)!r}`` is not known; give first, opening:K of at most"
+        f" {MOST_FIRST} tokens, until:TEXT, after:TEXT or inside:OPEN..CLOSE, with texts of 1 to"
+        f" {LONGEST} bytes"
     )
 
 
@@ -236,9 +237,9 @@ def _spelled(text: str) -> bool:
 
 def _overlap(named: Sequence[str]) -> InputError:
     return InputError(
-        f"--phases {printable(','.join(named))!r} overlap; give at most one of first and opening:K"
-        " and one with a text, and beside first only after:TEXT or inside:OPEN..CLOSE, beside"
-        " opening:K none"
+        f"``phases={printable(','.join(named))!r}`` overlap; give at most one of first and"
+        " opening:K and one with a text, and beside first only after:TEXT or inside:OPEN..CLOSE,"
+        " beside opening:K none"
     )
 
 

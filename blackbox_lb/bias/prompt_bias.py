@@ -65,7 +65,7 @@ class Feature(Row):
 class Dependence(Row):
     """What the bias depends on, beside its common vector.
 
-    on: as given to ``--depends-on``. model_weight: what the model's own logits weighed while it was
+    on: as given to ``depends_on``. model_weight: what the model's own logits weighed while it was
     learned; the vectors are scaled to go with whole ones. low, high, integers: the range in nats
     and the kind of numbers that the provider takes of each request. probe: the first numbers of a
     known text's embedding, empty where it depends on none. fingerprint: SHA-256 of all else here

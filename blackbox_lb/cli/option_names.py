@@ -1,5 +1,5 @@
 """The names of options in what the library says: below ``cli/`` a message names the parameters of
-Python, in backticks; a user of the command line reads options.
+Python in double backticks, which no server's words have; a user of the command line reads options.
 """
 
 import re
@@ -120,12 +120,12 @@ OPTIONS = frozenset(
     ]
 )
 """The parameter behind every option of every command."""
-_PARAMETER = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
+_PARAMETER = re.compile(r"``([a-z][a-z0-9_]*)(?:=([^`]*))?``")
 
 
 def with_option_names(message: str) -> str:
-    """``message`` with options in the place of parameters: `` `top_logprobs=0` `` becomes
-    ``--top-logprobs 0``. What names no option stays as it is.
+    """``message`` with options in the place of parameters: ``top_logprobs=0`` in double
+    backticks becomes --top-logprobs 0. What names no option stays as it is.
     """
     return _PARAMETER.sub(_option, message)
 

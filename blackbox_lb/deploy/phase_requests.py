@@ -98,7 +98,7 @@ class PhasedRequests:
                 f"{profile.name} is not known to say which stop text ended an answer, so that the"
                 f" end of a phase ({phased.phases.spec}) could not be told from the end of the"
                 " answer; serve the bias inside vLLM (docs/serving.md), name the server's profile"
-                " with provider=, or learn one with --phases first"
+                " with provider=, or learn one with ``phases=first``"
             )
         return cls(
             phased,
@@ -219,7 +219,7 @@ class PhasedRequest:
             raise InputError(
                 f"{self._sender.profile.name} is not known to continue a message, so a bias with"
                 " phases cannot be sent to its chat endpoint; name the server's profile with"
-                " provider=, let blb doctor --save find out, or serve the bias inside vLLM"
+                " provider=, let blb doctor ``save`` find out, or serve the bias inside vLLM"
             )
         last = messages[-1] if isinstance(messages, list) and messages else None
         if isinstance(last, dict) and last.get("role") == "assistant":

@@ -104,12 +104,12 @@ def after_label(
     ]
     refused = [text for example, text in tested if not matcher(example, text)]
     remedies = (
-        [f"--max-tokens {longest} leaves no room for more than the longest label"]
+        [f"``max_tokens={longest}`` leaves no room for more than the longest label"]
         if longest < reward.max_tokens
         else []
     )
     if matcher.spec == "exact-match":
-        option = "--reward accuracy" if reward.spec == matcher.spec else "leaving out --correct"
+        option = "``reward`` accuracy" if reward.spec == matcher.spec else "leaving out ``correct``"
         remedies.append(f"{option} accepts an answer by the first label that it names")
     remedy = ", or ".join(remedies) or "let the prompt ask for the label alone"
     return AfterLabel(
@@ -125,7 +125,8 @@ def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Fe
     known = np.array([number is not None for number in numbers], np.bool_)
     if not known.any():
         raise InputError(
-            "none of the prompts that were looked at has one of the labels; name them with --labels"
+            "none of the prompts that were looked at has one of the labels; name them with"
+            " ``labels``"
         )
     return feasibility(
         FirstLists(found.ids[known], found.logprobs[known]),

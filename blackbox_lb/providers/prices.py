@@ -87,7 +87,7 @@ class _Table(BaseModel, extra="forbid", frozen=True):
 
 
 def parse_prices(text: str) -> Prices:
-    """Parse the prices of ``--price``, as in "0.15,0.60". Raises InputError: not two finite numbers
+    """Parse the prices of ``price``, as in "0.15,0.60". Raises InputError: not two finite numbers
     from 0.
     """
     try:
@@ -96,10 +96,10 @@ def parse_prices(text: str) -> Prices:
         prompt = completion = -1.0
     if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
         raise InputError(
-            f"--price is {text!r}; give two prices in US dollars for a million tokens, prompt and"
+            f"``price`` is {text!r}; give two prices in US dollars for a million tokens, prompt and"
             " completion, as in 0.15,0.60"
         )
-    return Prices(prompt, completion, "--price")
+    return Prices(prompt, completion, "``price``")
 
 
 def find_prices(provider: str, model: str, own: Path | None = None) -> Prices | None:
@@ -121,7 +121,7 @@ def _rows(own: Path | None) -> Iterator[_Row]:
 def _table(path: Path) -> list[_Row]:
     try:
         return _Table.model_validate(
-            read_settings(path, "the price table", "give another with --prices")
+            read_settings(path, "the price table", "give another with ``prices``")
         ).price
     except ValidationError as error:
         first = error.errors()[0]

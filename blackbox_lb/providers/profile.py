@@ -148,7 +148,7 @@ class Profile(ProfileRow):
             if not self.connection.lists_models:
                 raise ProfileError(
                     f"{self.name} does not list what it serves; name the model or deployment with"
-                    " --model"
+                    " ``model``"
                 )
             return
         for refused in self.models.refused:
@@ -206,8 +206,8 @@ class Profile(ProfileRow):
         if guesses:
             raise ProfileError(
                 f"{purpose} needs to know {', '.join(guesses)} of {self.name}, which nobody has"
-                f" proven; blb doctor --provider {self.name} --model {model or 'NAME'} --save"
-                " mine.toml finds out, then give --provider mine.toml"
+                f" proven; blb doctor ``provider={self.name}`` ``model={model or 'NAME'}`` ``save``"
+                " mine.toml finds out, then give ``provider=mine.toml``"
             )
 
 
@@ -358,7 +358,7 @@ def _read(name: str) -> bytes:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ProfileError(
-                f"cannot read the provider profile {name}: {reason}; give another --provider"
+                f"cannot read the provider profile {name}: {reason}; give another ``provider``"
             ) from error
     if name not in profile_names():
         known = ", ".join(profile_names())

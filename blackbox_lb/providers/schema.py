@@ -68,7 +68,7 @@ class Connection(ProfileRow):
     a key. api_key_header: carries the key, ``Authorization`` as a bearer token. token_env: a
     variable with a bearer token (Microsoft Entra), used without a key. headers_env: further headers
     -> variables. query: goes with every request. query_env: variables that replace parts of it.
-    lists_models: GET /models lists the names that ``--model`` takes; elsewhere it only shows that
+    lists_models: GET /models lists the names that ``model`` takes; elsewhere it only shows that
     the key is good. concurrency: first number of requests in flight (``AdaptiveConcurrency`` finds
     a better one), the most for an ``embedded`` engine, which runs in this process.
     rate_limit_headers: limit-requests ... -> the header's name (see ``rate_limits``).
@@ -154,7 +154,7 @@ class LogprobRules(ProfileRow):
     """
 
     limit: Annotated[int, Field(ge=0)] | None = None
-    limit_remedy: str = "ask for fewer with --top-logprobs"
+    limit_remedy: str = "ask for fewer with ``top_logprobs``"
     limit_is_setting: bool = False
     meaning: Literal["before bias", "after bias", "unknown"]
     propensity: str = "logprob"
@@ -199,7 +199,7 @@ class DetokenizeRoute(ProfileRow):
 class TokenizerRules(ProfileRow):
     """The source of the tokenizer. ``source``: server = by its own routes; openai names = the
     encoding that tiktoken knows for the model's name; model name = not at all, so that a bias is
-    tied to the model's name, unless ``--tokenizer`` names a vocabulary.
+    tied to the model's name, unless ``tokenizer`` names a vocabulary.
 
     ``vocabulary_size`` is a field of the first entry of GET /models.
     """

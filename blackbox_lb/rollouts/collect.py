@@ -45,7 +45,7 @@ class Throughput(NamedTuple):
     def told(self) -> str:
         """One sentence on whose speed it was."""
         ours = (
-            "; this program is the limit: blb collect --shard uses more cores"
+            "; this program is the limit: blb collect ``shard`` uses more cores"
             if self.cpu > BUSY
             else ""
         )

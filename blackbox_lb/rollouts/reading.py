@@ -208,7 +208,9 @@ def _batches(kept: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Compl
 
 def nothing_to_learn(drawn: int, filtered: int, encode: Encode | None) -> NoLogprobs:
     remedy = (
-        "" if encode is not None else ", take --estimator ratio with --tokenizer, which needs none"
+        ""
+        if encode is not None
+        else ", take ``estimator=ratio`` with ``tokenizer``, which needs none"
     )
     return NoLogprobs(
         f"none of {drawn} completions has a complete list of token logprobs ({filtered} were"

@@ -112,25 +112,25 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
         limit = profile.most_logprobs(session.endpoint)
         listed = "" if limit is None else f" (it lists at most {limit} tokens)"
         raise ProfileError(
-            "--full-vocab needs the whole next-token distribution after a prefix of token ids, and"
-            f" {profile.name} is not known to give it{listed}: its profile has no rows under"
-            " [reference]; use --provider vllm (a server with --max-logprobs -1), llamacpp or"
+            "``full_vocab`` needs the whole next-token distribution after a prefix of token ids,"
+            f" and {profile.name} is not known to give it{listed}: its profile has no rows under"
+            " [reference]; use ``provider=vllm`` (a server with --max-logprobs -1), llamacpp or"
             " local"
         )
     if trials.top_logprobs < 1 or session.end_tokens.listed is not True:
         raise InputError(
-            "--full-vocab compares whole distributions with logged lists, of which there are none"
-            f" with --top-logprobs {trials.top_logprobs} or where the token that ends a completion"
-            " is not listed; use --top-logprobs from 1"
+            "``full_vocab`` compares whole distributions with logged lists, of which there are"
+            f" none with ``top_logprobs={trials.top_logprobs}`` or where the token that ends a"
+            " completion is not listed; use ``top_logprobs`` from 1"
         )
     try:
         row = await _Asker.of(trials).distribution(examples[0].prompt, ())
     except RequestRejected as error:
-        needs = f"--full-vocab needs all logprobs of a position: {profile.logprobs.limit_remedy}"
+        needs = f"``full_vocab`` needs all logprobs of a position: {profile.logprobs.limit_remedy}"
         raise type(error)(with_remedy(error, needs)) from error
     if row is not None and count * row.nbytes > MOST_BYTES:
         raise InputError(
-            f"--full-vocab {count} holds {count} times {len(row):,} logprobs in memory,"
+            f"``full_vocab={count}`` holds {count} times {len(row):,} logprobs in memory,"
             f" {count * row.nbytes / 2**30:.0f} GiB, and {MOST_BYTES / 2**30:.0f} GiB is the limit;"
             f" give {MOST_BYTES // row.nbytes:,} positions at most"
         )
@@ -154,7 +154,7 @@ async def ask_reference(
     if len(sizes) != 1 or len(found) < 2:
         raise CorruptResponse(
             f"{len(found)} of {len(chosen)} reference positions came with a list, of {sizes}"
-            " tokens; at least 2 of one vocabulary are needed: run without --full-vocab, or"
+            " tokens; at least 2 of one vocabulary are needed: run without ``full_vocab``, or"
             " restart the server"
         )
     positions = np.array(sorted(found), dtype=np.int64)
@@ -266,7 +266,7 @@ class _Asker:
         if rules is None or (rules.whole is None and size is None):
             raise InputError(
                 f"the size of the vocabulary of {session.model} is not known, so that not all of"
-                " its logprobs can be asked for; give the vocabulary with --tokenizer"
+                " its logprobs can be asked for; give the vocabulary with ``tokenizer``"
             )
         sampling = Sampling(1.0, 1, rules.whole or size or 0)
         settings = settings_of(session, trials.tokenizer, Draw(sampling, endpoint=rules.endpoint))

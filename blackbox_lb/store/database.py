@@ -27,18 +27,18 @@ _KEPT = "what was stored before is kept"
 _REMEDIES = {
     sqlite3.SQLITE_FULL: f"free some space on its disk, then run the same command again: {_KEPT}",
     sqlite3.SQLITE_READONLY: (
-        "make the file and its folder writable, or give another path with --out or --store"
+        "make the file and its folder writable, or give another path with ``out`` or ``store``"
     ),
     sqlite3.SQLITE_CANTOPEN: (
-        "check that its folder exists and may be written to, or give another path with --out or"
-        " --store"
+        "check that its folder exists and may be written to, or give another path with ``out`` or"
+        " ``store``"
     ),
     sqlite3.SQLITE_IOERR: (
         "check the disk, its free space and limits on file sizes, then run the same command again:"
         f" {_KEPT}"
     ),
     sqlite3.SQLITE_PERM: (
-        "give yourself the right to it, or give another path with --out or --store"
+        "give yourself the right to it, or give another path with ``out`` or ``store``"
     ),
     sqlite3.SQLITE_NOMEM: f"free some memory, then run the same command again: {_KEPT}",
     sqlite3.SQLITE_TOOBIG: (
@@ -168,7 +168,7 @@ class Database:
         if code == sqlite3.SQLITE_CANTOPEN and (has_too_many(error) or none_left()):
             remedy = f"{remedy_for_too_many()}: {_KEPT}"
         return StoreError(
-            f"{said}; {remedy or f'give another path with --out or --store; {_KEPT}'}"
+            f"{said}; {remedy or f'give another path with ``out`` or ``store``; {_KEPT}'}"
         )
 
     def _free(self) -> str:
@@ -252,7 +252,8 @@ class Database:
         if mark != APPLICATION_ID and (kinds or not empty_is_ours):
             whose = "is a database of another program" if kinds else "is empty"
             raise StoreError(
-                f"{self.path} {whose}, no rollout store; give another path with --out or --store"
+                f"{self.path} {whose}, no rollout store; give another path with ``out`` or"
+                " ``store``"
             )
         for kind in kinds.keys() & {"trigger", "view"}:
             raise StoreError(

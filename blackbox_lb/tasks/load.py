@@ -91,8 +91,8 @@ def load_task(
                 return task
     if harness is not None:
         raise InputError(
-            "--data-dir, --num-fewshot, --filter, --metric and --validation-size are for --task"
-            " lm-eval:NAME; leave them out"
+            "``data_dir``, ``num_fewshot``, ``filter``, ``metric`` and ``validation_size`` are for"
+            " ``task`` lm-eval:NAME; leave them out"
         )
     if spec is not None:
         return _built_in(spec)
@@ -163,8 +163,8 @@ def load_dataset(
     """
     if columns.field is not None:
         raise InputError(
-            f"--field {columns.field} names an array in one JSON file, and {spec} is a data set;"
-            " leave it out, or give the file with --data"
+            f"``field={columns.field}`` names an array in one JSON file, and {spec} is a data set;"
+            " leave it out, or give the file with ``data``"
         )
     records = dataset_records(spec)
     found: dict[Split, list[SourcedExample]] = {}

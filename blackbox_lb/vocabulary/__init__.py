@@ -77,7 +77,7 @@ def _of_file(path: Path, modified: int, size: int) -> Vocabulary:
     from blackbox_lb.vocabulary.gguf import read_gguf
     from blackbox_lb.vocabulary.tokenizer_json import read_tokenizer_json
 
-    with explained(f"read {path}", "give another --tokenizer"), path.open("rb") as file:
+    with explained(f"read {path}", "give another ``tokenizer``"), path.open("rb") as file:
         head = file.read(64)
     if head.startswith(b"GGUF"):
         return _whole(read_gguf(path))

@@ -355,7 +355,7 @@ def test_without_any_logprob_only_the_ratio_is_left(rule: Unobserved) -> None:
     """
     rows: list[Row] = [("a", 0.5, [(1, 0.0, True)]), ("b", 0.2, [(0, 0.0, True), (1, 0.0, True)])]
     with pytest.raises(
-        InputError, match=r"none of the 3 sampled tokens has a logprob.*--estimator ratio"
+        InputError, match=r"none of the 3 sampled tokens has a logprob.*``estimator=ratio``"
     ):
         IPS(of(rows, rule=rule))
     given_: list[Row] = [

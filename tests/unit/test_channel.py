@@ -225,7 +225,7 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """Azure has no address of its own: the option and the variable are named."""
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
     monkeypatch.delenv("AZURE_OPENAI_ENDPOINT", raising=False)
-    with pytest.raises(InputError, match="--base-url or in AZURE_OPENAI_ENDPOINT"):
+    with pytest.raises(InputError, match="``base_url`` or in AZURE_OPENAI_ENDPOINT"):
         send(fine, "azure")
 
 
@@ -378,7 +378,7 @@ def test_no_key_follows_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
         307, headers={"location": "https://elsewhere.example/v1/chat/completions"}
     )
     with pytest.raises(
-        RequestRejected, match=r"moved to https://elsewhere\.example.*--base-url"
+        RequestRejected, match=r"moved to https://elsewhere\.example.*``base_url``"
     ) as caught:
         send(lambda request: httpx2.Response(307, headers=moved.headers))
     assert arrived_before(caught.value) == 1
@@ -470,7 +470,7 @@ def test_what_does_not_exist_is_named_by_its_address(monkeypatch: pytest.MonkeyP
     without = missing("vllm", "http://host.example")
     assert "http://host.example/chat/completions was asked for" in without
     assert hint in without
-    assert "--base-url http://host.example/v1" in without
+    assert "``base_url=http://host.example/v1``" in without
     whole = missing("vllm", "http://host.example/v1")
     assert "http://host.example/v1/chat/completions was asked for" in whole
     assert hint not in whole

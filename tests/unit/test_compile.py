@@ -110,7 +110,7 @@ def test_a_bias_that_the_provider_does_not_take_is_refused(
     small: Profile, bias: dict[int, float], sentence: str
 ) -> None:
     """The token, its value, the limit and the remedy are named."""
-    with pytest.raises(BiasError, match=f"{sentence}; .* blb compile --provider small"):
+    with pytest.raises(BiasError, match=f"{sentence}; .* blb compile ``provider=small``"):
         check_limits(bias, small)
 
 
@@ -123,7 +123,7 @@ def test_ids_that_the_provider_refuses_are_named(small: Profile) -> None:
         BiasError,
         match=(
             r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); .* blb compile"
-            r" --provider small"
+            r" ``provider=small``"
         ),
     ):
         check_limits(bias, small, 100_257)
@@ -251,7 +251,7 @@ def test_the_highest_id_is_known_without_a_session(learned: Bias) -> None:
     prod = mini.replacing(model="prod")
     assert vocabulary_of(prod, [openai], "o200k_base") is found
     with pytest.raises(
-        InputError, match=r"'prod' on openai cannot be told .* --tokenizer o200k_base"
+        InputError, match=r"'prod' on openai cannot be told .* ``tokenizer=o200k_base``"
     ):
         vocabulary_of(prod, [openai])
     with pytest.raises(

@@ -105,7 +105,7 @@ def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(
     for format in sorted(set(FORMATS) - set(COMPUTING)):
         with pytest.raises(
             BiasError,
-            match=f"blb export --format {format} takes a bias that is the same for all prompts",
+            match=f"blb export ``format={format}`` takes a bias that is the same for all prompts",
         ):
             export(tmp_path / "b.json", format)
 
@@ -247,7 +247,7 @@ def test_a_bias_that_the_provider_does_not_take_is_refused(format: str) -> None:
     ):
         with pytest.raises(
             BiasError,
-            match=r"1025 entries, vllm takes at most 1024; .* blb compile --provider vllm",
+            match=r"1025 entries, vllm takes at most 1024; .* blb compile ``provider=vllm``",
         ):
             refuse()
 
@@ -265,7 +265,7 @@ def test_special_tokens_of_openai_are_refused() -> None:
     assert logit_bias(learned(entries=whole[:1], **fields), "openai") == {"5": 1}
     unnamed = learned(provider="openai", model="prod", compiled=Compiled(), entries=whole[:1])
     assert logit_bias(unnamed, "openai") == {"5": 1}
-    with pytest.raises(InputError, match="give --tokenizer"):
+    with pytest.raises(InputError, match="give ``tokenizer``"):
         logit_bias(learned(model="prod", entries=whole[:1]), "openai")
 
 

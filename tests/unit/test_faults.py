@@ -368,11 +368,11 @@ def test_what_passes_by_itself() -> None:
     [
         (
             "The model `m` does not exist.",
-            "`m` does not exist; is 'm' the model's name? Give another with --model, or see which",
+            "`m` does not exist; is 'm' the model's name? Give another with ``model``, or see which",
         ),
         (
             "This is a chat model and not supported in the v1/completions endpoint. Is it?",
-            "Is it? Use --endpoint chat",
+            "Is it? Use ``endpoint=chat``",
         ),
         (
             "This model is only supported in v1/responses.",
@@ -380,11 +380,11 @@ def test_what_passes_by_itself() -> None:
         ),  # which vLLM does not have
         (
             "The prompt is too long: 9, model maximum context length: 8.",
-            "length: 8; shorten the prompt, lower --max-tokens, or",
+            "length: 8; shorten the prompt, lower ``max_tokens``, or",
         ),
         (
             "Context size has been exceeded.",
-            "exceeded; lower --concurrency, or give the server a longer context; what",
+            "exceeded; lower ``concurrency``, or give the server a longer context; what",
         ),
     ],
 )

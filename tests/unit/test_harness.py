@@ -317,9 +317,9 @@ def test_limits_and_sizes(gsm: Path) -> None:
         (
             "gsm8k",
             {"filter": "loose"},
-            "--filter is 'loose'; lm-eval task gsm8k has strict-match, flexible-extract",
+            "``filter`` is 'loose'; lm-eval task gsm8k has strict-match, flexible-extract",
         ),
-        ("gsm8k", {"metric": "bleu"}, "--metric is 'bleu'; lm-eval task gsm8k has exact_match"),
+        ("gsm8k", {"metric": "bleu"}, "``metric`` is 'bleu'; lm-eval task gsm8k has exact_match"),
         ("gsm8k_cot_zeroshot", {"num_fewshot": 2}, "fixes 0 few-shot examples"),
         ("gsm8k", {"validation_size": 59}, "59 documents, of which 59 cannot be"),
         ("gsm8k", {"num_fewshot": 48}, "examples that are no validation or test documents"),
@@ -350,7 +350,7 @@ def test_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     config = importlib.import_module("datasets").config
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path))
     with pytest.raises(
-        InputError, match=r"hub does not answer and the cache does not have it\).*--data-dir"
+        InputError, match=r"hub does not answer and the cache does not have it\).*``data_dir``"
     ):
         load_harness("gsm8k")
     assert config.HF_HUB_OFFLINE is False

@@ -24,14 +24,14 @@ def long_options(command: click.Command) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("message", "shown"),
     [
-        ("lower `max_tokens`", "lower --max-tokens"),
-        ("use `estimator=ratio`, which", "use --estimator ratio, which"),
-        ("`depends_on='a b'` is not known", "--depends-on 'a b' is not known"),
+        ("lower ``max_tokens``", "lower --max-tokens"),
+        ("use ``estimator=ratio``, which", "use --estimator ratio, which"),
+        ("``depends_on='a b'`` is not known", "--depends-on 'a b' is not known"),
         (
-            "the server's `usage` and `logprobs.content`",
-            "the server's `usage` and `logprobs.content`",
+            "its words: `max_tokens` and ``usage``",
+            "its words: `max_tokens` and ``usage``",
         ),
-        ("`baseline_words='w:-2'` or `few_shot`", "--baseline-words 'w:-2' or --few-shot"),
+        ("``baseline_words='w:-2'`` or ``few_shot``", "--baseline-words 'w:-2' or --few-shot"),
     ],
 )
 def test_parameters_become_options(message: str, shown: str) -> None:

@@ -438,5 +438,5 @@ def test_what_cannot_be_learned_by_phase(
         check_continues(Session(load_profile("fireworks"), model="m"), Phases.parse(["first"]))
     session = Session(load_profile("vllm"), model="m")
     check_continues(session, Phases.parse(["until:x"]))
-    with pytest.raises(InputError, match="give the model's vocabulary with --tokenizer"):
+    with pytest.raises(InputError, match="give the model's vocabulary with ``tokenizer``"):
         check_continues(session, Phases.parse(["until:\u00e9"]))

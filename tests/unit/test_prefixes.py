@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_counted(add: Add) -> None:
 
 def test_a_missing_store_is_not_made(tmp_path: Path) -> None:
     """The error names it and the option, and no empty store is left behind."""
-    with pytest.raises(StoreError, match=r"no rollout store .*nowhere.db; give .* --store"):
+    with pytest.raises(StoreError, match=r"no rollout store .*nowhere.db; give .* ``store``"):
         logged_prefixes(tmp_path / "nowhere.db", BIAS, load_profile("vllm"))
     assert not list(tmp_path.iterdir())
 
@@ -159,7 +159,7 @@ def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
     path = add(1, 2, provider="hosted")
     with pytest.raises(
         InputError,
-        match=r"through hosted, not known to list the token that ends one, .* --tokenizer",
+        match=r"through hosted, not known to list the token that ends one, .* ``tokenizer``",
     ):
         logged_prefixes(path, BIAS, load_profile("vllm"))
     read = logged_prefixes(path, BIAS, load_profile("vllm"), vocabulary)

@@ -191,7 +191,7 @@ def test_what_is_a_guess_blocks_and_says_what_finds_out(name: str) -> None:
     """Ids, neutral request and bias of a host that nobody has asked are guesses."""
     with pytest.raises(
         ProfileError,
-        match=rf"tokens\.id, neutral, bias of {name}, .*; blb doctor --provider {name}",
+        match=rf"tokens\.id, neutral, bias of {name}, .*; blb doctor ``provider={name}``",
     ):
         load_profile(name).require(NEEDED, "this")
 
@@ -209,7 +209,8 @@ def test_a_model_that_sources_disagree_about_is_a_guess(model: str, unsure: bool
     openai.require(["tokens.id", "neutral"], "this", model)
     if unsure:
         with pytest.raises(
-            ProfileError, match=rf"bias with {model} of openai, .* --model {model} --save mine.toml"
+            ProfileError,
+            match=rf"bias with {model} of openai, .* ``model={model}`` ``save`` mine.toml",
         ):
             openai.require(NEEDED, "this", model)
     else:
@@ -356,7 +357,7 @@ def test_a_profile_of_ones_own_from_scratch() -> None:
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
     }
-    with pytest.raises(ProfileError, match="blb doctor --provider acme"):
+    with pytest.raises(ProfileError, match="blb doctor ``provider=acme``"):
         acme.require(NEEDED, "this")
 
 
@@ -579,7 +580,7 @@ def test_the_parents_own_address_is_the_parents_host(tmp_path: Path) -> None:
 
 def test_without_a_model_where_none_is_listed() -> None:
     """A deployment has to be named; a server that lists its models may be asked."""
-    with pytest.raises(ProfileError, match="--model"):
+    with pytest.raises(ProfileError, match="``model``"):
         load_profile("azure").check_model(None)
     load_profile("vllm").check_model(None)
 

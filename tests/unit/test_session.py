@@ -125,7 +125,7 @@ def test_a_deployment_that_is_another_model_is_noticed() -> None:
 
     for options in ({}, {"tokenizer": "cl100k_base"}):
         with pytest.raises(
-            InputError, match=r"'gpt-4' on azure is gpt-4o-2024-11-20.*--tokenizer o200k_base"
+            InputError, match=r"'gpt-4' on azure is gpt-4o-2024-11-20.*``tokenizer=o200k_base``"
         ):
             complete(session_with(answer, "azure", model="gpt-4", **options)[0])
     complete(session_with(answer, "azure", model="gpt-4", tokenizer="o200k_base")[0])
@@ -178,7 +178,7 @@ def test_openai_without_a_model_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> 
     named. With a vocabulary the model is not needed to find one.
     """
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ProfileError, match="--model gpt-4o-mini"):
+    with pytest.raises(ProfileError, match="``model=gpt-4o-mini``"):
         Session(load_profile("openai"))
     with pytest.raises(AuthenticationFailed):
         Session(load_profile("openai"), tokenizer="o200k_base")

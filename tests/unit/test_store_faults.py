@@ -237,10 +237,11 @@ def test_a_folder_that_may_not_be_written(small_disk: Path) -> None:
         key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(
-        StoreError, match=r"cannot (open|write to) .*s\.db: .*(another path with --out or --store)"
+        StoreError,
+        match=r"cannot (open|write to) .*s\.db: .*(another path with ``out`` or ``store``)",
     ):
         RolloutStore(path)
-    with pytest.raises(StoreError, match=r"Read-only file system.*--out"):
+    with pytest.raises(StoreError, match=r"Read-only file system.*``out``"):
         RolloutStore(small_disk / "new" / "s.db")
     with RolloutStore(path, read_only=True) as store:
         assert next(store.completions([key])).text == "first"

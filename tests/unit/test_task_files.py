@@ -257,9 +257,9 @@ def test_bigbench(write: Write) -> None:
 
 def test_a_field_is_for_one_json_file(write: Write, tmp_path: Path) -> None:
     """A table and a data set have no field; a task by name has neither field nor prefill."""
-    with pytest.raises(DataError, match="--field rows"):
+    with pytest.raises(DataError, match="``field=rows``"):
         load_task(data=write("a.csv", "prompt,answer\nP,x\n"), field="rows")
-    with pytest.raises(InputError, match="--field rows"):
+    with pytest.raises(InputError, match="``field=rows``"):
         load_task(data=tmp_path, field="rows")
     with pytest.raises(InputError, match="were both given"):
         load_task("capitals", field="rows")
@@ -410,7 +410,7 @@ def test_a_last_turn_that_holds_the_answer_is_refused(write: Write, text: str) -
     it.
     """
     path = write("a.jsonl", jsonl({"messages": turn(text), "answer": ["b", "a"]}, *()))
-    with pytest.raises(DataError, match=r"line 1: .*holds the answer 'a'.*--prefill"):
+    with pytest.raises(DataError, match=r"line 1: .*holds the answer 'a'.*``prefill``"):
         load_examples(path)
     rows = jsonl(
         *(

@@ -125,7 +125,7 @@ def test_rewards_count_what_is_named() -> None:
         "contains": {"count": "answer", "thinking": INSIDE},
     }
     for spec, more in refused.items():
-        with pytest.raises(InputError, match="needs --thinking"):
+        with pytest.raises(InputError, match="needs ``thinking``"):
             parse_reward(spec, max_tokens=9, **more)
 
 

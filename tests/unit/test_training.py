@@ -366,7 +366,7 @@ def test_without_a_vocabulary_the_remedy_is_named(tmp_path: Path) -> None:
     without.
     """
     drawn = [completion("ab", tokens=0)]
-    with pytest.raises(NoLogprobs, match="take --estimator ratio with --tokenizer"):
+    with pytest.raises(NoLogprobs, match="take ``estimator=ratio`` with ``tokenizer``"):
         trained(tmp_path, drawn)
     with pytest.raises(NoLogprobs, match="gives them, or other prompts"):
         trained(tmp_path / "empty", [replace(each, text="") for each in drawn], encode=encode)

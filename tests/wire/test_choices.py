@@ -273,7 +273,7 @@ def test_null_logprobs_of_any_other_choice_are_an_error(
     """The remedy names the endpoints of the profile that give them."""
     with pytest.raises(
         NoLogprobs,
-        match=r"acme returned no logprobs on its chat endpoint.*--endpoint completions or resp",
+        match=r"acme returned no logprobs on its chat endpoint.*``endpoint=completions or resp",
     ):
         read(profile_with(), vocabulary, 1, choice(1, logprobs=None))
 
@@ -329,7 +329,8 @@ def test_an_answer_of_which_no_logprobs_were_asked_gives_text_only(
     assert (len(found.token_ids), found.top_ids.shape, found.finish_reason) == (0, (0, 0), "stop")
     assert found.readable
     with pytest.raises(
-        NoLogprobs, match=r"acme returned no logprobs on its .*--top-logprobs 0.*--estimator ratio"
+        NoLogprobs,
+        match=r"acme returned no logprobs on its .*``top_logprobs=0``.*``estimator=ratio``",
     ):
         parse_response(profile_with(), endpoint, ANSWERS[endpoint], Sampling(top_logprobs=1))
 
@@ -362,7 +363,7 @@ def test_a_text_of_unknown_length_is_refused(
     with pytest.raises(
         CorruptResponse,
         match=(
-            r"how many tokens a text of 8 characters has; .*, or --endpoint completions or"
+            r"how many tokens a text of 8 characters has; .*, or ``endpoint=completions or"
             r" responses"
         ),
     ):

@@ -125,7 +125,7 @@ def test_an_id_that_is_none_is_refused(profile_with: ProfileWith, value: Any) ->
 def test_a_missing_vocabulary_is_named(profile_with: ProfileWith, kind: str) -> None:
     """No token is named before the user has said which tokenizer it is."""
     with pytest.raises(
-        ProfileError, match=rf"acme tells tokens by their {kind}.*give one with --tokenizer"
+        ProfileError, match=rf"acme tells tokens by their {kind}.*give one with ``tokenizer``"
     ):
         identity(profile_with(), kind, None).of_entry({"token": " cat", "bytes": list(b" cat")})
 
@@ -151,6 +151,7 @@ def test_a_vocabulary_that_is_not_the_models_is_noticed(
     reader.check(reader.of_text(" cat"), 2)
     reader.check(reader.of_text("\ufffd"), 3)
     with pytest.raises(
-        ProfileError, match=r"sampled token 99, which under this vocabulary is token 2.*--tokenizer"
+        ProfileError,
+        match=r"sampled token 99, which under this vocabulary is token 2.*``tokenizer``",
     ):
         reader.check(reader.of_text(" cat"), 99)

@@ -87,12 +87,12 @@ TABLE: dict[str, list[Read | Refused]] = {
         UNASKED,
     ],
     "deepseek/rig_lp_blocking_low_stop_top_two.yaml": [
-        Refused("openai", "chat", ProfileError, "--tokenizer")
+        Refused("openai", "chat", ProfileError, "``tokenizer``")
     ],
     "errors/logprob_snippets.jsonl": [
         Refused("openai", "completions", CorruptResponse, r"logprob 0\.69970703", CL100K),
         Refused("openai", "completions", CorruptResponse, r"logprob 0\.09472656", CL100K),
-        Refused("openai", "chat", ProfileError, "--tokenizer"),
+        Refused("openai", "chat", ProfileError, "``tokenizer``"),
         Refused(
             "vllm",
             "completions",

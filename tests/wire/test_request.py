@@ -406,7 +406,9 @@ def test_a_seed_goes_out_where_one_is_taken(name: str, endpoint: Endpoint) -> No
     if TAKES[name, endpoint].seed:
         assert body(profile, endpoint, sampling=wish)["seed"] == 0
     else:
-        with pytest.raises(ProfileError, match="takes no seed, 0 was asked for; leave --seed out"):
+        with pytest.raises(
+            ProfileError, match="takes no seed, 0 was asked for; leave ``seed`` out"
+        ):
             body(profile, endpoint, sampling=wish)
 
 
@@ -419,7 +421,7 @@ def test_the_bias_goes_out_in_the_providers_form(name: str, endpoint: Endpoint) 
     assert "logit_bias" not in body(profile, endpoint, bias={})
     if form is None:
         with pytest.raises(
-            ProfileError, match=rf"takes no bias on its {endpoint} endpoint; use --endpoint chat"
+            ProfileError, match=rf"takes no bias on its {endpoint} endpoint; use ``endpoint=chat``"
         ):
             body(profile, endpoint, bias={5: 2.0})
     else:
@@ -492,5 +494,5 @@ def test_a_dialogue_does_not_fit_the_completions_endpoint() -> None:
     """Several messages have no one text."""
     prompt = Prompt((Message("system", "be brief"), Message("user", "hello")))
     assert len(body(load_profile("vllm"), prompt=prompt)["messages"]) == 2
-    with pytest.raises(InputError, match="2 messages; use --endpoint chat"):
+    with pytest.raises(InputError, match="2 messages; use ``endpoint=chat``"):
         body(load_profile("vllm"), "completions", prompt=prompt)

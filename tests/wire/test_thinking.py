@@ -135,7 +135,7 @@ def test_an_answer_that_was_cut_inside_its_thinking(
         found["choices"][0]["message"]["reasoning_content"] = None
     with pytest.raises(
         NoLogprobs,
-        match=r"acme cut the answer inside its thinking.* raise --max-tokens, or turn thinking off",
+        match=r"acme cut the answer inside its thinking.* raise ``max_tokens``, or turn thinking off",
     ):
         read(profile_with(), vocabulary, found)
     found["choices"][0]["finish_reason"] = "stop"

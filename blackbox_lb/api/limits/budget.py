@@ -40,11 +40,11 @@ class SpendingLimits:
     def passed_by(self, total: Spent) -> str | None:
         """The option whose limit the ``total`` passes."""
         if self.requests is not None and total.requests > self.requests:
-            return f"--max-requests {self.requests:,}"
+            return f"``max_requests={self.requests:,}``"
         if self.tokens is not None and total.tokens > self.tokens:
-            return f"--max-tokens-total {self.tokens:,}"
+            return f"``max_tokens_total={self.tokens:,}``"
         if self.dollars is not None and total.dollars > self.dollars:
-            return f"--max-cost {self.dollars:g}"
+            return f"``max_cost={self.dollars:g}``"
         return None
 
 

@@ -124,12 +124,12 @@ def check_gguf(path: Path) -> Path:
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the .gguf file in it")
-    with explained(f"read {path}", "give another --model"), path.open("rb") as file:
+    with explained(f"read {path}", "give another ``model``"), path.open("rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":
         raise InputError(
             f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'; give another"
-            " --model"
+            " ``model``"
         )
     return path
 

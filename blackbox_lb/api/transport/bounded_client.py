@@ -93,8 +93,8 @@ async def in_time(answer: Awaitable[httpx2.Response], request: httpx2.Request) -
     except TimeoutError as error:
         raise ConnectionFailed(
             f"the answer of {_where(request)} is not whole after {DEADLINE:,.0f} seconds; is the"
-            " server overloaded? A smaller --concurrency, --max-tokens or --top-logprobs makes"
-            " answers that come sooner"
+            " server overloaded? A smaller ``concurrency``, ``max_tokens`` or ``top_logprobs``"
+            " makes answers that come sooner"
         ) from error
 
 

@@ -439,7 +439,7 @@ class Channel:
         reason = self.masked(f"{what} ({error})" if str(error) else what)
         if has_too_many(error):
             return ConnectionFailed(f"no connection to {self.base_url}: {remedy_for_too_many()}")
-        where, remedy = self.base_url, "is the server running? Another address goes in --base-url"
+        where, remedy = self.base_url, "is the server running? Another address goes in ``base_url``"
         if self._proxy_server is not None:
             where = f"{self.base_url} through {self._proxy_server}"
             remedy = "do both run? Hosts to be reached without a proxy server go in NO_PROXY"
@@ -451,7 +451,7 @@ class Channel:
             to = self.masked(response.headers.get("location", "no address"))
             return RequestRejected(
                 f"{self.profile.name} answered {response.status_code}: {self.base_url} has moved to"
-                f" {to}; keys are not sent along: give the new address with --base-url"
+                f" {to}; keys are not sent along: give the new address with ``base_url``"
             )
         url = response.request.url.copy_with(query=None)
         return self.refusal(response.status_code, response.text, model, self.masked(str(url)))
@@ -495,14 +495,14 @@ class Channel:
                     "what was received is kept, the same command goes on once there is credit",
                 )
             case "rate limit":
-                return RateLimited, "lower --concurrency or wait, what was received is kept"
+                return RateLimited, "lower ``concurrency`` or wait, what was received is kept"
             case "content filter":
                 return ContentFiltered, None
             case "context full":
                 return (
                     ServerFailed,
                     (
-                        "lower --concurrency, or give the server a longer context; what was"
+                        "lower ``concurrency``, or give the server a longer context; what was"
                         " received is kept"
                     ),
                 )
@@ -510,7 +510,7 @@ class Channel:
                 return (
                     RequestRejected,
                     (
-                        "shorten the prompt, lower --max-tokens, or give a server of your own a"
+                        "shorten the prompt, lower ``max_tokens``, or give a server of your own a"
                         " longer context"
                     ),
                 )
@@ -520,9 +520,9 @@ class Channel:
                     "what was received is kept, the same command goes on from there",
                 )
             case "unsupported" if fault.limit is not None:
-                return RequestRejected, f"ask for at most {fault.limit} with --top-logprobs"
+                return RequestRejected, f"ask for at most {fault.limit} with ``top_logprobs``"
             case "other endpoint" if fault.parameter in self.profile.endpoints:
-                return RequestRejected, f"use --endpoint {fault.parameter}"
+                return RequestRejected, f"use ``endpoint={fault.parameter}``"
             case "unknown model" if model is not None:
                 where = (
                     f", or see which there are at {self.base_url}/models"
@@ -531,7 +531,7 @@ class Channel:
                 )
                 return (
                     RequestRejected,
-                    f"is {model!r} the model's name? Give another with --model{where}",
+                    f"is {model!r} the model's name? Give another with ``model``{where}",
                 )
             case "not found" if url is not None:
                 return RequestRejected, self._missing(url, model)
@@ -547,7 +547,7 @@ class Channel:
         if usual.endswith(API_PATH) and not self.base_url.endswith(API_PATH):
             return (
                 f"{url} was asked for; the address of such an API ends in {API_PATH}: try"
-                f" --base-url {self.base_url}{API_PATH}"
+                f" ``base_url={self.base_url}{API_PATH}``"
             )
         named = "" if model is None else f", and {model!r} the model's name"
         return f"{url} was asked for; is {self.base_url} the API's address{named}?"
@@ -574,7 +574,7 @@ def address_of(profile: Profile, base_url: str | None) -> str:
     rules = profile.connection
     address = (base_url or environment(rules.base_url_env) or rules.base_url or "").rstrip("/")
     remedy = (
-        f"give one with --base-url{f' or in {rules.base_url_env}' if rules.base_url_env else ''}"
+        f"give one with ``base_url``{f' or in {rules.base_url_env}' if rules.base_url_env else ''}"
     )
     if not address:
         raise InputError(

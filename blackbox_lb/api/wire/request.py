@@ -149,7 +149,7 @@ def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> 
         )
     if sampling.seed is not None and not profile.sampling.seed:
         raise ProfileError(
-            f"{profile.name} takes no seed, {sampling.seed} was asked for; leave --seed out, its"
+            f"{profile.name} takes no seed, {sampling.seed} was asked for; leave ``seed`` out, its"
             " runs cannot be repeated"
         )
 
@@ -157,7 +157,7 @@ def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> 
 def _others(profile: Profile, row: str) -> str:
     """A remedy: the endpoints with a true ``row``, if there are any."""
     names = [name for name, rules in profile.endpoints.items() if getattr(rules, row)]
-    return f"; use --endpoint {' or '.join(names)}" if names else ""
+    return f"; use ``endpoint={' or '.join(names)}``" if names else ""
 
 
 def takes_messages(endpoint: Endpoint) -> bool:
@@ -177,7 +177,8 @@ def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any
     if not isinstance(prompt, Prompt):
         if takes_messages(endpoint):
             raise InputError(
-                f"the {endpoint} endpoint takes no prompt of token ids; use --endpoint completions"
+                f"the {endpoint} endpoint takes no prompt of token ids; use"
+                " ``endpoint=completions``"
             )
         return {field: list(prompt)}
     if takes_messages(endpoint):
@@ -185,7 +186,7 @@ def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any
     if len(prompt.messages) != 1:
         raise InputError(
             f"the completions endpoint takes one text, this prompt has {len(prompt.messages)}"
-            " messages; use --endpoint chat"
+            " messages; use ``endpoint=chat``"
         )
     return {field: prompt.messages[0].content}
 

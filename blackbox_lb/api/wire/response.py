@@ -264,8 +264,8 @@ def _read(
         raise NoLogprobs(
             f"{reader.profile.name} returned no logprobs on its {endpoint} endpoint; learning needs"
             " the logprobs of sampled tokens: choose a model or server that returns"
-            f" them{_others(reader.profile, endpoint)}, or ask for none with --top-logprobs 0,"
-            " which leaves --estimator ratio"
+            f" them{_others(reader.profile, endpoint)}, or ask for none with ``top_logprobs=0``,"
+            " which leaves ``estimator=ratio``"
         )
     content = choice["logprobs"].get("content")
     if isinstance(content, LogprobColumns):
@@ -280,7 +280,7 @@ def _others(profile: Profile, endpoint: Endpoint) -> str:
         for name, rules in profile.endpoints.items()
         if rules.ask_logprobs != "no" and name != endpoint
     ]
-    return f", or --endpoint {' or '.join(names)}" if names else ""
+    return f", or ``endpoint={' or '.join(names)}``" if names else ""
 
 
 def _sizes(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 REMEDY = (
-    "raise --max-tokens, or turn thinking off (the model's own switch, under [request] in a"
+    "raise ``max_tokens``, or turn thinking off (the model's own switch, under [request] in a"
     " profile)"
 )
 CUT = f"were cut inside their thinking, so that they have no text: {REMEDY}"

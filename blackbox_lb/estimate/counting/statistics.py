@@ -238,7 +238,7 @@ class Statistics:
         if estimator != "ratio" and not self.observed:
             raise InputError(
                 f"none of the {self.tokens} sampled tokens has a logprob, which inverse"
-                " propensities are made of; use --estimator ratio, which needs none"
+                " propensities are made of; use ``estimator=ratio``, which needs none"
             )
         if self.recipe is None or estimator not in self.recipe.estimators:
             raise InputError(

@@ -137,7 +137,7 @@ def censoring(kept: Censoring | None, estimator: str, top_logprobs: int | None) 
         "censoring",
         word,
         f"{sentence}: {estimator} divides by it, so the bias of rare tokens comes out too low",
-        f"use --estimator projection, which does not read it, or {_wider(top_logprobs)}",
+        f"use ``estimator=projection``, which does not read it, or {_wider(top_logprobs)}",
     )
 
 
@@ -169,7 +169,7 @@ def tail(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) ->
 
 def _wider(top_logprobs: int | None) -> str:
     more = "" if top_logprobs is None else f" than {top_logprobs}"
-    return f"ask for more alternatives{more} (--top-logprobs), or a provider that returns more"
+    return f"ask for more alternatives{more} (``top_logprobs``), or a provider that returns more"
 
 
 def samples(seen: Precision | None, given: bool = False, why_none: str = "") -> Finding:
@@ -204,7 +204,7 @@ def _without_errors(code: str, what: str, why: str) -> Finding:
     """
     if why:
         return Finding(code, "NOT CHECKED", f"{what} was not checked: {why}")
-    return unchecked(code, what, "learn with --estimator projection, which has standard errors")
+    return unchecked(code, what, "learn with ``estimator=projection``, which has standard errors")
 
 
 def weights(size: float | None, given: bool = False) -> Finding:

@@ -83,4 +83,4 @@ class Truncation:
     @property
     def remedy(self) -> str:
         """The next step where lengths are hidden."""
-        return f"--max-tokens {self.enough} would let most of them end by themselves"
+        return f"``max_tokens={self.enough}`` would let most of them end by themselves"

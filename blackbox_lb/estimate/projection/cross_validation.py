@@ -192,7 +192,7 @@ def _units(rollouts: Rollouts, target: Vector) -> tuple[Ids, str]:
         raise InputError(
             f"{np.count_nonzero(target)} of {len(target)} completions hold a token and earned a"
             " reward that counts at this tau; cross-validation needs at least 2: collect more"
-            " rollouts, or give --l2 as numbers only, without cv"
+            " rollouts, or give ``l2`` as numbers only, without cv"
         )
     if len(np.unique(rollouts.prompts[target > 0])) < 2:
         return np.arange(len(target)), "rollouts"

@@ -106,15 +106,15 @@ def biased_completions(
         )
     if not path.is_file():
         raise StoreError(
-            f"no rollout store {path}; give the one that blb fit or blb eval wrote with --store"
+            f"no rollout store {path}; give the one that blb fit or blb eval wrote with ``store``"
         )
     with RolloutStore(path, read_only=True) as store:
         requests = _requests(store, bias, profile)
         if not requests:
             raise InputError(
                 f"{path} holds no completion of {printable(bias.model)} through {profile.name} with"
-                " this bias at temperature 1 and with logprobs; give --task or --data, as in blb"
-                " fit, to draw some"
+                " this bias at temperature 1 and with logprobs; give ``task`` or ``data``, as in"
+                " blb fit, to draw some"
             )
         ends = _end_tokens(profile, vocabulary)
         rollouts, examples, left = _read(store, _as_learned(bias, requests), ends)
@@ -163,7 +163,7 @@ def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
     if listed is not True and vocabulary is None:
         raise ProfileError(
             f"{profile.name} is not known to list the token that ends a completion, so its id must"
-            " be known to leave it alone: give the model's vocabulary with --tokenizer"
+            " be known to leave it alone: give the model's vocabulary with ``tokenizer``"
         )
     return EndTokens(listed, frozenset(vocabulary.special.values() if vocabulary else ()))
 
@@ -251,7 +251,7 @@ async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, see
     """
     if not trials.session.tells_base_logprobs:
         raise ProfileError(
-            "--full-vocab compares with the lists of the completions, which are not the base"
+            "``full_vocab`` compares with the lists of the completions, which are not the base"
             f" model's on {trials.session.profile.name}; leave it out"
         )
     await check_reference(trials, biased.examples, count)
@@ -261,7 +261,7 @@ async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, see
         raise CorruptResponse(
             "the distributions asked for now are not those the completions were drawn from (total"
             f" variation {found.distance:.2f} on average): is this the same model, endpoint and"
-            " chat template? Leave --full-vocab out to go by the lists"
+            " chat template? Leave ``full_vocab`` out to go by the lists"
         )
     values = np.full(len(biased.rollouts.token_ids), np.nan)
     for where, sent in _sent(biased, bias):

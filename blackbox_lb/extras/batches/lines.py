@@ -129,7 +129,7 @@ def write_input(path: Path, lines: Sequence[Line]) -> dict[str, Any]:
     sums over its lines.
     """
     digest = hashlib.sha256()
-    told = explained(f"write {path}", "make room, or give another --out")
+    told = explained(f"write {path}", "make room, or give another ``out``")
     with told, replacing(path) as draft, draft.open("xb") as file:
         for line in lines:
             digest.update(line.content)
@@ -152,7 +152,7 @@ def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iter
         if size is not None and length > size:
             raise InputError(
                 f"one request has {length:,} bytes, and a batch file may have {size:,}; leave such"
-                " long prompts out, or collect without --batch"
+                " long prompts out, or collect without ``batch``"
             )
         if group and (len(group) == requests or (size is not None and taken + length > size)):
             yield group

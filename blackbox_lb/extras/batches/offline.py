@@ -19,8 +19,8 @@ class OfflineSession(Session):
         if self._model is None or self.vocabulary is None:
             raise InputError(
                 f"{self.profile.name} answers batch files without a server that could be asked:"
-                " give --model, and its vocabulary with --tokenizer PATH/tokenizer.json (a --model"
-                " that is a folder with a tokenizer.json needs none)"
+                " give ``model``, and its vocabulary with ``tokenizer=PATH/tokenizer.json`` (a"
+                " ``model`` that is a folder with a tokenizer.json needs none)"
             )
         return []
 

@@ -180,7 +180,7 @@ def check_budget(budget: SpendLimit, fresh: Sequence[BatchRecord]) -> None:
     if (limit := budget.limits.passed_by(total)) is not None:
         raise BudgetExhausted(
             f"the batch could take {total}, more than {limit}, and nobody could stop it in the"
-            " middle: raise the limit, or ask for less with --limit or --samples-per-prompt;"
+            " middle: raise the limit, or ask for less with ``limit`` or ``samples_per_prompt``;"
             " nothing was submitted"
         )
     if budget.opening is not None:
@@ -195,10 +195,10 @@ def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
     if not endpoints:
         return ProfileError(
             f"{provider} takes no batches, as far as its profile knows (table [batch]); leave"
-            " --batch out"
+            " ``batch`` out"
         )
     return ProfileError(
-        f"{provider} takes batches for {', '.join(endpoints)} only; use --endpoint {endpoints[0]}"
+        f"{provider} takes batches for {', '.join(endpoints)} only; use ``endpoint={endpoints[0]}``"
     )
 
 
@@ -221,7 +221,7 @@ class Shard:
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= index <= count:
             raise InputError(
-                f"--shard is {text!r}; give one of n parts as I/N, where I counts from 1 to N, as"
+                f"``shard`` is {text!r}; give one of n parts as I/N, where I counts from 1 to N, as"
                 " in 1/4, 2/4, 3/4 and 4/4"
             )
         return cls(index, count)

@@ -156,5 +156,5 @@ class Jobs:
         except OSError as error:
             raise InputError(
                 f"cannot use {self.folder}: {error.strerror or error}; make room,"
-                " or give another --out"
+                " or give another ``out``"
             ) from error

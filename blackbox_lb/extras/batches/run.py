@@ -171,7 +171,7 @@ class BatchRunner:
             names = ", ".join(job.batch_id or job.name for job in self.open)
             raise Interrupted(
                 f"Interrupted ({names} goes on at {self.setup.trials.session.profile.name} and is"
-                " paid for; --cancel ends it)"
+                " paid for; ``cancel`` ends it)"
             ) from error
 
     def _tell(self, states: Sequence[State]) -> None:
@@ -213,7 +213,7 @@ class BatchRunner:
                 f"{job.provider} did not begin a batch of {job.requests:,} requests:"
                 f" {reason(document)}"
             )
-            smaller = "or cancel it and make smaller ones with --batch-requests"
+            smaller = "or cancel it and make smaller ones with ``batch_requests``"
             raise RequestRejected(
                 with_remedy(
                     said, f"run the same command again when other batches have ended, {smaller}"

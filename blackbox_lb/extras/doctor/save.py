@@ -42,23 +42,24 @@ def check_target(path: Path, provider: str) -> None:
     """
     if path.suffix != ".toml":
         raise InputError(
-            f"a profile is saved as a .toml file, and {path} is none; give --save NAME.toml"
+            f"a profile is saved as a .toml file, and {path} is none; give ``save=NAME.toml``"
         )
     if not path.parent.is_dir():
         raise InputError(
-            f"the folder {path.parent} does not exist; make it, or give another --save"
+            f"the folder {path.parent} does not exist; make it, or give another ``save``"
         )
     if provider.endswith(".toml") and path.resolve() == Path(provider).resolve():
         raise InputError(
-            f"--save {path} is the profile that is being checked, and extends it; give another name"
+            f"``save={path}`` is the profile that is being checked, and extends it; give another"
+            " name"
         )
 
 
 def save_profile(
     report: Report, path: Path, provider: str, base_url: str | None = None
 ) -> dict[str, Json]:
-    """Write what was found of ``provider`` (as given with --provider) to ``path``, for use as
-    --provider.
+    """Write what was found of ``provider`` (as given with ``provider``) to ``path``, for use as
+    ``provider``.
 
     ``base_url``: the address to keep, where it is another than the profile's. Returns the rows that
     were guesses and could not be checked, for which the value was saved that is right in any case.
@@ -75,7 +76,7 @@ def save_profile(
     careful, open_rows = _unproven(report)
     document = tomli_w.dumps(_rows(report, path.stem, provider, base_url, careful, open_rows))
     with (
-        explained(f"write {path}", "give another --save"),
+        explained(f"write {path}", "give another ``save``"),
         replacing(path, f".{path.stem}.new.toml") as draft,
     ):
         draft.write_text(document, encoding="utf-8")

@@ -103,12 +103,14 @@ def load_harness(name: str, options: HarnessOptions | None = None) -> Task:
 
 def _chosen(task: Any, leaf: str, options: HarnessOptions) -> tuple[str, str]:
     better = task.higher_is_better()
-    name = _one_of(options.filter, [ensemble.name for ensemble in task._filters], "--filter", leaf)
-    metric = _one_of(options.metric, list(better), "--metric", leaf)
+    name = _one_of(
+        options.filter, [ensemble.name for ensemble in task._filters], "``filter``", leaf
+    )
+    metric = _one_of(options.metric, list(better), "``metric``", leaf)
     if not better[metric]:
         raise InputError(
             f"metric {metric} of lm-eval task {leaf} is better where lower; choose another with"
-            " --metric"
+            " ``metric``"
         )
     return name, metric
 
@@ -170,7 +172,8 @@ class HarnessMetric:
         if score not in (0, 1):
             raise InputError(
                 f"metric {self.metric} of lm-eval task {document.leaf} is {score!r} for example"
-                f" {example.id!r}, and correct or not must be 1 or 0; choose another with --metric"
+                f" {example.id!r}, and correct or not must be 1 or 0; choose another with"
+                " ``metric``"
             )
         return bool(score)
 

@@ -18,7 +18,7 @@ from blackbox_lb.tasks.sets.task import divide
 from blackbox_lb.types import Example, Prompt, Split
 
 FEWSHOT_SEED = 1234
-"""lm-evaluation-harness's own, of its option --seed."""
+"""lm-evaluation-harness's own, of its option ``seed``."""
 VALIDATION_MOST, VALIDATION_SHARE = 500, 0.2
 SHARES = (0.8, 0.1, 0.1)
 """Train, validation and test of a task with one split: the paper's for GPQA."""
@@ -94,7 +94,7 @@ class Splits:
         if not 0 < size < len(pool) + own:
             raise InputError(
                 f"lm-eval task {name} has {len(pool)} documents, of which {size} cannot be the"
-                " validation sample; give more data, or another --validation-size"
+                " validation sample; give more data, or another ``validation_size``"
             )
         chosen = {d.id for d in sorted(pool, key=lambda d: (d.key in avoid, d.rank))[:size]}
         self.parts["validation"] = [d for d in pool if d.id in chosen]
@@ -121,7 +121,7 @@ def split_documents(name: str, tasks: dict[str, Any], validation_size: int | Non
         if validation_size is not None:
             raise InputError(
                 f"lm-eval task {name} has one split, which is divided 80/10/10; leave"
-                " --validation-size out"
+                " ``validation_size`` out"
             )
         splits = Splits(
             _divided(name, parts["train"]), "the task's one split divided 80/10/10 by hash"
@@ -265,7 +265,7 @@ def _keep_out(task: Any, sampler: Any, judged: frozenset[str]) -> None:
         raise InputError(
             f"lm-eval task {task.config.task} has {len(left)} few-shot examples that are no"
             f" validation or test documents, and a prompt needs {task.config.num_fewshot} beside"
-            " its own document; give fewer with --num-fewshot, or more data"
+            " its own document; give fewer with ``num_fewshot``, or more data"
         )
     sampler.replace_df(left)
 

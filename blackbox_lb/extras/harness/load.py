@@ -18,7 +18,7 @@ from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
 
 SEED = 0
-"""lm-evaluation-harness's own --seed for Python's random numbers, which shuffle the choices of
+"""lm-evaluation-harness's own ``seed`` for Python's random numbers, which shuffle the choices of
 GPQA.
 """
 _DECLARED = re.compile(
@@ -68,7 +68,7 @@ def _manager(name: str) -> Any:
 
 
 def _lm_eval(module: str) -> Any:
-    return library(f"lm_eval.{module}", "--task lm-eval:NAME")
+    return library(f"lm_eval.{module}", "``task=lm-eval:NAME``")
 
 
 def _folder_of_tasks() -> Path:
@@ -185,7 +185,7 @@ def _overrides(
         if config.get("num_fewshot") == 0 and num_fewshot:
             raise InputError(
                 f"lm-eval task {leaf} fixes 0 few-shot examples and the harness ignores any other"
-                " number; leave --num-fewshot out"
+                " number; leave ``num_fewshot`` out"
             )
         more["num_fewshot"] = num_fewshot
     if data_dir is not None:
@@ -203,7 +203,7 @@ def _folder(data_dir: Path, leaf: str, subset: str | None, *, alone: bool) -> Pa
     if alone:
         return data_dir
     raise InputError(
-        f"--data-dir {data_dir} has no folder {' or '.join(names)}; a group needs one for each of"
+        f"``data_dir={data_dir}`` has no folder {' or '.join(names)}; a group needs one for each of"
         " its tasks, with a file a split"
     )
 
@@ -228,7 +228,7 @@ def _loaded(
         where = "" if online else " (the hub does not answer and the cache does not have it)"
         raise InputError(
             f"lm-eval task {name} cannot be loaded{where}: {reason}; give its data as files with"
-            " --data-dir, a file a split (train.jsonl, test.jsonl)"
+            " ``data_dir``, a file a split (train.jsonl, test.jsonl)"
         ) from error
 
 
@@ -239,7 +239,7 @@ def working() -> Iterator[None]:
 
     The harness compiles a prompt's template for each document anew, which takes 20 times as long.
     """
-    datasets = library("datasets", "--task lm-eval:NAME")
+    datasets = library("datasets", "``task=lm-eval:NAME``")
     env = _lm_eval("utils").env
     cached = datasets.is_caching_enabled()
     datasets.disable_caching()

@@ -1,4 +1,4 @@
-"""``--calibrate``: label probabilities divided by those without content, or by their average.
+"""``calibrate``: label probabilities divided by those without content, or by their average.
 
 contextual: Zhao et al. 2021, "Calibrate Before Use". batch: Zhou et al. 2023, "Batch Calibration".
 """
@@ -46,7 +46,7 @@ def calibrated(case: Case, given: object) -> Alternative:
         return Alternative(
             "batch calibration", decision=Calibrated(case, "batch"), max_tokens=1, cost=cost
         )
-    raise InputError(f"--calibrate {given} is not known; give contextual or batch")
+    raise InputError(f"``calibrate={given}`` is not known; give contextual or batch")
 
 
 @dataclass(frozen=True, slots=True)

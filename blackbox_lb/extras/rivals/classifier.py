@@ -1,4 +1,4 @@
-"""``--classifier``: a classifier of the prompts' texts, learned on the same training rows without
+"""``classifier``: a classifier of the prompts' texts, learned on the same training rows without
 the model.
 """
 
@@ -34,12 +34,12 @@ def classifier(case: Case, given: object) -> Alternative:
     kind, _, name = str(given).partition(":")
     if kind not in ("tfidf", "embedding") or (kind == "tfidf") == bool(name):
         raise InputError(
-            f"--classifier {given} is not known; give tfidf, or embedding:NAME_OR_FOLDER"
+            f"``classifier={given}`` is not known; give tfidf, or embedding:NAME_OR_FOLDER"
         )
     for package in ("sklearn", *(["sentence_transformers"] if name else [])):
         if importlib.util.find_spec(package) is None:
             raise InputError(
-                f"--classifier {given} needs {package.replace('_', '-')}, which is not installed:"
+                f"``classifier={given}`` needs {package.replace('_', '-')}, which is not installed:"
                 f" {EXTRA}"
             )
     if name:
@@ -105,7 +105,7 @@ class Classifier:
             except ValueError as error:
                 raise InputError(
                     f"no classifier can be learned from {len(rows)} training rows:"
-                    f" {first_line(error)}; drop --classifier"
+                    f" {first_line(error)}; drop ``classifier``"
                 ) from error
             found: list[int] = model.predict(test).tolist()
         return found

@@ -1,4 +1,4 @@
-"""``--few-shot``: training examples before the prompt, as messages of the user and the
+"""``few_shot``: training examples before the prompt, as messages of the user and the
 assistant.
 """
 
@@ -30,8 +30,8 @@ def few_shot(case: Case, given: object) -> Alternative:
     )
     if wanted > len(ordered):
         raise InputError(
-            f"--few-shot {wanted} is more than the {len(ordered)} training rows with a label; give"
-            " fewer, or more rows"
+            f"``few_shot={wanted}`` is more than the {len(ordered)} training rows with a label;"
+            " give fewer, or more rows"
         )
     turn, ranked = Counter[int](), []
     for digest, number, example in ordered:

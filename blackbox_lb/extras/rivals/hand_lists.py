@@ -1,4 +1,4 @@
-"""``--baseline-words``, ``--baseline-close`` and ``--baseline-thinking-tokens``: what somebody
+"""``baseline_words``, ``baseline_close`` and ``baseline_thinking_tokens``: what somebody
 writes down, without training.
 """
 
@@ -23,8 +23,8 @@ def written(
     """
     if (close or budgets) and thinking is None:
         raise InputError(
-            "--baseline-close and --baseline-thinking-tokens are about thinking; name it, as in "
-            "--thinking 'inside:<think>..</think>'"
+            "``baseline_close`` and ``baseline_thinking_tokens`` are about thinking; name it, as in"
+            " ``thinking='inside:<think>..</think>'``"
         )
     found = [hand_list(spec) for spec in words]
     if thinking is not None:
@@ -61,11 +61,11 @@ def hand_list(spec: str) -> Alternative:
         )
     except (OSError, ValueError) as error:
         raise InputError(
-            f"--baseline-words {spec!r}: {error}; give FILE:NATS, as in words.txt:-2, with one word"
-            " a line"
+            f"``baseline_words={spec!r}``: {error}; give FILE:NATS, as in words.txt:-2, with one"
+            " word a line"
         ) from None
     if not words:
-        raise InputError(f"--baseline-words {spec!r}: {name} holds no word; give one a line")
+        raise InputError(f"``baseline_words={spec!r}``: {name} holds no word; give one a line")
     return Alternative(
         f"{Path(name).stem} at {value:+g}", own_bias=partial(_of_words, words=words, value=value)
     )

@@ -90,7 +90,7 @@ async def own_tokens(trials: Trials, labels: Labels) -> list[Ids]:
         if not ids.size:
             raise InputError(
                 f"no token of {trials.session.model} begins the label {name!r} and no other, so"
-                " that one token cannot tell it from them; drop --threshold and --calibrate, or"
+                " that one token cannot tell it from them; drop ``threshold`` and ``calibrate``, or"
                 " rename the labels"
             )
     return own

@@ -1,4 +1,4 @@
-"""``--labels-only``: all tokens but the labels' are suppressed, by a bias without training."""
+"""``labels_only``: all tokens but the labels' are suppressed, by a bias without training."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -39,7 +39,7 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
         if not sendable:
             raise InputError(
                 f"no token of {trials.session.model} that can be biased begins the label {name!r};"
-                " rename it, or drop --labels-only"
+                " rename it, or drop ``labels_only``"
             )
         found.append(sendable)
     turns = [ids for turn in zip_longest(*found) for ids in turn if ids is not None]
@@ -50,7 +50,7 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
             if place < len(found):
                 raise InputError(
                     f"{len(found)} labels need more than the {rules.entries} entries that"
-                    f" {trials.session.profile.name} takes; drop --labels-only"
+                    f" {trials.session.profile.name} takes; drop ``labels_only``"
                 )
             break
         kept = grown

@@ -47,7 +47,7 @@ def rivals(
         flag = f"--{asked[0][0].replace('_', '-')}"
         raise InputError(
             f"{flag} is for decisions between few labels, and the answers of {len(task.train)}"
-            " training rows are none; name them with --labels, as in --labels yes,no, or drop"
+            " training rows are none; name them with ``labels``, as in ``labels=yes,no``, or drop"
             f" {flag}"
         )
     if labels is None:

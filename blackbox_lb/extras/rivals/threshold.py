@@ -1,4 +1,4 @@
-"""``--threshold``: an offset for each label, added in this program to the logprobs that the
+"""``threshold``: an offset for each label, added in this program to the logprobs that the
 provider returns.
 
 Where labels are one token, this is a bias on the label tokens with everything else forbidden,

@@ -47,7 +47,8 @@ def logged_prefixes(
     """
     if not Path(path).is_file():
         raise StoreError(
-            f"no rollout store {path}; give the one that blb fit or blb collect wrote with --store"
+            f"no rollout store {path}; give the one that blb fit or blb collect wrote with"
+            " ``store``"
         )
     with RolloutStore(path, read_only=True) as store:
         base = _base_requests(store, bias)
@@ -79,7 +80,7 @@ def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]
             f"{store.path} holds no completion of {printable(bias.model)} (tokenizer"
             f" {printable(bias.tokenizer)}), only of"
             f" {printable(', '.join(sorted(held))) or 'nothing'}; give the store of the bias's own"
-            " model with --store"
+            " model with ``store``"
         )
     base = {name: settings for name, settings in same.items() if _is_base(settings)}
     if not base:
@@ -114,7 +115,7 @@ def _left_out(
     names = printable(", ".join(sorted(_providers(rest))))
     return [
         f"{count} completions through {names} are left out: it is not known whether the token that"
-        " ends one is listed; --tokenizer with the model's vocabulary lets them in"
+        " ends one is listed; ``tokenizer`` with the model's vocabulary lets them in"
     ]
 
 
@@ -129,7 +130,7 @@ def _end_tokens(
         raise InputError(
             f"the completions come through {printable(', '.join(sorted(providers)))}, not known to"
             " list the token that ends one, so its id must be known to leave it alone: give the"
-            " model's vocabulary with --tokenizer, or --provider with the TOML that they came"
+            " model's vocabulary with ``tokenizer``, or ``provider`` with the TOML that they came"
             " through"
         )
     return EndTokens(
@@ -159,6 +160,6 @@ def _read(
         raise NoLogprobs(
             f"none of {len(keys)} base completions of {printable(bias.model)} in {store.path} has a"
             " complete list of token logprobs, which the compile needs to know the next token;"
-            " collect some with --top-logprobs from 1"
+            " collect some with ``top_logprobs`` from 1"
         ) from error
     return Prefixes(read.next_token, len(read.rollouts.keys), (*left_out, *read.notices))

@@ -143,25 +143,26 @@ def alternatives(
     for text in instructions:
         if not text.strip():
             raise InputError(
-                "--baseline-prompt is empty; give the instruction that you would add to the prompt"
+                "``baseline_prompt`` is empty; give the instruction that you would add to the"
+                " prompt"
             )
     for value in temperatures:
         if not 0 <= value < hottest:
             raise InputError(
-                f"--baseline-temperature {value:g} is not below the highest temperature that is"
+                f"``baseline_temperature={value:g}`` is not below the highest temperature that is"
                 f" judged, {hottest:g}; give a lower one, or judge at that temperature with"
-                " --deploy"
+                " ``deploy``"
             )
     for tokens in max_tokens:
         if not 1 <= tokens < limit:
             raise InputError(
-                f"--baseline-max-tokens {tokens} is not below the {limit} tokens of the others;"
+                f"``baseline_max_tokens={tokens}`` is not below the {limit} tokens of the others;"
                 " give a lower one"
             )
     for n in best_of:
         if n < 2 or hottest == 0:
             raise InputError(
-                f"--best-of {n} would give what one completion"
+                f"``best_of={n}`` would give what one completion"
                 f" gives{' at greedy' if n > 1 else ''}; give 2 or more, and judge at a temperature"
                 " above 0"
             )
@@ -387,7 +388,7 @@ def _best(group: Sequence[Completion]) -> Completion:
         if each.n_tokens and not len(each.logprobs):
             raise NoLogprobs(
                 "a completion came without logprobs, so the best of several is not known; drop"
-                " --best-of"
+                " ``best_of``"
             )
     means = [float(each.logprobs.mean()) if len(each.logprobs) else -np.inf for each in readable]
     return readable[int(np.argmax(means))] if readable else group[0]

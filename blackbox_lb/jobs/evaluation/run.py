@@ -67,7 +67,7 @@ async def evaluate(
             trials.report.notice(
                 f"{name} was learned on other examples of {task.name}, or on another division of"
                 " them: make sure that no test prompt here is one that it was learned or chosen on"
-                " (the same --data, --test-data and limits)"
+                " (the same ``data``, ``test_data`` and limits)"
             )
     told = [] if plan.labels is None else list(about_labels(plan.labels, trials.reward))
     for sentence in [*told, *([task.note] if task.note else [])]:
@@ -83,8 +83,8 @@ async def _ready(trials: Trials, other: Alternative) -> Alternative:
     if other.shots and not takes_messages(trials.session.biased_endpoint):
         raise InputError(
             f"{other.name} stands before the prompt as messages, and the"
-            f" {trials.session.biased_endpoint} endpoint takes one text; use --endpoint chat, or"
-            " drop --few-shot"
+            f" {trials.session.biased_endpoint} endpoint takes one text; use ``endpoint=chat``, or"
+            " drop ``few_shot``"
         )
     found = await other.ready(trials)
     check_limits(found.bias, trials.session.profile, trials.session.highest_id)
@@ -174,7 +174,7 @@ def _ranked(trials: Trials, arm: Arm) -> bool:
     why = unranked(trials, arm)
     if why is not None and arm.bias_name is None:
         raise InputError(
-            f"--best-of cannot rank completions at {arm.setting.name}: {why}; drop --best-of"
+            f"``best_of`` cannot rank completions at {arm.setting.name}: {why}; drop ``best_of``"
         )
     if why is not None:
         trials.report.notice(f"{arm.setting.name}, {arm.name} is left out: {why}")

@@ -50,12 +50,12 @@ def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
     if others:
         raise InputError(
             f"given answers are learned by projection, and not by {others}, which need completions"
-            " that were drawn; use --learn-from samples, or --estimator projection alone"
+            " that were drawn; use ``learn_from=samples``, or ``estimator=projection`` alone"
         )
     if trials.engine is not None:
         raise InputError(
-            f"--learn-from {plan.learn_from} works in one process; leave out --engine, or use"
-            " --learn-from samples"
+            f"``learn_from={plan.learn_from}`` works in one process; leave out ``engine``, or use"
+            " ``learn_from=samples``"
         )
     training = task.train[: plan.limit]
     if len({tuple(sorted(map(normalise, example.answers))) for example in training}) == 1:
@@ -203,7 +203,7 @@ async def choose_predicted(
     go to the candidate with the likeliest answers. Raises InputError: no candidate.
     """
     if not field:
-        raise InputError("the sweep is empty: give at least one --l2")
+        raise InputError("the sweep is empty: give at least one ``l2``")
     found = (await first_tokens(trials, examples, "validation", plan.listed)).with_tokens(
         given.ends
     )

@@ -50,16 +50,16 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     _check_phases(trials, plan)
     if plan.only_stored and plan.uses_given_answers:
         raise InputError(
-            "--only-stored learns from stored samples alone; leave out --learn-from"
-            f" {plan.learn_from}, or --only-stored"
+            "``only_stored`` learns from stored samples alone; leave out ``learn_from``"
+            f" {plan.learn_from}, or ``only_stored``"
         )
     listless = ", ".join(
         name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers
     )
     if plan.depends_on and (listless or trials.engine is not None):
         raise InputError(
-            "--depends-on is learned by projection in one process; leave out --engine and"
-            " --estimator, or --depends-on"
+            "``depends_on`` is learned by projection in one process; leave out ``engine`` and"
+            " ``estimator``, or ``depends_on``"
         )
 
 
@@ -67,15 +67,15 @@ def _check_phases(trials: Trials, plan: FitPlan) -> None:
     if plan.phases is None:
         return
     beside = {
-        "--depends-on": bool(plan.depends_on),
-        "--engine": trials.engine is not None,
+        "``depends_on``": bool(plan.depends_on),
+        "``engine``": trials.engine is not None,
         "the task's stop texts": bool(trials.stop),
     }
-    beside |= {f"--learn-from {plan.learn_from}": plan.uses_given_answers}
+    beside |= {f"``learn_from={plan.learn_from}``": plan.uses_given_answers}
     for option, given in beside.items():
         if given:
             raise InputError(
-                "--phases are learned from samples, in one process and without stop texts; leave"
+                "``phases`` are learned from samples, in one process and without stop texts; leave"
                 f" out {option}"
             )
     check_continues(trials.session, plan.phases)
@@ -84,14 +84,16 @@ def _check_phases(trials: Trials, plan: FitPlan) -> None:
 def _check_engine(trials: Trials, plan: FitPlan) -> None:
     if trials.engine is None:
         return
-    alone = {"--top-logprobs 0": trials.top_logprobs == 0}
+    alone = {"``top_logprobs=0``": trials.top_logprobs == 0}
     alone |= {
-        f"--estimator {name}": not each.facts.spreads
+        f"``estimator={name}``": not each.facts.spreads
         for name, each in estimators(plan.sweep).items()
     }
     for option, given in alone.items():
         if given:
-            raise InputError(f"{option} works in one process only; leave out --engine, or {option}")
+            raise InputError(
+                f"{option} works in one process only; leave out ``engine``, or {option}"
+            )
 
 
 def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
@@ -104,12 +106,12 @@ def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
     if others:
         raise NoLogprobs(
             f"completions come without logprobs here, and {others} cannot learn from those; use"
-            " --estimator ratio alone, --top-logprobs from 1, or a provider that gives them"
+            " ``estimator=ratio`` alone, ``top_logprobs`` from 1, or a provider that gives them"
         )
     if session.vocabulary is None:
         raise NoLogprobs(
             "completions come without logprobs here, so their tokens are those of the text, for"
-            " which ratio needs the vocabulary: give it with --tokenizer, or use --top-logprobs"
+            " which ratio needs the vocabulary: give it with ``tokenizer``, or use ``top_logprobs``"
             " from 1"
         )
 
@@ -119,8 +121,8 @@ def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
     if objective == "macro-f1" and (plan.labels is None or not plan.selects_offline):
         raise InputError(
             "objective 'macro-f1' is predicted for greedy decisions between labels, from given"
-            " answers; use it with --learn-from answers, --deploy greedy and data whose answers are"
-            " few labels, or --labels"
+            " answers; use it with ``learn_from=answers``, ``deploy=greedy`` and data whose answers"
+            " are few labels, or ``labels``"
         )
     if objective == "reward-kl" and not session.tells_base_logprobs:
         raise InputError(
@@ -191,8 +193,8 @@ class TrainingData:
             other = "use another reward, or prompts that the model sometimes gets right"
             raise InputError(
                 f"{room.sentence}; stopped after {len(first)} of {len(self.examples)} prompts,"
-                f" before more is paid for: {self._longer_or(other)}, or --go-on to collect all the"
-                " same (what came is kept)"
+                f" before more is paid for: {self._longer_or(other)}, or ``go_on`` to collect all"
+                " the same (what came is kept)"
             )
 
     def _longer_or(self, remedy: str) -> str:
@@ -231,8 +233,8 @@ class TrainingData:
         if not found:
             raise InputError(
                 f"{trials.store.path} holds no completion of these {len(examples)} training prompts"
-                " under these settings (model, --max-tokens, --top-logprobs, --seed); check them"
-                " and --rollouts, or leave out --only-stored"
+                " under these settings (model, ``max_tokens``, ``top_logprobs``, ``seed``); check"
+                " them and ``rollouts``, or leave out ``only_stored``"
             )
         if plan.only_stored:
             trials.report.notice(

@@ -209,8 +209,8 @@ class Manifest:
         if known.mixed:
             raise InputError(
                 f"the run of {self.name} in {self.path.parent} stopped because the tokenizer"
-                " changed: its last completions may be of either; start anew with another --out,"
-                " or take them as they are with --restart"
+                " changed: its last completions may be of either; start anew with another ``out``,"
+                " or take them as they are with ``restart``"
             )
         names = [
             name
@@ -223,8 +223,8 @@ class Manifest:
             )
             raise InputError(
                 f"the run of {self.name} in {self.path.parent} was not finished and had other"
-                f" settings: {changes}; give them as they were, another --out, or --restart to go"
-                " on under the new ones (what is stored stays, and is not mixed)"
+                f" settings: {changes}; give them as they were, another ``out``, or ``restart`` to"
+                " go on under the new ones (what is stored stays, and is not mixed)"
             )
 
     def _question(self, results: RunResults) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class Manifest:
             return _Document.model_validate(parse_json(read_bounded(self.path, LARGEST)))
         except OSError as error:
             raise InputError(
-                f"cannot read {self.path}: {error.strerror}; give another --out"
+                f"cannot read {self.path}: {error.strerror}; give another ``out``"
             ) from error
         except ValueError as error:
             raise InputError(
@@ -288,7 +288,7 @@ class Manifest:
 
     def _write(self) -> None:
         text = json.dumps(self._document.model_dump(mode="json"), indent=2) + "\n"
-        with explained(f"write {self.path}", "make room, or give another --out"):
+        with explained(f"write {self.path}", "make room, or give another ``out``"):
             write_whole(self.path, text.encode())
 
 

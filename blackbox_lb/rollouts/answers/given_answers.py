@@ -249,7 +249,7 @@ async def first_tokens(
     if silent:
         raise InputError(
             f"{len(silent)} of {len(examples)} {title} rows have no answer, the first"
-            f" {silent[0]!r}; give every row an answer, or use --learn-from samples"
+            f" {silent[0]!r}; give every row an answer, or use ``learn_from=samples``"
         )
     completions, width = await first_lists(trials, examples, title, listed)
     tokens = AnswerTokens(trials)

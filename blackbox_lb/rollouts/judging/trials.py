@@ -186,7 +186,7 @@ class Trials:
                 f"the tokenizer of {self.session.model} changed from {self.tokenizer.fingerprint}"
                 f" to {now.fingerprint} while completions were drawn, so that nobody knows whose"
                 " ids the last ones have; they are kept, and nothing is to be learned from them:"
-                " start anew with another --out"
+                " start anew with another ``out``"
             )
 
     async def scores(

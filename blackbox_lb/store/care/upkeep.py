@@ -143,7 +143,7 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
     for source in sources:
         if source.resolve() == target.resolve():
             raise InputError(
-                f"{source} is the target and a source; give another file with --out, or leave"
+                f"{source} is the target and a source; give another file with ``out``, or leave"
                 " it out"
             )
         RolloutStore(source, read_only=True).close()

@@ -162,7 +162,7 @@ def _read_last_turn(
     if is_unlabelled and not before:
         raise record.error(
             f"{columns.messages} has an answer and no question before it; add the question, or give"
-            " --prefill if the completion is to begin with it"
+            " ``prefill`` if the completion is to begin with it"
         )
     if is_unlabelled:
         return replace(prompt, messages=tuple(before)), (last.content,), "answer"
@@ -171,7 +171,7 @@ def _read_last_turn(
         raise record.error(
             f"the last turn of {columns.messages} holds the answer {shorten(shown[0])}, so the"
             f" model would be shown it; leave out that turn, or the column {columns.answer} (the"
-            " turn then is the answer), or give --prefill if the completion is to begin with it"
+            " turn then is the answer), or give ``prefill`` if the completion is to begin with it"
         )
     return prompt, answers, "beginning"
 
@@ -201,7 +201,7 @@ def _absent(record: Record, *columns: str) -> str:
     )
     arrays = arrays_in(record.values) if record.whole else []
     if arrays:
-        sentence += f"; --field {arrays[0]} reads the rows in it"
+        sentence += f"; ``field={arrays[0]}`` reads the rows in it"
     return sentence
 
 
@@ -228,7 +228,7 @@ def _filled(record: Record, template: str) -> Prompt:
         text = _ColumnsOfTemplate(record).vformat(template, (), record.values)
     except KeyError as error:
         raise record.error(
-            f"{_absent(record, str(error.args[0]))}; correct --prompt-template"
+            f"{_absent(record, str(error.args[0]))}; correct ``prompt_template``"
         ) from error
     except (ValueError, IndexError, AttributeError, TypeError) as error:
         raise InputError(

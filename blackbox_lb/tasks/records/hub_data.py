@@ -184,7 +184,7 @@ def _from_disk(folder: Path) -> Any:
 
 
 def _loaded(spec: str, path: str, config: str | None) -> Any:
-    datasets = library("datasets", f"--data {spec}")
+    datasets = library("datasets", f"``data={spec}``")
     try:
         with quiet(), offline_without_hub() as online:
             return datasets.load_dataset(path, config)
@@ -200,7 +200,7 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
         raise InputError(
             f"the data set {spec} cannot be loaded{where}: {reason}; check name and config"
             " (hf:OWNER/NAME/CONFIG), log in where it is gated (hf auth login), or give its files"
-            " with --data"
+            " with ``data``"
         ) from error
 
 

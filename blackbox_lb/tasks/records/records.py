@@ -133,7 +133,7 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
     if suffix in _DELIMITERS:
         if field is not None:
             raise DataError(
-                f"{path} is a table, and --field {field} names an array in a JSON file; leave it"
+                f"{path} is a table, and ``field={field}`` names an array in a JSON file; leave it"
                 " out"
             )
         return _table(path, text, _delimiter(text, _DELIMITERS[suffix]))
@@ -256,7 +256,7 @@ def _rows_under(path: Path, value: object, field: str) -> list[Any]:
     problem = "no array" if rows is None else f"{shorten(rows)}, which is no array,"
     raise DataError(
         f"{path} has {problem} under the field {shorten(field)}{did_you_mean(field, names)}"
-        f" ({listed}); correct --field"
+        f" ({listed}); correct ``field``"
     )
 
 

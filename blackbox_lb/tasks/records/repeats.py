@@ -124,13 +124,13 @@ def remarks_on(
     if answers:
         notices.append(
             f"{_counted(answers, 'row')} without an answer column, where the last turn of the"
-            " assistant is the answer and is not sent (--prefill sends it)"
+            " assistant is the answer and is not sent (``prefill`` sends it)"
         )
     begun = sum(row.last_turn == "beginning" for row in rows)
     if begun:
         notices.append(
             f"{_counted(begun, 'row')} with a last turn of the assistant, which is sent as the"
-            " beginning of the completion (--prefill says that this is meant)"
+            " beginning of the completion (``prefill`` says that this is meant)"
         )
     tools = sum(bool(row.tools) for row in rows)
     if tools:

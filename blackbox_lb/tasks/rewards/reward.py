@@ -219,8 +219,8 @@ def parse_reward(
     measured = None if thinking is None else Thinking.parse(thinking)
     if count != "all" and (measured is None or spec not in FORMULAS):
         raise InputError(
-            f"--count {count} needs --thinking, as in --thinking 'inside:<think>..</think>', and a"
-            " reward by length"
+            f"``count={count}`` needs ``thinking``, as in ``thinking='inside:<think>..</think>'``,"
+            " and a reward by length"
             f" ({', '.join(name for name in FORMULAS if 'length' in name or 'short' in name)});"
             " leave it out, or name them"
         )

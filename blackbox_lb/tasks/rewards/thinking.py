@@ -18,7 +18,7 @@ LOOP, TIMES = 10, 4
 
 @dataclass(slots=True, eq=False)
 class Thinking:
-    """The stretch that ``spec`` names, as ``--phases`` does: ``inside:OPEN..CLOSE`` or
+    """The stretch that ``spec`` names, as ``phases`` does: ``inside:OPEN..CLOSE`` or
     ``until:TEXT``.
 
     known: gives the bytes of the tokens in stored answers; it is asked once for a token that is
@@ -37,8 +37,8 @@ class Thinking:
             or len((phases := Phases.parse([spec])).names) != 2
         ):
             raise InputError(
-                f"--thinking {spec!r} is no stretch of text; give inside:OPEN..CLOSE, or until:TEXT"
-                " where it begins at once"
+                f"``thinking={spec!r}`` is no stretch of text; give inside:OPEN..CLOSE, or"
+                " until:TEXT where it begins at once"
             )
         return cls(phases)
 

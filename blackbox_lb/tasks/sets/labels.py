@@ -126,8 +126,8 @@ class Labels:
         if len(first) < 2 or "" in first:
             raise InputError(
                 "a decision has at least two labels, and these are"
-                f" {shorten(', '.join(first.values()))}; name all of them with --labels, as in"
-                " --labels yes,no"
+                f" {shorten(', '.join(first.values()))}; name all of them with ``labels``, as in"
+                " ``labels=yes,no``"
             )
         accepted: dict[str, set[str]] = {key: set() for key in first}
         for example in training:
@@ -138,7 +138,7 @@ class Labels:
                     raise InputError(
                         f"{example.place} has the answer {shorten(', '.join(answers) or 'none')},"
                         f" which is none of the labels {shorten(', '.join(first.values()))};"
-                        " correct the row or name the label with --labels"
+                        " correct the row or name the label with ``labels``"
                     )
                 for key in mine:
                     accepted[key].add(keys[key])

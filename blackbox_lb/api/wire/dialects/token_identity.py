@@ -83,14 +83,15 @@ class Identity:
         if UNNAMED not in (named, sampled) and named != sampled:
             raise ProfileError(
                 f"{self._provider} sampled token {sampled}, which under this vocabulary is token"
-                f" {named}: the vocabulary is not the model's; give the right one with --tokenizer"
+                f" {named}: the vocabulary is not the model's; give the right one with"
+                " ``tokenizer``"
             )
 
     def _known(self) -> Vocabulary:
         if self._vocabulary is None:
             raise ProfileError(
                 f"{self._provider} tells tokens by their {self._kind}, so their ids need a"
-                " vocabulary, and none is known for this model; give one with --tokenizer"
+                " vocabulary, and none is known for this model; give one with ``tokenizer``"
             )
         return self._vocabulary
 

@@ -29,7 +29,7 @@ vocabulary about every second word of ``SCRIPTS``."""
 
 
 async def check_tokenizer(exam: Exam) -> None:
-    """The server's own tokenizer answers, and agrees with ``--tokenizer``."""
+    """The server's own tokenizer answers, and agrees with ``tokenizer``."""
     session = exam.probe.session
     if session.profile.tokenizer.source != "server":
         exam.vocabulary_size = session.vocabulary.size if session.vocabulary else None

@@ -57,7 +57,9 @@ async def choose(
     """
     field = list(candidates)
     if not field:
-        raise InputError("the sweep is empty: give at least one --tau, and one --l2 or --alpha")
+        raise InputError(
+            "the sweep is empty: give at least one ``tau``, and one ``l2`` or ``alpha``"
+        )
     race = _Race(trials, examples, field, next_token, goal or Goal(), tuple(settings))
     race.drop_repeated()
     if len(race.racing) == 1:

@@ -1,4 +1,4 @@
-"""``--depends-on``: learning a bias that depends on the prompt, and declining it where a fixed one
+"""``depends_on``: learning a bias that depends on the prompt, and declining it where a fixed one
 does as well.
 
 Strength and weight of the model are chosen on validation prompts and on training prompts that were

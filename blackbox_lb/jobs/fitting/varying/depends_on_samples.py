@@ -1,4 +1,4 @@
-"""``--depends-on``, learned from completions that were drawn: chosen by fresh ones of the
+"""``depends_on``, learned from completions that were drawn: chosen by fresh ones of the
 validation prompts.
 """
 

@@ -1,4 +1,4 @@
-"""``--phases``: learning a vector for each phase, and declining them where one vector for all
+"""``phases``: learning a vector for each phase, and declining them where one vector for all
 positions earns as much.
 
 The objective is a sum over positions, so that each phase is a problem of its own, with the weights

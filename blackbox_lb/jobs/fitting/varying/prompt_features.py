@@ -98,7 +98,7 @@ def check_features(depends_on: Iterable[DependsOn], task: Task, limit: int | Non
             resolve_encoder(on.of)
             if find_spec("sentence_transformers") is None:
                 raise InputError(
-                    f"--depends-on {on.name} needs sentence-transformers, which is not installed:"
+                    f"``depends_on={on.name}`` needs sentence-transformers, which is not installed:"
                     f" {EXTRA}"
                 )
 
@@ -114,7 +114,7 @@ def _check_groups(
             or "none"
         )
         raise InputError(
-            f"--depends-on {on.name}: no training row has a text in that column (short columns:"
+            f"``depends_on={on.name}``: no training row has a text in that column (short columns:"
             f" {found})"
         )
     of_prompt: dict[Prompt, str | None] = {}
@@ -122,7 +122,7 @@ def _check_groups(
         group = example.prompt.columns.get(on.of)
         if of_prompt.setdefault(example.prompt, group) != group:
             raise InputError(
-                f"--depends-on {on.name}: the prompt {shorten(example.prompt.text)} is in the"
+                f"``depends_on={on.name}``: the prompt {shorten(example.prompt.text)} is in the"
                 f" groups {of_prompt[example.prompt]!r} and {group!r}; the model is shown the same"
                 " text, so keep one"
             )
