@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -494,7 +496,20 @@ def schema(tmp_path: Path) -> Callable[[str], str]:
         ('Here it is:\n```json\n{"name": "Ada"}\n```\nAnything else?', 1.0),
         ('```json\n{"age": 1}\n```\n```json\n{"name": "Ada"}\n```', 0.0),
         ('```json\n{"name":\n```\n```json\n{"name": "Ada"}\n```', 0.0),
-        ('```\n{"name": "Ada"}\n```', 0.0),
+        ('```\n{"name": "Ada"}\n```', 1.0),
+        ('```json\r\n{"name": "Ada"}\r\n```\r\n', 1.0),
+        ('\ufeff{"name": "Ada"}', 1.0),
+        ('\ufeff```Json\n{"name": "Ada"}\n```', 1.0),
+        ('```jsonc\n{"name": "Ada"}\n```', 1.0),
+        ('```json\n{"name": "Ada"}', 1.0),
+        ('```json {"name": "Ada"} ```', 1.0),
+        ('1. ```json\n   {"name": "Ada"}\n   ```', 1.0),
+        ('````json\n{"name": "Ada"}\n````', 1.0),
+        ('```json\n{"name": "\u2028"}\n```', 1.0),
+        ('```python\nx = 1\n```\n```\n{"name": "Ada"}\n```', 1.0),
+        ('```\n{"age": -1}\n```\n```json\n{"name": "Ada"}\n```', 1.0),
+        ('```\n{"age": -1}\n```\n```\n{"name": "Ada"}\n```', 0.0),
+        ('```python\n{"name": "Ada"}\n```', 0.0),
         ('{"name": "Ada"} is the answer', 0.0),
         ('{"name": "Ada", "age": -1}', 0.0),
         ('{"name": "Ada", "age": NaN}', 0.0),
@@ -541,13 +556,113 @@ def test_a_broken_schema_is_refused_at_once(
         parse_reward("json-schema:nowhere.json", max_tokens=48)
 
 
-def test_a_schema_fetches_nothing(schema: Callable[[str], str]) -> None:
-    """A reference that leaves the file is an error, and not a request to whoever is named."""
-    reward = parse_reward(schema('{"$ref": "http://127.0.0.1:9/other.json"}'), max_tokens=48)
-    with pytest.raises(
-        InputError, match=r"cannot be applied .* references must stay inside the file"
-    ):
-        reward.score(OSLO, completion("{}"))
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"name": "person", "strict": true, "schema": %s}', "schema"),
+        ('{"schema": %s}', "schema"),
+        ('{"type": "json_schema", "json_schema": {"schema": %s}}', "json_schema.schema"),
+        ('{"type": "json_schema", "name": "person", "schema": %s}', "schema"),
+        ('{"type": "function", "function": {"parameters": %s}}', "function.parameters"),
+        ('{"type": "function", "name": "person", "parameters": %s}', "parameters"),
+    ],
+)
+def test_a_wrapped_schema_is_pointed_at(
+    schema: Callable[[str], str], text: str, place: str
+) -> None:
+    """What an API wraps around a schema would accept everything; the place of the inner one is
+    named.
+    """
+    with pytest.raises(InputError, match=rf"under {re.escape(place)};"):
+        parse_reward(schema(text % json.dumps(PERSON)), max_tokens=48)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"city": "Paris", "n": 3}',
+        '{"title": "Person", "description": "of name and age"}',
+        '{"format": "email"}',
+        '{"$schema": 5, "type": "object"}',
+        '{"$ref": "http://127.0.0.1:9/other.json"}',
+        '{"properties": {"a": {"$ref": "other.json"}}}',
+        '{"properties": {"a": {"$ref": "#/$defs/missing"}}}',
+        '{"$ref": "#"}',
+        '{"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{"$ref": "#"}]}}}',
+        '{"pattern": "("}',
+    ],
+)
+def test_a_schema_that_cannot_judge_is_refused_at_once(
+    schema: Callable[[str], str], text: str
+) -> None:
+    """An example document, a reference that leaves the file or leads nowhere, one without end: none
+    of them waits for a completion, and nothing is fetched.
+    """
+    with pytest.raises(InputError):
+        parse_reward(schema(text), max_tokens=48)
+
+
+@pytest.mark.parametrize("text", ["true", "{}", '{"enum": ["a", {}]}'])
+def test_a_schema_may_accept_much(schema: Callable[[str], str], text: str) -> None:
+    """To accept any JSON is a wish that ``true`` and ``{}`` state."""
+    assert parse_reward(schema(text), max_tokens=48).score(OSLO, completion("{}")) == 1
+
+
+NESTED = {
+    "$ref": "#/$defs/list",
+    "$defs": {"list": {"type": ["array", "null"], "items": {"$ref": "#/$defs/list"}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ('{"properties": {"price": {"multipleOf": 0.01}}}', '{"price": 1e999}'),
+        ('{"type": "number", "multipleOf": 0.01}', "1" + "0" * 400),
+        (json.dumps(NESTED), "[" * 300 + "]" * 300),
+        ("true", "1" * 5000),
+    ],
+)
+def test_a_completion_is_never_the_schemas_fault(
+    schema: Callable[[str], str], text: str, answer: str
+) -> None:
+    """A value that cannot be computed with is worth nothing, so that a stored completion ends no
+    run.
+    """
+    assert parse_reward(schema(text), max_tokens=48).score(OSLO, completion(answer)) == 0
+
+
+@pytest.mark.parametrize(
+    ("items", "value"),
+    [
+        ('[1, true, "1", null, 0, false, ""]', 1),
+        ("[1, 1.0]", 0),
+        ("[[1], [true]]", 1),
+        ('[{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}]', 0),
+        ("[[], {}]", 1),
+        ('[[["a", 1]], {"a": 1}]', 1),
+    ],
+)
+def test_unique_items(schema: Callable[[str], str], items: str, value: float) -> None:
+    """Equal as JSON: 1 is 1.0 and not true, and the order of names does not count."""
+    reward = parse_reward(schema('{"uniqueItems": true}'), max_tokens=48)
+    assert reward.score(OSLO, completion(items)) == value
+    loose = parse_reward(schema('{"uniqueItems": false}'), max_tokens=48)
+    assert loose.score(OSLO, completion(items)) == 1
+
+
+def test_time_grows_with_the_length(schema: Callable[[str], str]) -> None:
+    """Of texts that took minutes: fences that open and never close, combining marks, items that
+    cannot be sorted.
+    """
+    unique = parse_reward(schema('{"uniqueItems": true}'), max_tokens=48)
+    begin = time.process_time()
+    assert unique.score(OSLO, completion("```json\n" * 100_000)) == 0
+    assert normalise("a" + "\u0301\u0323" * 200_000 + "b") == "ab"
+    assert normalise("\u0f73" * 100_000) == ""
+    items = json.dumps([{"a": number} for number in range(30_000)])
+    assert unique.score(OSLO, completion(items)) == 1
+    assert time.process_time() - begin < 20
 
 
 def test_jsonschema_is_an_extra(
