@@ -1,5 +1,5 @@
 """An orderly end: the first Ctrl-C or SIGTERM lets requests in flight arrive, the second ends at
-once.
+once. A computation ends at the first where nothing is in flight.
 """
 
 import asyncio
@@ -9,10 +9,12 @@ import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, TypeVar
 
 from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.errors import Interrupted
 
 T = TypeVar("T")
 ORDERLY = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
@@ -20,6 +22,9 @@ ORDERLY = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.
 on ignoring it.
 """
 NOTICE = b"\nStopping: what is in flight is received and kept; Ctrl-C again stops now.\n"
+
+
+_RUNNING: ContextVar["_Stop | None"] = ContextVar("_RUNNING", default=None)
 
 
 def run_interruptible(main: Coroutine[Any, Any, T], budget: Budget) -> T:
@@ -36,10 +41,40 @@ def run_interruptible(main: Coroutine[Any, Any, T], budget: Budget) -> T:
         return asyncio.run(stop.watched(main))
 
 
+@contextmanager
+def computing() -> Iterator[None]:
+    """Inside, the first signal ends what is computed, at once where nothing is in flight.
+
+    The loop cannot do so: it waits for the computation. A block must not await. KeyboardInterrupt,
+    which no ``except Exception`` of a user's function catches, ends it.
+
+    Raises Interrupted: a signal ended the computation.
+    """
+    stop = _RUNNING.get()
+    if stop is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    stop.computations += 1
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not stop.ended_computation:
+            raise
+        raise Interrupted("Interrupted") from None
+    finally:
+        stop.computations -= 1
+
+
 class _Stop:
-    """The received signals, and the loop to inform."""
+    """The received signals, and the loop to inform.
+
+    computations: the number of entered ``computing`` blocks.
+    ended_computation: whether a signal has ended one.
+    """
 
     def __init__(self, budget: Budget) -> None:
+        self.computations = 0
+        self.ended_computation = False
         self._budget, self._signals = budget, 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -55,9 +90,11 @@ class _Stop:
         }
         for number in before:
             signal.signal(number, self._on_signal)
+        token = _RUNNING.set(self)
         try:
             yield
         finally:
+            _RUNNING.reset(token)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -73,6 +110,10 @@ class _Stop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self._signals += 1
+        if self._signals == 1 and self.computations and not self._budget.in_flight:
+            self.ended_computation = True
+            self._budget.close()
+            raise KeyboardInterrupt
         if self._signals > 1 or self._loop is None:
             if self._loop is not None:
                 self._loop.set_exception_handler(
