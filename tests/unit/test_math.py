@@ -159,7 +159,7 @@ def test_an_interrupted_question_leaves_no_answer_behind(monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     process = math_equality._Process()
-    monkeypatch.setattr(math_equality.json, "loads", interrupted)
+    monkeypatch.setattr("json.loads", interrupted)
     with pytest.raises(KeyboardInterrupt):
         process.ask(("1",), "1")
     monkeypatch.undo()

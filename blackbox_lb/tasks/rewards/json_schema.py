@@ -167,7 +167,7 @@ def _check_not_wrapped(path: Path, schema: Any, keywords: set[str]) -> None:
     if not isinstance(schema, dict) or schema.keys() & (keywords - {"type"}):
         return
     for keys in WRAPPINGS:
-        inner = schema
+        inner: Any = schema
         for key in keys:
             inner = inner.get(key) if isinstance(inner, dict) else None
         if isinstance(inner, dict) and inner.keys() & keywords:
