@@ -21,7 +21,7 @@ NOTHING = object()
 """The result for a text without JSON; null is a value."""
 _OPENING = re.compile(r"[ \t]*(?:(?:[-*+>]|\d{1,9}[.)])[ \t]+)?`{3,}[ \t]*(\w*)[ \t]*(.*)")
 _CLOSING = re.compile(r"`{3,}")
-_SMALL = (None, True, 0, 0.5, "", [], {})
+_SMALL: tuple[Any, ...] = (None, True, 0, 0.5, "", [], {})
 """Values so small that only a schema without end has no verdict on them."""
 
 
