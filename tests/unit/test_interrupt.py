@@ -167,12 +167,15 @@ def test_one_signal_ends_a_running_score(
     scoring = [sys.executable, "-m", "blackbox_lb", "score", str(tmp_path / "run")]
     scoring += ["--data", str(data), "--reward", "forever:reward", "--quiet"]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(scoring, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
-    end = time.monotonic() + 30
-    while not begun.exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    with subprocess.Popen(scoring, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        end = time.monotonic() + 30
+        while not begun.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(number)
+        try:
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert (process.returncode, out, err.strip()) == (130, "", "Interrupted")
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -155,11 +156,17 @@ def test_what_is_neither_is_an_error(answer: str) -> None:
 def test_an_interrupted_question_leaves_no_answer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict that was not waited for is not the next question's."""
 
-    def interrupted(_content: str) -> object:
+    def interrupted() -> str:
         raise KeyboardInterrupt
 
     process = math_equality._Process()
-    monkeypatch.setattr("json.loads", interrupted)
+    assert process.ask(("1",), "1") is True
+    assert process.process is not None
+    pipe = process.process.stdout
+    assert pipe is not None
+    monkeypatch.setattr(
+        process.process, "stdout", SimpleNamespace(readline=interrupted, close=pipe.close)
+    )
     with pytest.raises(KeyboardInterrupt):
         process.ask(("1",), "1")
     monkeypatch.undo()
