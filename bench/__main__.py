@@ -32,9 +32,7 @@ JOBS: dict[str, list[str]] = {
     "startup": ["--repeats", "15"],
     "efficiency": ["--draws", "3", "--most", "1280"],
 }
-"""Benchmark -> options; vllm_overhead needs vLLM, and reliability, frontier, compiling and
-robustness measure no time.
-"""
+"""Benchmark -> options; vllm_overhead needs vLLM, reliability and frontier measure no time."""
 MODULES = {"short answers": "collector"}
 """Benchmark -> its module, where that has another name."""
 

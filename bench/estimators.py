@@ -14,11 +14,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.estimate.choice.table import estimator
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio
+from blackbox_lb.estimate.counting.ratio import Ratio
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
 from tests.support.statistics import statistics_of
@@ -91,16 +89,11 @@ def _ips(relative: tuple[float, ...], absolute: tuple[float, ...] = ()) -> Estim
     return fits
 
 
-def _shrunk(kind: type[SNIPS] | type[Ratio], clip: float | None = None) -> Estimator:
-    def fits(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
-        estimate = kind(statistics_of(rollouts, taus, clip=clip))
-        for tau in taus:
-            for kappa in KAPPA:
-                yield Fitted(
-                    tau, f"kappa {kappa:g}", estimate.token_ids, estimate.delta(tau, kappa)
-                )
-
-    return fits
+def _ratio(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
+    ratio = Ratio(statistics_of(rollouts, taus))
+    for tau in taus:
+        for kappa in KAPPA:
+            yield Fitted(tau, f"kappa {kappa:g}", ratio.token_ids, ratio.delta(tau, kappa))
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -109,6 +102,5 @@ ESTIMATORS: dict[str, Estimator] = {
     "projection, top-5": _projection(5),
     "ips": _ips(RELATIVE, PAPER),
     "ips, heavy smoothing": _ips(HEAVY),
-    "snips": _shrunk(SNIPS, estimator("snips").facts.clip_in(Sweep())),
-    "ratio": _shrunk(Ratio),
+    "ratio": _ratio,
 }

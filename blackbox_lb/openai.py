@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict, Unpack
 import openai
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.deploy.http_wrapping import policies_of, wrapped
+from blackbox_lb.deploy.http_wrapping import with_policies
 from blackbox_lb.deploy.injection import OnConflict
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy
 
@@ -116,8 +116,7 @@ class _Biased:
             self._policy = (
                 bias if isinstance(bias, RequestPolicy) else RequestPolicy.of(bias, **rules)
             )
-            if not any(policy is self._policy for policy in policies_of(self._client)):
-                self._client = wrapped(self._client, self._policy, owned=True)
+            self._client = with_policies(self._client, [self._policy])
 
         def copy(self, *, _extra_kwargs: Mapping[str, Any] = {}, **options: Any) -> Any:
             return super().copy(_extra_kwargs={"bias": self._policy, **_extra_kwargs}, **options)

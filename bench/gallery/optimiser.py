@@ -26,6 +26,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.rewards.reward import Reward
+from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Draw, Example, Sampling
 
 __all__ = ["Asker", "main"]
@@ -164,6 +165,7 @@ def main(
         correct=matcher,
         thinking=task["thinking"],
         count=task["count"],
+        labels=Labels.found_in(data.train),
     )
     started, loop = time.monotonic(), asyncio.new_event_loop()
     opened = connect(provider, model=model, max_tokens=limit, longest_prompt=2000)

@@ -382,7 +382,7 @@ def overhead(at: Place) -> list[Job]:
             f"{at.model}_overhead",
             command,
             bias.parent.name,
-            module="bench.studies.vllm_overhead",
+            module="bench.gpu.vllm_overhead",
             variables={"BLB_BIAS_DIR": str(bias.parent)},
         )
     ]

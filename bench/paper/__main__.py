@@ -45,7 +45,7 @@ class PaperOptions(TrialOptions):
         "JSONL or CSV of your own problems, with prompt and answer, in place of the benchmark's.",
     )
     lora: tuple[Path, ...] = option(
-        HelpGroup.TASK, "A result of bench/studies/lora_grpo.py for the row LoRA-GRPO; repeatable."
+        HelpGroup.TASK, "A result of bench/paper/lora_grpo.py for the row LoRA-GRPO; repeatable."
     )
     top_logprobs: int | None = option(
         HelpGroup.SAMPLING, "Alternatives listed a token. [default: 20, or the limit]", type=COUNT

@@ -90,7 +90,7 @@ def _of_benchmark(part: Scaled, result: BenchmarkResult) -> list[str]:
 def _about_lora(lora: Sequence[LoraResult]) -> str:
     if not lora:
         return (
-            "LoRA-GRPO needs the weights: bench/studies/lora_grpo.py trains it, and --lora FILE"
+            "LoRA-GRPO needs the weights: bench/paper/lora_grpo.py trains it, and --lora FILE"
             " puts its result into this table"
         )
     told = "; ".join(
@@ -98,4 +98,4 @@ def _about_lora(lora: Sequence[LoraResult]) -> str:
         f" {each.test:,} test problems"
         for each in lora
     )
-    return f"LoRA-GRPO, ours, by bench/studies/lora_grpo.py: {told}"
+    return f"LoRA-GRPO, ours, by bench/paper/lora_grpo.py: {told}"

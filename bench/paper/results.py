@@ -72,7 +72,7 @@ class Reproduction(ResultPart):
 
 
 class LoraResult(ResultPart):
-    """The file of ``bench/studies/lora_grpo.py``: the reference with weights, with the same test
+    """The file of ``bench/paper/lora_grpo.py``: the reference with weights, with the same test
     problems, reward and matcher.
 
     ``params``: trained numbers; ``steps``: done; ``selected``: the step of the checkpoint that
@@ -102,7 +102,7 @@ class LoraResult(ResultPart):
 
 
 def load_lora(path: Path, table: str) -> LoraResult:
-    """The result that ``bench/studies/lora_grpo.py`` wrote to ``path``.
+    """The result that ``bench/paper/lora_grpo.py`` wrote to ``path``.
 
     Raises:
         InputError: the file is unreadable, something else, or of the other table.
@@ -111,18 +111,17 @@ def load_lora(path: Path, table: str) -> LoraResult:
         found = LoraResult.model_validate_json(path.read_bytes())
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}; give a file that bench/studies/lora_grpo.py"
-            " wrote"
+            f"cannot read {path}: {error.strerror}; give a file that bench/paper/lora_grpo.py wrote"
         ) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise InputError(
-            f"{path} is not a result of bench/studies/lora_grpo.py: {where}: {first['msg']}"
+            f"{path} is not a result of bench/paper/lora_grpo.py: {where}: {first['msg']}"
         ) from error
     if found.table != table:
         raise InputError(
-            f"{path} is of the table {found.table!r}, not {table!r}; run bench/studies/lora_grpo.py"
+            f"{path} is of the table {found.table!r}, not {table!r}; run bench/paper/lora_grpo.py"
             " with the other --reward"
         )
     return found

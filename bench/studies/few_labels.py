@@ -33,11 +33,10 @@ from bench.measuring import machine, today
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.prompt_bias import PromptBias
-from blackbox_lb.cli.actions.fit import TRIED_L2
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, Sweep
 from blackbox_lb.jobs.fitting.given_answers import (
     GivenAnswers,
     alone,
@@ -77,7 +76,7 @@ async def measured(
     """
     names = sorted({answer for example in task.train for answer in example.answers})
     plan = FitPlan(
-        sweep=Sweep(l2=(*Sweep().l2, *TRIED_L2)),
+        sweep=Sweep(l2=ANSWERS_L2),
         settings=(GREEDY,),
         learn_from="answers",
         labels=Labels.named(names, task.train),

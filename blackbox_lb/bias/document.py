@@ -113,7 +113,12 @@ class Bias(Row):
     @field_validator("created")
     @classmethod
     def _utc(cls, created: datetime) -> datetime:
-        return created.astimezone(UTC)
+        try:
+            return created.astimezone(UTC)
+        except OverflowError:
+            raise ValueError(
+                f"field created is {created.isoformat()}, which is no date in UTC"
+            ) from None
 
     @field_validator("entries")
     @classmethod

@@ -5,18 +5,26 @@ loaded on the call.
 from __future__ import annotations
 
 import copy
+import errno
 import functools
 import io
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from blackbox_lb._version import __version__
-from blackbox_lb.cli.commands import COMMANDS, load_command
+from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
+from blackbox_lb.cli.echo import echo, quiet_by_hand, shown
+from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.errors import BlbError, Interrupted
+
+if TYPE_CHECKING:
+    from blackbox_lb.cli.settings import SettingsFile
 
 __all__ = ["main"]
 
@@ -50,6 +58,7 @@ class Commands(click.Group):
         if (
             name is None
             or command is None
+            or name in WITHOUT_SETTINGS
             or ctx.resilient_parsing
             or {"-h", "--help"}.intersection(rest)
         ):
@@ -61,8 +70,23 @@ class Commands(click.Group):
             return name, command, rest
         ctx.default_map = {name: settings.of(name, command, rest)}
         telling = copy.copy(command)
-        telling.callback = functools.partial(_told, settings.path, command.callback)
+        telling.callback = functools.partial(_run_with, settings, command.callback)
         return name, telling, rest
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run the program. An error of the system that no command has explained, because it stopped
+        the output or hit the limit on open files, is one sentence and exit code 2, too.
+        """
+        try:
+            return super().main(*arguments, **options)
+        except OSError as error:
+            sentence = _of_the_system(error)
+            if sentence is None:
+                raise
+            _drop_output()
+            with suppress(OSError):
+                echo(f"Error: {with_option_names(sentence)}", err=True)
+            sys.exit(2)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error of our tree ends it with its sentence and exit code 2, Ctrl-C
@@ -75,48 +99,74 @@ class Commands(click.Group):
             with guarded():
                 return super().invoke(ctx)
         except Interrupted as error:
-            click.echo(f"\n{_shown(str(error))}", err=True)
+            echo(f"\n{with_option_names(str(error))}", err=True)
             ctx.exit(INTERRUPTED)
         except BlbError as error:
-            click.echo(f"Error: {_shown(str(error))}", err=True)
+            echo(f"Error: {with_option_names(_sentence(error))}", err=True)
             ctx.exit(2)
         except click.ClickException as error:
-            error.message = _shown(error.message)  # type: ignore[misc]  # final for subclasses, and what show() prints
+            error.message = shown(with_option_names(error.message))  # type: ignore[misc]  # final for subclasses, and what show() prints
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             if isinstance(error, click.Abort) and not isinstance(
                 error.__context__, KeyboardInterrupt
             ):
                 raise
-            click.echo(f"\nInterrupted{_what_is_left(ctx, self)}", err=True)
+            echo(f"\nInterrupted{_what_is_left(ctx, self)}", err=True)
             ctx.exit(INTERRUPTED)
 
 
-def _shown(message: str) -> str:
-    """A message made safe for a terminal: without secrets or characters that could move its
-    cursor.
+OUTPUT_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Numbers of the system's errors of an output that takes no more."""
+
+
+def _of_the_system(error: OSError) -> str | None:
+    """The sentence on an error of the system that reached the top; None for one that is not known
+    there.
     """
-    from blackbox_lb.safety.printable import legible
-    from blackbox_lb.safety.secrets import redacted
+    from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
 
-    return legible(redacted(message))
+    if has_too_many(error):
+        return f"{error.strerror}; {remedy_for_too_many()}"
+    # Whatever a command writes into files of its own it explains itself.
+    if error.errno in OUTPUT_FAULTS and error.filename is None:
+        return f"cannot write the output: {error.strerror}; send it where there is room"
+    return None
 
 
-def _told(
-    path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, **options: Any
+def _drop_output() -> None:
+    """Send what is left of the output nowhere: Python would try to write it once more at its
+    end.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _sentence(error: BlbError) -> str:
+    """The message of an error; its remedy is another one where no more files may be opened."""
+    from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
+
+    remedy = remedy_for_too_many()
+    if not has_too_many(error) or remedy in str(error):
+        return str(error)
+    return f"{str(error).partition('; ')[0]}; {remedy}"
+
+
+def _run_with(
+    settings: SettingsFile, callback: Callable[..., Any] | None, /, *arguments: Any, **options: Any
 ) -> Any:
-    """Print which options the file gave, before the command runs with them."""
+    """Run the command with a settings file: refuse what that may not set, and print what it set."""
     ctx = click.get_current_context()
+    settings.check_reach(ctx)
     given = [
         max(param.opts, key=len)
         for param in ctx.command.params
         if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.DEFAULT_MAP
     ]
-    quiet = ctx.get_parameter_source(
-        "quiet"
-    ) is click.core.ParameterSource.COMMANDLINE and options.get("quiet")
-    if given and not quiet:
-        click.echo(f"{path} gives {', '.join(given)}", err=True)
+    if given and not quiet_by_hand():
+        echo(f"{settings.path} gives {', '.join(given)}", err=True)
     return callback(*arguments, **options) if callback else None
 
 
@@ -129,8 +179,12 @@ def _what_is_left(ctx: click.Context, group: Commands) -> str:
 
 def _print_anywhere() -> None:
     """Print a character that the terminal's encoding lacks as an escape, instead of ending the
-    run.
+    run; forget a size of the screen that is none, in which tables would vanish.
     """
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "")
+        if not (size.isascii() and size.isdigit() and size.strip("0")):
+            os.environ.pop(name, None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")

@@ -223,7 +223,8 @@ class LimitOptions(SpendingOptions):
     )
     restart: bool = option(
         HelpGroup.LIMITS,
-        "Go on in --out with other settings than those of a run that was not finished.",
+        "Go on in --out with other settings than those of a run that was not finished, or whose"
+        " results lie there; these are put aside.",
     )
 
 

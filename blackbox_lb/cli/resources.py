@@ -15,7 +15,9 @@ from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import picked
+from blackbox_lb.cli.keys import tell_keys_of_judge, tell_keys_of_profile
 from blackbox_lb.cli.options import (
     STORE,
     TOP_LOGPROBS,
@@ -28,6 +30,7 @@ from blackbox_lb.cli.run_limits import accounted, record_of
 from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.errors import ProfileError
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage
+from blackbox_lb.jobs.records.run_record import RunResults, work_in
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.store import RolloutStore
@@ -36,14 +39,15 @@ from blackbox_lb.tasks.harness import HarnessOptions
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
+REPORT = "report.html"
+"""The page that ``blb report`` makes of a run's folder."""
 COLLECTING = ("tokens.id", "neutral")
 """Rows of a profile that completions need to be of use."""
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 
 def load(options: TaskOptions) -> tuple[Task, Reward]:
-    """The task and the reward of the options."""
-    reward, correct = options.reward, options.correct
+    """The task and the reward of the options; says which key a judge's file sends where."""
     task = load_task(
         options.task,
         options.data,
@@ -54,14 +58,24 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         messages_column=options.messages_column,
         prompt_template=options.prompt_template,
         require_answers=parse_reward(
-            reward, max_tokens=1, correct=correct or "contains"
+            options.reward, max_tokens=1, correct=options.correct
         ).needs_answer,
         harness=picked(HarnessOptions, options),
     ).first(validation=options.validation_limit, test=options.test_limit)
-    limit = options.max_tokens or task.max_tokens
-    named, count = options.thinking, options.count
-    return task, parse_reward(
-        reward, max_tokens=limit, correct=correct or task.correct, thinking=named, count=count
+    reward = reward_of(options, task, options.max_tokens or task.max_tokens)
+    tell_keys_of_judge(reward, options)
+    return task, reward
+
+
+def reward_of(options: TaskOptions, task: Task, max_tokens: int) -> Reward:
+    """The reward of the options for completions of at most ``max_tokens`` tokens of ``task``."""
+    return parse_reward(
+        options.reward,
+        max_tokens=max_tokens,
+        correct=options.correct or task.correct,
+        thinking=options.thinking,
+        count=options.count,
+        labels=labels_of(getattr(options, "labels", None), task.train),
     )
 
 
@@ -80,8 +94,29 @@ def run_folder(options: OutputOptions, task: Task) -> Path:
     return folder
 
 
+def results_of(options: TaskOptions, reward: Reward, *files: str) -> RunResults:
+    """The results in ``files``, which are about the reward of the options."""
+    about = {
+        "reward": reward.spec,
+        "correct": options.correct,
+        "thinking": options.thinking,
+        "count": options.count,
+    }
+    return RunResults(files, about)
+
+
+def note_old_report(folder: Path) -> None:
+    """Say that a page in the folder shows the result before the one that was just written."""
+    page = folder / REPORT
+    if page.exists():
+        echo(f"{page} shows the results before these; make it anew with: blb report {folder}")
+
+
 def connect_to(options: ModelOptions, **more: Any) -> AbstractAsyncContextManager[Session]:
-    """Open a session with the model of the options; ``more`` goes to ``connect``."""
+    """Open a session with the model of the options; ``more`` goes to ``connect``. Says first which
+    keys a profile of the user's own sends where.
+    """
+    tell_keys_of_profile(options.provider, options)
     return connect(
         options.provider,
         model=options.model,
@@ -105,6 +140,7 @@ async def open_trials(
     part: str | None = None,
     elsewhere: Sequence[str] = (),
     recorded: Mapping[str, str | None] | None = None,
+    results: RunResults | None = None,
     session_type: type[Session] = Session,
     longest_prompt: int = 0,
 ) -> AsyncIterator[Trials]:
@@ -118,6 +154,7 @@ async def open_trials(
     part: of the command, for its record.
     elsewhere: sources of rollouts to read beside the run's own store.
     recorded: more settings for the run's record.
+    results: what the command writes into the run's folder.
     longest_prompt: characters of a prompt longer than the task's, where there will be one.
     """
     if reward.remote is not None:
@@ -140,7 +177,8 @@ async def open_trials(
         listed = TOP_LOGPROBS if limit is None else min(TOP_LOGPROBS, limit)
         if options.out:
             run_folder(options, task)  # the record of the run goes there, wherever the store is
-        with _store(options.store or run_folder(options, task) / STORE, elsewhere) as store:
+        path = options.store or run_folder(options, task) / STORE
+        with work_in(options.out or path.parent), _store(path, elsewhere) as store:
             if reward.thinking is not None:
                 reward.thinking.known = partial(store.token_bytes, tokenizer.fingerprint)
             trials = Trials(
@@ -156,7 +194,10 @@ async def open_trials(
                 budget=budget,
             )
             async with accounted(
-                trials, options, record_of(trials, options, task, part, recorded or {}), stages
+                trials,
+                options,
+                record_of(trials, options, task, part, recorded or {}, results),
+                stages,
             ):
                 yield trials
 

@@ -16,11 +16,12 @@ import click
 from blackbox_lb.api.limits.budget import Budget, SpendingLimits
 from blackbox_lb.api.limits.interrupts import run_interruptible
 from blackbox_lb.api.session import Session
+from blackbox_lb.cli.echo import is_terminal
 from blackbox_lb.cli.options import LimitOptions, SpendingOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.errors import BlbError, BudgetExhausted, InputError, Interrupted
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, forecast
-from blackbox_lb.jobs.records.run_record import Manifest, settings_of_run
+from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
@@ -104,9 +105,10 @@ def record_of(
     task: Task,
     part: str | None,
     more: Mapping[str, str | None],
+    results: RunResults | None,
 ) -> Manifest:
     """The record of the running command, or of a ``part`` of it; ``more``: settings beyond those of
-    every run.
+    every run; ``results``: see ``Manifest``.
     """
     ctx = click.get_current_context(silent=True)
     name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", part]))
@@ -114,9 +116,8 @@ def record_of(
         example.prompt for split in (task.train, task.validation, task.test) for example in split
     ]
     settings = {**settings_of_run(trials, prompts), **more}
-    return Manifest(
-        options.out or trials.store.path.parent, name, settings, restart=options.restart
-    )
+    folder = options.out or trials.store.path.parent
+    return Manifest(folder, name, settings, results=results, restart=options.restart)
 
 
 def price_judge(budget: Budget, options: SpendingOptions, reward: Reward) -> None:
@@ -178,17 +179,13 @@ def _announce(
     )
     if hosted and trials.budget.prices is None:
         sentence += "; the price is not known (--price PROMPT,COMPLETION)"
-    asks = hosted and not options.yes and _is_terminal()
+    asks = hosted and not options.yes and is_terminal()
     if not asks:
         trials.report.remark(sentence)
         return
     terminal = trials.report if isinstance(trials.report, Terminal) else Terminal()
     terminal.remark(sentence)
     terminal.confirm("Go on?")
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _is_hosted(session: Session, host: str) -> bool:

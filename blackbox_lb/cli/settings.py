@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from blackbox_lb.cli.commands import COMMANDS, load_command
+from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
+from blackbox_lb.cli.reach import reach
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.atomic_file import expanded
+from blackbox_lb.safety.trusted_files import is_trusted
 from blackbox_lb.safety.untrusted import read_settings
 
 FILE = "blb.toml"
@@ -51,12 +55,13 @@ class SettingsFile:
     """The contents of a file; ``path`` is None where there is no file. ``tables``: name of the
     table -> key -> value.
 
-    ``found``: the user did not name the file, so it may not choose the code that is run.
+    ``trusted``: the user named the file, or has said to trust it; any other one may set only what
+    reaches nothing (see ``reach``).
     """
 
     path: Path | None = None
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    found: bool = False
+    trusted: bool = True
 
     def of(
         self, name: str, command: click.Command, arguments: Sequence[str] = ()
@@ -79,7 +84,6 @@ class SettingsFile:
                     for other in _other_side(key):
                         found.pop(other, None)
                     option = options[key]
-                    self._check_code(table, raw, value)
                     found[option.name or key] = self._converted(table, raw, value, option, name)
         return {key: value for key, value in found.items() if value is not None}
 
@@ -92,7 +96,7 @@ class SettingsFile:
         return OF_THE_PROVIDER if asked and ours and asked != ours else frozenset()
 
     def _check_tables(self) -> None:
-        known = [SHARED, *sorted(COMMANDS)]
+        known = [SHARED, *sorted(COMMANDS.keys() - WITHOUT_SETTINGS)]
         for name, table in self.tables.items():
             if not isinstance(table, Mapping):
                 raise InputError(
@@ -120,17 +124,73 @@ class SettingsFile:
                 f" --{raw.replace('_', '-')}{_nearest(key, known)}; {listed} lists the options"
             )
 
-    def _check_code(self, table: str, raw: str, value: object) -> None:
-        """Refuse code named in a file that was merely found: somebody else may have written it."""
-        if self.found and raw == "reward" and isinstance(value, str):
-            from blackbox_lb.tasks.rewards.reward import runs_code
+    def check_reach(self, ctx: click.Context) -> None:
+        """Refuse values that reach code, keys, hosts or other folders, unless the file is trusted.
 
-            if runs_code(value):
-                raise InputError(
-                    f"{self.path}: [{table}] reward = {_shown(value)} runs code of that module, and"
-                    " nobody has named this file; say that you trust it with blb --config"
-                    f" {self.path}, or give --reward {value}"
-                )
+        What counts is the value that the command is about to get: one that the command line or the
+        environment gives instead of the file's is none of its.
+
+        Args:
+            ctx: of the command, with its parameters read.
+
+        Raises:
+            InputError: names each such value, what it reaches, and how to trust the file.
+        """
+        if self.trusted or self.path is None:
+            return
+        reaching = []
+        for option in ctx.command.params:
+            if not isinstance(option, click.Option) or option.name is None:
+                continue
+            if ctx.get_parameter_source(option.name) is not ParameterSource.DEFAULT_MAP:
+                continue
+            value = ctx.params[option.name]
+            reason = reach(option, key_of(option), value, self.path.parent)
+            if reason is not None:
+                reaching.append(f"{key_of(option)} = {_shown(_plain(value))} {reason}")
+        if reaching:
+            raise InputError(
+                f"{self.path} is not trusted, and {'; '.join(reaching)}: look into it, then"
+                f" trust it as it is now with blb trust {self.path}, or for one command with blb"
+                f" --config {self.path}; or give those options yourself"
+            )
+
+    def reaching(self) -> Iterator[str]:
+        """A line for each value that reaches code, keys, hosts or other folders.
+
+        Raises:
+            InputError: an unknown key or table, or a value of the wrong kind.
+        """
+        self._check_tables()
+        for table, rows in self.tables.items():
+            names = sorted(COMMANDS.keys() - WITHOUT_SETTINGS) if table == SHARED else [table]
+            commands = {name: keys_of(load_command(name)) for name in names}
+            for raw, value in rows.items():
+                key = raw.replace("-", "_")
+                options = {name: commands[name][key] for name in names if key in commands[name]}
+                self._check_key(table, raw, key, options and {key})
+                reasons = self._reasons(table, raw, value, options)
+                if reasons:
+                    yield f"[{table}] {raw} = {_shown(value)} {reasons[0]}"
+
+    def _reasons(
+        self, table: str, raw: str, value: Any, options: Mapping[str, click.Option]
+    ) -> list[str]:
+        """What a value reaches in the commands that take it, by their names."""
+        folder = Path.cwd() if self.path is None else self.path.parent
+        fitting = {}
+        for name, option in options.items():
+            try:
+                fitting[name] = self._fitted(value, option)
+            except (click.BadParameter, TypeError):
+                continue  # another command's: that one refuses the value when it runs
+        if options and not fitting:
+            name, option = next(iter(options.items()))
+            self._converted(table, raw, value, option, name)
+        found = [
+            reach(options[name], key_of(options[name]), fitting[name], folder) for name in fitting
+        ]
+        return [reason for reason in found if reason is not None]
 
     def _converted(self, table: str, raw: str, value: Any, option: click.Option, name: str) -> Any:
         try:
@@ -185,13 +245,13 @@ class SettingsFile:
         unchanged.
         """
         if self.path is None or self.path.parent.resolve() == Path.cwd():
-            return str(Path(text).expanduser()) if text.startswith("~") else text
+            return str(expanded(text)) if text.startswith("~") else text
         folder = self.path.parent
         elsewhere = len(text.partition(":")[0]) > 1 and ":" in text  # hf:name, https://...
         if (isinstance(option.type, click.Path) and not elsewhere) or text.startswith(
             ("./", "../", "~")
         ):
-            return str(folder / Path(text).expanduser())
+            return str(folder / expanded(text))
         for mark in ("", "=", ":"):
             head, _, rest = text.rpartition(mark) if mark else ("", "", text)
             there = folder / rest
@@ -222,6 +282,13 @@ def _kind(value: Any) -> str:
 def _shown(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _plain(value: Any) -> Any:
+    """A value that a command gets, as the file would spell it."""
+    if isinstance(value, tuple):
+        return [_plain(single) for single in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _bare(value: bool, option: click.Option) -> Any:
@@ -264,7 +331,7 @@ def _other_side(key: str) -> set[str]:
 
 
 def _all_keys() -> Iterable[set[str]]:
-    for name in COMMANDS:
+    for name in COMMANDS.keys() - WITHOUT_SETTINGS:
         command = load_command(name)
         for each in (command, *getattr(command, "commands", {}).values()):
             yield set(keys_of(each))
@@ -282,20 +349,20 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
     Raises InputError: a given file that is missing, a found one of another user, or one that is no
     TOML.
     """
-    path = given
-    if path is None:
-        here = (start or Path.cwd()).resolve()
-        path = next(
-            (folder / FILE for folder in (here, *here.parents) if (folder / FILE).is_file()), None
-        )
+    path = given or nearest_file(start or Path.cwd())
     if path is None:
         return SettingsFile()
-    if (
-        given is None and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid())
-    ):  # it could redirect a key
+    tables = read_settings(path, "the settings file", "give another with --config")
+    trusted = given is not None or is_trusted(path, tables)
+    if not trusted and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):
         raise InputError(
-            f"{path} belongs to another user; look into it, and name it with --config if you"
-            " trust it"
+            f"{path} belongs to another user; look into it, then trust it as it is now with blb"
+            f" trust {path}, or for one command with blb --config {path}"
         )
-    table = read_settings(path, "the settings file", "give another with --config")
-    return SettingsFile(path, table, found=given is None)
+    return SettingsFile(path, tables, trusted)
+
+
+def nearest_file(folder: Path) -> Path | None:
+    """The ``blb.toml`` in the folder, or in the nearest folder above that has one."""
+    paths = (above / FILE for above in (folder.resolve(), *folder.resolve().parents))
+    return next((path for path in paths if path.is_file()), None)

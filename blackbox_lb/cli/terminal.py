@@ -28,9 +28,10 @@ from rich.text import Text
 
 from blackbox_lb.api.limits.interrupts import asking
 from blackbox_lb.bias.records import RecordedFinding, Verdict
+from blackbox_lb.cli.echo import echo, shown
+from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.rollouts.progress import Reporter, Silent, chance
-from blackbox_lb.safety.printable import legible, printable
-from blackbox_lb.safety.secrets import redacted
+from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
     from blackbox_lb.rollouts.progress import Watcher
@@ -71,7 +72,7 @@ class Terminal:
         )
         with Progress(*columns, console=self._console) as progress:
             self._progress = progress
-            bar = progress.add_task(title, total=completions, rate="")
+            bar = progress.add_task(shown(title), total=completions, rate="")
             tokens = 0
 
             def watch(completion: Completion) -> None:
@@ -99,15 +100,14 @@ class Terminal:
         if bar is not None:
             bar.stop()
         with asking():
-            click.confirm(question, default=True, abort=True, err=True)
+            click.confirm(shown(question), default=True, abort=True, err=True)
         if bar is not None:
             bar.start()
 
     def remark(self, text: str) -> None:
         """Print one sentence; in a file it stays one line."""
-        self._console.print(
-            legible(redacted(text)), markup=False, soft_wrap=not sys.stderr.isatty()
-        )
+        text = shown(with_option_names(text))
+        self._console.print(text, markup=False, soft_wrap=not sys.stderr.isatty())
 
 
 class Lines:
@@ -157,6 +157,11 @@ def _clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
+def say(sentence: str) -> None:
+    """Print a sentence of the library on stdout, with the names of options."""
+    echo(with_option_names(sentence))
+
+
 def reporter(*, quiet: bool) -> Reporter:
     return Silent() if quiet else Terminal()
 
@@ -175,7 +180,7 @@ def print_table(
     """
     names, cells = list(header), [list(row) for row in rows]
     table = Table(
-        title=Text(legible(title)),
+        title=Text(shown(title)),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -189,7 +194,7 @@ def print_table(
         )
     for row in cells:
         table.add_row(
-            *(Text(legible(cell)) for cell in row)
+            *(Text(shown(cell)) for cell in row)
         )  # literally: brackets in a token are no markup
     screen = _screen()
     if (
@@ -213,7 +218,7 @@ def _blocks(screen: Console, title: str, names: list[str], rows: list[list[str]]
     for row in rows:
         screen.print()
         for name, cell in zip(names, row, strict=True):
-            screen.print(Text(f"{name}: {legible(cell)}"))
+            screen.print(Text(f"{name}: {shown(cell)}"))
 
 
 def _numbers(row: Verdict) -> tuple[str, str, str, str]:
@@ -265,14 +270,12 @@ def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = Fal
     """
     rows = list(findings)
     if rows:
-        click.echo(
+        echo(
             "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little"
             " data):"
         )
     for rank, each in enumerate(rows):
         if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
             remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""
-            click.echo(
-                f"{each.word:12} {printable(each.code)}:"
-                f" {printable(each.sentence)}{printable(remedy)}"
-            )
+            sentence = with_option_names(f"{each.sentence}{remedy}")
+            echo(f"{each.word:12} {printable(each.code)}: {printable(sentence)}")

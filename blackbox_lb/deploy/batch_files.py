@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.deploy.injection import OnConflict, quoted
+from blackbox_lb.deploy.injection import OnConflict, quoted, to_json
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy, UrlPurpose, endpoint, parsed
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.atomic_file import replacing
@@ -93,6 +93,17 @@ def check_upload(policy: RequestPolicy, files: Any, data: Mapping[str, Any] | No
         stream.seek(start)
 
 
+def check_announcement(content: bytes) -> None:
+    """Raise InputError where a JSON body announces a batch file that comes in parts: a part ends
+    inside a line, so the lines cannot be checked.
+    """
+    if (parsed(content) or {}).get("purpose") == "batch":
+        raise InputError(
+            "a batch file that is uploaded in parts cannot be checked for its bias; upload it whole"
+            " with client.files.create, or in parts with a client without a bias"
+        )
+
+
 def _copied(policy: RequestPolicy, lines: Iterable[bytes], output: Any) -> BatchCounts:
     biased = passed = size = 0
     for number, line in enumerate(lines, 1):
@@ -111,7 +122,7 @@ def _line(policy: RequestPolicy, line: bytes, number: int) -> bytes:
     try:
         if not place.generates or not policy.wanted(place, body):
             return line
-        content = json.dumps(body).encode()
+        content = to_json(body)
         biased = policy.injection.body(content, body)
     except InputError as error:
         raise InputError(f"line {number}: {error}") from None

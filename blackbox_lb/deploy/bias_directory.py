@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.errors import BiasError
-from blackbox_lb.safety.printable import legible, printable
+from blackbox_lb.bias.phases import PhasedBias
+from blackbox_lb.errors import BiasError, BlbError
+from blackbox_lb.safety.printable import first_line, legible, printable
 
 FIELD = "blb_bias"
 """The argument of a request that names its bias."""
@@ -24,6 +25,8 @@ NO_BIAS = "none"
 """The name with which a request opts out of the server's default."""
 CHECK_SECONDS = 1.0
 """Shortest time between two looks at the files."""
+LARGEST = 3.4028234e38
+"""Nats; the largest bias that a server's float32 vector holds."""
 SHOWN = 10
 """Most names that an error message lists."""
 
@@ -60,7 +63,7 @@ class Expected:
 
     def check(self, bias: Bias) -> None:
         """Raise TokenizerMismatch for another tokenizer, BiasError for a vocabulary of another
-        size.
+        size, or a number beyond float32.
         """
         bias.check_tokenizer(self.fingerprint)
         low, high = sorted((self.tokens, self.logits))
@@ -75,6 +78,13 @@ class Expected:
                 f"this bias has token id {bias.entries[-1].id:,}, but the served model has only"
                 f" {self.logits:,} logits: use the model it was learned on, or fit a new bias"
             )
+        phased = PhasedBias.of(bias)
+        for vector in (bias.logit_bias,) if phased is None else phased.vectors:
+            for token, value in vector.items():
+                if abs(value) > LARGEST:
+                    raise BiasError(
+                        f"the bias of token {token} is {value} nats, beyond float32; fit it again"
+                    )
 
 
 class BiasDirectory(Generic[T]):
@@ -161,14 +171,15 @@ class BiasDirectory(Generic[T]):
         try:
             self._good[name] = (stamp, self._read(Bias.load(path)))
             self._bad.pop(name, None)
-        except BiasError as error:
+        except Exception as error:  # noqa: BLE001  # any other one would end a server's engine
             stays = "; the earlier version stays in use" if name in self._good else ""
-            self._log.warning(
-                "bias %s is refused: %s%s", printable(name), legible(str(error)), stays
-            )
+            reason = str(error)
+            if not isinstance(error, BlbError):
+                reason = f"it cannot be read ({type(error).__name__}: {first_line(error)})"
+            self._log.warning("bias %s is refused: %s%s", printable(name), legible(reason), stays)
             self._bad[name] = (
                 stamp,
-                BiasError(f"bias {printable(name)}: {str(error).replace(f'{path}: ', '')}"),
+                BiasError(f"bias {printable(name)}: {reason.replace(f'{path}: ', '')}"),
             )
 
     def _offer(self) -> str:

@@ -3,17 +3,19 @@ carry ``logit_bias``.
 
 The biased client has an HTTP client of its own that edits bodies and hands everything else to the
 caller's, so ``.create``, ``.stream``, ``.parse``, ``with_options()``, ``with_raw_response`` and raw
-``client.post`` all carry the bias, on openai 2 and 3.
+``client.post`` all carry the bias, on openai 2 and 3. A client that is derived from it with another
+HTTP client carries the bias, too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import openai
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.deploy.http_wrapping import wrapped
+from blackbox_lb.deploy.http_wrapping import policies_of, with_policies, wrapped
 from blackbox_lb.deploy.injection import OnConflict
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy
 from blackbox_lb.errors import InputError
@@ -45,11 +47,13 @@ def apply(
     is sent.
 
     The two clients share one connection pool. Closing the biased client stops only that client;
-    closing the caller's stops both. Endpoints that generate but take no ``logit_bias`` (Responses,
-    Assistants, Realtime and the like) raise for a biased model; websocket traffic is not seen here
-    and goes out unbiased. An upload of a batch file is not rewritten: an unbiased line for a biased
-    model raises, and ``apply_batch`` writes the biased file. Limits on entries and range are not
-    checked: a compiled bias keeps to them, a sum under "add" may not.
+    closing the caller's stops both. ``copy`` and ``with_options`` of the biased client carry the
+    bias to another ``http_client``, too. Endpoints that generate but take no ``logit_bias``
+    (Responses, Assistants, Realtime and the like) raise for a biased model; websocket traffic is
+    not seen here and goes out unbiased. An upload of a batch file is not rewritten: an unbiased
+    line for a biased model raises, and ``apply_batch`` writes the biased file; an upload in parts
+    raises, because it cannot be checked. Limits on entries and range are not checked: a compiled
+    bias keeps to them, a sum under "add" may not.
 
     Raises InputError here for a wrong argument, and from the request itself for a refused model,
     conflict, endpoint or unreadable body. Raises BiasError for a bias file that cannot be read.
@@ -70,9 +74,27 @@ def apply(
     # The SDK has no public access to its HTTP client.
     http_client = wrapped(client._client, policy, owned=False)
     try:
-        return cast(C, client.with_options(http_client=http_client))
+        biased = client.with_options(http_client=http_client)
     except TypeError as error:
         raise InputError(
             f"a {type(client).__name__} cannot be copied by its with_options() ({error}); let its"
             " __init__ take the SDK's arguments"
         ) from error
+    return cast(C, _carrying(biased))
+
+
+def _carrying(client: Any) -> Any:
+    """The client, whose ``copy`` and ``with_options`` now keep its bias whatever HTTP client they
+    are given. The SDK's own would send through that HTTP client as it is.
+    """
+    for name in ("copy", "with_options"):
+        setattr(client, name, partial(_derive, client, getattr(client, name)))
+    return client
+
+
+def _derive(
+    client: Any, derive: Callable[..., Any], *, http_client: Any = None, **options: Any
+) -> Any:
+    if http_client is not None:
+        options["http_client"] = with_policies(http_client, policies_of(client._client))
+    return _carrying(derive(**options))

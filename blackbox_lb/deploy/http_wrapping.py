@@ -10,13 +10,13 @@ subclass of its library's ``Client`` or ``AsyncClient``.
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal
 
-from blackbox_lb.deploy.batch_files import check_upload
+from blackbox_lb.deploy.batch_files import check_announcement, check_upload
 from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.request_policy import RequestPolicy, UrlPurpose, endpoint
 from blackbox_lb.errors import InputError
@@ -66,6 +66,18 @@ def wrapped(inner: Any, policy: RequestPolicy, *, owned: bool) -> Any:
     return outer
 
 
+def with_policies(inner: Any, policies: Iterable[RequestPolicy]) -> Any:
+    """``inner``, wrapped in each policy that it does not apply yet; closing the result closes
+    ``inner``.
+
+    Raises InputError: ``inner`` is of another library.
+    """
+    for policy in policies:
+        if not any(applied is policy for applied in policies_of(inner)):
+            inner = wrapped(inner, policy, owned=True)
+    return inner
+
+
 @cache
 def _classes(library: ModuleType, kind: Kind) -> tuple[type, type]:
     if kind == "Client":
@@ -89,7 +101,8 @@ class _Building:
 
     def build_request(self, method: str, url: Any, **options: Any) -> Any:
         place = endpoint(str(url))
-        if (place.generates or place.uploads) and method.upper() == "POST":
+        concerned = place.generates or place.uploads or place.announces
+        if concerned and method.upper() == "POST":
             for policy in self._policies:
                 self._edit(policy, place, method, url, options)
         return self._root.build_request(method, url, **options)
@@ -108,7 +121,9 @@ class _Building:
         content = options.get("content")
         if not isinstance(content, bytes) or not content.startswith(b"{"):
             content = self._read(method, url, options)
-        if content:
+        if place.announces:
+            check_announcement(content)
+        elif content:
             if (parts := policy.in_parts(place, content)) is not None:
                 # what is wrong with it is an error here: one from send() would be repeated by the
                 # SDK

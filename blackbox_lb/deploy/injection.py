@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 OnConflict: TypeAlias = Literal["raise", "ours", "theirs", "add"]
 
+QUOTED = 80
+"""Characters of a request's value that an error message repeats."""
 MAX_OWN = 1e6
 """Largest absolute value, in nats, of a request's own entry under "add": keeps the sum finite."""
 
@@ -106,7 +109,7 @@ class Injection:
         values = self._values(document)
         if self.of_prompt is not None and GROUP in document:
             document = {key: value for key, value in document.items() if key != GROUP}
-            content = json.dumps(document, separators=(",", ":")).encode()
+            content = to_json(document)
         if "logit_bias" not in document:
             if self.of_prompt is None:
                 return self.appended(content, empty=not document)
@@ -120,9 +123,7 @@ class Injection:
                 " on_conflict='ours', 'theirs' or 'add'"
             )
         total = _sum(values, own) if own and self.on_conflict == "add" else values
-        return json.dumps(
-            {**document, "logit_bias": _wire(total, self.as_pairs)}, separators=(",", ":")
-        ).encode()
+        return to_json({**document, "logit_bias": _wire(total, self.as_pairs)})
 
     def appended(self, content: bytes, *, empty: bool = False) -> bytes:
         """``content``, a JSON object that holds no ``logit_bias``, with the bias as its last
@@ -147,10 +148,26 @@ def _member(values: Mapping[int, float], as_pairs: bool) -> bytes:
 
 
 def quoted(name: object) -> str:
-    """A value from a request, fit for an error message: printable, at most 80 characters."""
+    """A value from a request, fit for an error message: printable, at most 80 characters. Long
+    values are cut first, because they are escaped character by character.
+    """
     if name is None:
         return "no named model"
-    return (f"'{printable(name)}'" if isinstance(name, str) else repr(name))[:80]
+    if isinstance(name, str):
+        return f"'{printable(name[:QUOTED])}'"[:QUOTED]
+    return reprlib.repr(name)[:QUOTED]
+
+
+def to_json(document: Mapping[str, Any]) -> bytes:
+    """A request body as JSON. Raises InputError: it holds NaN or a number beyond a double, which
+    Python would write as words that are no JSON.
+    """
+    try:
+        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError:
+        raise InputError(
+            "the request holds NaN or a number beyond 1.8e308, which JSON cannot hold; correct it"
+        ) from None
 
 
 def _sum(ours: Mapping[int, float], own: object) -> dict[int, float]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.api.transport.rate_limits import retry_after
 from blackbox_lb.bias.phases import MOST_PARTS, PhasedBias
-from blackbox_lb.deploy.injection import Injection, OnConflict
+from blackbox_lb.deploy.injection import Injection, OnConflict, to_json
 from blackbox_lb.errors import InputError
 
 if TYPE_CHECKING:
@@ -270,9 +270,7 @@ class PhasedRequest:
             sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
         if self._rules.prompt_ids is not False:
             sent["return_token_ids"] = True
-        return self._sender.injections[here].body(
-            json.dumps(sent, separators=(",", ":")).encode(), sent
-        )
+        return self._sender.injections[here].body(to_json(sent), sent)
 
     def take(self, content: bytes) -> None:
         """A whole answer. Raises ValueError, TypeError or KeyError: it is none."""

@@ -25,12 +25,13 @@ Others: TypeAlias = Literal["warn", "pass", "raise"]
 
 UNBIASABLE = {
     "Responses": r"/responses(/compact)?",
-    "Assistants": r"/assistants|/threads(/[^/]+)?/runs",
-    "Agents": r"/agents(/sessions)?",
+    "Assistants": r"/assistants(/[^/]+)?|/threads(/[^/]+)?/runs",
+    "Agents": r"/agents(/[^/]+)?|/agents/sessions/[^/]+",
     "Realtime": r"/realtime(/sessions|/client_secrets|/calls(/[^/]+/accept)?)",
     "Live": r"/live/sessions(/[^/]+/accept)?",
     "Decisions": r"/decisions",
     "Evals": r"/evals/[^/]+/runs",
+    "Graders": r"/graders/run",
     "Messages": r"/v\d+/messages",
 }
 """Endpoints that generate and take no ``logit_bias``, by the request types of openai 3.54 and
@@ -45,12 +46,17 @@ log = logging.getLogger(__name__)
 
 
 class UrlPurpose(NamedTuple):
-    """The purpose of a URL: whether a model generates there, the API's name where it takes no bias,
-    whether files are uploaded there, and the Azure deployment that it names."""
+    """The purpose of a URL.
+
+    generates: a model generates there. api: the API's name, where it takes no bias. uploads: files
+    are uploaded there. announces: a file is announced there, whose parts are uploaded one by one.
+    deployment: the Azure deployment in the path.
+    """
 
     generates: bool
     api: str | None
     uploads: bool
+    announces: bool
     deployment: str | None
 
 
@@ -65,6 +71,7 @@ def endpoint(url: str) -> UrlPurpose:
         samples or unbiasable is not None,
         unbiasable.lastgroup if unbiasable else None,
         path.endswith("/files"),
+        path.endswith("/uploads"),
         deployment[1] if deployment else None,
     )
 

@@ -13,7 +13,7 @@ from blackbox_lb.estimate.decisions.feasibility import AfterLabel, Feasibility, 
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
-from blackbox_lb.rollouts.judging.decisions import confusable, remark_on_others
+from blackbox_lb.rollouts.judging.decisions import about_labels, remark_on_others
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks import Reward
@@ -56,7 +56,7 @@ async def check(
     the API failed.
     """
     looked, title = examples[:LOOKED_AT], "check, greedy answers"
-    for sentence in confusable(labels, trials.reward.matcher):
+    for sentence in about_labels(labels, trials.reward):
         trials.report.remark(sentence)
     keys = await trials.collect(
         title, looked, trials.draw(GREEDY, None, trials.session.biased_endpoint), 1
@@ -109,8 +109,8 @@ def after_label(
         else []
     )
     if matcher.spec == "exact-match":
-        option = "reward" if reward.spec == matcher.spec else "correct"
-        remedies.append(f"--{option} contains accepts a label anywhere in the answer")
+        option = "--reward accuracy" if reward.spec == matcher.spec else "leaving out --correct"
+        remedies.append(f"{option} accepts an answer by the first label that it names")
     remedy = ", or ".join(remedies) or "let the prompt ask for the label alone"
     return AfterLabel(
         len(tested), len(tested) - len(refused), matcher.spec, refused[0] if refused else "", remedy

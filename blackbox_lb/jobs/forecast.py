@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from operator import add
 
 from blackbox_lb.api.limits.budget import prompt_bound
-from blackbox_lb.estimate.choice.table import estimators
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.choice.table import most_candidates, paid_candidates
 from blackbox_lb.jobs.evaluation.arms import arms_at
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -97,24 +95,14 @@ def _of(trials: Trials, stage: ForecastStage) -> Forecast:
 
 
 def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
-    """The most that a fit asks for: training, the validation of every candidate, and the test."""
-    most = _candidates(plan.sweep)
+    """The most that a fit asks for: training, the race on the validation prompts, and the test."""
     firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.reads_answers else []
-    settings, phased = (
-        dict.fromkeys(plan.settings),
-        2 * most if plan.phases else 0,
-    )  # each completion of two parts
+    settings = dict.fromkeys(plan.settings)
     extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
     judged = [
-        (
-            ForecastStage(task.validation, 1, 1)
-            if plan.predicts
-            else ForecastStage(
-                task.validation,
-                (1 + most + len(plan.depends_on) + phased)
-                * _count(setting, plan.validation_samples),
-            )
-        )
+        ForecastStage(task.validation, 1, 1)
+        if plan.predicts
+        else ForecastStage(task.validation, _validation_samples(plan, setting))
         for setting in [*settings, *[SAMPLED] * extra]
     ]
     policies = 3 + 2 * bool(plan.phases) if plan.depends_on or plan.phases else 2
@@ -134,14 +122,16 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
     ]
 
 
-def _candidates(sweep: Sweep) -> int:
-    """Most biases of a sweep; cross-validation of l2 proposes two."""
-    own = [each.facts.swept for each in estimators(sweep).values()]
-    given = [
-        [[2 if value == "cv" else 1 for value in getattr(sweep, field)] for field in fields]
-        for fields in own
-    ]
-    return len(sweep.tau) * sum(math.prod(map(sum, each)) for each in given)
+def _validation_samples(plan: FitPlan, setting: Setting) -> int:
+    """Most completions a validation prompt at one setting."""
+    samples = _count(setting, plan.validation_samples)
+    raced = max(most_candidates(plan.sweep), paid_candidates(plan.sweep) * samples)
+    most = samples + raced
+    if plan.depends_on:
+        most += samples * (len(plan.depends_on) + 1)  # the fixed bias may need more beside them
+    if plan.phases:
+        most += 3 * raced  # completions of two parts, and those of the fixed bias beside them
+    return most
 
 
 def _count(setting: Setting, samples: int) -> int:

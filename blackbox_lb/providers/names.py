@@ -20,3 +20,8 @@ def profile_names() -> list[str]:
         for entry in profiles_folder().iterdir()
         if entry.name.endswith(".toml")
     )
+
+
+def is_profile_file(name: str) -> bool:
+    """Whether the name of a provider is the path of a profile of the user's own."""
+    return name.endswith(".toml")

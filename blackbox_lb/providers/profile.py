@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
-from blackbox_lb.providers.names import profile_names, profiles_folder
+from blackbox_lb.providers.names import is_profile_file, profile_names, profiles_folder
 from blackbox_lb.providers.schema import (
     AnswerRules,
     BatchRules,
@@ -31,6 +31,7 @@ from blackbox_lb.providers.schema import (
     TokenizerRules,
     TokenRules,
     no_secrets,
+    visible,
 )
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import with_remedy
@@ -40,6 +41,8 @@ from blackbox_lb.types import Endpoint
 
 ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 """Keys of a profile that are no rows: its name, its base, its evidence."""
+LONGEST_CHAIN = 50
+"""Most profiles of which each extends the next."""
 OF_A_HOST = frozenset(
     {
         *(
@@ -71,7 +74,7 @@ class Profile(ProfileRow):
     are guesses until ``blb doctor`` has measured them. evidence: dotted row or table -> its source.
     """
 
-    name: str
+    name: Annotated[str, AfterValidator(visible)]
     title: str
     homepage: str
     connection: Connection
@@ -262,6 +265,11 @@ def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    if len(seen) > LONGEST_CHAIN:
+        raise ProfileError(
+            f"provider profile {seen[0]} extends more than {LONGEST_CHAIN} others, one behind the"
+            " other; let it extend a packaged one"
+        )
     if name in seen:
         raise ProfileError(
             f"provider profile {name} extends itself: {' -> '.join((*seen, name))}; correct extends"
@@ -324,7 +332,7 @@ def _are_tables(*values: Any) -> bool:
 
 
 def _read(name: str) -> bytes:
-    if name.endswith(".toml"):
+    if is_profile_file(name):
         try:
             return read_bounded(Path(name), MAX_SETTINGS)
         except (OSError, ValueError) as error:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.secrets import SECRET_WORD, redacted
 from blackbox_lb.types import Endpoint
 
@@ -42,6 +43,15 @@ def no_secrets(table: T) -> T:
                 f' "{name}" = "MY_KEY" }}'
             )
     return table
+
+
+def visible(name: str) -> str:
+    """Return ``name``. Raises ValueError, with escapes, where a character of it cannot be seen."""
+    if not name.isprintable():
+        raise ValueError(
+            f"{printable(name)} holds a character that cannot be printed; write a name without it"
+        )
+    return name
 
 
 class ProfileRow(BaseModel, frozen=True, extra="forbid", strict=True):

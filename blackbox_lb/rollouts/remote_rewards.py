@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 import httpx2
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
@@ -27,7 +26,11 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.rollouts.progress import Reporter
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import (
+    client_options,
+    explain_certificate,
+    untrusted_certificate,
+)
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import Redactor
 from blackbox_lb.store import RolloutStore
@@ -138,8 +141,7 @@ async def _fetch(
             timeout=TIMEOUT,
             # A redirect would take the credentials to any host that it names.
             follow_redirects=False,
-            # A proxy for the outside world cannot reach this machine's own servers.
-            trust_env=not is_loopback(urlsplit(remote.url).hostname or ""),
+            **client_options(remote.url),
         ) as client:
 
             async def receive(batch: Items) -> None:
@@ -185,6 +187,12 @@ async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> A
         response = await client.post(remote.url, content=content)
     except httpx2.HTTPError as error:
         Redactor(remote.secrets).clean(error)
+        if untrusted := untrusted_certificate(error):
+            reason, remedy = explain_certificate(untrusted)
+            raise ConnectionFailed(
+                f"the certificate of {remote.name} at {remote.url} is not accepted ({reason});"
+                f" {remedy}; {KEPT}"
+            ) from error
         reason = masked(str(error) or type(error).__name__, remote.secrets())
         said = f"{remote.name} does not answer at {remote.url}: {reason}"
         raise ConnectionFailed(with_remedy(said, f"is it running? {KEPT}")) from error
@@ -220,5 +228,7 @@ def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
             return RateLimited(with_remedy(fault, f"it was tried {ATTEMPTS} times, {KEPT}"))
         case "overloaded" | "server" | "timeout" | "conflict" | "context full":
             return ServerFailed(with_remedy(fault, f"it was tried {ATTEMPTS} times, {KEPT}"))
+        case "not found":
+            return RequestRejected(with_remedy(fault, f"{remote.url} was asked for"))
         case _:
             return RequestRejected(str(fault))

@@ -1,5 +1,5 @@
-"""Atomic file writes: a reader, or a crash, meets the old file or the new one, never a part of it.
-A failure names its remedy.
+"""Files of the user: paths as they are meant, and atomic writes, so that a reader, or a crash,
+meets the old file or the new one, never a part of it. A failure names its remedy.
 """
 
 import os
@@ -9,6 +9,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """The path with a leading ``~`` or ``~user`` as that home; unchanged where there is none, as in
+    a shell.
+    """
+    return Path(os.path.expanduser(path))  # noqa: PTH111  (pathlib's raises RuntimeError)
 
 
 @contextmanager
@@ -46,6 +54,8 @@ def explained(doing: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if has_too_many(error):
+            remedy = remedy_for_too_many()
         raise InputError(f"cannot {doing}: {error.strerror or error}; {remedy}") from error
 
 

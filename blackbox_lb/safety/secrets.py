@@ -5,7 +5,8 @@ Known are the credentials in use, and the values of environment variables that a
 a reward names, or whose own name marks a secret. Names are remembered here, values never: they are
 read at each masking. Messages, log records, tracebacks, recorded command lines, reports and
 cassettes go through ``redacted``; answers of servers, which are data, go through
-``Redactor.answer``, which masks the credentials in use and nothing else.
+``Redactor.answer``, which masks the credentials in use and nothing else. Both see a text as its
+reader does, behind its escapes.
 """
 
 import json
@@ -19,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote
+
+from blackbox_lb.safety.escapes import Span, masked_behind_escapes, may_escape_ascii, near_escapes
 
 MASK = "[masked]"
 SHORTEST = 6
@@ -82,38 +84,38 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
 
 def redaction(secrets: Iterable[str] = ()) -> Callable[[str], str]:
     """``redacted`` for many texts: the known secrets are looked up once."""
-    spelled = _spellings([*secrets, *known()], SHORTEST)
+    values = _longest_first([*secrets, *known()], SHORTEST)
+
+    def find(text: str) -> Iterator[Span]:
+        yield from _occurrences(text, values)
+        if _LONG_WORD.search(text):
+            for match in _SHAPES.finditer(text):
+                yield (match.end("name") if match["name"] else match.start()), match.end()
 
     def masking(text: str) -> str:
-        if len(text) < SHORTEST:
-            return text
-        for secret in spelled:
-            text = text.replace(secret, MASK)
-        return (
-            _SHAPES.sub(lambda found: (found["name"] or "") + MASK, text)
-            if _LONG_WORD.search(text)
-            else text
-        )
+        return text if len(text) < SHORTEST else masked_behind_escapes(text, find, MASK)
 
     return masking
 
 
-def _spellings(secrets: Iterable[str], shortest: int) -> list[str]:
-    """Each secret as it is, in a URL's spelling and in JSON's; the longest first, because one may
-    begin with another.
-    """
-    told = {
-        each
-        for secret in secrets
-        if secret and len(secret) >= shortest
-        for each in _spelled(secret)
-    }
-    return sorted(told, key=len, reverse=True)
+def _longest_first(secrets: Iterable[str], shortest: int) -> list[str]:
+    """Secrets worth masking, the longest first, because one may begin with another."""
+    return sorted({value for value in secrets if len(value) >= shortest}, key=len, reverse=True)
 
 
-def _spelled(secret: str) -> tuple[str, ...]:
-    escaped = json.dumps(secret)[1:-1]
-    return secret, quote(secret, safe=""), quote(secret), escaped, escaped.replace("/", "\\/")
+def _occurrences(text: str, secrets: Iterable[str]) -> Iterator[Span]:
+    for secret in secrets:
+        begin = text.find(secret)
+        while begin >= 0:
+            yield begin, begin + len(secret)
+            begin = text.find(secret, begin + len(secret))
+
+
+def _as_utf8(content: bytes) -> bytes:
+    """JSON of any encoding as UTF-8, as far as it can be read; parsers of JSON read them all."""
+    if b"\0" not in content[:4]:
+        return content
+    return content.decode(json.detect_encoding(content), "replace").encode("utf-8", "replace")
 
 
 class Redactor:
@@ -129,12 +131,27 @@ class Redactor:
         return redacted(text, self._secrets())
 
     def answer(self, content: bytes) -> bytes:
-        """A server's answer with the credentials in use masked; ``content`` itself where it holds
-        none.
+        """A server's answer with the credentials in use masked, however JSON spells them;
+        ``content`` itself where it holds none.
         """
-        for secret in _spellings(self._secrets(), SHORTEST_IN_ANSWERS):
-            content = content.replace(secret.encode(), MASK.encode())
-        return content
+        secrets = _longest_first(self._secrets(), SHORTEST_IN_ANSWERS)
+        secrets += [json.dumps(each)[1:-1] for each in secrets if not each.isascii()]
+        plain = clean = _as_utf8(content)
+        for secret in secrets:
+            clean = clean.replace(secret.encode(), MASK.encode())
+        if secrets and may_escape_ascii(clean):
+            # Each byte as one character, so that whatever is no escape stays as it is.
+            values = [secret.encode().decode("latin-1") for secret in secrets]
+            text = clean.decode("latin-1")
+            parts, done = [], 0
+            for begin, end in near_escapes(text, len(values[0])):
+                near = masked_behind_escapes(
+                    text[begin:end], lambda part: _occurrences(part, values), MASK
+                )
+                parts += [text[done:begin], near]
+                done = end
+            clean = "".join([*parts, text[done:]]).encode("latin-1")
+        return content if clean == plain else clean
 
     def clean(self, error: BaseException) -> None:
         """Mask the words of an error and of its causes, which a traceback would show."""

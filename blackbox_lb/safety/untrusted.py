@@ -6,6 +6,7 @@ anywhere in this package.
 """
 
 import json
+import math
 import os
 import tomllib
 from collections.abc import Callable
@@ -38,16 +39,28 @@ def read_bounded(path: Path, limit: int) -> bytes:
     return content
 
 
-def parse_json(content: bytes | str, *, constant: Callable[[str], Any] | None = None) -> Any:
-    """Parse JSON in UTF-8, with or without a mark. ``constant``: called for NaN and Infinity, which
-    JSON does not have.
+def parse_json(
+    content: bytes | str,
+    *,
+    constant: Callable[[str], Any] | None = None,
+    parse_float: Callable[[str], Any] | None = None,
+) -> Any:
+    """Parse JSON in UTF-8, with or without a mark.
 
-    Raises ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key,
-    which readers resolve differently.
+    Args:
+        content: the text.
+        constant: called with the text of NaN and Infinity, which JSON does not have.
+        parse_float: called with the text of each number that is no integer, as in ``json.loads``.
+
+    Raises:
+        ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key,
+            which readers resolve differently.
     """
     text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=constant)
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_float=parse_float, parse_constant=constant
+        )
     except RecursionError:
         raise ValueError(_DEEP) from None
     check_depth(value)
@@ -57,6 +70,16 @@ def parse_json(content: bytes | str, *, constant: Callable[[str], Any] | None = 
 def no_constant(name: str) -> NoReturn:
     """Refuse NaN and Infinity: a ``constant`` for strict JSON."""
     raise ValueError(f"{name} is no JSON number")
+
+
+def finite_float(digits: str) -> float:
+    """Read a number, and refuse one beyond a double, such as 1e400: a ``parse_float`` for JSON that
+    is written again.
+    """
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {digits[:60]} is beyond the range of a double")
+    return number
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
@@ -112,7 +135,9 @@ def check_depth(value: object) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:60]!r} stands twice in one object; keep one")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"the key {name[:60]!r} stands twice in one object; keep one")
+            seen.add(name)
     return table

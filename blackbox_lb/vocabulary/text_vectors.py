@@ -15,6 +15,7 @@ from blackbox_lb.errors import (
     RateLimited,
     ServerFailed,
 )
+from blackbox_lb.safety.hosts import path_of_request
 from blackbox_lb.safety.printable import first_line, with_remedy
 
 OPENAI = "https://api.openai.com/"
@@ -29,6 +30,11 @@ PROBE = "How many of the quick brown foxes jumped over the lazy dog?"
 def of_an_api(name: str) -> bool:
     """Whether a model is named as ``MODEL@URL``."""
     return "@http" in name
+
+
+def key_variable(url: str) -> str:
+    """The environment variable with the key of an embeddings API."""
+    return "OPENAI_API_KEY" if url.startswith(OPENAI) else "EMBEDDINGS_API_KEY"
 
 
 class AnswerStore(Protocol):
@@ -109,15 +115,28 @@ class TextVectors:
     def _asked(self, texts: Sequence[str]) -> list[list[float]]:
         """Ask the API (https://platform.openai.com/docs/api-reference/embeddings/create)."""
         import httpx2
-        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+        from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+        from blackbox_lb.safety.network import explain_certificate, untrusted_certificate
+
+        def is_passing(error: BaseException) -> bool:
+            return (
+                isinstance(error, httpx2.TransportError | RateLimited | ServerFailed)
+                and untrusted_certificate(error) is None
+            )
 
         model, _, url = self.name.partition("@")
-        key = os.environ.get("OPENAI_API_KEY" if url.startswith(OPENAI) else "EMBEDDINGS_API_KEY")
+        if end := path_of_request(url):
+            raise InputError(
+                f"the address {url} of the embeddings API ends in {end}, which is the path of a"
+                f" request; leave it out: {model}@{url.rstrip('/').removesuffix(end)}"
+            )
+        key = os.environ.get(key_variable(url))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         tries = Retrying(
             stop=stop_after_attempt(4),
             wait=wait_exponential(max=20),
-            retry=retry_if_exception_type((httpx2.TransportError, RateLimited, ServerFailed)),
+            retry=retry_if_exception(is_passing),
             reraise=True,
         )
         try:
@@ -133,6 +152,12 @@ class TextVectors:
             ]
             self.tokens += int(answer.get("usage", {}).get("total_tokens", 0))
         except httpx2.TransportError as error:
+            if untrusted := untrusted_certificate(error):
+                reason, remedy = explain_certificate(untrusted)
+                raise ConnectionFailed(
+                    f"the certificate of the embeddings API {url} is not accepted ({reason});"
+                    f" {remedy}"
+                ) from error
             raise ConnectionFailed(
                 f"the embeddings API {url} does not answer ({first_line(error)}); check its address"
             ) from error
@@ -150,7 +175,9 @@ class TextVectors:
 def _posted(url: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
     import httpx2
 
-    answer = httpx2.post(url, json=body, headers=headers, timeout=60)
+    from blackbox_lb.safety.network import client_options
+
+    answer = httpx2.post(url, json=body, headers=headers, timeout=60, **client_options(url))
     said = f"{url} answers {answer.status_code}: {first_line(ValueError(answer.text))}"
     if answer.status_code == 429 or answer.status_code >= 500:
         raise (RateLimited if answer.status_code == 429 else ServerFailed)(said)

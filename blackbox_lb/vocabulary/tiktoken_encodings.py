@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.network import OF_REQUESTS, check_environment
+from blackbox_lb.vocabulary.rust import rust_errors
 from blackbox_lb.vocabulary.table import Vocabulary
+
+RANK_FILES = "https://openaipublic.blob.core.windows.net"
+"""The host of tiktoken's own rank files."""
 
 
 def encoding_names() -> Sequence[str]:
@@ -51,7 +56,12 @@ def read_encoding(name: str) -> Vocabulary:
     ordered = dict(
         sorted(special.items(), key=lambda item: (item[1], "reserved" in item[0], item[0]))
     )
-    return Vocabulary(name, ordinary, ordered, encoding.n_vocab, encoding.encode_ordinary)
+
+    def encode(text: str) -> list[int]:
+        with rust_errors(f"tiktoken cannot encode {text[:40]!r}"):
+            return encoding.encode_ordinary(text)
+
+    return Vocabulary(name, ordinary, ordered, encoding.n_vocab, encode)
 
 
 def cache_folder() -> Path | None:
@@ -68,7 +78,11 @@ def cache_name(address: str) -> str:
 
 
 def _unread(name: str, error: OSError) -> str:
+    """Why an encoding cannot be read. Raises InputError: a variable of the network is at fault."""
+    check_environment(RANK_FILES, OF_REQUESTS)
     address = getattr(getattr(error, "request", None), "url", None)
+    if address is None and error.errno is None:  # the request could not even be made
+        return f"the rank file of {name} cannot be fetched: {error}"
     if address is None:  # no failed download: the cache itself
         return (
             f"tiktoken cannot read or write its cache for {name}: {error}; TIKTOKEN_CACHE_DIR says"

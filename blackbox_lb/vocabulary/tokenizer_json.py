@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 from blackbox_lb.vocabulary.bpe import EXTRA, SPACE, bytes_of_piece
+from blackbox_lb.vocabulary.rust import rust_errors, without_reports
 from blackbox_lb.vocabulary.table import Vocabulary
 
 if TYPE_CHECKING:
@@ -60,12 +61,8 @@ def read_tokenizer_json(path: Path) -> Vocabulary:
     special = {token.content: number for number, token in added.items() if token.special}
 
     def encode(text: str) -> list[int]:
-        try:
+        with rust_errors(f"the tokenizer in {path} cannot encode {text[:40]!r}"):
             return list(tokenizer.encode(text, add_special_tokens=False).ids)
-        except Exception as error:  # the library raises nothing more specific
-            raise InputError(
-                f"the tokenizer in {path} cannot encode {text[:40]!r}: {error}"
-            ) from error
 
     return Vocabulary(str(path), ordinary, special, size, encode)
 
@@ -75,13 +72,14 @@ def _tokenizer(path: Path, text: str) -> Tokenizer:
         from tokenizers import Tokenizer
     except ModuleNotFoundError as error:
         raise InputError(f"reading {path} needs the tokenizers library: {EXTRA}") from error
-    try:
+    with (
+        rust_errors(
+            f"{path} is no tokenizer.json that the tokenizers library reads",
+            "; give the model's own",
+        ),
+        without_reports(),
+    ):
         tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing more specific
-        raise InputError(
-            f"{path} is no tokenizer.json that the tokenizers library reads: {error}; give the"
-            " model's own"
-        ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # the property's name means: encode them as text

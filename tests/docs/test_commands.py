@@ -124,6 +124,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     run(
         ["fit", "--provider", "llamacpp", "--base-url", engine.base_url, *task, "--max-tokens", "8"]
     )
+    (root / "runs" / "train" / "run.json").unlink()  # pages may replace it, but not their own runs
     shutil.copy(root / "runs" / "train" / "bias.json", root)
     for name in ("machine1.db", "machine2.db", "broken.db"):
         shutil.copy(root / "runs" / "train" / "rollouts.db", root / name)

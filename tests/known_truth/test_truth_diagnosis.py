@@ -11,10 +11,12 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection, reward_weights
@@ -200,6 +202,87 @@ def test_a_bias_of_nothing_is_told_from_one_of_too_little_data(seed: int) -> Non
     assert failed(many) == ["already"]
     assert by_code(few)["already"].word == "INCONCLUSIVE"
     assert by_code(few)["samples"].word == "FAIL"
+
+
+def test_every_setting_has_its_own_test() -> None:
+    """A bias that helps at greedy and not at temperature 1 says both, the success first."""
+    greedy = Effect(0.3, 0.2, 0.4, 100, 100, setting="greedy")
+    found = diagnose(
+        Facts("ips", effect=Effect(0.1, -0.1, 0.3, 50, 300), further_effects=(greedy,))
+    )
+    assert (found[0].code, found[0].word) == ("test", "PASS")
+    assert "at greedy" in found[0].sentence
+    (other,) = [each for each in found[1:] if each.code == "test"]
+    assert other.word == "INCONCLUSIVE"
+    assert "at temperature 1" in other.sentence
+
+
+def test_given_answers_raise_no_question_of_samples() -> None:
+    """Nobody is told to sample prompts twice whose answers were given, nor to collect
+    completions.
+    """
+    precision = Precision(signal=0.01, noise=1.0, prompts=80, completions=80)
+    found = by_code(
+        diagnose(Facts("projection", precision=precision, effective_sample=3.0, given=True))
+    )
+    for code in ("reward", "saturated", "tau", "censoring", "tail"):
+        assert (found[code].word, found[code].remedy) == ("NOT CHECKED", "")
+    assert found["samples"].word == "FAIL"
+    assert not any(
+        word in f"{each.sentence} {each.remedy}"
+        for each in (found["samples"], found["weights"], found["reward"])
+        for word in ("twice", "rollouts", "raise tau")
+    )
+
+
+def test_a_projection_without_errors_is_not_sent_to_the_projection() -> None:
+    """The reason is given in the place of the advice to use what was used."""
+    found = by_code(diagnose(Facts("projection", no_precision="1 completion earned a reward")))
+    for code in ("samples", "already"):
+        assert found[code].word == "NOT CHECKED"
+        assert "1 completion earned a reward" in found[code].sentence
+        assert "projection" not in found[code].remedy
+    assert "--estimator projection" in by_code(diagnose(Facts("ips")))["samples"].remedy
+
+
+def test_lengths_hidden_by_the_limit_are_the_first_reason() -> None:
+    """Where nearly all completions are cut, the remedy is a longer limit and not more prompts;
+    where few are, it is no reason.
+    """
+    lengths = np.minimum(np.random.default_rng(0).lognormal(np.log(90), 0.4, 500), 48)
+    cut = Truncation.of(lengths, lengths == 48, 48)
+    known = replace(planted(0, 80, good_tokens), effect=Effect(0.1, -0.1, 0.3, 50, 300))
+    found = diagnose(replace(known, truncation=cut))
+    assert (found[0].code, found[0].word) == ("truncated", "FAIL")
+    assert not any("collect" in each.remedy or "judge it" in each.remedy for each in found)
+    assert str(cut.enough) in found[0].remedy
+    free = Truncation.of(lengths, lengths == 48, 48_000)
+    assert free.hides_lengths
+    fine = diagnose(replace(known, truncation=Truncation.of([9, 10], [False, True], 10)))
+    assert "truncated" not in failed(fine)
+
+
+@pytest.mark.parametrize("median", [40, 60, 90])
+@pytest.mark.parametrize("spread", [0.2, 0.4])
+def test_the_recommended_limit_lets_most_completions_end(median: int, spread: float) -> None:
+    """Of log-normal lengths seen up to 48 tokens at least two thirds end before it, and it is not
+    far above what they need.
+    """
+    drawn = np.random.default_rng(1).lognormal(np.log(median), spread, 20_000)
+    seen = np.minimum(drawn, 48)
+    found = Truncation.of(seen, drawn >= 48, 48)
+    assert 2 * 48 <= found.enough <= 16 * 48
+    if (drawn < 48).any() and found.enough > 2 * 48:
+        assert np.mean(drawn < found.enough) > 2 / 3
+        assert found.enough < 2 * np.quantile(drawn, 0.8)
+
+
+def test_a_limit_that_nothing_fits_in_is_a_guess() -> None:
+    """No completion ended: four times the limit, and no number is made up."""
+    found = Truncation.of([48] * 30, [True] * 30, 48)
+    assert (found.cut, found.enough) == (30, 192)
+    with pytest.raises(InputError):
+        Truncation.of([], [], 48)
 
 
 def test_what_was_not_measured_is_not_fine() -> None:

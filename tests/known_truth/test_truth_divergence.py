@@ -9,6 +9,7 @@ from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
+from blackbox_lb.rollouts.judging.trials import seems_dropped
 from tests.support.exact import ExactModel
 from tests.support.statistics import statistics_of
 from tests.support.truth import Exact
@@ -77,3 +78,27 @@ def test_the_factor_mends_a_tail_that_is_misjudged() -> None:
     unmended = NextToken.of(rollouts, tail=table)
     plain = float(unmended.kl(unmended.align(np.arange(40), delta)).sum() / 20_000)
     assert abs(found.kl - truth) < abs(plain - truth)
+
+
+@pytest.mark.parametrize("top", [5, 20, 40])
+@pytest.mark.parametrize(
+    ("scale", "seen"), [(0.0, False), (0.001, False), (0.1, False), (1.0, True)]
+)
+def test_a_dropped_bias_is_seen_where_it_is_strong_and_never_else(
+    scale: float, seen: bool, top: int
+) -> None:
+    """A bias that acts is never taken for a dropped one, and one of practically zero accuses
+    nobody: its effect is below the error of the lists' tail. A strong one that is dropped is seen.
+    """
+    tail = NextToken.of(MODEL.rollouts(4000, ends_low, seed=1, top=top))
+    accused = {True: 0, False: 0}
+    for seed in range(10):
+        delta = np.random.default_rng(seed).normal(size=40) * scale
+        for acts in accused:
+            rollouts = biased_rollouts(delta if acts else 0 * delta, 480, top, seed + 100)
+            found = divergence(rollouts, np.arange(40), delta, tail)
+            assert found.expected.shape == (480,)
+            assert (found.expected >= 0).all()
+            accused[acts] += seems_dropped(found.per_completion, found.expected)
+    assert accused[True] == 0
+    assert accused[False] >= 8 if seen else accused[False] == 0

@@ -107,6 +107,26 @@ def test_what_is_predicted_is_what_the_bias_does() -> None:
         )
 
 
+@pytest.mark.parametrize("counts", [(15, 15, 15, 15), (17, 16, 14, 13)])
+def test_the_majority_is_the_largest_class(counts: tuple[int, ...]) -> None:
+    """Always saying the commonest label is right on its share of the prompts, however balanced the
+    labels are; and a base of beginnings is called one.
+    """
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+    logits = rng.normal(0, 1, (PROMPTS, VOCAB))
+    logits[:, : len(counts)] += 9.0
+    lists = FirstLists(np.tile(np.arange(VOCAB), (PROMPTS, 1)), log_softmax(logits, axis=1))
+    accepted = [np.array([label]) for label in labels]
+    found = feasibility(lists, accepted, labels)
+    assert found.majority == max(counts) / PROMPTS
+    assert found.answer == "no skill"
+    assert "greedy decoding begins right" in found.sentence
+    assert f"always saying the commonest label on {found.majority:.0%}" in found.sentence
+    whole = feasibility(lists, accepted, labels, np.zeros(PROMPTS, np.bool_))
+    assert "greedy decoding is right" in whole.sentence
+
+
 def test_what_says_nothing_is_refused() -> None:
     """One prompt, or one label, is no decision."""
     lists = FirstLists(np.array([[0, 1]] * 3), np.log([[0.6, 0.4]] * 3))

@@ -75,7 +75,7 @@ def test_delta_is_the_formula() -> None:
     np.testing.assert_allclose(
         ratio.delta(TAU, kappa), expected[ratio.token_ids], rtol=1e-10, atol=1e-12
     )
-    np.testing.assert_array_equal(ratio.evidence, counts[ratio.token_ids])
+    np.testing.assert_array_equal(ratio.counts, counts[ratio.token_ids])
 
 
 def test_logprobs_do_not_matter() -> None:
@@ -126,7 +126,7 @@ def test_rewards_beyond_float64_are_no_trouble() -> None:
     )
     where = worthless.token_ids.tolist().index(3)
     assert worthless.relative(1.0)[where] == 0
-    zero = np.log(2.0) - np.log(2.0 + worthless.evidence[where])
+    zero = np.log(2.0) - np.log(2.0 + worthless.counts[where])
     assert worthless.delta(1.0, 2.0)[where] == pytest.approx(zero)
 
 

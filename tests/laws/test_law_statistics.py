@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bench.paper.centering import fits
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio
+from blackbox_lb.estimate.counting.ratio import Ratio
 from blackbox_lb.estimate.counting.statistics import REMEMBERED, Statistics
 from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved
@@ -147,10 +147,9 @@ def test_any_sharding_and_order_is_the_whole(
     assert close(total, whole)
     if whole.observed and (columns(some).rewards[columns(some).lengths > 0] > -np.inf).any():
         np.testing.assert_allclose(zhat_of(IPS(total), 1.3), zhat_of(IPS(whole), 1.3), rtol=1e-12)
-        for each in (SNIPS, Ratio):
-            np.testing.assert_allclose(
-                each(total).delta(1.3, 2.0), each(whole).delta(1.3, 2.0), rtol=1e-9, atol=1e-12
-            )
+        np.testing.assert_allclose(
+            Ratio(total).delta(1.3, 2.0), Ratio(whole).delta(1.3, 2.0), rtol=1e-9, atol=1e-12
+        )
 
 
 @settings(max_examples=30)
@@ -343,7 +342,7 @@ def test_empty_completions_do_not_enter_n() -> None:
     with_empty = of([*rows, ("c", 3.0, [])])
     assert (with_empty.n_empty, with_empty.n_used) == (1, 2)
     np.testing.assert_array_equal(zhat_of(IPS(with_empty), 1.3), zhat_of(IPS(of(rows)), 1.3))
-    for each in (IPS, SNIPS, Ratio):
+    for each in (IPS, Ratio):
         assert each(with_empty).token_ids.tolist() == [0, 1]
         with pytest.raises(InputError, match="no token position"):
             each(of([("c", 3.0, [])]))
@@ -355,11 +354,10 @@ def test_without_any_logprob_only_the_ratio_is_left(rule: Unobserved) -> None:
     estimator that needs none.
     """
     rows: list[Row] = [("a", 0.5, [(1, 0.0, True)]), ("b", 0.2, [(0, 0.0, True), (1, 0.0, True)])]
-    for each in (IPS, SNIPS):
-        with pytest.raises(
-            InputError, match=r"none of the 3 sampled tokens has a logprob.*--estimator ratio"
-        ):
-            each(of(rows, rule=rule))
+    with pytest.raises(
+        InputError, match=r"none of the 3 sampled tokens has a logprob.*--estimator ratio"
+    ):
+        IPS(of(rows, rule=rule))
     given_: list[Row] = [
         (key, reward, [token[:2] for token in tokens]) for key, reward, tokens in rows
     ]
@@ -380,8 +378,8 @@ def test_bad_arguments_are_named() -> None:
         statistics_of(columns([]), (1.0, 0.0))
     with pytest.raises(InputError, match=r"gathered for tau 0\.7, 1\.3, and not 2"):
         zhat_of(IPS(of([("a", 0.0, [(5, -0.5)])])), 2.0)
-    with pytest.raises(InputError, match="not gathered for snips"):
-        SNIPS(statistics_of(columns([("a", 0.0, [(5, -0.5)])]), 1.0, estimators=["ips"]))
+    with pytest.raises(InputError, match="not gathered for ratio"):
+        Ratio(statistics_of(columns([("a", 0.0, [(5, -0.5)])]), 1.0, estimators=["ips"]))
     with pytest.raises(InputError, match="highest is nan"):
         of([], highest=np.nan)
     for clip in (0.99, -1.0, np.nan, np.inf):

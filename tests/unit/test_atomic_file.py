@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from blackbox_lb.safety.atomic_file import replacing, write_whole
+from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.atomic_file import expanded, replacing, write_whole
 
 
 def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -54,3 +56,14 @@ def test_a_draft_may_have_a_name_of_its_own(tmp_path: Path) -> None:
         assert draft == tmp_path / ".mine.new.toml"
         draft.write_bytes(b"")
     assert [each.name for each in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_a_home_that_is_not_known_stays_as_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a shell; the file is then not found, and said to be so."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expanded("~/file") == tmp_path / "file"
+    assert expanded("~nobody-has-this-name/file") == Path("~nobody-has-this-name/file")
+    with pytest.raises(InputError):
+        resolve_model("~nobody-has-this-name/model.gguf")

@@ -142,6 +142,11 @@ def test_an_address_that_is_none_passes(tmp_path: Path, bias: Bias) -> None:
             {},
             "line 2: .*logit_bias of its own",
         ),
+        (
+            json.dumps(line({"model": "tiny", "seed": 0})).replace("0}", "1e400}").encode(),
+            {},
+            "line 2: .*JSON cannot hold",
+        ),
     ],
 )
 def test_a_bad_line_leaves_no_file(

@@ -20,7 +20,7 @@ from bench.gpu import __main__ as program
 from bench.gpu import jobs, summary
 from bench.gpu.jobs import TASKS, Job, Place
 from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
-from bench.studies.vllm_overhead import of_steps as overhead
+from bench.gpu.vllm_overhead import of_steps as overhead
 from blackbox_lb.cli import main
 from blackbox_lb.tasks.load import load_task
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bench.paper.configuration import load_configuration
+from bench.paper.lora_grpo import Run
+from bench.paper.lora_scoring import cut, outcome_of, prompt_text, reward_function
 from bench.paper.scaling import scaled
-from bench.studies.lora_grpo import Run
-from bench.studies.lora_scoring import cut, outcome_of, prompt_text, reward_function
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.rollouts.judging.verdict import PolicyScores
 from blackbox_lb.tasks import Task, parse_reward

@@ -643,3 +643,19 @@ def test_reading_and_applying_are_light() -> None:
     loaded = set(done.stdout.split())
     assert "blackbox_lb.deploy.client" in loaded
     assert not heavy & loaded
+
+
+@pytest.mark.parametrize(
+    "created", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "2026-11-23", 1e300]
+)
+def test_a_date_that_is_none_in_utc_is_refused(created: object, tmp_path: Path) -> None:
+    """The ends of the calendar lie beyond it in another time zone."""
+    path = tmp_path / "bias.json"
+    Bias(provider="vllm", model="m", tokenizer="t", reward="r", estimator="e", entries=()).save(
+        path
+    )
+    document = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(document | {"created": created}), encoding="utf-8")
+    with pytest.raises(BiasError) as caught:
+        Bias.load(path)
+    assert "created" in str(caught.value)

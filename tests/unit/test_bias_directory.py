@@ -4,6 +4,7 @@ which version, which vector.
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phases import PhaseVector
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected, wanted
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, REFUSED, Placed, Rows, Seat, Shelf
-from blackbox_lb.errors import BiasError, TokenizerMismatch
+from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 
 MODEL = Expected("probe-sha256:here", tokens=100, logits=128)
 
@@ -300,3 +302,43 @@ def test_no_two_owners_share_a_slot(steps: list[tuple[str, set[int]]]) -> None:
         slots = [shelf.find(each) for each in shelf.names()]
         assert len(set(slots)) == len(slots)
         assert shelf.find(name) == slot
+
+
+@pytest.mark.parametrize(
+    "error", [OverflowError("date value out of range"), InputError("no tokens"), KeyError("x")]
+)
+def test_whatever_a_file_brings_about_is_a_refusal(error: Exception, tmp_path: Path) -> None:
+    """A server answers it with 400, and goes on; any other error would end its engine."""
+    make().save(tmp_path / "bad.json")
+
+    def failing(_: Bias) -> None:
+        raise error
+
+    directory = BiasDirectory(tmp_path, failing)
+    for _ in range(2):
+        with pytest.raises(BiasError) as caught:
+            directory.get("bad")
+        assert "bias bad" in str(caught.value)
+        assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_damaged_file_is_a_refusal(tmp_path: Path) -> None:
+    """The dates at the ends of the calendar overflowed."""
+    path = tmp_path / "bad.json"
+    make().save(path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["created"] = "9999-12-31T23:59:59-23:59"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(BiasError):
+        opened(tmp_path, Clock()).get("bad")
+
+
+def test_a_number_beyond_float32_is_refused_before_the_engine_sees_it() -> None:
+    """Also in one phase alone."""
+    MODEL.check(make(3.4e38))
+    for value in (3.5e38, -1e300):
+        with pytest.raises(BiasError):
+            MODEL.check(make(value))
+    phases = (PhaseVector(phase="first", values=(1e300,)),)
+    with pytest.raises(BiasError):
+        MODEL.check(make().replacing(version=3, phases=phases))

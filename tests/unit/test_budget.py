@@ -28,6 +28,7 @@ from blackbox_lb.errors import (
     Interrupted,
     RateLimited,
 )
+from blackbox_lb.estimate.inputs.sweep import L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, fit_stages
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
@@ -263,24 +264,33 @@ def test_the_forecast_of_a_fit_is_an_upper_bound(
 
 
 def test_greedy_stages_take_one_sample() -> None:
-    """A task of one prompt a split, so that counts are samples: training 10, validation (1 + 2) x
-    (6 + 1), test 2 x (6 + 1).
+    """A task of one prompt a split, so that counts are samples: training 10; validation 6 of the
+    base and those of 3 candidates at temperature 1, 1 and those of 5 where greedy; test 2 x (6 +
+    1). Strengths that the user names are paid for one by one.
     """
     train, validation, test = ((Example(str(n), Prompt.user(f"q{n}")),) for n in range(3))
     task = Task("t", train, validation, test)
     assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(SAMPLED, GREEDY)))] == [
         10,
-        18,
-        3,
+        6 + 3 * 6,
+        1 + 5,
         12,
         2,
     ]
     assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(GREEDY,)))] == [
         10,
-        3,
+        1 + 5,
         2,
         1,
     ]
+    named: list[tuple[tuple[L2, ...], int]] = [
+        (("cv",), 2),
+        ((20.0,), 1),
+        ((40.0, 20.0, 10.0, 5.0, 2.5), 5),
+    ]
+    for strengths, candidates in named:
+        plan = FitPlan(settings=(SAMPLED,), sweep=Sweep(l2=strengths))
+        assert fit_stages(task, plan)[1].samples == 6 + 6 * candidates
 
 
 @pytest.mark.parametrize(
@@ -312,7 +322,7 @@ def test_who_is_asked(
 
     monkeypatch.setattr(click, "confirm", confirm)
     monkeypatch.setattr(accounts, "_is_hosted", lambda session, host: hosted)
-    monkeypatch.setattr(accounts, "_is_terminal", lambda: terminal)
+    monkeypatch.setattr(accounts, "is_terminal", lambda: terminal)
     result = blb("collect", "--samples-per-prompt", 1, *(["--yes"] if yes else []))
     assert questions == (["Go on?"] if asks else [])
     assert result.exit_code == (1 if asks else 0), result.output

@@ -13,10 +13,10 @@ import pytest
 from bench.paper.clusters import clusters_in_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
-from blackbox_lb.estimate.choice.table import ROWS, rule
+from blackbox_lb.estimate.choice.table import ROWS, most_candidates, paid_candidates, rule
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.cross_validation import choose_l2
 from blackbox_lb.estimate.projection.projection import projection
@@ -146,6 +146,35 @@ def test_every_combination_is_one_candidate() -> None:
     assert sum(each.cross_validation is None for each in projected) == 2
     assert [each.estimator for each in made[len(projected) :]] == ["ratio"] * 2 + ["ips"] * 4
     assert len({each.label for each in made}) == len(made)
+
+
+def test_the_default_strengths_are_those_of_cross_validation_and_fixed_ones() -> None:
+    """They stand in the order of their held-out likelihood at each tau. What the user names is
+    tried alone.
+    """
+    for tau in (0.3, 1.0):
+        choice = choose_l2(ROLLOUTS, TABLE, tau=tau)
+        behind = {row.value: row.behind for row in choice.table}
+        made = list(candidates(ROLLOUTS, TABLE, Sweep(tau=(tau,)), limits()))
+        strengths = [float(each.settings["l2"] or 0) for each in made]
+        assert set(strengths) == {choice.best, choice.l2, 20.0, 5.0, 1.25}
+        assert strengths == sorted(strengths, key=behind.__getitem__)
+        for named, expected in (("cv", {choice.best, choice.l2}), (20.0, {20.0})):
+            alone = candidates(ROLLOUTS, TABLE, Sweep(tau=(tau,), l2=(named,)), limits())  # type: ignore[arg-type]
+            assert {each.settings["l2"] for each in alone} == expected
+
+
+def test_default_strengths_share_the_draws_of_three_candidates() -> None:
+    """So do those for given answers. Strengths that the user names have their own."""
+    for l2, most, paid in (
+        (DEFAULT_L2, 5, 3),
+        (ANSWERS_L2, 7, 3),
+        (("cv",), 2, 2),
+        ((20.0, 10.0, 5.0, 2.5), 4, 4),
+    ):
+        sweep = Sweep(("projection", "ips"), tau=(0.5, 1.0), l2=l2, alpha=(0.1, 0.3))
+        assert most_candidates(sweep) == 2 * (most + 2)
+        assert paid_candidates(sweep) == 2 * (paid + 2)
 
 
 def test_a_tau_that_changes_nothing_is_tried_once() -> None:

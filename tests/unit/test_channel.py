@@ -5,6 +5,7 @@ provider's own words.
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +16,13 @@ import httpx2
 import pytest
 
 from blackbox_lb.api.transport import channel as channel_module
-from blackbox_lb.api.transport.channel import RATE_LIMIT_ATTEMPTS, Channel
+from blackbox_lb.api.transport.channel import RATE_LIMIT_ATTEMPTS, Channel, connection_limits
 from blackbox_lb.api.transport.rate_limits import OPENAI_HEADERS
 from blackbox_lb.api.transport.retries import ATTEMPTS, FIRST_SLIPS
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
+    ConnectionFailed,
     ContentFiltered,
     CorruptResponse,
     InputError,
@@ -441,3 +443,80 @@ def test_what_the_other_side_repeats_is_masked(
         )
     assert KEY not in str(caught.value)
     assert "proj-secret-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/responses", "/embeddings"])
+def test_an_address_with_the_path_of_a_request(path: str) -> None:
+    """It is said, with the address that is left without it, before anything is sent."""
+    with pytest.raises(InputError) as caught:
+        send(fine, "vllm", base_url=f"http://host.example/v1{path}/")
+    assert path in str(caught.value)
+    assert str(caught.value).endswith("http://host.example/v1")
+
+
+def missing(provider: str, base_url: str) -> str:
+    """The message where a server has nothing at the address of a request."""
+    with pytest.raises(RequestRejected) as caught:
+        send(lambda _: httpx2.Response(404, text="404 page not found"), provider, base_url=base_url)
+    return str(caught.value)
+
+
+def test_what_does_not_exist_is_named_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of an address is a hint where it is another one, and where the provider's is known
+    to have it. A query, which may hold a key, is not repeated.
+    """
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    hint = "ends in /v1"
+    without = missing("vllm", "http://host.example")
+    assert "http://host.example/chat/completions was asked for" in without
+    assert hint in without
+    assert "--base-url http://host.example/v1" in without
+    whole = missing("vllm", "http://host.example/v1")
+    assert "http://host.example/v1/chat/completions was asked for" in whole
+    assert hint not in whole
+    classic = missing("azure-classic", "https://name.example")
+    assert "https://name.example/openai/chat/completions was asked for" in classic
+    assert hint not in classic
+    assert "api-version" not in classic
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "lz4", "gzip, br", "BR"])
+def test_an_encoding_that_nobody_asked_for(coding: str) -> None:
+    """Through a proxy server's client as over the network; it is no missing server."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["accept-encoding"] == "gzip, deflate"
+        return httpx2.Response(
+            200, headers={"content-encoding": coding}, stream=httpx2.ByteStream(b"\x1b\x0b\x80")
+        )
+
+    with pytest.raises(CorruptResponse) as caught:
+        send(answer, "vllm", base_url="http://host.example/v1")
+    assert repr(coding.lower().rpartition(" ")[2]) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "most"),
+    [(None, 1_000), (1_000_000, 1_000), (256, 208), (64, 16), (20, 1)],
+)
+def test_no_more_connections_than_open_files(
+    files: int | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests wait for a connection, where another one would be one file too many."""
+    monkeypatch.setattr(channel_module, "most_open_files", lambda: files)
+    assert connection_limits().max_connections == most
+
+
+def test_too_many_open_files_are_no_missing_server() -> None:
+    """The remedy is the limit."""
+
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        try:
+            raise OSError(errno.EMFILE, "Too many open files")
+        except OSError as error:
+            raise httpx2.ConnectError("Too many open files", request=request) from error
+
+    with pytest.raises(ConnectionFailed) as caught:
+        send(refuse, "vllm", base_url="http://host.example/v1")
+    assert "ulimit -n" in str(caught.value)
+    assert "running" not in str(caught.value)

@@ -32,12 +32,24 @@ most of these go on.
 """
 LABELS = Labels(("0", "1", "2", "3"), tuple(frozenset({str(number)}) for number in range(4)))
 ROWS = labelled_rows(MODEL)
+TALKER = ExactModel(6, 4, seed=3, prompts=40, end=True)
+"""Many of its answers name both labels."""
+TALKED = [
+    {**each, "answer": "bc"[number % 3 == 0]} for number, each in enumerate(labelled_rows(TALKER))
+]
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ExactServer]:
     """The model behind a llama.cpp server."""
     with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def talker() -> Iterator[ExactServer]:
+    """The model that names both labels behind a llama.cpp server."""
+    with ExactServer(TALKER) as running:
         yield running
 
 
@@ -64,11 +76,11 @@ def blb(
     return CliRunner().invoke(main, [str(each) for each in (command, *where, *more)])
 
 
-def greedy() -> list[str]:
-    """What the model says to each training prompt, by its own probabilities."""
-    prompts = [MODEL.prompt_of(each["prompt"]) for each in ROWS if each["split"] == "train"]
-    texts = [f" {chr(97 + token)}" for token in range(V - 1)] + [""]
-    drawn = MODEL.sample(len(prompts), np.random.default_rng(0), temperature=0, prompts=prompts)
+def greedy(model: ExactModel = MODEL, split: str = "train") -> list[str]:
+    """What the model says to each prompt of a split, by its own probabilities."""
+    prompts = [model.prompt_of(each["prompt"]) for each in ROWS if each["split"] == split]
+    texts = [f" {chr(97 + token)}" for token in range(model.vocab_size - 1)] + [""]
+    drawn = model.sample(len(prompts), np.random.default_rng(0), temperature=0, prompts=prompts)
     return ["".join(texts[token] for token in each if token >= 0) for each in drawn.tolist()]
 
 
@@ -106,7 +118,7 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
     assert "whether a bias ends them is not predicted" in told
     assert "predicted " not in told.partition(";")[0]
     assert (
-        "--max-tokens 1 leaves no room for more than the longest label, or --reward contains"
+        "--max-tokens 1 leaves no room for more than the longest label, or --reward accuracy"
         " accepts" in told
     )
     loose = json.loads(
@@ -154,14 +166,15 @@ def test_where_no_answer_begins_with_a_label_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("reward", "correct", "kept", "remedy"),
     [
-        ("exact-match", "contains", 1, "--reward contains"),
+        ("exact-match", "contains", 1, "--reward accuracy"),
         ("contains", "contains", 3, "--max-tokens 1"),
-        ("accuracy", "exact-match", 1, "--correct contains"),
+        ("accuracy", "exact-match", 1, "leaving out --correct"),
+        ("accuracy", None, 3, "--max-tokens 1"),
         (r"regex:^\W*{answer}\b", "contains", 3, "--max-tokens 1"),
     ],
 )
 def test_answers_are_tested_with_the_label_that_they_begin_with(
-    reward: str, correct: str, kept: int, remedy: str
+    reward: str, correct: str | None, kept: int, remedy: str
 ) -> None:
     """Whether it is the right one or not; by the reward's own test of correctness."""
     texts = ["0, 2", " 2 or 3", "3", "Well, 1", "20"]
@@ -169,7 +182,8 @@ def test_answers_are_tested_with_the_label_that_they_begin_with(
         (Example(str(number), Prompt.user("q"), (str(number % 4),)), text)
         for number, text in enumerate(texts)
     ]
-    found = after_label(parse_reward(reward, max_tokens=4, correct=correct), LABELS, said, 1)
+    scored = parse_reward(reward, max_tokens=4, correct=correct, labels=LABELS)
+    found = after_label(scored, LABELS, said, 1)
     assert found is not None
     assert (found.begun, found.kept) == (3, kept)
     assert found.refused == ("" if kept == 3 else "0, 2")
@@ -242,6 +256,68 @@ def test_answers_that_name_another_label_first_are_remarked(
     if command[0] == "check":
         others = sum(text.split()[:1] in (["b"], ["c"]) for text in greedy())
         assert f"counts {others} of 60 answers as right that name another label first" in said
+
+
+def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_path: Path) -> None:
+    """For the same prompts: the share of answers whose first label is the right one, counted here
+    from the model itself. Answers that name both labels are right for one of them alone.
+    """
+    wanted = [each["answer"] for each in TALKED if each["split"] == "test"][:60]
+    named = [
+        [word for word in text.split() if word in "bc"] for text in greedy(TALKER, "test")[:60]
+    ]
+    right = np.mean([first[:1] == [own] for first, own in zip(named, wanted, strict=True)])
+    held = np.mean([own in words for words, own in zip(named, wanted, strict=True)])
+    assert 0 < right < held - 0.05
+
+    words = ("--reward", "accuracy", "--max-tokens", TALKER.horizon, "--quiet")
+    turned = {"train": "test", "validation": "validation", "test": "train"}
+    swapped = [{**each, "split": turned[each["split"]]} for each in TALKED]
+    other = tmp_path / "check"
+    other.mkdir()
+    checked = json.loads(blb("check", talker, other, *words, "--json", rows=swapped).stdout)
+    assert checked["base"] == pytest.approx(right)
+
+    judged = (*words, "--test-limit", 60, "--deploy", "greedy", "--json")
+    fitted = json.loads(blb("fit", talker, tmp_path, *judged, rows=TALKED).stdout)
+    (verdict,) = [each for each in fitted["verdict"] if each["metric"] == "accuracy"]
+    assert verdict["base"] == pytest.approx(right)
+    for policy in ("base", "biased"):
+        assert fitted["decisions"]["greedy"][policy]["accuracy"] == pytest.approx(verdict[policy])
+
+    findings = {each["code"]: each for each in fitted["findings"]}
+    assert findings["reward"]["word"] == "NOT CHECKED"
+    assert findings["reward"]["remedy"] == ""
+
+    bias = tmp_path / "bias.json"
+    evaluated = json.loads(blb("eval", talker, tmp_path, bias, *judged, rows=TALKED).stdout)
+    shares = {each["name"]: each for each in evaluated["policies"]}
+    for name, policy in (("base", "base"), (tmp_path.name, "biased")):
+        assert shares[name]["metrics"]["accuracy"]["mean"] == pytest.approx(verdict[policy])
+        assert shares[name]["decisions"]["accuracy"] == pytest.approx(verdict[policy])
+
+    page = tmp_path / "report.html"
+    done = CliRunner().invoke(main, ["report", str(tmp_path), "--out", str(page)])
+    assert done.exit_code == 0, done.output
+    text = " ".join(page.read_text().replace("\N{NO-BREAK SPACE}", " ").split())
+    assert f"{100 * right:.1f} %" in text
+
+
+@pytest.mark.parametrize("reward", ["contains", r"regex:\b{answer}\b"])
+def test_a_named_test_is_the_reward_and_leaves_accuracy_alone(
+    reward: str, talker: ExactServer, tmp_path: Path
+) -> None:
+    """Contains rewards an answer that names both labels, because it was asked for; the accuracy and
+    the decisions beside it still count the first.
+    """
+    options = ("--max-tokens", TALKER.horizon, "--deploy", "greedy", "--quiet", "--json")
+    found = json.loads(
+        blb("eval", talker, tmp_path, "--reward", reward, *options, rows=TALKED).stdout
+    )
+    (base,) = [each for each in found["policies"] if each["name"] == "base"]
+    means = {name: each["mean"] for name, each in base["metrics"].items()}
+    assert means[found["label"]] > means["accuracy"] + 0.05
+    assert base["decisions"]["accuracy"] == pytest.approx(means["accuracy"])
 
 
 def test_few_rows_change_what_a_fit_learns_from_and_say_so(

@@ -22,6 +22,8 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.choose import choose
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.varying.depends_on_samples import earned_over
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
@@ -122,6 +124,21 @@ def test_halving_asks_for_the_rest_of_the_survivors_only(chosen: Chooser) -> Non
     assert sum(remark.startswith("validation, ") for remark in said) == 5
 
 
+def test_candidates_share_the_draws_of_fewer(chosen: Chooser) -> None:
+    """Five candidates on the draws of three: all are drawn, and what it costs is said before the
+    first completion.
+    """
+    biases = [{END: 3.0 + n, 0: 5.0} for n in range(5)]
+    choice, said, asked = chosen(*biases, samples=6, paid=3)
+    spent = [row.samples for row in choice.tried]
+    assert min(spent) >= 1
+    assert sum(spent) <= 3 * 6
+    assert len(asked) == PROMPTS * (6 + sum(spent))
+    assert (
+        f"at most {PROMPTS * sum(spent):,} completions beside {PROMPTS * 6} of the base" in said[0]
+    )
+
+
 def test_the_same_bias_twice_is_sampled_once(chosen: Chooser) -> None:
     """Two settings that send the same entries are one policy."""
     choice, _, asked = chosen(MORE_ENDS, dict(MORE_ENDS), WILD)
@@ -141,6 +158,58 @@ def test_a_single_candidate_costs_nothing(chosen: Chooser) -> None:
         " prompts" in said[-1]
     )
     assert choice.base.as_json() == {"reward": None, "tokens": None, "accuracy": None}
+
+
+@pytest.mark.parametrize(
+    ("goal", "reward", "tokens", "correct", "kl", "proven"),
+    [
+        (Goal(), 2.0, 9.0, 1.0, 0.0, True),
+        (Goal(), 0.5, 3.0, 1.0, 0.0, False),
+        (Goal("pareto"), 0.5, 3.0, 1.0, 0.0, True),
+        (Goal("pareto"), 2.0, 9.0, 1.0, 0.0, False),
+        (Goal("pareto"), 0.5, 3.0, 0.0, 0.0, False),
+        (Goal("reward-kl", 0.1), 2.0, 9.0, 1.0, 4.0, True),
+        (Goal("reward-kl", 0.1), 2.0, 9.0, 1.0, 40.0, False),
+    ],
+)
+def test_phases_and_features_must_win_by_the_goal(
+    goal: Goal, reward: float, tokens: float, correct: float, kl: float, proven: bool
+) -> None:
+    """Beside a fixed bias that earns 1 with 6 right tokens: what counts is the goal of the fit,
+    be it the reward, tokens at the same accuracy, or the reward less a price for KL.
+    """
+    fixed = candidate(0, {0: 1.0})
+
+    def both(value: float) -> tuple[np.ndarray, ...]:
+        return tuple(np.array([value + 0.01 * prompt]) for prompt in range(PROMPTS))
+
+    class Measured:
+        reward = LENGTH
+
+        async def scores(self, *call: Any) -> PolicyScores:
+            if call[-1] == fixed.logit_bias:
+                return PolicyScores(both(1.0), both(1.0), both(6.0))
+            return PolicyScores(both(reward), both(correct), both(tokens))
+
+        async def kl(self, *call: Any) -> float:
+            return 0.0 if call[2] == fixed.logit_bias else kl
+
+    task = SimpleNamespace(validation=EXAMPLES)
+    training = SimpleNamespace(next_token=TAIL)
+    plan = FitPlan(goal=goal, settings=(SAMPLED,))
+    earned = asyncio.run(
+        earned_over(
+            cast(Trials, Measured()),
+            cast(Any, task),
+            cast(Any, training),
+            plan,
+            fixed,
+            "other",
+            {1: 1.0},
+        )
+    )
+    assert earned.proven == proven
+    assert earned.found - earned.fixed == pytest.approx(float(earned.gains.mean()))
 
 
 def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:

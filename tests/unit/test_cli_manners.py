@@ -4,6 +4,7 @@ and help that answers at once.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -28,6 +29,8 @@ from blackbox_lb.cli import main, terminal
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.grouped import HelpGroup, command, option, options
 from blackbox_lb.cli.settings import find_settings
+from blackbox_lb.errors import BiasError
+from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.types import Completion
 from tests.support.exact import ExactModel, ExactServer
 
@@ -38,6 +41,7 @@ WITHOUT_JSON = {
     "init": "writes a file",
     "store": "each of its commands has it",
     "report": "writes a page; its numbers are evaluation.json and analysis.json",
+    "trust": "answers the person who looked into the file",
 }
 WITHOUT_QUIET = {
     **WITHOUT_JSON,
@@ -304,7 +308,7 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (run_folder / name).write_text("{}")
     assert completions("comp") == ["compile", "completion"]
     assert "--top-logprobs" in completions("fit", "--top")
-    assert completions("fit", "--estimator", "s") == ["snips"]
+    assert completions("fit", "--estimator", "r") == ["ratio"]
     assert completions("fit", "--provider", "az") == ["azure", "azure-classic"]
     assert completions("eval", "x.json", "--task", "cap") == ["capitals"]
     assert "correct-and-short" in completions("fit", "--reward", "c")
@@ -315,6 +319,8 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert completions("proxy", "--bias", "runs/capitals/b") == ["runs/capitals/bias.json"]
     assert completions("store", "me") == ["merge"]
+    assert completions("tr") == ["trust"]
+    assert completions("trust", "--f") == ["--forget"]
     assert completions("store", "check", "--") == ["--json", "--help"]
     assert "bias.json" not in completions("store", "check", "b")
 
@@ -515,3 +521,78 @@ def test_help_lists_options_in_groups() -> None:
             second = lines.index(f"{found[1]}:")
             assert found[0] == HelpGroup.FIRST
             assert sum(line.startswith("  --") for line in lines[begin:second]) == 10
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words", [["show"], ["show", "--json"], ["--help"], ["show", "--help"], ["--version"]]
+)
+def test_an_output_that_takes_no_more(words: list[str], buffered: str, bias_file: Path) -> None:
+    """One sentence and exit code 2, also for what Python writes at its end."""
+    arguments = [*words, *([str(bias_file)] if "show" in words and "--help" not in words else [])]
+    environment = {**os.environ, "PYTHONUNBUFFERED": buffered}
+    with FULL.open("wb") as output:
+        done = subprocess.run(
+            [*BLB, *arguments], stdout=output, stderr=subprocess.PIPE, env=environment, timeout=60
+        )
+    message = done.stderr.decode()
+    assert (done.returncode, message.count("\n")) == (2, 1)
+    assert message.startswith("Error: cannot write the output: No space left on device")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="the system has no device that is always full")
+def test_errors_that_cannot_be_written() -> None:
+    """The exit code is left to tell of them."""
+    with FULL.open("wb") as output:
+        done = subprocess.run(
+            [*BLB, "show", "none.json"], stdout=subprocess.PIPE, stderr=output, timeout=60
+        )
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_other_errors_of_the_system_stay_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of this package is no fault of the output."""
+
+    def failing(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "file")
+
+    monkeypatch.setattr(Bias, "load", failing)
+    assert isinstance(blb("show", "bias.json").exception, PermissionError)
+
+
+def test_the_remedy_for_too_many_open_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is the same wherever the limit was met, and no room on the disk."""
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "file")
+
+    def translated(*_: object) -> None:
+        try:
+            failing()
+        except OSError:
+            raise BiasError("file: cannot be read; choose a folder; make room") from None
+
+    def explaining(*_: object) -> None:
+        with explained("write file", "make room"):
+            failing()
+
+    for load in (failing, translated, explaining):
+        monkeypatch.setattr(Bias, "load", load)
+        result = blb("show", "bias.json")
+        assert result.exit_code == 2
+        assert result.stderr.count("ulimit -n") == 1
+        assert "room" not in result.stderr
+
+
+@pytest.mark.parametrize("size", ["0", "00", "-5", "\u00b2", "\u0663", "wide", ""])
+def test_a_size_of_the_screen_that_is_none(size: str, bias_file: Path) -> None:
+    """Tables are as whole as without it."""
+    plain = run("show", bias_file)
+    sized = run("show", bias_file, COLUMNS=size, LINES=size)
+    assert (sized.returncode, sized.stdout) == (0, plain.stdout)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS
 from blackbox_lb.cli.settings import (
     OWN_TABLE,
     PER_COMMAND,
@@ -32,7 +32,9 @@ def command_of(name: str) -> click.Command:
 
 
 OPTIONS = [
-    (name, option) for name in sorted(COMMANDS) for option in keys_of(command_of(name)).values()
+    (name, option)
+    for name in sorted(COMMANDS.keys() - WITHOUT_SETTINGS)
+    for option in keys_of(command_of(name)).values()
 ]
 
 
@@ -59,7 +61,11 @@ def sample(option: click.Option) -> tuple[Any, Any]:
 
 
 def received(arguments: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The options that the command's function would be called with."""
+    """The options that the command's function would be called with, by a file that is trusted."""
+    if Path("blb.toml").is_file() or any(
+        Path(above, "blb.toml").is_file() for above in Path.cwd().parents
+    ):
+        assert CliRunner().invoke(main, ["trust"]).exit_code == 0
     seen: dict[str, Any] = {}
     command = command_of(name)
     monkeypatch.setattr(command, "callback", lambda **options: seen.update(options))
@@ -310,6 +316,7 @@ def test_quiet_in_the_file_hides_nothing_about_the_file(
     (tmp_path / "blb.toml").write_text(
         '[defaults]\nquiet = true\nbase_url = "http://one/v1"\ntask = "nothing"\n'
     )
+    assert CliRunner().invoke(main, ["trust"]).exit_code == 0
     assert "gives --base-url" in CliRunner().invoke(main, ["fit", "--reward", "length"]).stderr
 
 

@@ -18,7 +18,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import AsyncOpenAI, AzureOpenAI, OpenAI
+from openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
 from blackbox_lb.api.transport.channel import Channel
@@ -158,6 +158,77 @@ def test_with_options(server: Server, client: OpenAI, bias: Bias) -> None:
     assert_biased(server.last)
     ask(client.with_options(timeout=3))
     assert "logit_bias" not in server.last.body
+
+
+@pytest.mark.parametrize("way", ["copy", "with_options"])
+def test_another_http_client_keeps_the_bias(
+    server: Server, client: OpenAI, bias: Bias, way: str
+) -> None:
+    """A derived client with an HTTP client of its own sends each bias once through that client, as
+    does one derived from it; closing it closes that HTTP client, as the SDK does.
+    """
+    biased = apply(client, bias, others="pass")
+    both = apply(biased, make({5: 2.0}), models=["other"], others="pass")
+    own = httpx2.Client(headers={"x-gateway": "g"})
+    derived = getattr(both, way)(http_client=own)
+    assert type(derived) is OpenAI
+    for sender in (derived, derived.with_options(timeout=3), getattr(derived, way)(timeout=3)):
+        for model, expected in (("tiny", SENT), ("other", {"5": 2})):
+            ask(sender, model=model)
+            assert_biased(server.last, expected)
+            assert server.last.headers["x-gateway"] == "g"
+    again = getattr(derived, way)(http_client=httpx2.Client())
+    ask(again)
+    assert_biased(server.last)
+    assert "x-gateway" not in server.last.headers
+    again.close()
+    derived.close()
+    assert own.is_closed
+    ask(both)
+    assert_biased(server.last)
+    with httpx2.Client() as plain:
+        ask(client.with_options(http_client=plain))
+    assert "logit_bias" not in server.last.body
+
+
+def test_a_foreign_http_client_is_refused(client: OpenAI, bias: Bias) -> None:
+    """One that cannot be wrapped would send without the bias."""
+    with pytest.raises(InputError, match="neither httpx2's nor httpx's"):
+        apply(client, bias).with_options(http_client=object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [AsyncOpenAI, AsyncAzureOpenAI])
+def test_another_asynchronous_http_client_keeps_the_bias(
+    server: Server, bias: Bias, kind: Any
+) -> None:
+    """Asynchronous clients, and Azure's with a ``copy`` of their own, carry it as well."""
+    options: dict[str, Any] = {"base_url": server.url}
+    if kind is AsyncAzureOpenAI:
+        options = {"azure_endpoint": server.url.removesuffix("/v1"), "api_version": "1"}
+
+    async def talk() -> None:
+        async with kind(api_key="k", **options) as own, httpx2.AsyncClient() as http_client:
+            derived = apply(own, bias).with_options(http_client=http_client)
+            await derived.chat.completions.create(model="tiny", messages=HELLO)
+            await derived.copy(timeout=3).chat.completions.with_raw_response.create(
+                model="tiny", messages=HELLO
+            )
+
+    asyncio.run(talk())
+    assert len(server.seen) == 2
+    for seen in server.seen:
+        assert_biased(seen)
+
+
+def test_a_batch_file_in_parts_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
+    """Its parts cannot be checked for the bias; other uploads in parts pass."""
+    biased = apply(client, bias)
+    announced: Any = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl"}
+    with pytest.raises(InputError, match="uploaded in parts"):
+        biased.uploads.create(**announced, purpose="batch")
+    assert not server.seen
+    biased.uploads.create(**announced, purpose="fine-tune")
+    assert server.last.body == {**announced, "purpose": "fine-tune"}
 
 
 def test_raw_post(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -440,9 +511,12 @@ def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> Non
     [
         ("/responses/compact", {"model": "tiny"}, "Responses"),
         ("/assistants", {"model": "tiny"}, "Assistants"),
+        ("/assistants/a1", {"model": "tiny"}, "Assistants"),
         ("/threads/runs", {"model": "tiny"}, "Assistants"),
         ("/threads/t1/runs", {"model": "tiny"}, "Assistants"),
         ("/agents/sessions", {"model": "tiny"}, "Agents"),
+        ("/agents/a1", {"model": "tiny"}, "Agents"),
+        ("/agents/sessions/s1", {"agent": {"model": "tiny"}}, "Agents"),
         (
             "/realtime/client_secrets",
             {"session": {"type": "realtime", "model": "tiny"}},
@@ -452,6 +526,11 @@ def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> Non
         ("/live/sessions", {"session": {"model": "tiny"}}, "Live"),
         ("/decisions", {"model": "tiny"}, "Decisions"),
         ("/evals/e1/runs", {"data_source": {"type": "completions", "model": "tiny"}}, "Evals"),
+        (
+            "/fine_tuning/alpha/graders/run",
+            {"grader": {"type": "score_model", "model": "tiny"}, "model_sample": "a"},
+            "Graders",
+        ),
         ("/messages", {"model": "tiny"}, "Messages"),
     ],
 )

@@ -103,10 +103,15 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("started")
 @pytest.mark.parametrize(
-    "estimator", ["projection", pytest.param("ips", marks=pytest.mark.slow), "snips"]
+    "estimator",
+    [
+        ("projection",),
+        pytest.param(("ips", "--alpha", 0.3), marks=pytest.mark.slow),
+        ("ratio", "--kappa", 16),
+    ],
 )
 def test_two_workers_learn_the_same_bias(
-    fit: tuple[object, ...], estimator: str, tmp_path: Path
+    fit: tuple[object, ...], estimator: tuple[object, ...], tmp_path: Path
 ) -> None:
     """To 1e-9, with the same tokens and counts, l2 chosen by cross-validation, from the completions
     that are stored.
@@ -114,7 +119,14 @@ def test_two_workers_learn_the_same_bias(
     for engine in ("here", "ray"):
         workers = ("--workers", 2) if engine == "ray" else ()
         done = blb(
-            *fit, "--estimator", estimator, "--out", tmp_path / engine, "--engine", engine, *workers
+            *fit,
+            "--estimator",
+            *estimator,
+            "--out",
+            tmp_path / engine,
+            "--engine",
+            engine,
+            *workers,
         )
         assert done.exit_code == 0, done.output
     here, there = (entries(tmp_path / engine) for engine in ("here", "ray"))

@@ -42,6 +42,9 @@ def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
     np.testing.assert_array_equal(found.confusion, whole[:3])
     assert found.accuracy == pytest.approx(np.mean(truth == said))
     assert found.no_label == pytest.approx(np.mean(said < 0))
+    always = max(range(3), key=truth.tolist().count)
+    assert found.majority == pytest.approx(np.mean(truth == always))
+    assert found.commonest == NAMES[always]
 
 
 def test_calibration_error_is_the_gap_between_confidence_and_accuracy() -> None:

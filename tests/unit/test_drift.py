@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +222,95 @@ def test_a_reward_that_teaches_nothing_is_an_end(data: Path, tmp_path: Path) -> 
         assert nothing.exit_code == 2, nothing.output
         again = CliRunner().invoke(main, [*fit, "--max-tokens", "5"])
         assert "was not finished" not in again.stderr
+
+
+@pytest.fixture
+def command(data: Path, tmp_path: Path) -> Callable[..., Result]:
+    """``blb fit`` or ``blb eval`` of little in the same folder."""
+
+    def run(name: str, server: ExactServer, reward: str, *more: object) -> Result:
+        where = ["--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run"]
+        size = ["--max-tokens", 8, "--deploy", "greedy", "--test-limit", 10, "--quiet"]
+        words = [name, *where, "--data", data, "--reward", reward, *size, *more]
+        return CliRunner().invoke(main, [str(word) for word in words])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("fit", {"result.json", "bias.json", "learned.json", "report.html", "evaluation.json"}),
+        ("eval", {"evaluation.json", "report.html"}),
+    ],
+)
+def test_results_about_something_else_are_not_replaced(
+    command: Callable[..., Result], tmp_path: Path, name: str, files: set[str]
+) -> None:
+    """Another reward is refused before a completion is asked for; with --restart the old results
+    and their page move into a folder; the same run is repeated as ever.
+    """
+    folder, small = tmp_path / "run", ["--samples-per-prompt", 4] if name == "fit" else []
+    with ExactServer(MODEL) as server:
+        first = command(name, server, "length", *small)
+        assert first.exit_code == 0, first.output
+        for extra in ("report.html", "evaluation.json"):
+            if not (folder / extra).exists():
+                (folder / extra).write_text("{}")
+        before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name in files}
+        assert before.keys() == files
+        sent = len(server.calls)
+        refused = command(name, server, "accuracy", *small)
+        assert refused.exit_code == 2
+        for part in (str(folder), "'length' -> 'accuracy'", "--restart"):
+            assert part in refused.stderr
+        assert not any("completions" in path for path, _ in server.calls[sent:])
+        assert {file: (folder / file).read_bytes() for file in files} == before
+        repeated = command(name, server, "length", *small)
+        assert repeated.exit_code == 0, repeated.output
+        assert "report.html" in repeated.stdout, "the page is of the results before"
+        assert not any("completions" in path for path, _ in server.calls[sent:])
+        before = {file: (folder / file).read_bytes() for file in files}
+        other = command(name, server, "accuracy", *small, "--restart")
+        assert other.exit_code == 0, other.output
+        assert {
+            path.name: path.read_bytes() for path in (folder / "replaced-1").iterdir()
+        } == before
+        assert not (folder / "report.html").exists()
+        assert command(name, server, "accuracy", *small).exit_code == 0
+        assert command(name, server, "length", *small).exit_code == 2
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from blackbox_lb.jobs.records.run_record import work_in
+with work_in(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_two_commands_in_one_folder(
+    command: Callable[..., Result], collect: Callable[..., Result], tmp_path: Path
+) -> None:
+    """The second one is refused, with the folder's name, before it asks for a completion; a killed
+    one is in nobody's way.
+    """
+    (tmp_path / "run").mkdir()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
+    )
+    with holder, ExactServer(MODEL) as server:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        for refused in (collect(server), command("eval", server, "length")):
+            assert refused.exit_code == 2
+            assert f"at work in {tmp_path / 'run'}" in refused.stderr
+        assert not any("completions" in path for path, _ in server.calls)
+        holder.kill()
+        holder.wait()
+        assert collect(server).exit_code == 0
 
 
 def test_what_the_record_says(collect: Callable[..., Result], tmp_path: Path) -> None:

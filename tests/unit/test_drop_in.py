@@ -116,6 +116,9 @@ def test_copies_carry_it_once(server: Server, bias: Bias) -> None:
             ask(apply(client, bias))
         ask(apply(client, bias, on_conflict="add"))
         assert server.last.body["logit_bias"] == {"7": 2.5}
+        with httpx2.Client() as another:
+            ask(apply(client, bias, on_conflict="add").with_options(http_client=another))
+        assert server.last.body["logit_bias"] == {"7": 2.5}
         own.close()
 
 

@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blackbox_lb.deploy import injection
 from blackbox_lb.deploy.injection import Injection, quoted, route
 from blackbox_lb.errors import InputError
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -110,3 +115,30 @@ def test_quoted() -> None:
     assert quoted(None) == "no named model"
     assert quoted("a\x1b") == "'a\\x1b'"
     assert len(quoted("x" * 500)) == 80
+    assert len(quoted(["x" * 500] * 500)) <= 80
+
+
+def test_a_long_value_is_cut_before_it_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's name of megabytes costs no more than one of 80 characters."""
+    escaped = list[str]()
+
+    def count(text: str) -> str:
+        escaped.append(text)
+        return text
+
+    monkeypatch.setattr(injection, "printable", count)
+    quoted("x" * 100_000)
+    assert [len(text) for text in escaped] == [80]
+
+
+@pytest.mark.parametrize("own", [{"7": 1}, None])
+def test_a_number_that_json_cannot_hold_is_refused(own: Any) -> None:
+    """1e400, which Python reads as infinite, would be written as the word Infinity, and NaN stays
+    the word NaN; a body that is only appended to keeps its bytes.
+    """
+    document = {"x": float("inf"), "logit_bias": own}
+    with pytest.raises(InputError, match="JSON cannot hold"):
+        Injection({7: 1.0}, "add").body(b'{"x":1e400,"logit_bias":null}', document)
+    assert Injection({7: 1.0}).body(b'{"x":1e400}', {"x": float("inf")}) == (
+        b'{"x":1e400,"logit_bias":{"7":1}}'
+    )

@@ -122,6 +122,33 @@ def test_the_first_signal_receives_what_is_in_flight(
     assert asked(server) == json.loads(again.stdout)["completions"]
 
 
+def test_one_signal_ends_a_computation(data: Path, tmp_path: Path) -> None:
+    """A reward that computes for minutes keeps the event loop: one SIGTERM ends the command all the
+    same, without a traceback, and what was received is kept.
+    """
+    (tmp_path / "slow.py").write_text(
+        "from pathlib import Path\n\n\ndef score(example, completion):\n"
+        "    Path('scoring').touch()\n    while True:\n        pass\n"
+    )
+    with ExactServer(MODEL) as server:
+        words = ["--reward", "slow:score", "--out", "run"]
+        process = subprocess.Popen(
+            [*command(server, data, tmp_path / "run"), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+        while not (tmp_path / "scoring").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, ""), err
+    assert "Traceback" not in err
+    assert stored(tmp_path / "run") == asked(server) > 0
+
+
 def test_the_second_signal_ends_at_once(data: Path, tmp_path: Path) -> None:
     """Although answers take half a minute, the command ends, without a traceback; what had been
     answered is stored.

@@ -85,6 +85,69 @@ def test_the_label_that_a_text_begins_with_is_the_longest_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A good answer is B", "B"),
+        ("Sure! A safe guess: C", "C"),
+        ("A is right, not B", "A"),
+        ("The answer is A.", "A"),
+        ("Option A fits", "A"),
+        ("A", "A"),
+        ("**C**, a clear case", "C"),
+        ("(b)", None),
+        ("a matter of taste", None),
+        ("I think it is C", "C"),
+        ("I'm for B", "B"),
+        ("I, because A and B are wrong", "I"),
+        ("vitamin-C or e.g. a T-shirt: B", "B"),
+        ("A. first\nB. second\nC. third", "A"),
+        ("Word", None),
+    ],
+)
+def test_a_letter_is_named_in_its_case_and_is_no_article(text: str, said: str | None) -> None:
+    """The article "A" and the pronoun "I" name no label, nor do letters inside of words."""
+    labels = Labels.named("ABCI", rows("A", "B", "C", "I"))
+    number = labels.said(text)
+    assert (None if number is None else labels.names[number]) == said
+    for name in labels.names:
+        assert labels.matcher(rows(name)[0], text) == (name == said)
+
+
+def test_letters_keep_the_case_of_the_data() -> None:
+    """What is learned is what counts as right; --labels may write them in another case."""
+    assert spellings(["A"]) == ("A", " A")
+    labels = Labels.named(["a", "b"], rows("A", "B"))
+    assert labels.accepted == (frozenset("A"), frozenset("B"))
+    assert labels.said("B, not A") == 1
+    assert labels.of(rows("b")[0]) == 1
+
+
+def test_right_is_the_first_label_named() -> None:
+    """A model that repeats the list of labels names the first of the list and nothing else."""
+    labels = Labels.named(["sport", "world", "not sport"], rows("sport", "world", "not sport"))
+    parrot = "Is it sport, world or not sport?"
+    assert [labels.matcher(rows(name)[0], parrot) for name in labels.names] == [True, False, False]
+    assert labels.matcher(rows("not sport")[0], "It is not sport.")
+    assert not labels.matcher(rows("sport")[0], "It is not sport.")
+    assert not labels.matcher(rows("sport")[0], "None of these")
+
+
+def test_a_row_that_accepts_two_labels_is_right_for_both() -> None:
+    """They stay two labels; an answer that is no label counts as one more."""
+    both = rows(("sport", "world"), "sport", "world")
+    labels = Labels.named(["sport", "world"], both)
+    assert labels.said("world") == 1
+    assert [labels.matcher(both[0], text) for text in ("World.", "sport", "none")] == [
+        True,
+        True,
+        False,
+    ]
+    (unseen,) = rows("business")
+    assert labels.matcher(unseen, "Business, or world")
+    assert not labels.matcher(unseen, "World, or business")
+
+
+@pytest.mark.parametrize(
     ("names", "answers", "sentence"),
     [
         (["yes"], ["yes"], "at least two labels"),

@@ -90,6 +90,35 @@ def test_nothing_to_learn_stops_early(fit: Call, server: ExactServer) -> None:
     assert completions(server) == 4 * FIRST_LOOK
 
 
+def test_lengths_that_the_limit_hides_are_said_at_first_sight(fit: Call, tmp_path: Path) -> None:
+    """Where most completions of a reward by length are cut, a longer limit is named after the first
+    look, as the first reason at the end, and in the place of more prompts.
+    """
+    stopped = fit("length", "--max-tokens", 1)
+    assert stopped.exit_code == 2
+    words = " ".join(stopped.output.split())
+    assert "completions end at the limit of 1 token" in words
+    assert "--max-tokens 16" in words
+    assert "another reward" not in words
+    said = fit("length", "--max-tokens", 2, "--go-on")
+    assert said.exit_code == 0, said.output
+    words = " ".join(said.output.split())
+    assert f"first {FIRST_LOOK} prompts: " in words.partition("training: ")[0]
+    assert "a reward by length cannot tell these apart: --max-tokens" in words
+    failed = [
+        each for each in Bias.load(tmp_path / "run" / "bias.json").findings if each.word == "FAIL"
+    ]
+    assert failed[0].code == "truncated"
+    assert "--max-tokens" in failed[0].remedy
+    assert not any("collect" in each.remedy for each in failed)
+
+
+def test_a_reward_that_is_not_by_length_may_be_cut(fit: Call) -> None:
+    """Nothing is said of a limit that hides nothing."""
+    said = fit("contains", "--max-tokens", 2, "--go-on")
+    assert "end at the limit" not in said.output
+
+
 def test_going_on_is_possible(fit: Call, server: ExactServer) -> None:
     """Told to go on, the rest is collected; where all of it has one reward there is nothing to
     fit.
@@ -140,7 +169,7 @@ def test_the_first_look_is_part_of_the_whole(
 
 def test_several_estimators_compete(fit: Call, tmp_path: Path) -> None:
     """Every estimator, in one run: each was tried, and the file names the one that was chosen."""
-    names = ("projection", "ips", "snips", "ratio")
+    names = ("projection", "ips", "ratio")
     chosen = [word for name in names for word in ("--estimator", name)]
     said = fit(
         "length", *chosen, "--tau", 0.3, "--l2", 5, "--alpha", 0.3, "--kappa", 3, "--clip", 50
@@ -160,7 +189,7 @@ def test_another_estimator_pays_for_its_own_bias_only(fit: Call, server: ExactSe
     assert fit("length", "--limit", 20, "--l2", 5).exit_code == 0
     before = len(server.calls)
     assert (
-        fit("length", "--limit", 20, "--estimator", "snips", "--tau", 0.7, "--kappa", 4).exit_code
+        fit("length", "--limit", 20, "--estimator", "ratio", "--tau", 0.7, "--kappa", 4).exit_code
         == 0
     )
     asked = [body for path, body in server.calls[before:] if path.endswith("/completions")]
@@ -277,3 +306,21 @@ def test_accuracy_needs_answers_before_anything_is_paid(
     assert said.exit_code == 2, said.output
     assert "4 of 4 validation examples have no answer" in " ".join(said.output.split())
     assert completions(server) == 0
+
+
+def test_an_evaluation_says_that_the_limit_hides_lengths(
+    server: ExactServer, tmp_path: Path
+) -> None:
+    """Of the base model once, not of every policy."""
+    data = tmp_path / "data.jsonl"
+    rows = [
+        {"prompt": f"{split} {n}", "split": split} for split, count in SPLITS for n in range(count)
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data))
+    more = ("--out", str(tmp_path / "run"), "--reward", "length", "--deploy", "greedy")
+    call = ["eval", *options, *more, "--baseline-prompt", "Be brief.", "--max-tokens", "1"]
+    done = CliRunner().invoke(main, call)
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.stderr.split())
+    assert words.count("a reward by length cannot tell these apart: --max-tokens 16") == 1

@@ -26,7 +26,7 @@ from blackbox_lb.cli.commands.setup.providers import (
 )
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.names import profile_names
-from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.providers.profile import LONGEST_CHAIN, load_profile
 from blackbox_lb.providers.schema import ModelRules
 from blackbox_lb.types import Draw, Prompt, Sampling
 
@@ -595,3 +595,18 @@ def test_an_unknown_profile_is_refused(name: str, sentence: str) -> None:
     """The known ones are listed, and how to give one's own."""
     with pytest.raises(ProfileError, match=sentence):
         load_profile(name)
+
+
+@pytest.mark.parametrize("length", [LONGEST_CHAIN, LONGEST_CHAIN + 1, 1_500])
+def test_a_chain_of_profiles_has_an_end(length: int, tmp_path: Path) -> None:
+    """A long one is one sentence with the limit, whatever Python's own limits are."""
+    paths = [tmp_path / f"{number}.toml" for number in range(length)]
+    names = [*(path.as_posix() for path in paths[1:]), "vllm"]
+    for path, name in zip(paths, names, strict=True):
+        path.write_text(f'extends = "{name}"')
+    if length <= LONGEST_CHAIN:
+        assert load_profile(str(paths[0])).endpoints == load_profile("vllm").endpoints
+        return
+    with pytest.raises(ProfileError) as caught:
+        load_profile(str(paths[0]))
+    assert str(LONGEST_CHAIN) in str(caught.value)

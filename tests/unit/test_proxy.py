@@ -498,6 +498,105 @@ def test_connections_to_the_upstream_are_kept() -> None:
     assert (len(origin.arrived), origin.connections) == (5, 1)
 
 
+def closing_after(seconds: float) -> Any:
+    """An upstream that closes a connection without a word, once it has been idle that long."""
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        plain()(arrived, connection)
+        connection.settimeout(seconds)
+        try:
+            connection.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            connection.close()
+            raise
+        connection.settimeout(None)
+
+    return answer
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.003])
+def test_a_kept_connection_that_is_being_closed_loses_no_request(seconds: float) -> None:
+    """Requests that come as the upstream closes its idle connection are answered, each of them
+    once.
+    """
+    with (
+        proxied(closing_after(seconds)) as (origin, port, proxy),
+        connect(port) as connection,
+        connection.makefile("rb") as reader,
+    ):
+        for number in range(100):
+            connection.sendall(request())
+            assert answer_of(reader)[0] == "HTTP/1.1 200 OK"
+            time.sleep(seconds * (0.8 + number % 5 / 10))
+    assert len(origin.arrived) == 100
+    assert origin.connections > 1
+    assert proxy.counts["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("begins", "arrived", "status"),
+    [(b"", 3, "200"), (b"H", 2, "502"), (b"HTTP/1.1 200 OK\r\nX: ", 2, "502")],
+)
+def test_a_request_is_sent_again_where_no_answer_began(
+    begins: bytes, arrived: int, status: str
+) -> None:
+    """Once, over a new connection, where a kept one ended without a byte; never where a part of an
+    answer had come.
+    """
+    served = Origin(lambda request, connection: None)
+
+    def answer(given: Arrived, connection: socket.socket) -> None:
+        if len(served.arrived) == 2:
+            connection.sendall(begins)
+            connection.shutdown(socket.SHUT_RDWR)
+        else:
+            plain()(given, connection)
+
+    served.answer = answer
+    with served.running() as origin, running(proxy_for(origin.address + "/v1")) as port:
+        exchange(port, request())
+        assert exchange(port, request())[0].split()[1] == status
+    assert len(origin.arrived) == arrived
+
+
+def test_an_upstream_that_ends_every_connection_is_502() -> None:
+    """A request is sent twice at most."""
+    served = Origin(lambda request, connection: None)
+
+    def answer(given: Arrived, connection: socket.socket) -> None:
+        if len(served.arrived) == 1:
+            plain()(given, connection)
+        else:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    served.answer = answer
+    with served.running() as origin, running(proxy_for(origin.address + "/v1")) as port:
+        exchange(port, request())
+        assert error_of(exchange(port, request()))[:2] == (502, "upstream_unreachable")
+    assert len(origin.arrived) == 3
+
+
+@pytest.mark.parametrize(
+    ("promise", "connections"),
+    [
+        ("timeout=0", 3),
+        ("max=100, TIMEOUT=1", 2),
+        ("timeout=5, max=100", 1),
+        ("timeout=x", 1),
+        ("idle_timeout=0", 1),
+    ],
+)
+def test_a_connection_is_kept_no_longer_than_promised(promise: str, connections: int) -> None:
+    """``Keep-Alive: timeout`` ends before the upstream closes: half of a second's promise is
+    used.
+    """
+    with proxied(plain("200 OK", ANSWER, f"Keep-Alive: {promise}")) as (origin, port, _):
+        for pause in (0.0, 0.05, 0.6):
+            time.sleep(pause)
+            exchange(port, request())
+    assert origin.connections == connections
+
+
 def test_two_hundred_requests_at_once_are_kept_apart() -> None:
     """Streams and plain answers, three biases and none: each caller gets the echo of its own
     request, with its own bias.
@@ -619,6 +718,175 @@ def test_aliases_are_listed_without_a_list(answer: Any) -> None:
         assert sdk(port).models.retrieve("m@short").owned_by == "blackbox-lb"
 
 
+def test_a_list_of_models_in_pieces_is_whole() -> None:
+    """However it arrives, with every header that is still true of it: those of CORS, and none of
+    the upstream's own bytes.
+    """
+    rows = [{"id": f"model-{number}", "size": 1} for number in range(60)]
+    text = json.dumps({"object": "list", "data": rows}).replace("1}]", "1e400}]").encode()
+    headers = [*CORS, "ETag: x", "Connection: X-Hop", "X-Hop: 1"]
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        head = ["HTTP/1.1 200 OK", *headers, f"Content-Length: {len(text)}"]
+        connection.sendall("\r\n".join(head).encode() + b"\r\n\r\n")
+        for start in range(0, len(text), 500):
+            connection.sendall(text[start : start + 500])
+            time.sleep(0.01)
+
+    with proxied(answer, ("short", bias("m"))) as (_, port, _):
+        status, fields, body = exchange(port, request("/v1/models", None, method="GET"))
+    names = [row["id"] for row in json.loads(body, parse_constant=pytest.fail)["data"]]
+    assert (status, names) == ("HTTP/1.1 200 OK", [*(row["id"] for row in rows), "m@short"])
+    assert {f"{name}: {value}" for name, value in fields} >= set(CORS)
+    assert not {"etag", "x-hop"} & {name.lower() for name, _ in fields}
+
+
+def test_a_list_that_breaks_off_is_502() -> None:
+    """A part of the list is not taken for the whole."""
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"data": [')
+        connection.shutdown(socket.SHUT_RDWR)
+
+    with proxied(answer, ("short", bias("m"))) as (_, port, _):
+        answered = exchange(port, request("/v1/models", None, method="GET"))
+    assert error_of(answered)[:2] == (502, "upstream_unreachable")
+
+
+def test_a_compressed_list_of_models_passes() -> None:
+    """One that comes compressed although plain text was asked for is passed on as it is."""
+    packed = gzip.compress(b'{"data": []}')
+    upstream = plain("200 OK", packed, "Content-Encoding: gzip")
+    with proxied(upstream, ("short", bias("m"))) as (_, port, _):
+        answered = exchange(port, request("/v1/models", None, method="GET"))
+    assert answered[2] == packed
+    assert ("Content-Encoding", "gzip") in answered[1]
+
+
+CORS = ("Access-Control-Allow-Origin: http://localhost:3000", "Access-Control-Allow-Credentials: true", "Vary: Origin")  # fmt: skip
+PAGE = "Origin: http://localhost:3000"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (request("/v1/models", None, PAGE, method="GET"), "200"),
+        (request("/v1/models/m@short", None, PAGE, method="GET"), "200"),
+        (request("/health", None, PAGE, method="GET"), "200"),
+        (request("/v1/chat/completions", b'{"model":"m@short"}', PAGE), "200"),
+        (request("/v1/chat/completions", b'{"model":"m@typo"}', PAGE), "404"),
+        (request("/v1/chat/completions", b"{", PAGE), "400"),
+        (request("/v1/../x", None, PAGE, method="GET"), "400"),
+    ],
+)
+def test_a_page_of_this_machine_can_read_every_answer(sent: bytes, status: str) -> None:
+    """Forwarded ones by the upstream's headers, the proxy's own by its own."""
+    body = b'{"object": "list", "data": [{"id": "m"}]}'
+    with proxied(plain("200 OK", body, *CORS), ("short", bias("m"))) as (_, port, _):
+        line, fields, _ = exchange(port, sent)
+    assert line.split()[1] == status
+    assert {f"{name}: {value}" for name, value in fields} >= set(CORS)
+
+
+def test_no_answer_of_the_upstreams_is_readable_too() -> None:
+    """A page sees the 502 with its reason, not a failure without one."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with running(proxy_for(f"http://127.0.0.1:{port}/v1")) as proxy_port:
+        line, fields, _ = exchange(proxy_port, request(body=b"{}"))
+        assert "502" in line
+        assert not any(name.startswith("Access-Control") for name, _ in fields)
+        _, fields, _ = exchange(proxy_port, request("/v1/chat/completions", b"{}", PAGE))
+    assert {f"{name}: {value}" for name, value in fields} >= set(CORS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "origins", "status"),
+    [
+        (["Origin: http://localhost:3000"], [], "200"),
+        (["Origin: http://127.0.0.1:3000", "Sec-Fetch-Site: cross-site"], [], "200"),
+        (["Origin: http://[::1]"], [], "200"),
+        (["Origin: https://named.example"], [], "200"),
+        (["Sec-Fetch-Site: same-origin"], [], "200"),
+        (["Sec-Fetch-Site: none"], [], "200"),
+        (["Origin: https://evil.example"], [], "403"),
+        (["Origin: null"], [], "403"),
+        (["Origin: file://"], [], "403"),
+        (["Origin: app://localhost"], [], "403"),
+        (["Origin: http://localhost.evil.example"], [], "403"),
+        (["Origin: http://localhost@evil.example"], [], "403"),
+        (["Origin: http://[::1"], [], "403"),
+        (["Origin: http://localhost", "Origin: https://evil.example"], [], "403"),
+        (["Sec-Fetch-Site: cross-site"], [], "403"),
+        (["Origin: https://App.example", "Sec-Fetch-Site: cross-site"], ["https://app.example/"], "200"),
+        (["Origin: https://app.example:444"], ["https://app.example"], "403"),
+        (["Origin: http://app.example"], ["https://app.example"], "403"),
+        (["Origin: null"], ["null"], "200"),
+        (["Origin: app://obsidian.md"], ["app://obsidian.md"], "200"),
+        (["Origin: https://evil.example"], ["*"], "200"),
+        (["Sec-Fetch-Site: cross-site"], ["*"], "200"),
+        (["Sec-Fetch-Site: cross-site"], ["https://app.example"], "403"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_pages_of_other_sites_are_refused(
+    fields: list[str], origins: list[str], status: str, method: str
+) -> None:
+    """A foreign page, or one without an origin, could else use an upstream that asks for no key;
+    nothing of it is sent on, and it cannot read the refusal.
+    """
+    sent = request("/v1/embeddings", b"{}", *fields, method=method)
+    with proxied(plain(), origins=origins, hosts=["named.example"]) as (origin, port, _):
+        line, answered, body = exchange(port, sent)
+    assert line.split()[1] == status
+    assert len(origin.arrived) == (status == "200")
+    if status == "403":
+        assert json.loads(body)["error"]["code"] == "origin_not_allowed"
+        assert not any(name.lower().startswith("access-control") for name, _ in answered)
+
+
+def test_the_proxys_own_page_may_call_it() -> None:
+    """The origin that is the address by which the proxy was called."""
+    sent = request("/v1/embeddings", b"{}", "Origin: https://llm.example:8443")
+    sent = sent.replace(b"Host: localhost", b"Host: LLM.example:8443")
+    with proxied(plain(), hosts=["llm.example"]) as (_, port, _):
+        assert exchange(port, sent)[0].split()[1] == "200"
+
+
+@pytest.mark.parametrize("origin", ["app.example", "https://app.example/path", "https://", "a b"])
+def test_an_origin_that_is_none_is_refused(origin: str) -> None:
+    """At the start, with the form that it should have."""
+    with pytest.raises(InputError, match="--allow-origin"):
+        proxy_for("http://h/v1", origins=[origin])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nX: a\x1bb",
+        b"HTTP/1.1 200 OK\r\nContent-Type: \x7f",
+        b"HTTP/1.1 200 O\x1bK",
+        b"HTTP/1.1 101 Switching Protocols",
+    ],
+)
+@pytest.mark.parametrize(
+    ("target", "method"), [("/v1/chat/completions", "POST"), ("/v1/models", "GET")]
+)
+def test_a_head_that_http_does_not_have_is_502(
+    head: bytes, target: str, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Control characters in a header or a reason are the upstream's fault, and told as that."""
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(head + b"\r\nContent-Length: 2\r\n\r\n{}")
+
+    sent = request(target, b'{"model":"m"}' if method == "POST" else None, method=method)
+    with proxied(answer, bias("m"), ("short", bias("m"))) as (_, port, _):
+        assert error_of(exchange(port, sent))[:2] == (502, "upstream_unreachable")
+    assert "\x1b" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 def test_a_refused_key_is_told() -> None:
     """Where the upstream refuses to list, its own error is the answer."""
     refusal = b'{"error": {"message": "bad key"}}'
@@ -686,6 +954,8 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             f"{found.status_code} said",
             found.content,
             f"Content-Type: {found.headers['content-type']}",
+            "X-Own: kept",
+            "ETag: of-a-part",
         )(arrived, connection)
 
     phased = PhasedRequests.of(forced(), None, "raise", False)
@@ -702,6 +972,7 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
                 " b c c",
                 "m@short",
             )
+            assert (raw.headers["x-own"], raw.headers.get("etag")) == ("kept", None)
             for _ in range(2):
                 events = list(client.chat.completions.create(**common, stream=True))
                 assert "".join(event.choices[0].delta.content or "" for event in events) == " b c c"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -84,6 +84,73 @@ def test_what_is_no_secret_stays(text: str) -> None:
 def test_known_secrets_in_every_spelling(spelled: str) -> None:
     """As it is, as an address and as JSON write it."""
     assert redacted(f"x {spelled} y", [KEY]) == "x [masked] y"
+
+
+def escaped(spell: Callable[[str], str], *characters: str) -> str:
+    """The key with some of its characters spelled otherwise."""
+    return "".join(spell(each) if each in characters else each for each in KEY)
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "JSON": lambda each: f"\\u{ord(each):04x}",
+    "JSON in capitals": lambda each: f"\\u{ord(each):04X}",
+    "JSON's slash": lambda each: "\\/" if each == "/" else f"\\u{ord(each):04x}",
+    "JSON in JSON": lambda each: f"\\\\u{ord(each):04x}",
+    "Python": lambda each: f"\\x{ord(each):02x}",
+    "an address": lambda each: f"%{ord(each):02x}",
+    "an address in an address": lambda each: f"%25{ord(each):02X}",
+    "HTML": lambda each: f"&#{ord(each)};",
+    "HTML in hexadecimal": lambda each: f"&#x{ord(each):X};",
+    "HTML by name": lambda each: each.replace("+", "&plus;").replace("/", "&sol;"),
+    "HTML in HTML": lambda each: f"&amp;#{ord(each)};",
+    "HTML in JSON": lambda each: f"\\u0026#{ord(each)};",
+}
+
+
+@pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS)
+@pytest.mark.parametrize("characters", ["+", "+/", KEY], ids=["one", "two", "all"])
+def test_a_secret_is_masked_behind_its_escapes(
+    spell: Callable[[str], str], characters: str
+) -> None:
+    """In messages and in answers; what stands around it, escapes among it, stays as it is."""
+    text = f'{{"a": "\\u00e9 50%25 &lt; x{escaped(spell, *characters)}y \\u002b é"}}'
+    clean = f'{{"a": "\\u00e9 50%25 &lt; x{MASK}y \\u002b é"}}'
+    assert redacted(text, [KEY]) == clean
+    assert redacted(clean, [KEY]) == clean
+    assert Redactor(lambda: [KEY]).answer(text.encode()) == clean.encode()
+
+
+def test_a_key_s_shape_is_seen_behind_escapes() -> None:
+    """Nobody knows the value, and the server spells its hyphen otherwise."""
+    assert redacted("wrong key sk\\u002dabcdefgh1234, sorry") == f"wrong key {MASK}, sorry"
+    assert redacted("https:\\/\\/ada:secret@h") == f"https:\\/\\/{MASK}@h"
+
+
+def test_answers_of_other_encodings() -> None:
+    """A parser of JSON reads UTF-16 and UTF-32, too; without a key they stay as they are."""
+    for encoding in ("utf-16", "utf-16-le", "utf-32-be"):
+        content = json.dumps({"text": KEY}).encode(encoding)
+        assert json.loads(Redactor(lambda: [KEY]).answer(content)) == {"text": MASK}
+        other = json.dumps({"text": "é"}).encode(encoding)
+        assert Redactor(lambda: [KEY]).answer(other) is other
+
+
+def test_a_key_that_a_server_spells_otherwise_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text of a completion, as it is parsed, and the words of a refusal."""
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    monkeypatch.setenv("PLANTED_QUERY", QUERY)
+    (tmp_path / "echo.toml").write_text(PROFILE)
+    profile = load_profile(str(tmp_path / "echo.toml"))
+    channel = Session(profile, base_url="http://127.0.0.1:9/v1", model="m").channel
+    for spell in SPELLINGS.values():
+        content = f'{{"text": "{escaped(spell, "+", "/")}"}}'.encode()
+        if spell is not SPELLINGS["Python"]:  # JSON knows no such escape
+            assert channel.parsed(content) == {"text": MASK}
+        assert MASK in str(channel.refusal(401, f"wrong key {escaped(spell, '+', '/')}"))
+        page = f"<html><body>wrong key {escaped(spell, '+', '/')}</body></html>"
+        assert MASK in str(channel.refusal(401, page))
 
 
 def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

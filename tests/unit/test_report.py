@@ -5,6 +5,7 @@ cannot do to it.
 from __future__ import annotations
 
 import html
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,14 +20,16 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.report import figures
 from blackbox_lb.jobs.report.data import read_run
 from blackbox_lb.jobs.report.examples import Side, compared
-from blackbox_lb.jobs.report.page import render, tame, write_report
+from blackbox_lb.jobs.report.page import render, write_report
+from blackbox_lb.jobs.report.page_text import tame
 from blackbox_lb.jobs.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.jobs.report.verdict_text import amount, change, headline, judged, plain, rows_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
-from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, verdicts, write_run
+from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, result, verdicts, write_run
 
 
 def text_of(page: str) -> str:
@@ -190,6 +193,39 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert tame("\ud800") == "⟨U+D800⟩"
 
 
+def test_hostile_text_in_a_figure_stays_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels, estimators and rewards are drawn by name, in the page and in the plots' files; a key
+    among them is masked.
+    """
+    monkeypatch.setenv("GITHUB_TOKEN", "planted")
+    evil = "\x1b\x07\u202eevil$x_$planted"
+    run = write_run(tmp_path / "run", "helps")
+    document = result("helps")
+    for row in document["validation"]["tried"]:
+        row |= {"estimator": evil, "accuracy": None}
+    side = {
+        "accuracy": 0.5,
+        "no_label": 0.0,
+        "labels": [{"label": evil, "completions": 4}, {"label": "no", "completions": 4}],
+        "confusion": [[2, 2, 0], [2, 2, 0]],
+    }
+    document["decisions"] = {evil: {"base": side, "biased": side}}
+    (run / "result.json").write_text(json.dumps(document), encoding="utf-8")
+    (run / "bias.json").unlink()
+    hostile = tuple(row.model_copy(update={"metric": evil}) for row in verdicts("hurts"))
+    bias_of("hurts", verdict=hostile).save(run / "bias.json")
+    write_report(run, None, tmp_path / "plots")
+    pages = [run / "report.html", *(tmp_path / "plots").glob("*.svg")]
+    assert len(pages) == 4
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        assert not {"\x1b", "\x07", "\u202e"} & set(text), path
+        assert "planted" not in text, path
+        assert "⟨U+202E⟩evil" in text, path
+
+
 def test_the_page_asks_nobody(tmp_path: Path) -> None:
     """No address to load from and a policy that would forbid it; identities are unique over all
     pictures.
@@ -300,3 +336,16 @@ def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere")
     with pytest.raises(InputError, match="give another --out"):
         write_report(run, tmp_path / "nowhere" / "page.html")
+
+
+def test_a_variable_that_keeps_matplotlib_from_being_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It reads some while it is imported; they are named."""
+
+    def load(_: str) -> None:
+        raise ValueError("Key backend: 'nonsense' is not a valid value for backend")
+
+    monkeypatch.setattr("importlib.import_module", load)
+    with pytest.raises(InputError, match="MPLBACKEND"):
+        figures._empty()

@@ -254,7 +254,7 @@ def call(tmp_path: Path) -> Call:
 
 
 def lora_result(**more: Any) -> LoraResult:
-    """A result as bench/studies/lora_grpo.py writes it."""
+    """A result as bench/paper/lora_grpo.py writes it."""
     fields: dict[str, Any] = {
         "table": "accuracy",
         "benchmark": "gsm8k",
@@ -453,7 +453,7 @@ def test_refusals(call: Call, tmp_path: Path) -> None:
     refused(
         call("accuracy", "--lora", tmp_path / "none.json"),
         "cannot read",
-        "bench/studies/lora_grpo.py",
+        "bench/paper/lora_grpo.py",
     )
 
 

@@ -18,6 +18,7 @@ from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
+    CorruptResponse,
     InputError,
     ModelUnsuitable,
     ServerFailed,
@@ -169,3 +170,14 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
     assert asked.count("/v1/chat/completions") <= 3, (
         "the first, the one that was refused, and one that was on its way"
     )
+
+
+@pytest.mark.parametrize("name", [12, None, {"name": "m"}, ["m"]])
+def test_a_model_without_a_name_of_text_is_not_chosen(name: Any) -> None:
+    """No request is sent with Python's spelling of what the server listed."""
+    session, asked = session_with(
+        lambda request: httpx2.Response(200, json={"data": [{"id": name}]}), "vllm"
+    )
+    with pytest.raises(CorruptResponse):
+        complete(session)
+    assert asked == ["/models"]

@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from blackbox_lb.errors import StoreError
-from blackbox_lb.store import RolloutStore, canonical, prompt_hash, request_hash, rollout_key
+from blackbox_lb.store import (
+    RolloutStore,
+    canonical,
+    database,
+    prompt_hash,
+    request_hash,
+    rollout_key,
+)
 from blackbox_lb.store.packing import Arrays, pack, unpack
 from blackbox_lb.store.schema import SCHEMA
 from blackbox_lb.types import Completion, ListedBytes, Prompt
@@ -300,3 +307,16 @@ def test_what_add_returned_for_survives_sigkill(tmp_path: Path) -> None:
     )
     with RolloutStore(path) as store:
         assert store.size().completions == 5
+
+
+def test_a_store_that_cannot_be_opened_for_lack_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite does not say why; the remedy is the limit, and not the folder."""
+    folder = tmp_path / "a folder.db"
+    folder.mkdir()
+    for none_left in (False, True):
+        monkeypatch.setattr(database, "none_left", lambda there=none_left: there)
+        with pytest.raises(StoreError) as caught:
+            RolloutStore(folder)
+        assert ("ulimit -n" in str(caught.value)) == none_left

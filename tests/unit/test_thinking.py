@@ -120,10 +120,11 @@ def test_rewards_count_what_is_named() -> None:
     short = parse_reward("correct-and-short", max_tokens=12, thinking=INSIDE, count="thinking")
     assert np.exp(short.score(example, done)) == pytest.approx(4)
     assert short.score(Example("x", Prompt.user("?"), ("z",)), done) == -np.inf
-    for spec, more in (
-        ("length", {"count": "thinking"}),
-        ("contains", {"count": "answer", "thinking": INSIDE}),
-    ):
+    refused: dict[str, dict[str, Any]] = {
+        "length": {"count": "thinking"},
+        "contains": {"count": "answer", "thinking": INSIDE},
+    }
+    for spec, more in refused.items():
         with pytest.raises(InputError, match="needs --thinking"):
             parse_reward(spec, max_tokens=9, **more)
 

@@ -4,34 +4,44 @@ page or reach another host.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shutil
 import socket
+import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import main
+from blackbox_lb.cli import keys, main, resources
+from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.settings import find_settings
+from blackbox_lb.cli.reach import CHECKS, HARMLESS_TEXTS, READ, WRITTEN
+from blackbox_lb.cli.settings import find_settings, keys_of
 from blackbox_lb.cli.terminal import Terminal, print_table
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.deploy.proxy.requests import Rule, Upstream
 from blackbox_lb.errors import BiasError, DataError, InputError
-from blackbox_lb.jobs.report.page import tame
+from blackbox_lb.jobs.report.page_text import tame
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read_bounded
 from blackbox_lb.tasks.records.files import load_examples
-from blackbox_lb.tasks.rewards.reward import runs_code
+from blackbox_lb.tasks.rewards.reward import parse_reward, reward_kind
 from tests.unit.proxy_upstream import VALUES, bias, plain, proxied
 
+ROOT = Path(__file__).parents[2]
 HOSTILE = (
     "\x1b[31mred \x1b]8;;http://evil\x07link\x1b]8;;\x07 \u202eevil\u202c \u200bhidden\ufeff \x9b2J"
     " \x00 [bold red]x[/]"
@@ -68,6 +78,27 @@ def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
     for path in (tmp_path / "file", Path("/dev/zero")):
         with pytest.raises(ValueError, match="larger than 10 bytes"):
             read_bounded(path, 10)
+
+
+def test_a_repeated_key_costs_no_more_than_reading() -> None:
+    """The last of 50,000 keys stands twice: refused in the time that reading takes, because the
+    proxy answers nobody else meanwhile.
+    """
+    text = "{" + ",".join(f'"{number}":0' for number in range(50_000)) + ',"x":0,"x":0}'
+    started = time.process_time()
+    with pytest.raises(ValueError, match="the key 'x' stands twice"):
+        parse_json(text)
+    assert time.process_time() - started < 2
+
+
+def test_a_repeated_column_costs_no_more_than_reading(tmp_path: Path) -> None:
+    """The last of 20,000 columns has the name of the first."""
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(["prompt", *map(str, range(20_000)), "prompt"]) + "\n")
+    started = time.process_time()
+    with pytest.raises(DataError, match="prompt' twice"):
+        load_examples(path)
+    assert time.process_time() - started < 2
 
 
 def test_a_dense_bias_of_150000_tokens_loads(tmp_path: Path) -> None:
@@ -120,8 +151,7 @@ def test_a_small_parquet_file_cannot_fill_the_memory(tmp_path: Path) -> None:
 
 def test_no_file_of_the_package_unpickles_or_evaluates() -> None:
     """No pickle, no eval, no YAML loader, and numpy's own format only with pickles refused."""
-    root = Path(__file__).parents[2] / "blackbox_lb"
-    for path in root.rglob("*.py"):
+    for path in (ROOT / "blackbox_lb").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         for word in (
             "import pickle",
@@ -139,51 +169,271 @@ def test_no_file_of_the_package_unpickles_or_evaluates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "runs"),
+    ("spec", "kind"),
     [
-        ("rewards:score", True), ("pkg.mod:Class.score", True), ("regex:a.b", False), ("judge:judge.toml", False),
-        ("https://host/path", False), ("http://host", False), ("length", False), ("json-schema:a.json", False),
+        ("rewards:score", "function"), ("pkg.mod:Class.score", "function"), ("regex:a.b", "match"),
+        ("judge:judge.toml", "judge"), ("https://host/path", "endpoint"), ("http://host", "endpoint"),
+        ("length", "formula"), ("json-schema:a.json", "json-schema"), ("https:pwn", "endpoint"),
+        ("http:pwn", "endpoint"), ("HTTPS:pwn", "endpoint"), ("regex:pwn", "match"),
+        ("judge:pwn", "judge"), ("json-schema:pwn", "json-schema"), ("length:pwn", "function"),
+        ("no-module:pwn", "unknown"),
     ],
 )  # fmt: skip
-def test_what_runs_code(spec: str, runs: bool) -> None:
-    """A Python function does; a pattern, an address and a file of data do not."""
-    assert runs_code(spec) is runs
+def test_what_a_reward_names(
+    spec: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard and the interpreter read a spec alike: code runs where the kind is a function, and
+    nowhere else.
+    """
+    assert reward_kind(spec) == kind
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    module = spec.partition(":")[0].partition(".")[0]
+    for name in (module, module.lower()):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    with suppress(InputError):
+        parse_reward(spec, max_tokens=5)
+    if kind == "function":
+        sys.modules.pop(module, None)
+    assert (tmp_path / "ran").exists() is (kind == "function")
+
+
+LOOKED_AT = ("collect", "--provider", "llamacpp", "--base-url", "http://127.0.0.1:9/v1", "--data", "d.jsonl")  # fmt: skip
+
+
+def plant(folder: Path, settings: str) -> None:
+    """Write a settings file, a module that leaves a trace when it is imported, and rows."""
+    sys.modules.pop("planted", None)
+    (folder / "blb.toml").write_text(settings)
+    (folder / "planted.py").write_text(
+        f"open({str(folder / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n"
+    )
+    (folder / "d.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(30)))
 
 
 def test_a_found_settings_file_runs_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The blb.toml of a folder that somebody else wrote is refused where it names a function; named
-    with --config it is trusted.
+    with --config, or trusted as it is, it may.
     """
-    (tmp_path / "blb.toml").write_text('[collect]\nreward = "planted:score"\n')
-    (tmp_path / "planted.py").write_text(
-        f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n"
-    )
-    (tmp_path / "d.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(30)))
+    plant(tmp_path, '[collect]\nreward = "planted:score"\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    assert find_settings().found
-    assert not find_settings(Path("blb.toml")).found
-    words = [
-        "collect",
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        "http://127.0.0.1:9/v1",
-        "--data",
-        "d.jsonl",
-        "--out",
-        "run",
-    ]
+    assert not find_settings().trusted
+    assert find_settings(Path("blb.toml")).trusted
+    words = [*LOOKED_AT, "--out", "run"]
     refused = CliRunner().invoke(main, words)
     assert refused.exit_code == 2
-    assert "blb --config" in refused.stderr
-    assert "--reward planted:score" in refused.stderr
+    for part in ("reward = 'planted:score'", "planted", "blb --config", "blb trust"):
+        assert part in refused.stderr
     assert not (tmp_path / "ran").exists()
-    trusted = CliRunner().invoke(main, ["--config", "blb.toml", *words])
-    assert "no answer from" in trusted.stderr
+    other = CliRunner().invoke(main, [*words, "--reward", "length"])
+    assert "no answer from" in other.stderr, "who gives the option does not use the file's"
+    named = CliRunner().invoke(main, ["--config", "blb.toml", *words])
+    assert "no answer from" in named.stderr
     assert (tmp_path / "ran").exists()
+
+
+def test_trust_is_for_one_path_and_one_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """blb trust prints what the file reaches; a changed file, and a copy elsewhere, are not
+    trusted; --forget takes it back.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text('[defaults]\nbase_url = "http://one/v1"\nseed = 1\n')
+    said = CliRunner().invoke(main, ["trust"])
+    assert said.exit_code == 0
+    assert "base_url = 'http://one/v1'" in said.stdout
+    assert "seed" not in said.stdout
+    assert find_settings().trusted
+    assert CliRunner().invoke(main, ["trust", "--forget"]).exit_code == 0
+    assert not find_settings().trusted
+    assert CliRunner().invoke(main, ["trust", "blb.toml"]).exit_code == 0
+    (tmp_path / "copy").mkdir()
+    shutil.copy("blb.toml", "copy/blb.toml")
+    assert not find_settings(start=tmp_path / "copy").trusted
+    (tmp_path / "blb.toml").write_text('[defaults]\nbase_url = "http://two/v1"\nseed = 1\n')
+    assert not find_settings().trusted
+    (tmp_path / "blb.toml").unlink()
+    assert CliRunner().invoke(main, ["trust"]).exit_code == 2
+    assert CliRunner().invoke(main, ["trust", "none.toml"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "row"),
+    [
+        ("fit", 'provider = "mine.toml"'), ("fit", 'base_url = "http://h/v1"'), ("fit", "yes = true"),
+        ("fit", 'reward = "judge:j.toml"'), ("fit", 'reward = "https://h/r"'), ("fit", 'out = "../x"'),
+        ("fit", 'depends_on = "embedding:m@http://h/v1"'), ("fit", 'depends_on = ["words", "embedding:m"]'),
+        ("fit", 'store = "/tmp/x.db"'), ("eval", "save = true"), ("eval", 'classifier = "embedding:m"'),
+        ("report", 'out = "~/.bashrc"'), ("report", 'out = ".git/hooks/x"'), ("report", 'out = "away/x"'),
+        ("report", 'plots = "/etc"'), ("doctor", 'save = "../mine.toml"'), ("score", 'per_completion = "../x"'),
+        ("proxy", 'upstream = "http://h/v1"'), ("proxy", 'host = "0.0.0.0"'), ("proxy", 'allow_host = "h"'),
+        ("export", 'base-url = "http://h/v1"'),
+    ],
+)  # fmt: skip
+def test_a_found_file_reaches_no_key_host_or_other_folder(
+    command: str, row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each such option is refused before the command begins, by its name; with trust it arrives."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "away").symlink_to(tmp_path)
+    monkeypatch.chdir(folder)
+    (folder / "blb.toml").write_text(f"[{command}]\n{row}\n")
+    loaded = load_command(command)
+    ran: list[dict[str, Any]] = []
+    monkeypatch.setattr(loaded, "callback", lambda **options: ran.append(options))
+    for param in loaded.params:
+        monkeypatch.setattr(param, "required", False)
+    refused = CliRunner().invoke(main, [command])
+    assert refused.exit_code == 2
+    assert row.partition(" ")[0].replace("-", "_") in refused.stderr
+    assert ran == []
+    assert CliRunner().invoke(main, ["trust"]).exit_code == 0
+    assert CliRunner().invoke(main, [command]).exit_code == 0
+    assert len(ran) == 1
+
+
+def test_a_found_file_may_set_what_reaches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packaged providers, data, rewards by name, numbers, and places in its own folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text(
+        '[defaults]\nprovider = "openai"\nmodel = "m"\ndata = "d.jsonl"\nreward = "regex:a:b"\n'
+        '[fit]\nout = "runs/x"\ntau = [0.5]\ndepends_on = "words"\nquiet = true\n'
+    )
+    ran: list[dict[str, Any]] = []
+    monkeypatch.setattr(load_command("fit"), "callback", lambda **options: ran.append(options))
+    result = CliRunner().invoke(main, ["fit"])
+    assert result.exit_code == 0, result.stderr
+    assert ran[0]["out"] == Path("runs/x")
+
+
+def test_every_option_is_sorted_by_what_it_reaches() -> None:
+    """A new option that takes a text or a path is in one of the tables, or needs trust."""
+    sorted_out = HARMLESS_TEXTS | READ | WRITTEN | CHECKS.keys()
+    for name in COMMANDS.keys() - WITHOUT_SETTINGS:
+        for key, option in keys_of(load_command(name)).items():
+            numeric = isinstance(
+                option.type, click.Choice | click.types.IntParamType | click.types.FloatParamType
+            )
+            assert option.is_flag or numeric or key in sorted_out, (name, key)
+
+
+def test_what_init_wrote_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers that a user gave to blb init need no second word."""
+    plant(tmp_path, "")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    words = ["init", "--yes", "--force", "--provider", "llamacpp", "--data", "d.jsonl"]
+    where = ["--base-url", "http://127.0.0.1:9/v1", "--reward", "planted:score"]
+    assert CliRunner().invoke(main, [*words, *where]).exit_code == 0
+    assert find_settings().trusted
+    assert "no answer from" in CliRunner().invoke(main, ["collect", "--out", "run"]).stderr
+
+
+# --- Keys of files that are not the package's
+
+PROFILE = """
+extends = "llamacpp"
+name = "stranger"
+[connection]
+base_url = "https://keys.invalid/v1"
+api_key_env = "GITHUB_TOKEN"
+headers_env = { X-More = "AWS_SECRET_ACCESS_KEY", X-None = "BLB_TEST_UNSET" }
+"""
+JUDGE = """
+base_url = "https://keys.invalid/v1"
+model = "m"
+api_key_env = "GITHUB_TOKEN"
+prompt = "{completion}"
+pattern = "1"
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, bool]]:
+    """Run ``blb collect`` with a stranger's files beside it; nothing can be reached."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_TOKEN", "planted-and-nobodys-business")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-as-well-and-longer")
+    plant(tmp_path, "")
+    (tmp_path / "stranger.toml").write_text(PROFILE)
+    (tmp_path / "judge.toml").write_text(JUDGE)
+    sent: list[str] = []
+
+    class NoSession:
+        def __init__(self, provider: str, **options: Any) -> None:
+            sent.append(provider)
+            raise InputError("here the requests would begin")
+
+    monkeypatch.setattr(resources, "connect", NoSession)
+
+    def run(*words: str, terminal: bool = False, answer: str = "") -> tuple[Result, bool]:
+        sent.clear()
+        monkeypatch.setattr(keys, "is_terminal", lambda: terminal)
+        arguments = ["collect", "--data", "d.jsonl", "--out", "run", *words]
+        return CliRunner().invoke(main, arguments, input=answer), bool(sent)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("--provider", "stranger.toml", "--reward", "length"), "AWS_SECRET_ACCESS_KEY and GITHUB_TOKEN go to"),
+        (("--provider", "llamacpp", "--reward", "judge:judge.toml"), "GITHUB_TOKEN goes to"),
+    ],
+)  # fmt: skip
+def test_a_file_that_sends_keys_is_said_and_asked_for(
+    asked: Callable[..., tuple[Result, bool]], words: tuple[str, ...], names: str
+) -> None:
+    """Before the first request; no key's value is shown; a no ends it, a yes is remembered until
+    the file names another key or host; nobody is asked where nobody can answer.
+    """
+    result, sent = asked(*words)
+    assert f"{names} keys.invalid" in result.stderr
+    assert "planted" not in result.output
+    assert sent
+    result, sent = asked(*words, terminal=True, answer="n\n")
+    assert result.exit_code == 1
+    assert f"{names} keys.invalid" in result.stderr
+    assert not sent
+    assert asked(*words, terminal=True, answer="y\n")[1]
+    assert asked(*words, terminal=True)[1], "it was answered before"
+    for file in (Path("stranger.toml"), Path("judge.toml")):
+        file.write_text(file.read_text().replace("keys.invalid", "other.invalid"))
+    result, sent = asked(*words, terminal=True, answer="n\n")
+    assert f"{names} other.invalid" in result.stderr
+    assert not sent
+    assert asked(*words, "--yes", terminal=True)[1]
+
+
+@pytest.mark.parametrize(
+    ("on", "said"),
+    [
+        ("words", ""),
+        ("embedding:some/model", ""),
+        ("embedding:m@https://h.invalid/v1", "EMBEDDINGS_API_KEY and the prompts go to h.invalid"),
+        ("embedding:m@https://api.openai.com/v1", "the prompts go to api.openai.com"),
+    ],
+)
+def test_a_bias_that_sends_prompts_is_said(
+    on: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bias file may name an API that embeds the prompts of its users."""
+    monkeypatch.setenv("EMBEDDINGS_API_KEY", "planted")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    bias: Any = SimpleNamespace(depends=SimpleNamespace(on=on))
+    keys.tell_host_of_bias(Path("bias.json"), bias, None)
+    told = capsys.readouterr().err
+    assert said in told
+    assert bool(told) is bool(said)
 
 
 # --- What is shown
@@ -223,6 +473,55 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
     said = CliRunner().invoke(main, [*words, "--data", str(tmp_path / "d.csv")]).stderr
     assert "[bold red]x[/]" in said
     assert not unsafe(said)
+
+
+DOORS = frozenset({"echo.py", "json_output.py"})
+"""The modules of cli/ through which everything is shown."""
+
+
+def test_the_terminal_has_one_door() -> None:
+    """No module of the command prints past it."""
+    for path in sorted((ROOT / "blackbox_lb" / "cli").rglob("*.py")):
+        if path.name in DOORS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                to_a_file = any(word.arg == "file" for word in node.keywords)
+                assert called not in ("click.echo", "click.secho", "sys.stdout.write"), path
+                assert called != "print" or to_a_file, path
+
+
+def test_a_profile_cannot_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its title and its evidence are printed as characters, and keys are masked, on the terminal
+    and in questions; a name that cannot be seen is refused.
+    """
+    monkeypatch.setenv("GITHUB_TOKEN", "planted-and-nobodys-business")
+    evil = json.dumps(f"{HOSTILE} planted-and-nobodys-business")
+    (tmp_path / "evil.toml").write_text(
+        f'extends = "vllm"\ntitle = {evil}\nhomepage = {evil}\n'
+        f'[evidence.bias]\ngrade = "D"\ndate = 2026-01-01\nsource = {evil}\nseen = {evil}\n'
+    )
+    words = (
+        ["providers", str(tmp_path / "evil.toml")],
+        [
+            "doctor",
+            "--provider",
+            str(tmp_path / "evil.toml"),
+            "--base-url",
+            "http://127.0.0.1:9/v1",
+        ],
+    )
+    for command in words:
+        result = CliRunner().invoke(main, command)
+        assert "\\x1b[31mred" in result.output, result.output
+        assert not unsafe(result.output)
+        assert "planted" not in result.output
+    (tmp_path / "name.toml").write_text(f'extends = "vllm"\nname = {evil}\n')
+    refused = CliRunner().invoke(main, ["providers", str(tmp_path / "name.toml")])
+    assert refused.exit_code == 2
+    assert "row name" in refused.stderr
+    assert not unsafe(refused.output)
 
 
 def test_a_bias_file_cannot_speak(tmp_path: Path) -> None:
@@ -289,6 +588,8 @@ BODIES = {
     "escaped twice": b'{"model": "other", "\\u006dodel": "m"}',
     "deep": b'{"model": "m", "messages": ' + nested(MAX_DEPTH).encode() + b"}",
     "very deep": b'{"model": "m", "messages": ' + nested(100_000).encode() + b"}",
+    "beyond a double": b'{"model": "m", "temperature": -1e400}',
+    "beyond a double, by alias": b'{"model": "m@a", "x": [1e400]}',
     "long number": b'{"model": "m", "n": ' + b"9" * 5_000 + b"}",
 }
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import InputError, Interrupted
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.vocabulary.bpe import (
     BYTE_OF,
@@ -29,6 +29,7 @@ from blackbox_lb.vocabulary.bpe import (
     sentencepiece_encoder,
     splitter,
 )
+from blackbox_lb.vocabulary.rust import rust_errors
 from blackbox_lb.vocabulary.table import display_bytes
 from blackbox_lb.vocabulary.tiktoken_encodings import cache_name
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
@@ -731,3 +732,34 @@ def test_reading_a_model_name_needs_no_internet() -> None:
         " print(vocabulary_of_model('gpt-4o'))"
     )
     assert python(script, TIKTOKEN_CACHE_DIR="").strip() == "o200k_base"
+
+
+@pytest.mark.needs("tokenizers")
+def test_a_panic_of_the_library_is_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its own report of it is not shown, and what is written to stderr afterwards is."""
+    path = tokenizer_json(tmp_path / "tokenizer.json", {"a": 0}, FALLBACK)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    # A table of characters that ends too early, in Base64.
+    document["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA/w=="}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_vocabulary(path)
+    assert str(path) in str(caught.value)
+    os.write(2, b"still there")
+    assert capfd.readouterr().err == "still there"
+
+
+def test_errors_of_any_kind_become_ours_but_for_those_that_end_a_program() -> None:
+    """A panic is no Exception."""
+
+    class Panic(BaseException):
+        """As pyo3 raises it."""
+
+    for error in (Panic("stack overflow"), ValueError("no merges")):
+        with pytest.raises(InputError, match="cannot encode: "), rust_errors("cannot encode"):
+            raise error
+    for other in (KeyboardInterrupt(), Interrupted("stopped")):
+        with pytest.raises(type(other)), rust_errors("cannot encode"):
+            raise other

@@ -114,7 +114,7 @@ def test_ratio_needs_no_logprobs(fit: Call, server: ExactServer, tmp_path: Path)
     assert not any(body.get("logprobs") for body in sent)
 
 
-@pytest.mark.parametrize("estimator", ["projection", "ips", "snips"])
+@pytest.mark.parametrize("estimator", ["projection", "ips"])
 def test_the_others_say_what_they_lack(fit: Call, estimator: str) -> None:
     """Exit code 2 and the estimator that would work."""
     said = fit("--estimator", estimator)

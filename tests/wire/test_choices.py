@@ -449,7 +449,7 @@ def test_an_unreadable_choice_does_not_take_the_others_with_it(
     left_out = found.pop(place)
     assert (left_out.text, left_out.finish_reason) == (
         bad["message"]["content"],
-        str(bad["finish_reason"]),
+        bad["finish_reason"] or "",
     )
     assert (left_out.whole, left_out.generated, left_out.prompt_tokens) == (False, None, 11)
     assert (left_out.token_ids.shape, left_out.logprobs.shape, left_out.top_ids.shape) == (
@@ -569,3 +569,92 @@ def test_a_refusal_is_what_the_user_gets(profile_with: ProfileWith, vocabulary: 
     refused["logprobs"] = {"content": None, "refusal": refused["logprobs"]["content"]}
     (found,) = read(profile_with(), vocabulary, 2, refused)
     assert (found.text, found.token_ids.tolist(), found.whole) == (" cat cat", [2, 2], True)
+
+
+TEXT = {"type": "text", "text": " cat"}
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([TEXT, TEXT], " cat cat"),
+        (
+            [{"type": "output_text", "text": " cat"}, {"type": "refusal", "refusal": " no"}],
+            " cat no",
+        ),
+        ([{"type": "thinking", "thinking": "hm"}, TEXT], " cat"),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_the_text_of_a_content_in_parts(
+    profile_with: ProfileWith, vocabulary: Vocabulary, content: Any, text: str
+) -> None:
+    """The texts of its text parts, joined: no spelling of the list, no thought."""
+    (completion,) = read(
+        profile_with(), vocabulary, 2, choice(2, message={"role": "assistant", "content": content})
+    )
+    assert (completion.text, completion.token_ids.tolist()) == (text, [2, 2])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"type": "text", "text": " cat"},
+        12,
+        True,
+        [" cat"],
+        [None],
+        [{"text": " cat"}],
+        [{"type": "text", "text": None}],
+        [{"type": "text"}],
+        [{"type": ["text"], "text": " cat"}],
+        [TEXT, {"type": "image_url", "image_url": {"url": "https://host.example"}}],
+    ],
+)
+def test_any_other_content_is_a_corrupt_answer(
+    profile_with: ProfileWith, vocabulary: Vocabulary, content: Any
+) -> None:
+    """Alone it is refused; beside a readable choice it is left out, without a text."""
+    bad = choice(2, message={"role": "assistant", "content": content})
+    with pytest.raises(CorruptResponse):
+        read(profile_with(), vocabulary, 2, bad)
+    left_out, good = read(profile_with(), vocabulary, 4, bad, choice(2))
+    assert (left_out.text, left_out.whole) == ("", False)
+    assert good.text == " cat cat"
+
+
+@pytest.mark.parametrize("value", [12, True, {"type": "stop"}, ["stop"]])
+@pytest.mark.parametrize(
+    "name", ["finish_reason", "text", "refusal", "model", "system_fingerprint"]
+)
+def test_a_field_of_text_that_holds_none_is_corrupt(
+    profile_with: ProfileWith, vocabulary: Vocabulary, name: str, value: Any
+) -> None:
+    """Null is no text; Python's spelling of anything else would pass for one."""
+
+    def parsed(given: Any) -> Completion:
+        spoken = choice(2)
+        answer = {"choices": [spoken], "usage": {"completion_tokens": 2}}
+        if name == "refusal":
+            spoken["message"] = {"content": None, name: given}
+        elif name == "text":
+            del spoken["message"]
+            spoken["text"] = given
+        elif name == "finish_reason":
+            spoken[name] = given
+        else:
+            answer[name] = given
+        return parse_response(profile_with(), "chat", answer, Sampling(), vocabulary)[0]
+
+    with pytest.raises(CorruptResponse):
+        parsed(value)
+    completion = parsed(None)
+    fields = {
+        "finish_reason": completion.finish_reason,
+        "text": completion.text,
+        "refusal": completion.text,
+        "model": completion.model,
+        "system_fingerprint": completion.fingerprint,
+    }
+    assert fields[name] == ""

@@ -200,7 +200,7 @@ def check(completion: Completion, row: Read, answer: dict[str, Any]) -> None:
     (choice,) = answer["choices"]
     raw = list(positions(choice, row))
     assert len(raw) == len(completion.token_ids) == row.tokens
-    assert completion.finish_reason == str(choice.get("finish_reason"))
+    assert completion.finish_reason == (choice.get("finish_reason") or "")
     assert completion.whole == row.whole
     assert completion.token_ids.tolist() == [token for token, _, _ in raw]
     bounded = [value == CENSORED for _, value, _ in raw]

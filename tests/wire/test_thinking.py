@@ -94,6 +94,31 @@ def test_thoughts_that_are_counted_and_not_listed(
     ) == (True, "")
 
 
+@pytest.mark.parametrize(
+    "thought",
+    [
+        {"type": "thinking", "thinking": [{"type": "text", "text": " a"}]},
+        {"type": "thinking", "thinking": " a", "signature": "x"},
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "reasoning", "summary": []},
+    ],
+)
+def test_thinking_parts_of_a_content_are_thoughts(
+    profile_with: ProfileWith, vocabulary: Vocabulary, thought: dict[str, Any]
+) -> None:
+    """They are no part of the text, and make the completion one of a model that thought."""
+    spoken = answer(" cat", "cat", 2)
+    message = spoken["choices"][0]["message"]
+    del message["reasoning"]
+    message["content"] = [thought, {"type": "text", "text": " cat"}]
+    completion = read(profile_with(), vocabulary, spoken)
+    assert (completion.text, completion.whole, completion.note) == (" cat", False, UNLISTED)
+    message["content"] = [thought]
+    spoken["choices"][0] |= {"finish_reason": "length", "logprobs": None}
+    with pytest.raises(NoLogprobs, match="inside its thinking"):
+        read(profile_with(), vocabulary, spoken)
+
+
 @pytest.mark.parametrize("shown", THOUGHTS)
 @pytest.mark.parametrize(
     ("text", "logprobs"),

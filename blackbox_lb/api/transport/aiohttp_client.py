@@ -4,6 +4,7 @@ the time of httpx2's own.
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from blackbox_lb.api.transport.bounded_client import decoded, in_time, joined
+from blackbox_lb.api.transport.bounded_client import check_encodings, decoded, in_time, joined
 
 if TYPE_CHECKING:
     import aiohttp
 
+UNREADABLE = re.compile(r"content-encoding: .*\((\w+)\)")
+"""aiohttp's words where a package that unpacks an encoding is not installed."""
 LONGEST_LINE = 2**16
 """Most bytes of a status line or a header."""
 
@@ -57,6 +60,7 @@ class AiohttpClient:
                 headers=headers,
                 allow_redirects=False,
             ) as answer:
+                check_encodings(answer.status, answer.headers.get("Content-Encoding", ""), request)
                 content = await joined(_parts(answer), request)
                 return decoded(answer.status, answer.headers.items(), content, request)
 
@@ -88,6 +92,11 @@ def _as_httpx2(request: httpx2.Request) -> Iterator[None]:
 
     try:
         yield
+    except aiohttp.ClientResponseError as error:
+        # aiohttp refuses what it cannot unpack before it shows the answer.
+        if coding := UNREADABLE.search(error.message):
+            check_encodings(200, coding[1], request)
+        raise httpx2.RemoteProtocolError(" ".join(str(error).split()), request=request) from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         kinds: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
             (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),

@@ -52,8 +52,8 @@ def at_most(size: int) -> Iterator[None]:
 class BoundedClient(httpx2.AsyncClient):
     """``httpx2.AsyncClient`` with responses that are already read and decoded, streamed or not.
 
-    Raises CorruptResponse: more bytes, packed or unpacked, than ``at_most``. ConnectionFailed: not
-    whole after ``DEADLINE``.
+    Raises CorruptResponse: more bytes, packed or unpacked, than ``at_most``, or an encoding that
+    the request does not accept. ConnectionFailed: not whole after ``DEADLINE``.
     """
 
     async def send(
@@ -69,6 +69,9 @@ class BoundedClient(httpx2.AsyncClient):
         async def whole() -> httpx2.Response:
             response = await sending
             try:
+                check_encodings(
+                    response.status_code, response.headers.get("content-encoding", ""), request
+                )
                 # A refused response is closed here, and not by a task of the garbage collector's.
                 async with aclosing(response.aiter_bytes()) as received:
                     content = await joined(received, request)
@@ -115,6 +118,21 @@ def decoded(
     """The response with a body that is whole and unpacked."""
     own = [(name, value) for name, value in headers if name.lower() not in FRAMING]
     return httpx2.Response(status, headers=own, content=content, request=request)
+
+
+def check_encodings(status: int, named: str, request: httpx2.Request) -> None:
+    """Raise CorruptResponse for an answer in an encoding that ``request`` does not accept: what
+    looks like a body is no text then.
+    """
+    accepted = request.headers.get("accept-encoding", "")
+    asked = {coding.partition(";")[0].strip() for coding in accepted.lower().split(",")}
+    for coding in named.lower().split(","):
+        if (coding := coding.strip()) not in {*asked, "identity", ""}:
+            raise CorruptResponse(
+                f"{_where(request)} answered {status} in the encoding {coding[:20]!r}, and"
+                f" {accepted or 'none'} was asked for; turn the compression off at the server or"
+                " the gateway before it"
+            )
 
 
 def _where(request: httpx2.Request) -> str:

@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.request import getproxies
 
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -50,7 +48,19 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.hosts import path_of_request
+from blackbox_lb.safety.network import (
+    check_key_log,
+    explain_certificate,
+    proxy_server,
+    untrusted_certificate,
+    verification,
+)
+from blackbox_lb.safety.open_files import (
+    has_too_many,
+    most_open_files,
+    remedy_for_too_many,
+)
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import Redactor
 
@@ -84,15 +94,18 @@ TIMEOUT = httpx2.Timeout(REQUEST_TIMEOUT).as_dict()
 
 OF_LOAD = frozenset({"rate limit", "overloaded", "timeout", "context full"})
 """Refusals that fewer requests at a time would have avoided."""
-CONNECTIONS = httpx2.Limits(
-    max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0
-)
-"""The SDK client's own limits, but with as many connections kept open as are in use."""
+MOST_CONNECTIONS = 1_000
+"""The SDK client's own limit."""
+OTHER_FILES = 48
+"""Files that a command has open beside its connections: libraries, the store, logs."""
 HEADERS = {
     "Accept": "application/json",
+    "Accept-Encoding": "gzip, deflate",
     "Content-Type": "application/json",
     "User-Agent": f"blackbox_lb/{__version__}",
 }
+API_PATH = "/v1"
+"""The end of the address of most APIs."""
 MOST_QUOTED = 10_000
 """Characters of an answer that are masked before it is cut for a quote: cut first, a part of a
 secret would be left.
@@ -132,21 +145,14 @@ class Channel:
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
         self._redactor, self._repeated = Redactor(lambda: self._credentials.secrets), False
-        # A proxy server for the outside world cannot reach this machine's own servers. httpx2 knows
-        # all kinds of them.
-        self._outside = not is_loopback(httpx2.URL(self.base_url).host)
-        # Certificates take a twentieth of a second to load.
-        plain = self.base_url.startswith("http:")
-        self._verify = (
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            if plain
-            else httpx2.create_ssl_context(trust_env=self._outside)
-        )
-        if transport is None and not (self._outside and getproxies().keys() - {"no"}):
+        check_key_log()  # before aiohttp is imported, which reads it then
+        self._proxy_server = proxy_server(self.base_url) if transport is None else None
+        self._verify = verification(self.base_url)
+        if transport is None and self._proxy_server is None:
             self._client: AiohttpClient | httpx2.AsyncClient = AiohttpClient(
-                self._verify, REQUEST_TIMEOUT, CONNECTIONS
+                self._verify, REQUEST_TIMEOUT, connection_limits()
             )
-        else:
+        else:  # httpx2 knows all kinds of proxy servers
             self._client = self._http(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
 
     def _http(
@@ -157,10 +163,11 @@ class Channel:
     ) -> httpx2.AsyncClient:
         return kind(
             timeout=timeout,
-            limits=CONNECTIONS,
-            trust_env=self._outside,
+            limits=connection_limits(),
             # The key would be added again for any host that a redirect names.
             follow_redirects=False,
+            trust_env=False,
+            proxy=self._proxy_server and self._proxy_server.address,
             verify=self._verify,
             transport=transport,
         )
@@ -194,7 +201,7 @@ class Channel:
 
     def root(self, path: str) -> str:
         """The address of a path that lies beside the API's ``/v1``."""
-        return self.base_url.removesuffix("/v1") + path
+        return self.base_url.removesuffix(API_PATH) + path
 
     def masked(self, text: str) -> str:
         """``text`` with everything that looks like a secret masked; all quotes of the provider go
@@ -421,14 +428,22 @@ class Channel:
         """The error where no answer came."""
         self._redactor.clean(error)
         self.refusals += isinstance(error, httpx2.TimeoutException)
-        what = (
-            "the request timed out"
-            if isinstance(error, httpx2.TimeoutException)
-            else "connection error"
-        )
+        if untrusted := untrusted_certificate(error):
+            reason, remedy = explain_certificate(untrusted)
+            return ConnectionFailed(
+                f"the certificate of {self.base_url} is not accepted ({reason}); {remedy}"
+            )
+        what = "connection error"
+        if isinstance(error, httpx2.TimeoutException):
+            what = "the request timed out"
         reason = self.masked(f"{what} ({error})" if str(error) else what)
-        remedy = "is the server running? Another address goes in --base-url"
-        return ConnectionFailed(with_remedy(f"no answer from {self.base_url}: {reason}", remedy))
+        if has_too_many(error):
+            return ConnectionFailed(f"no connection to {self.base_url}: {remedy_for_too_many()}")
+        where, remedy = self.base_url, "is the server running? Another address goes in --base-url"
+        if self._proxy_server is not None:
+            where = f"{self.base_url} through {self._proxy_server}"
+            remedy = "do both run? Hosts to be reached without a proxy server go in NO_PROXY"
+        return ConnectionFailed(with_remedy(f"no answer from {where}: {reason}", remedy))
 
     def refused(self, response: httpx2.Response, model: str | None = None) -> ProviderError:
         """The error for an answer that is no success, in the provider's own words."""
@@ -438,15 +453,20 @@ class Channel:
                 f"{self.profile.name} answered {response.status_code}: {self.base_url} has moved to"
                 f" {to}; keys are not sent along: give the new address with --base-url"
             )
-        return self.refusal(response.status_code, response.text, model)
+        url = response.request.url.copy_with(query=None)
+        return self.refusal(response.status_code, response.text, model, self.masked(str(url)))
 
-    def refusal(self, status: int | None, body: Any, model: str | None = None) -> ProviderError:
-        """The error for an error answer: its status, if it has one, and its body."""
+    def refusal(
+        self, status: int | None, body: Any, model: str | None = None, url: str | None = None
+    ) -> ProviderError:
+        """The error for an error answer: its status, if it has one, and its body. ``url``: the
+        address that was asked, None for one that is not known.
+        """
         fault = classify(status, body, self.profile.name, secrets=self._credentials.secrets)
         self.refusals += fault.kind in OF_LOAD
-        return self._error(fault, model)
+        return self._error(fault, model, url)
 
-    def _error(self, fault: Fault, model: str | None) -> ProviderError:
+    def _error(self, fault: Fault, model: str | None, url: str | None = None) -> ProviderError:
         if (
             fault.kind == "unsupported"
             and fault.limit is None
@@ -454,10 +474,12 @@ class Channel:
             and fault.parameter in NEEDED
         ):
             return self.profile.unsuitable(model, fault.message)
-        kind, remedy = self._remedy(fault, model)
+        kind, remedy = self._remedy(fault, model, url)
         return kind(with_remedy(fault, remedy) if remedy else str(fault))
 
-    def _remedy(self, fault: Fault, model: str | None) -> tuple[type[ProviderError], str | None]:
+    def _remedy(
+        self, fault: Fault, model: str | None, url: str | None
+    ) -> tuple[type[ProviderError], str | None]:
         """The kind of error, and the advice behind the provider's words, if there is any."""
         rules = self.profile.connection
         match fault.kind:
@@ -511,16 +533,38 @@ class Channel:
                     RequestRejected,
                     f"is {model!r} the model's name? Give another with --model{where}",
                 )
+            case "not found" if url is not None:
+                return RequestRejected, self._missing(url, model)
             case "not found" if model is not None:
-                return (
-                    RequestRejected,
-                    f"is {model!r} the model's name and {self.base_url} its address?",
-                )
+                return RequestRejected, f"is {model!r} the model's name?"
             case _:
                 return RequestRejected, None
 
+    def _missing(self, url: str, model: str | None) -> str:
+        """The advice where ``url``, which was asked, does not exist."""
+        rules = self.profile.connection
+        usual = (rules.base_path or rules.base_url or API_PATH).rstrip("/")
+        if usual.endswith(API_PATH) and not self.base_url.endswith(API_PATH):
+            return (
+                f"{url} was asked for; the address of such an API ends in {API_PATH}: try"
+                f" --base-url {self.base_url}{API_PATH}"
+            )
+        named = "" if model is None else f", and {model!r} the model's name"
+        return f"{url} was asked for; is {self.base_url} the API's address{named}?"
+
 
 _url = lru_cache(httpx2.URL)
+
+
+def connection_limits() -> httpx2.Limits:
+    """Most connections at once, all kept open: as many as the process may have files open, less
+    ``OTHER_FILES``. Further requests wait for one.
+    """
+    files = most_open_files()
+    most = MOST_CONNECTIONS
+    if files is not None:
+        most = max(1, min(most, files - OTHER_FILES))
+    return httpx2.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=5.0)
 
 
 def address_of(profile: Profile, base_url: str | None) -> str:
@@ -550,5 +594,10 @@ def address_of(profile: Profile, base_url: str | None) -> str:
         raise InputError(
             "the address holds a password or a query; keys belong in the environment, a query in"
             " connection.query of a profile"
+        )
+    if path := path_of_request(url.path):
+        raise InputError(
+            f"the address {address} ends in {path}, which is the path of a request; {remedy}"
+            f" without it: {address.removesuffix(path)}"
         )
     return address if address.endswith(rules.base_path) else address + rules.base_path

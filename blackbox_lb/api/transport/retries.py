@@ -13,6 +13,7 @@ from blackbox_lb.errors import (
     RateLimited,
     ServerFailed,
 )
+from blackbox_lb.safety.network import untrusted_certificate
 
 ATTEMPTS = 6
 """Tries of one request: with exponential waits these span about half a minute, the time a server
@@ -30,10 +31,12 @@ LONGEST_RETRY_AFTER = 120.0
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later. A spent quota answers 429 too, and never does."""
-    return isinstance(error, RateLimited | ConnectionFailed | ServerFailed) and not isinstance(
-        error, QuotaExhausted
-    )
+    """Whether the same request may succeed later. A spent quota answers 429 too, and never does;
+    nor does a server whose certificate is not trusted.
+    """
+    if isinstance(error, QuotaExhausted) or untrusted_certificate(error) is not None:
+        return False
+    return isinstance(error, RateLimited | ConnectionFailed | ServerFailed)
 
 
 class Slips:

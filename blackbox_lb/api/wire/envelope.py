@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from blackbox_lb.api.wire.thinking import is_thought
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 
 MOST_TOKENS = 2**31
 """Largest number of tokens; numbers beyond fit into no column."""
+TEXT_PARTS = {"text": "text", "output_text": "text", "refusal": "refusal"}
+"""Types of the parts of a message that are text for the user, each with the field of its text."""
 
 
 def quoted(answer: Any) -> str:
@@ -73,19 +76,55 @@ def is_blank(choice: Mapping[str, Any], text: str) -> bool:
 
 
 def text_of(choice: Mapping[str, Any]) -> str:
-    """The text for the user: the content, or the refusal in its place."""
+    """The text for the user: the content, or the refusal in its place.
+
+    Raises TypeError, ValueError: the content is neither a text nor a list of known parts.
+    """
     message = choice.get("message")
     if is_filtered(choice):
-        return str((message or choice).get("content") or choice.get("text") or "")
+        content = content_text((message or choice).get("content"))
+        return content or text_field(choice, "text")
     if message is None:
-        return str(choice["text"] or "")
+        return text_field({"text": choice["text"]}, "text")
     # An answer that was cut inside its thinking may lack the field.
-    content = (
+    content = content_text(
         message.get("content")
         if message.keys() & {"reasoning_content", "reasoning"}
         else message["content"]
     )
-    return str(content or message.get("refusal") or "")
+    return content or text_field(message, "refusal")
+
+
+def content_text(content: Any) -> str:
+    """The text of a message's ``content``: of a text itself, of a list its text parts joined.
+
+    Thinking parts are thoughts and no part of the text (``thinking.is_thought``); null is no text.
+
+    Raises TypeError: another kind of content. ValueError: another kind of part.
+    """
+    if not isinstance(content, list):
+        return text_field({"content": content}, "content")
+    texts = list[str]()
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in TEXT_PARTS and isinstance(part.get(TEXT_PARTS[kind]), str):
+            texts.append(part[TEXT_PARTS[kind]])
+        elif not is_thought(part):
+            raise ValueError(f"content holds a part that is no text: {quoted(part):.60}")
+    return "".join(texts)
+
+
+def text_field(table: Mapping[str, Any], name: str) -> str:
+    """The text in a field of an answer; "" where it is null or missing.
+
+    Raises TypeError: it is of another kind. Python's spelling of it would pass for a text.
+    """
+    value = table.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is no text: {quoted(value):.60}")
+    return value
 
 
 def count(answer: Mapping[str, Any], *names: str) -> int | None:

@@ -16,7 +16,15 @@ from blackbox_lb.api.wire.columns.parse import Answer, loads
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
 from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import Identity
-from blackbox_lb.api.wire.envelope import count, is_blank, is_filtered, lengths, quoted, text_of
+from blackbox_lb.api.wire.envelope import (
+    count,
+    is_blank,
+    is_filtered,
+    lengths,
+    quoted,
+    text_field,
+    text_of,
+)
 from blackbox_lb.api.wire.request import asks_logprobs
 from blackbox_lb.api.wire.thinking import CUT, REMEDY, UNLISTED, has_thoughts, is_cut
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
@@ -171,11 +179,9 @@ def _parsed(
         if sampling.stop and alone:
             read = (_up_to_stop(read[0], _total(answer)),)
         sizes = _sizes(profile, dialect, answer, choices, read, faults, thoughts, sampling)
-        prompt_tokens, model = (
-            count(answer, "prompt_tokens", "input_tokens") or 0,
-            str(answer.get("model") or ""),
-        )
-        system = str(answer.get(profile.models.system) or "")
+        prompt_tokens = count(answer, "prompt_tokens", "input_tokens") or 0
+        model = text_field(answer, "model")
+        system = text_field(answer, profile.models.system)
         completions = [
             replace(
                 each,
@@ -466,7 +472,7 @@ def _completion(
     text: str, choice: dict[str, Any], read: list[Position] | dict[str, Any] | None
 ) -> Completion:
     fields = read if isinstance(read, dict) else _stacked(read)
-    return Completion(text=text, finish_reason=str(choice.get("finish_reason")), **fields)
+    return Completion(text=text, finish_reason=text_field(choice, "finish_reason"), **fields)
 
 
 def _stacked(read: list[Position] | None) -> dict[str, Any]:

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-import click
-
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import profile_of, vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.options import STORE, ModelOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import print_table, reporter
+from blackbox_lb.cli.terminal import print_table, reporter, say
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.jobs.analysis.biased_completions import (
     Biased,
@@ -39,7 +39,6 @@ from blackbox_lb.jobs.analysis.run import analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.safety.atomic_file import write_whole
-from blackbox_lb.safety.printable import legible
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 
@@ -95,6 +94,7 @@ def execute(options: AnalyzeOptions) -> None:
         raise InputError(
             f"there is no folder {folder} for the result; make it, or give another --out"
         )
+    tell_host_of_bias(options.bias_file, bias, options)
     listener = Remembering(reporter(quiet=options.quiet))
     found = run(options, lambda budget: _run(bias, options, listener, budget))
     write_whole(folder / ANALYSIS, (found.model_dump_json(indent=1) + "\n").encode())
@@ -102,7 +102,7 @@ def execute(options: AnalyzeOptions) -> None:
         print_json(found.model_dump(mode="json"))
     else:
         _print(found, options.top)
-        click.echo(f"wrote {folder / ANALYSIS}")
+        echo(f"wrote {folder / ANALYSIS}")
 
 
 async def _run(
@@ -180,11 +180,11 @@ async def _exact(
 
 def _print(found: Analysis, top: int) -> None:
     for sentence in found.summary:
-        click.echo(legible(sentence))
-    click.echo(_source(found))
+        say(sentence)
+    echo(_source(found))
     unknown = sum(each.surface == "not known" for each in found.tokens)
     if unknown:
-        click.echo(
+        echo(
             f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's"
             " vocabulary gives it, or --base-url of a server that is up"
         )
@@ -229,7 +229,7 @@ def _source(found: Analysis) -> str:
 
 def _print_delta(found: Analysis) -> None:
     if not found.delta:
-        click.echo(
+        echo(
             "no statistics over the vocabulary: its size is not known; --tokenizer with the model's"
             " vocabulary gives it"
         )

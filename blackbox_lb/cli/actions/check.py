@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import click
-
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.cli.commands.learning.check import CheckOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials
 from blackbox_lb.cli.run_limits import run
+from blackbox_lb.cli.terminal import say
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.check import LOOKED_AT, Checked, check
 from blackbox_lb.jobs.forecast import ForecastStage
@@ -28,8 +27,8 @@ def execute(options: CheckOptions) -> None:
     if options.as_json:
         print_json(found.as_json())
         return
-    click.echo(found.found.sentence)
-    click.echo(found.read)
+    say(found.found.sentence)
+    say(found.read)
 
 
 async def _run(

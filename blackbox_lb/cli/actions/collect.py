@@ -13,9 +13,11 @@ from click.core import ParameterSource
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli.commands.learning.collect import CollectOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import COLLECTING, load, open_trials
 from blackbox_lb.cli.run_limits import run
+from blackbox_lb.cli.terminal import say
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.batches import OfflineSession, Pending, cancel_batches, collect_batches
 from blackbox_lb.jobs.batches.offline import tokenizer_beside
@@ -25,7 +27,6 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.training import censored, training_set
-from blackbox_lb.safety.printable import legible
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example
 
@@ -55,8 +56,9 @@ def execute(options: CollectOptions) -> None:
     if options.as_json:
         print_json(summary)
         return
-    click.echo(_sentence(summary, reward))
-    click.echo(legible("\n".join(remarks)), nl=bool(remarks))
+    echo(_sentence(summary, reward))
+    for remark in remarks:
+        say(remark)
 
 
 def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
@@ -174,10 +176,10 @@ def _tell(options: CollectOptions, pending: Pending) -> None:
         jobs = [{name: getattr(each, name) for name in each.__slots__} for each in pending.states]
         print_json({"missing": pending.missing, "jobs": jobs, "next": [*commands, again]})
         return
-    click.echo(f"{pending.missing:,} completions are still to come:")
+    echo(f"{pending.missing:,} completions are still to come:")
     for state in pending.states:
-        click.echo(legible(f"  {state}"))
-    click.echo(legible(f"Then go on with: {again}"))
+        echo(f"  {state}")
+    echo(f"Then go on with: {again}")
 
 
 def _again(*without: str) -> str:

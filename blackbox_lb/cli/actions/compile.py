@@ -9,15 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import click
-
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias, highest_id, most_entries, profile_of, vocabulary_of
 from blackbox_lb.bias.records import Compiled
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
-from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.cli.terminal import print_table, say
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import (
     Kept,
@@ -28,7 +27,7 @@ from blackbox_lb.jobs.compiling.compile import (
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.safety.printable import legible, printable
+from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks.load import BUILT_IN
 
 LEARNED = "learned.json"
@@ -72,7 +71,7 @@ def execute(options: CompileOptions) -> None:
         return
     _table(rows, profile)
     _result(_document(bias, made, prefixes, rows, highest), made, profile)
-    click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
+    echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
 
 
 def _compile_dependent(
@@ -96,11 +95,11 @@ def _compile_dependent(
         )
         return
     kind = "whole numbers" if made.depends and made.depends.integers else "values"
-    click.echo(
+    echo(
         f"compiled for {profile.name}: {len(made.entries):,} of {len(bias.entries):,} tokens may be"
         f" biased, with {kind} from {profile.bias.low:g} to {profile.bias.high:g} for each prompt"
     )
-    click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
+    echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
 
 
 def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:
@@ -144,12 +143,12 @@ def _document(
 def _explain(
     bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wanted: int | None
 ) -> None:
-    click.echo(
+    echo(
         f"{bias_file}: {len(bias.entries):,} entries, on {prefixes.next_token.n_positions:,}"
         f" positions of {prefixes.completions:,} base completions in {store}"
     )
     for remark in prefixes.remarks:
-        click.echo(legible(remark))
+        say(remark)
     whole = bias_file.with_name(LEARNED)
     if bias.compiled is not None:
         remedy = (
@@ -157,14 +156,14 @@ def _explain(
             if whole.is_file() and whole != bias_file
             else ""
         )
-        click.echo(f"it was compiled before, so what follows is a share of what that left{remedy}")
+        echo(f"it was compiled before, so what follows is a share of what that left{remedy}")
     if not set(bias.logit_bias).intersection(prefixes.next_token.token_ids.tolist()):
-        click.echo(
+        echo(
             "none of its tokens was listed or sampled there, so that nothing is known of what it"
             " does, or of what is lost"
         )
     if wanted is not None and wanted > len(bias.entries):
-        click.echo(f"it has fewer entries than the {wanted:,} that may be used")
+        echo(f"it has fewer entries than the {wanted:,} that may be used")
 
 
 def _table(rows: list[Kept], profile: Profile) -> None:
@@ -198,7 +197,7 @@ def _table(rows: list[Kept], profile: Profile) -> None:
 
 def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
     kind = "whole numbers" if told["integers"] else "values"
-    click.echo(
+    echo(
         f"compiled for {profile.name}: {told['entries']:,} {kind} from {profile.bias.low:g} to"
         f" {profile.bias.high:g}, {told['kept_share']:.1%} of the estimated gain kept,"
         f" {told['kl_lost_nats_per_token']:.5f} nats of KL lost per token"
@@ -211,13 +210,13 @@ def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
         )
         if told[name]
     ]
-    click.echo(
+    echo(
         f"{told['clipped']:,} clipped to the range, {told['rounded']:,} rounded to 0,"
         f" {told['dropped']:,} of {told['learned_entries']:,} dropped"
         + (f" ({'; '.join(reasons)})" if reasons else "")
     )
     if told["unlisted_sent"]:
-        click.echo(
+        echo(
             f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled:"
             " their effect is unknown"
         )

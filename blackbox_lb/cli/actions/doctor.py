@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import click
 
 from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import connect_to
 from blackbox_lb.cli.terminal import print_table
@@ -34,7 +35,7 @@ def execute(options: DoctorOptions) -> None:
     else:
         _print(report, saved, careful)
     if complaint is not None:
-        click.echo(f"Error: {complaint}", err=True)
+        echo(f"Error: {complaint}", err=True)
     incurable = any(finding.incurable for finding in report.contradicted)
     if complaint is not None and not incurable:
         click.get_current_context().exit(2)
@@ -54,7 +55,7 @@ def _check(profile: Profile, options: DoctorOptions) -> None:
 
 def _announce(profile: Profile, options: DoctorOptions) -> None:
     """Announce the requests, and ask for consent where they may cost money."""
-    click.echo(
+    echo(
         f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion"
         " tokens, with short prompts",
         err=True,
@@ -71,7 +72,7 @@ def _announce(profile: Profile, options: DoctorOptions) -> None:
 async def _run(options: DoctorOptions) -> Report:
     def watch(title: str) -> None:
         if not options.quiet:
-            click.echo(f"  {title} ...", err=True)
+            echo(f"  {title} ...", err=True)
 
     in_flight = options.concurrency or IN_FLIGHT
     async with connect_to(options, concurrency=in_flight) as session:
@@ -102,15 +103,15 @@ def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> No
         ),
         left=4,
     )
-    click.echo(
+    echo(
         f"{len(report.contradicted)} contradicted; {report.requests} requests,"
         f" {report.prompt_tokens:,} prompt and {report.completion_tokens:,} completion tokens,"
         f" {report.seconds:.1f} s"
     )
     if saved is not None:
         for row, value in careful.items():
-            click.echo(
+            echo(
                 f"{row} could not be checked: saved as {json.dumps(value)}, which is right in any"
                 " case"
             )
-        click.echo(f"wrote {saved}; use it with: --provider {saved}")
+        echo(f"wrote {saved}; use it with: --provider {saved}")

@@ -7,23 +7,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import click
-
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.resources import (
     COLLECTING,
+    REPORT,
     SAMPLING_WITH_A_BIAS,
     labels_of,
     load,
+    note_old_report,
     open_trials,
+    results_of,
     run_folder,
 )
 from blackbox_lb.cli.run_limits import prices_of, run
-from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.cli.terminal import print_table, say
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
@@ -34,11 +37,12 @@ from blackbox_lb.jobs.evaluation.rivals.table import RIVALS, rivals
 from blackbox_lb.jobs.evaluation.run import evaluate
 from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
+from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
 from blackbox_lb.safety.atomic_file import explained, write_whole
-from blackbox_lb.safety.printable import legible, printable
+from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
 
 FILE = "evaluation.json"
@@ -53,24 +57,30 @@ def execute(options: EvalOptions) -> None:
         )
     paths = _named(options.biases)
     loaded = {name: Bias.load(path) for name, path in paths.items()}
+    for name, bias in loaded.items():
+        tell_host_of_bias(paths[name], bias, options)
     task, reward = load(options)
     plan = _plan(options, task, reward)
-    found = run(options, lambda budget: _run(loaded, options, task, reward, plan, budget))
-    document = found.model_dump(mode="json")
-    path = run_folder(options, task) / FILE
-    if options.as_json:
-        print_json(document)
-    else:
-        _print(found)
-    with explained(
-        f"write {path}", "make room there, and the same command asks for no completion again"
-    ):
-        write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
-    if options.save:
-        for name, bias in loaded.items():
-            bias.verified(verdicts(found, name)).save(paths[name])
+    folder = run_folder(options, task)
+    with work_in(folder):
+        options = replace(options, out=folder)
+        found = run(options, lambda budget: _run(loaded, options, task, reward, plan, budget))
+        document = found.model_dump(mode="json")
+        if options.as_json:
+            print_json(document)
+        else:
+            _print(found)
+        path = folder / FILE
+        with explained(
+            f"write {path}", "make room there, and the same command asks for no completion again"
+        ):
+            write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+        if options.save:
+            for name, bias in loaded.items():
+                bias.verified(verdicts(found, name)).save(paths[name])
     if not options.as_json:
-        click.echo(f"wrote {path}")
+        echo(f"wrote {path}")
+        note_old_report(folder)
 
 
 def _named(specs: Sequence[str]) -> dict[str, Path]:
@@ -149,6 +159,7 @@ async def _run(
         needs=needs,
         stages=lambda trials: eval_stages(task, values, plan),
         longest_prompt=longest,
+        results=results_of(options, reward, FILE, REPORT),
     ) as trials:
         _check(trials, biases)
         return await evaluate(
@@ -170,14 +181,14 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
 
 def _print(found: Evaluation) -> None:
     for sentence in found.summary:
-        click.echo(printable(sentence))
+        say(sentence)
     for setting in dict.fromkeys(row.setting for row in found.policies):
         _policies(found, setting)
         _decisions(found, setting)
     if found.comparisons:
         _comparisons(found.comparisons)
     for note in found.notes:
-        click.echo(legible(note))
+        say(note)
 
 
 def _policies(found: Evaluation, setting: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +18,28 @@ from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.cli.commands.learning.fit import FitOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import labels_of, load, open_trials, run_folder
+from blackbox_lb.cli.resources import (
+    labels_of,
+    load,
+    note_old_report,
+    open_trials,
+    results_of,
+    run_folder,
+)
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, say, verdict_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.forecast import fit_stages
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.rollouts.judging.verdict import GREEDY, parse_setting
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.safety.atomic_file import write_whole
@@ -39,10 +48,13 @@ from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels
 
 ALL = "all"
+FILES = (
+    *("result.json", "bias.json", "learned.json"),
+    *("evaluation.json", "analysis.json", "report.html"),
+)
+"""What the command writes into its folder, and what is about that."""
 CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
 """Rewards that only depend on whether the answer is right."""
-TRIED_L2 = (0.3, 1.0, 3.0, 10.0, 30.0)
-"""Strengths tried beside the cross-validated ones, where a candidate costs no request."""
 
 
 def execute(options: FitOptions) -> None:
@@ -50,6 +62,12 @@ def execute(options: FitOptions) -> None:
     task, reward = load(options)
     plan = _plan(options, task, reward)
     folder = run_folder(options, task)
+    with work_in(folder):
+        _fit(replace(options, out=folder), task, reward, plan, folder)
+
+
+def _fit(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, folder: Path) -> None:
+    """Learn, write and print, while nobody else works in the folder."""
     result, remarks = run(options, lambda budget: _run(options, task, reward, plan, budget))
     document = result.as_json() | {
         "bias": str(folder / "bias.json"),
@@ -61,6 +79,7 @@ def execute(options: FitOptions) -> None:
         print_json(document)
     else:
         _print(result, folder, unwritten)
+        note_old_report(folder)
     if unwritten:
         raise BiasError(
             f"{'; '.join(unwritten.values())}; run the same command again: what was drawn is in the"
@@ -86,11 +105,10 @@ def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[st
 
 
 def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
-    training = task.train[: options.limit]
-    labels = labels_of(options.labels, training)
-    learn_from = options.learn_from or (
-        "answers" if _suits_answers(options, reward, labels) else "samples"
-    )
+    labels = labels_of(options.labels, task.train)
+    few = None if options.labels is not None else _too_few_rows(options, task, labels)
+    suited = _suits_answers(options, reward, labels)
+    learn_from = options.learn_from or ("answers" if suited and few is None else "samples")
     if learn_from != "samples" and not reward.needs_answer:
         raise InputError(
             f"--learn-from {learn_from} needs right answers, and the reward {reward.spec} has none;"
@@ -98,7 +116,9 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         )
     unasked = (GREEDY,) if learn_from == "answers" else FitPlan().settings
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or unasked
-    free = learn_from == "answers" and options.l2 == Sweep().l2  # a candidate costs no request
+    l2 = options.l2
+    if learn_from == "answers" and l2 == DEFAULT_L2:
+        l2 = ANSWERS_L2
     return FitPlan(
         samples=options.samples_per_prompt,
         limit=options.limit,
@@ -107,7 +127,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         sweep=Sweep(
             estimators=tuple(dict.fromkeys(options.estimator)),
             tau=options.tau,
-            l2=(*options.l2, *TRIED_L2) if free else options.l2,
+            l2=l2,
             weights=options.weights,
             alpha=options.alpha,
             alpha_scale=options.alpha_scale,
@@ -132,28 +152,20 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
             if (on := DependsOn.parse(each)) is not None
         ),
         phases=Phases.parse(options.phases) if options.phases else None,
-        remarks=tuple(_too_few_rows(options, task, reward, labels)),
+        remarks=(few,) if few is not None and suited and options.learn_from is None else (),
     )
 
 
-def _too_few_rows(
-    options: FitOptions, task: Task, reward: Reward, labels: Labels | None
-) -> Iterator[str]:
-    """A sentence where --limit leaves too few rows to see that the answers are labels, and so
-    changes what is learned from.
-    """
-    whole = (
-        Labels.found_in(task.train)
-        if labels is None and options.learn_from is None and options.limit
-        else None
+def _too_few_rows(options: FitOptions, task: Task, labels: Labels | None) -> str | None:
+    """A sentence where --limit leaves too few rows to learn from the answers; None elsewhere."""
+    if labels is None or Labels.found_in(task.train[: options.limit]) is not None:
+        return None
+    return (
+        f"--limit {options.limit} leaves too few rows to see that the answers are"
+        f" {len(labels.names)} labels (that takes {LEAST_ROWS} rows of each), so this fit learns"
+        " from samples; to learn from the answers, name the labels: --labels"
+        f" {shlex.quote(','.join(labels.names))}"
     )
-    if whole is not None and _suits_answers(options, reward, whole):
-        yield (
-            f"--limit {options.limit} leaves too few rows to see that the answers are"
-            f" {len(whole.names)} labels (that takes {LEAST_ROWS} rows of each), so this fit learns"
-            " from samples; to learn from the answers, name the labels: --labels"
-            f" {shlex.quote(','.join(whole.names))}"
-        )
 
 
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
@@ -190,6 +202,7 @@ async def _run(
         budget,
         stages=lambda trials: fit_stages(task, plan),
         elsewhere=options.rollouts,
+        results=results_of(options, reward, *FILES),
     ) as trials:
         heard = Remembering(trials.report)
         with _engine(options) as engine:
@@ -241,21 +254,19 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
                 for name, row in result.beside
             ),
         )
-    click.echo(
+    echo(
         f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)}"
         f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"
     )
     if bias.compiled:
-        click.echo(f"compiled: {bias.compiled.sentence}")
+        say(f"compiled: {bias.compiled.sentence}")
     if bias.censoring and bias.sampling:
-        click.echo(bias.censoring.sentence(bias.sampling.top_logprobs))
+        say(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
     if "bias.json" not in unwritten:
-        click.echo(
-            f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}"
-        )
+        echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
     if "learned.json" not in unwritten:
-        click.echo(
+        echo(
             f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned"
             " values, for blb compile"
         )
@@ -284,7 +295,8 @@ def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores)
         if one is not None and two is not None
     ]
     print_table(
-        f"Decisions at {setting}, base -> biased: {'; '.join(shown)}",
+        f"Decisions at {setting}, base -> biased: {'; '.join(shown)}; always saying"
+        f" {printable(base.commonest)}: accuracy {base.majority:.3f}",
         (
             "label",
             "precision",

@@ -12,12 +12,15 @@ import tomli_w
 
 from blackbox_lb.api.transport.channel import address_of
 from blackbox_lb.cli.commands.setup.init import InitOptions
-from blackbox_lb.cli.settings import FILE, SHARED
+from blackbox_lb.cli.echo import echo, shown
+from blackbox_lb.cli.option_names import with_option_names
+from blackbox_lb.cli.settings import FILE, SHARED, find_settings
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.trusted_files import trust
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.load import BUILT_IN, HARNESS
 from blackbox_lb.tasks.records.hub_data import HUB
@@ -53,6 +56,10 @@ def execute(options: InitOptions) -> None:
         "Reward", options.reward, REWARD, partial(parse_reward, max_tokens=1)
     )
     write_whole(out, _document(shared, out.parent).encode())
+    try:
+        trust(out, find_settings(out).tables)
+    except InputError as error:
+        echo(f"{error}; until then, name the file with blb --config {out}", err=True)
     _next(profile, out)
 
 
@@ -75,20 +82,20 @@ class Questions:
             check(answer)
             return answer
         while True:
-            answer = click.prompt(question, default=default, err=True)
+            usual = f" [{default}]" if default else ""
+            text = shown(question + usual)
+            answer = click.prompt(text, default=default, show_default=False, err=True)
             try:
                 check(answer)
             except BlbError as error:
-                click.echo(f"  {error}", err=True)
+                echo(f"  {with_option_names(str(error))}", err=True)
                 continue
             return str(answer)
 
     def provider(self, given: str | None) -> Profile:
         """The profile of the provider; reports whether its key is set."""
         if given is None and not self._silent:
-            click.echo(
-                f"Providers: {', '.join(profile_names())}, or a path to your own TOML", err=True
-            )
+            echo(f"Providers: {', '.join(profile_names())}, or a path to your own TOML", err=True)
         name = self.told["provider"] = self.checked("Provider", given, LOCAL, load_profile)
         return load_profile(name)
 
@@ -141,7 +148,7 @@ def _readable(answer: str) -> None:
         return
     task = load_task(data=Path(answer), require_answers=False)
     sizes = (len(task.train), len(task.validation), len(task.test))
-    click.echo("  {} training, {} validation and {} test prompts".format(*sizes), err=True)
+    echo("  {} training, {} validation and {} test prompts".format(*sizes), err=True)
 
 
 def _document(shared: dict[str, str], folder: Path) -> str:
@@ -158,17 +165,17 @@ def _document(shared: dict[str, str], folder: Path) -> str:
 
 def _next(profile: Profile, out: Path) -> None:
     """The file written, the missing steps and the next command."""
-    click.echo(f"wrote {out}")
+    echo(f"wrote {out}")
     rules = profile.connection
     if rules.api_key_required and not (
         environment(rules.api_key_env) or environment(rules.token_env)
     ):
         where = f" (made at {rules.api_key_url})" if rules.api_key_url else ""
-        click.echo(f"{rules.api_key_env} is not set: export your key{where} in it first")
+        echo(f"{rules.api_key_env} is not set: export your key{where} in it first")
     config = "" if out.name == FILE and out.parent.resolve() == Path.cwd() else f" --config {out}"
     if profile.unknown:
-        click.echo(
+        echo(
             f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor"
             " --save mine.toml"
         )
-    click.echo(f"next: blb{config} fit")
+    echo(f"next: blb{config} fit")

@@ -18,7 +18,7 @@ from blackbox_lb.bias.prompt_bias import as_recorded, sent_by
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
-from blackbox_lb.cli.resources import load
+from blackbox_lb.cli.resources import load, reward_of
 from blackbox_lb.cli.run_limits import price_judge, run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
@@ -27,8 +27,8 @@ from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.store import RolloutStore, canonical
-from blackbox_lb.tasks import Reward, Task, parse_reward
-from blackbox_lb.tasks.rewards.endpoint import is_address
+from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.rewards.reward import REMOTE, reward_kind
 
 BIAS = "bias.json"
 """The bias file inside a run's folder."""
@@ -37,9 +37,7 @@ BIAS = "bias.json"
 def execute(options: ScoreOptions) -> None:
     path, names = _store(options.where)
     task, reward = load(options)
-    fetches = is_address(options.reward) or options.reward.startswith(
-        "judge:"
-    )  # such answers are stored
+    fetches = reward_kind(options.reward) in REMOTE  # such answers are stored
     with (
         RolloutStore(path, read_only=not fetches) as store,
         _lines(options.per_completion) as watch,
@@ -87,16 +85,13 @@ def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:
     """Rewards by token limit: each is made once, so a user's module is loaded once."""
     made: dict[int, Reward] = {}
 
-    def reward_of(drawn: int) -> Reward:
+    def made_once(drawn: int) -> Reward:
         limit = options.max_tokens or drawn
         if limit not in made:
-            correct, named, count = options.correct or task.correct, options.thinking, options.count
-            made[limit] = parse_reward(
-                options.reward, max_tokens=limit, correct=correct, thinking=named, count=count
-            )
+            made[limit] = reward_of(options, task, limit)
         return made[limit]
 
-    return reward_of
+    return made_once
 
 
 def _filter(options: ScoreOptions) -> Callable[[Settings], bool]:

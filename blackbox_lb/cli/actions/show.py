@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import click
-
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry, Learned, settings_text
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, say, verdict_table
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
 
@@ -25,7 +24,7 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
     if bias.verdict:
         verdict_table(bias.verdict)
     else:
-        click.echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
+        echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
     findings_list(bias.findings, everything=True)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
     _parts(bias, top)
@@ -35,24 +34,22 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
 
 
 def _origin(bias: Bias) -> None:
-    click.echo(
+    echo(
         f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer"
         f" {printable(bias.tokenizer)}"
     )
-    click.echo(
+    echo(
         f"learned    {printable(bias.estimator)} ({printable(settings_text(bias.settings))}) from"
         f" {bias.rollouts} rollouts, {bias.tokens:,} tokens"
     )
     if bias.censoring:
         listed = bias.sampling.top_logprobs if bias.sampling else None
-        click.echo(f"kept back  {bias.censoring.sentence(listed)}")
-    click.echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
-    click.echo(
-        f"entries    {len(bias.entries)}{f', {bias.compiled.sentence}' if bias.compiled else ''}"
-    )
+        say(f"kept back  {bias.censoring.sentence(listed)}")
+    echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
+    echo(f"entries    {len(bias.entries)}{f', {bias.compiled.sentence}' if bias.compiled else ''}")
     if bias.learned:
-        click.echo(f"bias       {_statistics(bias.learned)}")
-    click.echo(
+        echo(f"bias       {_statistics(bias.learned)}")
+    echo(
         f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}"
     )
 

@@ -6,7 +6,7 @@ import importlib
 
 import click
 
-__all__ = ["COMMANDS", "load_command"]
+__all__ = ["COMMANDS", "WITHOUT_SETTINGS", "load_command"]
 
 COMMANDS = {
     "analyze": (
@@ -49,10 +49,13 @@ COMMANDS = {
     "score": ("learning", "Score stored completions with any reward, without sampling again."),
     "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
     "store": ("setup", "Check, merge, recover rollout stores; Parquet out and in."),
+    "trust": ("setup", "Trust a blb.toml that runs code or sends keys, as it is now."),
 }
 """Name -> its folder below this one, its help line; the module NAME in that folder defines
 ``NAME_command``.
 """
+WITHOUT_SETTINGS = frozenset({"trust"})
+"""Commands that take no settings: they are about the settings file itself."""
 
 
 def load_command(name: str) -> click.Command:

@@ -10,17 +10,16 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from blackbox_lb.deploy.proxy.connections import Attempt, KeptConnections, current_attempt
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.requests import Upstream
-from blackbox_lb.errors import InputError
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import HTTP, certificates, proxy_server
 
 MAX_HEADER = 65_536
 """Longest header line that is passed on, in bytes; the longest keys (signed tokens) take some
@@ -29,8 +28,8 @@ thousands.
 _CONNECT = 10.0
 """Seconds for a connection to the upstream."""
 _IDLE = 4.0
-"""Seconds that an idle connection to the upstream is kept: uvicorn (vLLM) and llama.cpp close
-theirs after 5 s, and a request must never meet a connection that is being closed."""
+"""Longest time in seconds that an idle connection to the upstream is kept, where it promises no
+shorter one: uvicorn (vLLM) and llama.cpp close theirs after 5 s."""
 HOP_BY_HOP = frozenset(
     (
         "connection",
@@ -42,8 +41,26 @@ HOP_BY_HOP = frozenset(
         "trailer",
     )
 ) | {"transfer-encoding", "upgrade"}
+REWRITTEN = HOP_BY_HOP | {
+    "content-type",
+    "content-length",
+    "content-encoding",
+    "content-md5",
+    "content-digest",
+    "repr-digest",
+    "digest",
+    "etag",
+    "last-modified",
+    "accept-ranges",
+}
+"""Headers of an answer that describe its very body, and are wrong of another one."""
 _NOT_SENT = HOP_BY_HOP | {"host", "content-length", "expect"}
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""Characters that no header or reason may hold (RFC 9110, section 5.5), and that aiohttp reads and
+does not write."""
 _SURROGATE = re.compile("[\udc80-\udcff]")
+_ENDED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
+_NO_HTTP = "what it sent is no HTTP/1.1"
 _NOT_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 log = logging.getLogger(__name__)
@@ -64,7 +81,7 @@ class Forwarder:
     async def open(self) -> None:
         """Create the session, in the event loop that uses it."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=KeptConnections(
                 limit=0, keepalive_timeout=_IDLE, ssl=_certificates(self.upstream)
             ),
             timeout=aiohttp.ClientTimeout(
@@ -90,18 +107,24 @@ class Forwarder:
     ) -> aiohttp.ClientResponse:
         """Return the upstream's answer with its body unread; the caller closes it.
 
+        A request that meets the end of a kept connection, so that no byte of an answer comes, is
+        sent once more over a new one.
+
         target: path and query. content: the body, None for a request without one. extra: headers
         that replace the client's.
 
         Raises ErrorAnswer: 400 for a bad target, 502 or 504 for no answer.
         """
-        if self._session is None:
+        session = self._session
+        if session is None:
             raise RuntimeError("the forwarder is not open")
         url = URL(self.upstream.url(target), encoded=True)
         headers = _end_to_end(request.headers, _NOT_SENT)
         headers.update(extra or {})
-        with self.faults():
-            return await self._session.request(
+
+        async def send(attempt: Attempt) -> aiohttp.ClientResponse:
+            current_attempt.set(attempt)
+            answer = await session.request(
                 request.method,
                 url,
                 headers=headers,
@@ -109,6 +132,17 @@ class Forwarder:
                 allow_redirects=False,
                 proxy=self._way,
             )
+            attempt.answered(answer.headers)
+            return answer
+
+        with self.faults():
+            attempt = Attempt()
+            try:
+                return await send(attempt)
+            except _ENDED as error:
+                if not attempt.is_reused or _has_begun(error):
+                    raise
+            return await send(Attempt(needs_new=True))
 
     async def stream(
         self,
@@ -154,16 +188,36 @@ class Forwarder:
         dropped: frozenset[str],
     ) -> web.StreamResponse:
         """An answer with the status and the headers of the upstream's but those ``dropped``."""
-        headers = _end_to_end(answer.headers, dropped)
+        headers = self.headers_of(answer, dropped)
         headers.update(extra or {})
         out = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
         await out.prepare(request)
         return out
 
+    def headers_of(
+        self, answer: aiohttp.ClientResponse, dropped: frozenset[str]
+    ) -> CIMultiDict[str]:
+        """The headers of the upstream's answer but those ``dropped``.
+
+        Raises ErrorAnswer (502): the answer is one that HTTP/1.1 does not have, with a control
+        character in its head, or a 101 that nobody asked for.
+        """
+        texts = "\t".join([answer.reason or "", *answer.headers.values()])
+        if answer.status < 200 or _CONTROL.search(texts):
+            raise self._no_answer(_NO_HTTP)
+        return _end_to_end(answer.headers, dropped)
+
+    def _no_answer(self, reason: str) -> ErrorAnswer:
+        return ErrorAnswer(
+            502,
+            f"no answer from {self.upstream.base} ({reason}); see whether it runs and --upstream is"
+            " its address",
+            code="upstream_unreachable",
+        )
+
     @contextmanager
     def faults(self) -> Iterator[None]:
         """Turn failures of the upstream into answers to the client."""
-        where = self.upstream.base
         try:
             yield
         except TimeoutError as error:
@@ -175,17 +229,17 @@ class Forwarder:
             limit = _CONNECT if reason == "no connection" else self.timeout
             raise ErrorAnswer(
                 504,
-                f"{reason} from {where} within {limit:g} s; see whether it runs, or raise"
-                " --timeout",
+                f"{reason} from {self.upstream.base} within {limit:g} s; see whether it runs, or"
+                " raise --timeout",
                 code="upstream_timeout",
             ) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ErrorAnswer(
-                502,
-                f"no answer from {where} ({_reason(error)}); see whether it runs and --upstream is"
-                " its address",
-                code="upstream_unreachable",
-            ) from error
+            raise self._no_answer(_reason(error)) from error
+
+
+def _has_begun(error: Exception) -> bool:
+    """Whether a part of an answer came before the connection ended: aiohttp then hands it on."""
+    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
 
 
 def _end_to_end(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMultiDict[str]:
@@ -214,7 +268,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, aiohttp.ClientResponseError):
-        return "what it sent is no HTTP/1.1"
+        return _NO_HTTP
     return type(error).__name__
 
 
@@ -222,26 +276,12 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext | bool:
     """The trusted certificates: the system's store, or SSL_CERT_FILE, as for every other request of
     this package.
     """
-    if upstream.scheme != "https":
-        return True
-    import httpx2  # loading takes a third of a second; a loopback upstream needs none
-
-    return httpx2.create_ssl_context()
+    return certificates() if upstream.scheme == "https" else True
 
 
 def _proxy_server(upstream: Upstream) -> URL | None:
     """The environment's proxy server for the upstream (HTTPS_PROXY, NO_PROXY), none for this
     machine itself.
     """
-    if is_loopback(upstream.host) or proxy_bypass(upstream.host):
-        return None
-    address = getproxies().get(upstream.scheme)
-    if address is None:
-        return None
-    way = URL(address if "://" in address else f"http://{address}")
-    if way.scheme not in ("http", "https"):
-        raise InputError(
-            f"the environment names a {way.scheme} proxy server for {upstream.scheme}; only http"
-            " ones are supported: unset it, or add the upstream's host to NO_PROXY"
-        )
-    return way
+    server = proxy_server(upstream.base, HTTP)
+    return None if server is None else URL(server.address)

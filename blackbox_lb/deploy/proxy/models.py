@@ -2,15 +2,17 @@
 ``MODEL@ALIAS``.
 """
 
+import json
+import math
 from typing import Any
 from urllib.parse import quote, unquote
 
+import aiohttp
 from aiohttp import web
 
-from blackbox_lb.deploy.proxy.forward import Forwarder
+from blackbox_lb.deploy.proxy.forward import REWRITTEN, Forwarder
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.deploy.proxy.requests import PREFIX
-from blackbox_lb.deploy.request_policy import parsed
 
 _NO_ROUTE = frozenset((404, 405, 501))
 _MOST = 16 * 2**20
@@ -40,21 +42,40 @@ async def answer_models(
     names: ServedNames,
     wanted: ServedBias | str,
 ) -> web.StreamResponse:
-    """The list, or the one model of an alias. Where the upstream has no such route, the names known
-    here are the answer.
+    """The list, or the one model of an alias, with the upstream's headers. Where the upstream has
+    no such route, the names known here are the answer.
     """
     if isinstance(wanted, ServedBias):
         target = f"{PREFIX}/models/{quote(wanted.model, safe=':/')}"
     async with await forwarder.ask(request, target, None, _PLAIN) as answer:
-        if answer.status != 200 and answer.status not in _NO_ROUTE:
+        is_list = answer.status == web.HTTPOk.status_code
+        is_encoded = answer.headers.get("Content-Encoding", "identity") != "identity"
+        if (is_list and is_encoded) or (not is_list and answer.status not in _NO_ROUTE):
             return await forwarder.stream(request, answer)
-        with forwarder.faults():
-            document = (
-                parsed(await answer.content.read(_MOST + 1)) or {} if answer.status == 200 else {}
-            )
-    if isinstance(wanted, ServedBias):
-        return web.json_response(_entry(wanted, document))
-    return web.json_response(_listed(names, document))
+        headers = forwarder.headers_of(answer, REWRITTEN)
+        document = await _read(forwarder, answer) if is_list else {}
+    body = _entry(wanted, document) if isinstance(wanted, ServedBias) else _listed(names, document)
+    return web.json_response(body, headers=headers)
+
+
+async def _read(forwarder: Forwarder, answer: aiohttp.ClientResponse) -> dict[str, Any]:
+    """The JSON object in an answer; empty where it is none, or longer than ``_MOST``."""
+    content = bytearray()
+    with forwarder.faults():
+        # read(n) gives what has arrived, at most n bytes.
+        while piece := await answer.content.read(_MOST + 1 - len(content)):
+            content += piece
+    try:
+        document = json.loads(content, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _finite(number: str) -> float | None:
+    """A number that can be written as JSON again; None for NaN and one beyond a double."""
+    value = float(number)
+    return value if math.isfinite(value) else None
 
 
 def _listed(names: ServedNames, document: dict[str, Any]) -> dict[str, Any]:

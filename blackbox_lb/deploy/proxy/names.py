@@ -58,7 +58,7 @@ def load_served(
     pairs = profile is not None and profile.bias.format == "pairs"
     rows = []
     for argument in biases:
-        alias, path = _parse(argument)
+        alias, path = parse_bias_argument(argument)
         bias = Bias.load(path)
         if profile is not None:
             highest = profile.bias.highest_id
@@ -71,7 +71,8 @@ def load_served(
     return rows
 
 
-def _parse(argument: str) -> tuple[str | None, Path]:
+def parse_bias_argument(argument: str) -> tuple[str | None, Path]:
+    """The alias, if there is one, and the file of a ``[ALIAS=]FILE``. InputError: no such alias."""
     alias, equals, path = argument.partition("=")
     # A path may hold "=" too: "./a=b.json" and "runs/a=b/bias.json" are paths, because an alias
     # holds no slash.

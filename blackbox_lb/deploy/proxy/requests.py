@@ -4,19 +4,19 @@ network.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
-from blackbox_lb.deploy.injection import quoted, route
+from blackbox_lb.deploy.injection import quoted, route, to_json
 from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.hosts import path_of_request
 from blackbox_lb.safety.printable import printable
-from blackbox_lb.safety.untrusted import no_constant, parse_json
+from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
 
 PREFIX = "/v1"
 """The path of this proxy that corresponds to the upstream's base URL."""
@@ -62,6 +62,10 @@ class Upstream:
         if parts.query or parts.fragment or "?" in base or "#" in base:
             raise InputError(
                 "--upstream has a query or fragment; leave it out, clients send their own query"
+            )
+        if path := path_of_request(parts.path):
+            raise InputError(
+                f"--upstream ends in {path}, which is the path of a request; leave it out"
             )
         base += "" if parts.path else PREFIX
         return cls(base, base.removesuffix(PREFIX), parts.scheme, parts.hostname, port)
@@ -150,7 +154,7 @@ class Rule:
             )
             if document.get("model") == served.name:
                 document["model"] = served.model
-                content = json.dumps(document, separators=(",", ":")).encode()
+                content = to_json(document)
         biased = _injected(served, content, document)
         if served.phased is not None:
             return Edit(target, b"", served, _in_parts(served.phased, document))
@@ -169,16 +173,16 @@ class Rule:
 
 
 def _document(content: bytes) -> dict[str, Any]:
-    """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN, and
-    depths that it cannot read.
+    """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN,
+    numbers beyond a double, and depths that it cannot read.
     """
     try:
-        document = parse_json(content.decode(), constant=no_constant)
+        document = parse_json(content.decode(), constant=no_constant, parse_float=finite_float)
     except ValueError as error:
         raise ErrorAnswer(
             400,
             "the request body is no JSON object in UTF-8 that every upstream reads alike, so no"
-            f" bias can be added ({printable(str(error))[:200]}); correct it",
+            f" bias can be added ({printable(str(error)[:200])[:200]}); correct it",
             code="bad_body",
         ) from None
     if not isinstance(document, dict):

@@ -23,9 +23,10 @@ from blackbox_lb._version import __version__
 from blackbox_lb.deploy.injection import quoted
 from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.deploy.proxy.forward import HOP_BY_HOP, MAX_HEADER, Forwarder
+from blackbox_lb.deploy.proxy.forward import MAX_HEADER, REWRITTEN, Forwarder
 from blackbox_lb.deploy.proxy.models import answer_models, wanted_model
 from blackbox_lb.deploy.proxy.requests import PREFIX, Rule, Upstream
+from blackbox_lb.deploy.proxy.web_pages import PageRule
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import printable
@@ -46,9 +47,10 @@ class Proxy:
     abandoned. grace: seconds to finish the answers under way when the block ends; then they are
     cut. hosts: further names of this machine that clients may use while the proxy is not reachable
     from others: otherwise a web page could point its own name here (DNS rebinding) and use an
-    upstream that needs no key.
+    upstream that needs no key. origins: web pages besides those of this machine that may call it.
 
-    Raises InputError, from ``listening``: the address cannot be used.
+    Raises InputError: one of ``origins`` is none; and, from ``listening``: the address cannot be
+    used.
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class Proxy:
         timeout: float = 600.0,
         grace: float = 30.0,
         hosts: Collection[str] = (),
+        origins: Collection[str] = (),
     ) -> None:
         self.rule, self.upstream = rule, upstream
         self._hosts, self._guarded = frozenset(name.lower() for name in hosts), False
+        self._pages = PageRule(hosts, origins)
         self.max_body, self.grace = max_body, grace
         self._embeds = any(row.injection.embeds for row in rule.names)
         self.biased: Counter[str] = Counter()
@@ -153,10 +157,16 @@ class Proxy:
         self.counts["failed" if answer.status >= 500 else "refused"] += 1
         if answer.status >= 500:
             log.warning("%d: %s", answer.status, answer)
-        return web.Response(status=answer.status, body=answer.body, content_type="application/json")
+        return web.Response(
+            status=answer.status,
+            body=answer.body,
+            content_type="application/json",
+            headers=self._pages.headers(request),
+        )
 
     async def _dispatch(self, request: web.BaseRequest) -> web.StreamResponse:
         self._check_host(request.headers.get("Host", ""))
+        self._pages.check(request)
         target = request.raw_path
         path = target.partition("?")[0]
         if request.headers.get("Upgrade", "").lower() == "websocket":
@@ -166,7 +176,7 @@ class Proxy:
                 code="websocket_unsupported",
             )
         if path == "/health":
-            return web.json_response(self.health)
+            return web.json_response(self.health, headers=self._pages.headers(request))
         content = await self._content(request)
         if self.rule.applies(request.method, path):
             return await self._sample(request, target, content or b"")
@@ -249,24 +259,28 @@ class Proxy:
                     return await self._forwarder.stream(request, answer, extra)
                 if parts.streams:
                     out = out or await self._forwarder.begin(
-                        request, answer, extra, HOP_BY_HOP | {"content-length"}
+                        request, answer, extra, REWRITTEN - {"content-type"}
                     )
                     if not await self._forwarder.copy(request, answer, out, parts.feed):
                         return out
                     await out.write(parts.end())
                 else:
+                    headers = self._forwarder.headers_of(answer, REWRITTEN)
+                    headers.update(extra)
                     with self._forwarder.faults():
                         content = await answer.read()
                     try:
                         parts.take(content)
                     except (ValueError, TypeError, KeyError, AttributeError):
                         return web.Response(
-                            body=content, content_type=answer.content_type, headers=dict(extra)
+                            body=content, content_type=answer.content_type, headers=headers
                         )
-            if not parts.more:
-                return out or web.Response(
-                    body=parts.answer, content_type="application/json", headers=dict(extra)
-                )
+                    if not parts.more:
+                        return web.Response(
+                            body=parts.answer, content_type="application/json", headers=headers
+                        )
+            if out is not None and not parts.more:
+                return out
 
     async def _part(
         self, request: web.BaseRequest, target: str, parts: PhasedRequest

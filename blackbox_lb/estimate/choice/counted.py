@@ -13,14 +13,9 @@ from blackbox_lb.estimate.choice.estimator import (
     LearnedVector,
 )
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio, Shrunk
+from blackbox_lb.estimate.counting.ratio import Ratio
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.sweep import Sweep
-
-SNIPS_CLIP = 100.0
-"""Largest inverse propensity: a larger one leaves a token with fifty samples an effective sample of
-about one.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +27,8 @@ class Smoothed:
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau and alpha."""
-        clip = self.facts.clip_in(sweep)
-        ips = self.of(data.statistics(sweep, clip))
-        shared: EstimatorSettings = {"positions": sweep.positions, "clip": clip}
+        ips = self.of(data.statistics(sweep))
+        shared: EstimatorSettings = {"positions": sweep.positions, "clip": sweep.clip}
         if sweep.alpha_scale != "relative":
             shared["alpha_scale"] = sweep.alpha_scale
         for tau, alpha in itertools.product(sweep.tau, sweep.alpha):
@@ -43,27 +37,19 @@ class Smoothed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shrunk:
+class Shrunk:
     """A mean for each token, shrunk to the mean of all by each kappa."""
 
     facts: EstimatorFacts
-    of: Callable[[Statistics], Shrunk]
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau and kappa."""
-        clip = self.facts.clip_in(sweep)
-        found = self.of(data.statistics(sweep, clip))
-        shared: EstimatorSettings = {}
-        if self.facts.reads_propensities:
-            shared = {"positions": sweep.positions, "clip": clip}
+        ratio = Ratio(data.statistics(sweep))
         for tau, kappa in itertools.product(sweep.tau, sweep.kappa):
             yield LearnedVector(
-                {"tau": tau, "kappa": kappa, **shared}, found.token_ids, found.delta(tau, kappa)
+                {"tau": tau, "kappa": kappa}, ratio.token_ids, ratio.delta(tau, kappa)
             )
 
 
 IPS_OF_TOKENS = Smoothed(EstimatorFacts(("alpha",), "ips", reads_propensities=True), IPS)
-SNIPS_OF_TOKENS = _Shrunk(
-    EstimatorFacts(("kappa",), "snips", SNIPS_CLIP, reads_propensities=True), SNIPS
-)
-RATIO_OF_TOKENS = _Shrunk(EstimatorFacts(("kappa",), "ratio"), Ratio)
+RATIO_OF_TOKENS = Shrunk(EstimatorFacts(("kappa",), "ratio"))

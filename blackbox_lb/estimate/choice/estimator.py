@@ -30,7 +30,6 @@ class EstimatorFacts:
 
     swept: fields of ``Sweep`` beside tau; each of their values makes a candidate.
     sums: its running sums, None for others.
-    clip: largest inverse propensity that counts unless the sweep sets another, None for any.
     reads_propensities: it divides by the probability of each sampled token.
     reads_lists: it reads the listed alternatives.
     learns_answers: it learns from answers that nobody drew.
@@ -39,7 +38,6 @@ class EstimatorFacts:
 
     swept: tuple[str, ...] = ()
     sums: Counted | None = None
-    clip: float | None = None
     reads_propensities: bool = False
     reads_lists: bool = False
     learns_answers: bool = False
@@ -49,10 +47,6 @@ class EstimatorFacts:
     def needs_logprobs(self) -> bool:
         """Whether it learns nothing from completions without logprobs."""
         return self.reads_propensities or self.reads_lists
-
-    def clip_in(self, sweep: Sweep) -> float | None:
-        """The largest inverse propensity that counts in ``sweep``."""
-        return self.clip if sweep.clip is None else sweep.clip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +96,7 @@ class EstimatorInput:
     rollouts: Rollouts
     next_token: NextToken
     whole: Whole | None = None
-    _made: dict[float | None, Statistics] = field(default_factory=dict)
+    _made: dict[Recipe, Statistics] = field(default_factory=dict)
 
     @property
     def drawn(self) -> Rollouts:
@@ -114,17 +108,9 @@ class EstimatorInput:
         """All positions of ``drawn``."""
         return self.next_token if self.whole is None else self.whole.positions
 
-    def statistics(self, sweep: Sweep, clip: float | None) -> Statistics:
-        """The sums for all estimators of ``sweep`` that share this clip, gathered in one pass and
-        kept.
-        """
-        if clip not in self._made:
-            self._made[clip] = self._gathered(sweep, clip)
-        return self._made[clip]
-
-    def _gathered(self, sweep: Sweep, clip: float | None) -> Statistics:
-        facts = [each.facts for each in estimators(sweep).values()]
-        wanted = {each.sums for each in facts if each.clip_in(sweep) == clip}
+    def statistics(self, sweep: Sweep) -> Statistics:
+        """The sums for all estimators of ``sweep``, gathered in one pass and kept."""
+        wanted = {estimator.facts.sums for estimator in estimators(sweep).values()}
         drawn = self.drawn
         recipe = Recipe(
             sweep.tau,
@@ -132,16 +118,19 @@ class EstimatorInput:
             sweep.positions,
             sweep.seed,
             sweep.unobserved,
-            clip,
+            sweep.clip,
             tuple(name for name in get_args(Counted) if name in wanted),
         )
+        if recipe not in self._made:
+            self._made[recipe] = self._gathered(recipe)
+        return self._made[recipe]
+
+    def _gathered(self, recipe: Recipe) -> Statistics:
         if self.whole is not None:
             return self.whole.statistics(recipe)
-        return (
-            Statistics.gather(drawn.blocks(BLOCK_POSITIONS), recipe)
-            if drawn.keys
-            else Statistics.zero()
-        )
+        if not self.drawn.keys:
+            return Statistics.zero()
+        return Statistics.gather(self.drawn.blocks(BLOCK_POSITIONS), recipe)
 
 
 class Estimator(Protocol):

@@ -31,13 +31,24 @@ class Rung:
     samples: int
 
 
-def rungs(candidates: int, samples: int) -> tuple[Rung, ...]:
-    """Successive halving (Karnin, Koren and Somekh 2013): a plan that draws at most ``candidates *
-    samples`` a prompt.
+def rungs(candidates: int, samples: int, paid: int | None = None) -> tuple[Rung, ...]:
+    """Successive halving (Karnin, Koren and Somekh 2013): a plan within a budget of completions.
 
-    Each rung may spend an equal share of the budget, and keeps earlier samples (Jamieson and
-    Talwalkar 2016). With fewer samples than halvings there are fewer rungs, and each drops more.
-    InputError: no candidate, or no sample.
+    Each rung may spend an equal share of what is left of the budget, and keeps earlier samples
+    (Jamieson and Talwalkar 2016). With fewer samples than halvings there are fewer rungs, and each
+    drops more. A rung without a sample for each of its candidates is left out.
+
+    Args:
+        candidates: policies at the start.
+        samples: completions a prompt and paid candidate.
+        paid: candidates whose samples all of them share; None for all. The budget is ``paid *
+            samples`` completions a prompt, and at least one for each candidate.
+
+    Returns:
+        The rungs, with fewer candidates and more samples from one to the next.
+
+    Raises:
+        InputError: no candidate, or no sample.
     """
     if candidates < 1 or samples < 1:
         raise InputError(
@@ -46,13 +57,30 @@ def rungs(candidates: int, samples: int) -> tuple[Rung, ...]:
         )
     if candidates == 1:
         return (Rung(1, samples),)
-    budget, count = candidates * samples, min(math.ceil(math.log2(candidates)), samples)
+    count = min(math.ceil(math.log2(candidates)), samples)
+    left = samples * min(candidates, candidates if paid is None else paid)
+    drawn = 0
     plan: list[Rung] = []
     for number in range(count):
         racing = math.ceil(candidates ** (1 - number / count) - 1e-9)
-        drawn = plan[-1].samples if plan else 0
-        plan.append(Rung(racing, drawn + budget // (count * racing)))
+        more = left // (count - number) // racing
+        if number == 0:
+            more = max(more, 1)
+        if more > 0:
+            drawn += more
+            left -= more * racing
+            plan.append(Rung(racing, drawn))
     return tuple(plan)
+
+
+def race_cost(plan: Sequence[Rung]) -> int:
+    """Completions a prompt that the rungs of ``plan`` draw."""
+    cost = 0
+    drawn = 0
+    for rung in plan:
+        cost += rung.candidates * (rung.samples - drawn)
+        drawn = rung.samples
+    return cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,3 +1,1 @@
-"""Estimators that count sampled tokens, by sums over any sharding (``ips``, ``snips``,
-``ratio``).
-"""
+"""Estimators that count sampled tokens, by sums over any sharding (``ips``, ``ratio``)."""

@@ -27,32 +27,29 @@ BLOCK_POSITIONS = 1 << 20
 REMEMBERED = 4096
 """Keys kept to detect sets that share rollouts: every overlap of sets this small, and in larger
 ones any overlap of half a per cent, because the keys of a store are random."""
-SHARE = 2.0**-510
-"""Unit of the shares: 1 / pi_0 goes from 1 to e^700, and the square of each of these in this unit
-is within float64.
-"""
-TOTALS = ("counts", "drawn_tokens", "cells")
+TOTALS = ("counts", "drawn_tokens")
 NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
     """Sums over rollouts, a monoid: ``zero()`` and ``+``. Index letters: ``v`` tokens by id, ``j``
-    the taus of the recipe.
+    the taus of the recipe; v_n = exp((r_n - highest) / tau) and T_n are the weight and the
+    positions of rollout n.
 
-    rollouts, n_empty: all rollouts, and those without any token position, which do not enter N.
-    tokens: positions; observed: those with the sampled token's logprob; drawn: those drawn. counts,
-    drawn_tokens, cells: (v,) times each token was sampled, times drawn, and number of rollouts that
-    sampled it. keys: the least keys, at most 4,096. weights: (2, j) ``sum_n v_n`` and ``sum_n T_n
-    v_n`` with v = exp((r - highest) / tau) and T_n the positions. sums: by name, (v, j) or fewer
-    columns:
-
-        inverse  ``sum_n v_n inverse_n(y)``, N times Zhat, with
-                 ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``
-        shares   ``sum_n v_n u_n(y)``, and without v in one column more,
-                 with ``u_n = SHARE T_n inverse_n``
-        squares  ``sum_n u_n^2``
-        counted  ``sum_n v_n c_n(y)``, c_n(y) the samples of y in rollout n
+    Attributes:
+        rollouts: number of all rollouts.
+        n_empty: those without any token position, which do not enter N.
+        tokens: number of positions.
+        observed: positions with the sampled token's logprob.
+        drawn: positions drawn.
+        counts: (v,) times each token was sampled.
+        drawn_tokens: (v,) times each token was drawn.
+        keys: the least keys, at most 4,096.
+        weights: (2, j) ``sum_n v_n`` and ``sum_n T_n v_n``.
+        sums: (v, j) by name: "inverse" is ``sum_n v_n inverse_n(y)``, N times Zhat, with
+            ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``; "counted" is
+            ``sum_n v_n c_n(y)``, c_n(y) the samples of y in rollout n.
 
     **Estimand.** With rows v = exp(r / tau), ``mean_n v_n inverse_n(y)`` has the expectation
 
@@ -88,7 +85,6 @@ class Statistics:
     drawn: int = 0
     counts: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     drawn_tokens: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
-    cells: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     keys: tuple[str, ...] = ()
     weights: Vector = field(default_factory=lambda: np.zeros((2, 0)))
     sums: Mapping[str, Vector] = field(default_factory=dict)
@@ -140,10 +136,6 @@ class Statistics:
             found["inverse"] = sums(cells.inverse, weights)
         if "ratio" in recipe.estimators:
             found["counted"] = sums(cells.counts.astype(np.float64), weights)
-        if "snips" in recipe.estimators:
-            shares = cells.inverse * lengths[cells.rows] * SHARE
-            found["shares"] = sums(shares, np.column_stack((weights, np.ones(n))))
-            found["squares"] = sums(shares**2, np.ones((n, 1)))
         return cls(
             recipe=recipe,
             rollouts=n,
@@ -154,7 +146,6 @@ class Statistics:
             drawn=int(cells.drawn.sum()),
             counts=cells.sampled,
             drawn_tokens=cells.drawn_tokens,
-            cells=np.diff(cells.starts),
             keys=tuple(sorted(block.keys)[:REMEMBERED]),
             weights=np.stack((weights.sum(axis=0), lengths @ weights)),
             sums=found,

@@ -87,14 +87,15 @@ class AfterLabel:
 class Feasibility:
     """The findings on p prompts; shares of prompts, and nats.
 
-    answer: the remedy for the decision. base: share that greedy decoding decides right. predicted:
+    answer: the remedy for the decision. base: share that greedy decoding decides right, or begins
+    right where whole answers were not looked at (``whole`` False). predicted:
     share that a fixed bias would begin right, each prompt predicted from the others, with its
     standard ``error``. repaired, broken: share of the wrong prompts that it corrects; share of the
     right ones that it breaks. margins: (p,) nats by which the right answer is behind the greedy
     one; 0 where it is right, inf where not listed. listed: share of the wrong prompts with a listed
     right answer. informed: share that the lists decide right among the labels, with any weight for
-    the model's logprobs; ``majority``: share of the commonest label. after: what follows a label,
-    None where that was not looked at.
+    the model's logprobs; ``majority``: share of the commonest label, which always saying it gets
+    right. after: what follows a label, None where that was not looked at.
     """
 
     answer: Answer
@@ -108,6 +109,7 @@ class Feasibility:
     informed: float
     majority: float
     after: AfterLabel | None = None
+    whole: bool = True
 
     @property
     def sentence(self) -> str:
@@ -117,7 +119,11 @@ class Feasibility:
             if len(behind)
             else ""
         )
-        found = f"greedy decoding is right on {self.base:.0%} of {len(self.margins)} prompts"
+        found = (
+            f"greedy decoding {'is' if self.whole else 'begins'} right on {self.base:.0%} of"
+            f" {len(self.margins)} prompts, always saying the commonest label on"
+            f" {self.majority:.0%}"
+        )
         mends = (
             f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right"
             " ones"
@@ -137,14 +143,15 @@ class Feasibility:
                 "only a bias that depends on the prompt can: prompts want corrections of opposite"
                 f" sign, and a fixed one {mends}{rest}"
             ),
-            "already right": "no bias is needed: there is little left to mend",
+            "already right": f"no bias is needed: there is little left to mend{rest}",
             "not listed": (
                 f"none can be learned: of the wrong prompts only {self.listed:.0%} list the right"
                 " answer; ask for more alternatives, or say the labels in the prompt"
             ),
             "no skill": (
                 "none can: the model's probabilities separate the labels no better"
-                f" ({self.informed:.0%} right) than the commonest label alone ({self.majority:.0%})"
+                f" ({self.informed:.0%} right) than the commonest label alone"
+                f" ({self.majority:.0%})"
             ),
         }[self.answer]
         return f"{told}; {found}{margin}"
@@ -184,7 +191,8 @@ def feasibility(
     listed = float(np.isfinite(own[wrong]).mean()) if wrong.any() else 1.0
     floor = logprobs[np.isfinite(logprobs)].min(initial=0.0)
     scores = np.where(np.isfinite(best), best, floor)
-    fixed, informed, majority = _predicted(scores, other, labels)
+    fixed, informed = _predicted(scores, other, labels)
+    majority = labels == np.bincount(labels).argmax()
     gain = fixed.astype(np.float64) - begins
     answer = _answer(hit, listed, gain, informed.astype(np.float64) - majority)
     return Feasibility(
@@ -198,6 +206,7 @@ def feasibility(
         listed,
         float(informed.mean()),
         float(majority.mean()),
+        whole=right is not None,
     )
 
 
@@ -219,13 +228,13 @@ def _above(difference: Vector) -> bool:
     )
 
 
-def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools, Bools]:
-    """(p,) thrice: whether a fixed bias, the lists with any weight, and the commonest label decide
-    right, from the other folds.
+def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools]:
+    """(p,) twice: whether a fixed bias, and the lists with any weight, decide right, learned from
+    the other folds.
     """
     fold = np.random.default_rng(0).permutation(len(labels)) % min(FOLDS, len(labels))
-    fixed, informed, majority = (np.zeros(len(labels), np.bool_) for _ in range(3))
-    size = scores.shape[1]
+    fixed = np.zeros(len(labels), np.bool_)
+    informed = np.zeros(len(labels), np.bool_)
     for number in range(int(fold.max()) + 1):
         held, train = fold == number, fold != number
         _, offsets = label_fit(scores[train], labels[train], other[train])
@@ -233,8 +242,7 @@ def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools
         fixed[held] = (tilted.argmax(axis=1) == labels[held]) & (tilted.max(axis=1) > other[held])
         slope, weighed = label_fit(scores[train], labels[train], weighed=True)
         informed[held] = (slope * scores[held] + weighed).argmax(axis=1) == labels[held]
-        majority[held] = np.bincount(labels[train], minlength=size).argmax() == labels[held]
-    return fixed, informed, majority
+    return fixed, informed
 
 
 def label_fit(

@@ -71,6 +71,17 @@ class DecisionScores:
         return _share(float(np.trace(self.confusion[:, :-1])), float(self.confusion.sum()))
 
     @property
+    def majority(self) -> float:
+        """The share of right decisions of who always decides for the commonest label."""
+        by_label = self.confusion.sum(axis=1)
+        return _share(float(by_label.max(initial=0)), float(by_label.sum()))
+
+    @property
+    def commonest(self) -> str:
+        """The label that most decisions should have had."""
+        return self.names[int(self.confusion.sum(axis=1).argmax())]
+
+    @property
     def no_label(self) -> float:
         """The share of decisions for none of the labels."""
         return _share(float(self.confusion[:, -1].sum()), float(self.confusion.sum()))
@@ -117,6 +128,7 @@ class DecisionScores:
             "accuracy": _known(self.accuracy),
             "macro_f1": _known(self.macro_f1),
             "no_label": _known(self.no_label),
+            "majority": _known(self.majority),
             "calibration_error": self.calibration_error,
             "labels": [
                 {

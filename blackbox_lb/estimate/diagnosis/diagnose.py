@@ -11,6 +11,7 @@ from blackbox_lb.estimate.diagnosis import findings
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.thresholds import (
     CONFIDENCE,
     LEAST_PROMPTS,
@@ -24,6 +25,10 @@ MANY_TIMES = 100.0
 """Factor of the test's size above which its difference does not show how large the effect is."""
 MOOT = frozenset({"saturated", "tau", "samples", "already"})
 """Findings that mean nothing without variance in the reward, when a bias is noise around 0."""
+OF_SAMPLES = frozenset({"reward", "saturated", "tau", "censoring", "tail"})
+"""Findings on completions that were sampled, and so on nothing where answers were given."""
+HIDDEN = frozenset({"reward", "saturated", "tau", "samples", "weights", "already", "test"})
+"""Findings whose remedies do not help while the token limit hides what a reward by length is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +55,15 @@ class Facts:
     """The measurements; None is NOT CHECKED. estimator: its name. effective_sample: of the reward
     weights of the fit.
 
-    touched: of the sent bias. top_logprobs: alternatives that were asked for.
+    effect: the test at one setting; further_effects: at the others. touched: of the sent bias.
+    top_logprobs: alternatives that were asked for. truncation: None where the reward is not by
+    length. given: the fit is from given answers alone. no_precision: why the projection has no
+    standard errors, "" where they were not asked for.
     """
 
     estimator: str
     effect: Effect | None = None
+    further_effects: tuple[Effect, ...] = ()
     headroom: Headroom | None = None
     precision: Precision | None = None
     effective_sample: float | None = None
@@ -62,38 +71,47 @@ class Facts:
     tail: TailCoverage | None = None
     touched: Touched | None = None
     top_logprobs: int | None = None
+    truncation: Truncation | None = None
+    given: bool = False
+    no_precision: str = ""
 
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
     """Return every finding, the most likely reason first.
 
     A successful fit begins with that. Then the FAILs, in the order in which one explains the other:
-    a reward that does not vary explains all that follows, censored data explain a bias that is
-    noise, too few rollouts explain one that does not transfer. Then INCONCLUSIVE, NOT CHECKED and
-    PASS in the same order. Codes: "test", "reward", "saturated", "tau", "censoring", "tail",
-    "samples", "weights", "already", "touched".
+    completions that were cut hide the reward, a reward that does not vary explains all that
+    follows, censored data explain a bias that is noise, too few rollouts explain one that does not
+    transfer. Then INCONCLUSIVE, NOT CHECKED and PASS in the same order. Codes: "test" (once for
+    each setting), "truncated" (rewards by length), "reward", "saturated", "tau", "censoring",
+    "tail", "samples", "weights", "already", "touched".
     """
     room, estimator, width = facts.headroom, facts.estimator, facts.top_logprobs
     found = [
+        *([] if facts.truncation is None else [findings.truncated(facts.truncation)]),
         findings.reward(room),
         findings.saturated(room),
         findings.tau(room),
         findings.censoring(facts.censoring, estimator, width),
         findings.tail(facts.tail, estimator, width),
-        findings.samples(facts.precision),
-        findings.weights(facts.effective_sample),
-        findings.already(facts.precision),
+        findings.samples(facts.precision, facts.given, facts.no_precision),
+        findings.weights(facts.effective_sample, facts.given),
+        findings.already(facts.precision, facts.no_precision),
         findings.touched(facts.touched),
-        _test(facts),
+        _test(facts, facts.effect),
+        *(_test(facts, effect) for effect in facts.further_effects),
     ]
-    if found[0].word == "FAIL":
-        moot = "says nothing while the reward does not vary"
+    failed = {each.code for each in found if each.word == "FAIL"}
+    if facts.given:
+        found = _put_aside(
+            found, OF_SAMPLES, "does not arise: answers were given, and none was sampled"
+        )
+    elif "reward" in failed:
+        found = _put_aside(found, MOOT, "says nothing while the reward does not vary")
+    if "truncated" in failed and facts.truncation is not None:
+        remedy = f"first of all, {facts.truncation.remedy}"
         found = [
-            (
-                replace(each, word="NOT CHECKED", sentence=moot, remedy="")
-                if each.code in MOOT
-                else each
-            )
+            (replace(each, remedy=remedy) if each.remedy and each.code in HIDDEN else each)
             for each in found
         ]
     ranks: dict[Word, int] = {"FAIL": 1, "INCONCLUSIVE": 2, "NOT CHECKED": 3, "PASS": 4}
@@ -110,8 +128,15 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     )
 
 
-def _test(facts: Facts) -> Finding:
-    seen = facts.effect
+def _put_aside(found: list[Finding], codes: frozenset[str], why: str) -> list[Finding]:
+    """The findings with those of ``codes`` as NOT CHECKED, for that reason and without a remedy."""
+    return [
+        (replace(each, word="NOT CHECKED", sentence=why, remedy="") if each.code in codes else each)
+        for each in found
+    ]
+
+
+def _test(facts: Facts, seen: Effect | None) -> Finding:
     if seen is None:
         return findings.unchecked(
             "test", "whether the bias helps", "judge it on fresh completions of unseen prompts"

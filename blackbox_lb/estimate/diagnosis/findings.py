@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.thresholds import (
     CENSORED,
     EFFECTIVE_SAMPLE,
@@ -44,6 +45,18 @@ class Finding:
 def unchecked(code: str, what: str, remedy: str) -> Finding:
     """The finding without a measurement."""
     return Finding(code, "NOT CHECKED", f"{what} was not checked", remedy)
+
+
+def truncated(seen: Truncation) -> Finding:
+    """Whether the token limit hides how long completions are."""
+    if seen.hides_lengths:
+        return Finding(
+            "truncated",
+            "FAIL",
+            f"{seen.sentence}, where a reward by length cannot tell them apart",
+            seen.remedy,
+        )
+    return Finding("truncated", "PASS", seen.sentence)
 
 
 def reward(room: Headroom | None) -> Finding:
@@ -159,34 +172,43 @@ def _wider(top_logprobs: int | None) -> str:
     return f"ask for more alternatives{more} (--top-logprobs), or a provider that returns more"
 
 
-def samples(seen: Precision | None) -> Finding:
-    """Whether the rollouts are enough, and how many would be."""
+def samples(seen: Precision | None, given: bool = False, why_none: str = "") -> Finding:
+    """Whether the rollouts, or the ``given`` answers, are enough, and how many would be."""
     if seen is None:
-        return unchecked(
-            "samples",
-            "whether the rollouts are enough",
-            "learn with --estimator projection, which has standard errors",
-        )
+        return _without_errors("samples", "whether the rollouts are enough", why_none)
+    learned_from = f"{seen.prompts} prompts x {seen.completions / seen.prompts:.3g} completions"
+    if given:
+        learned_from = f"the answers of {seen.prompts} prompts"
     sentence = (
-        f"the bias of {seen.prompts} prompts x {seen.completions / seen.prompts:.3g} completions"
-        f" has a reliability of {seen.reliability:.2f}: it learned {seen.signal:.2g} nats a"
-        f" completion, and its standard errors are worth {seen.noise:.2g}"
+        f"the bias of {learned_from} has a reliability of {seen.reliability:.2f}: it learned"
+        f" {seen.signal:.2g} nats a completion, and its standard errors are worth {seen.noise:.2g}"
     )
     if seen.word == "PASS" or seen.flat:
         return Finding("samples", "PASS", sentence)
     needed = seen.prompts_needed()
     per_prompt = seen.completions / seen.prompts
     what = "at least " if seen.signal <= SMALL_KL else "about "
-    remedy = (
+    more = (
         f"collect {what}{needed:,} prompts with {per_prompt:.3g} completions each"
-        f" ({math.ceil(needed * per_prompt):,} rollouts) for a reliability of {RELIABILITY.good:g},"
-        " or send fewer entries"
+        f" ({math.ceil(needed * per_prompt):,} rollouts)"
     )
+    if given:
+        more = f"learn from the answers of {what}{needed:,} prompts"
+    remedy = f"{more} for a reliability of {RELIABILITY.good:g}, or send fewer entries"
     return Finding("samples", seen.word, sentence, remedy)
 
 
-def weights(size: float | None) -> Finding:
-    """Whether enough completions carry the weight."""
+def _without_errors(code: str, what: str, why: str) -> Finding:
+    """The finding without standard errors; ``why`` the projection has none, "" for another
+    estimator.
+    """
+    if why:
+        return Finding(code, "NOT CHECKED", f"{what} was not checked: {why}")
+    return unchecked(code, what, "learn with --estimator projection, which has standard errors")
+
+
+def weights(size: float | None, given: bool = False) -> Finding:
+    """Whether enough completions, or ``given`` answers, carry the weight."""
     if size is None:
         return unchecked(
             "weights",
@@ -201,6 +223,8 @@ def weights(size: float | None) -> Finding:
     word = EFFECTIVE_SAMPLE.judge(size)
     if word == "PASS":
         return Finding("weights", word, sentence)
+    if given:
+        return Finding("weights", word, sentence, "learn from more answers")
     more = (
         f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts"
         if 0 < size < math.inf
@@ -209,13 +233,11 @@ def weights(size: float | None) -> Finding:
     return Finding("weights", word, sentence, f"{more}, or raise tau so that more of them count")
 
 
-def already(seen: Precision | None) -> Finding:
+def already(seen: Precision | None, why_none: str = "") -> Finding:
     """Whether the fitted bias is 0 although there are enough data."""
     if seen is None:
-        return unchecked(
-            "already",
-            "whether the prompt already does what a bias could",
-            "fit with --estimator projection, which has standard errors",
+        return _without_errors(
+            "already", "whether the prompt already does what a bias could", why_none
         )
     if seen.flat:
         sentence = (

@@ -10,7 +10,7 @@ from blackbox_lb.estimate.inputs.checks import Vector, positive
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
 Unobserved: TypeAlias = Literal["bound", "drop"]
-Counted: TypeAlias = Literal["ips", "snips", "ratio"]
+Counted: TypeAlias = Literal["ips", "ratio"]
 Scale: TypeAlias = Literal["global", "prompt"]
 """The set over which the reward weights of ``projection`` have mean 1."""
 

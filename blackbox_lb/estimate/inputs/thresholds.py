@@ -71,6 +71,10 @@ SMALL_KL = SMALL_GAIN**2 / 2
 k)`` standard deviations (the variational bound of Donsker and Varadhan), so .02 nats cannot move
 the reward by more than SMALL_GAIN."""
 
+MOST_CUT = 0.5
+"""Share of completions that end at the token limit. Above it the median length is the limit itself,
+whatever the policy does, and a reward by length compares only the few that ended."""
+
 RELIABILITY = Threshold(
     0.8,
     0.5,

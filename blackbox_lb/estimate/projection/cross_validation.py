@@ -8,6 +8,9 @@ for four fifths of the rollouts is the best for all of them.
 
 Too strong a penalty always costs reward, too weak a one costs KL first: so the choice is the
 weakest strength that keeps most of the best held-out gain.
+
+Held-out likelihood is not the goal of a fit. Its strengths are candidates beside others, and the
+goal on the validation prompts decides.
 """
 
 from __future__ import annotations

@@ -27,11 +27,15 @@ class Divergence:
     """per_completion: (n,) ``log p_delta(y) - log p_0(y)``, whose mean estimates KL(p_delta || p_0)
     a completion.
 
-    per_position: (m,) the same of each token, which sum to it.
+    per_position: (m,) the same of each token, which sum to it. expected: (n,) what the lists alone
+    let expect of each completion under the bias, at least: the KL of its positions between the
+    listed tokens and all others as one, whichever of the tail's model and its mended form lets
+    expect less.
     """
 
     per_completion: Vector
     per_position: Vector
+    expected: Vector
 
     @property
     def kl(self) -> float:
@@ -58,7 +62,8 @@ def divergence(
     table = full.named()
     delta = table.align(token_ids, values)
     log_all = table.log_normaliser(delta)
-    log_listed = np.minimum(_log_listed(rollouts, full, delta), log_all)
+    terms, of_listed = _listed_terms(rollouts, full, delta)
+    log_listed = np.minimum(np.logaddexp.reduce(terms, axis=1), log_all)
     log_tail = log_all + np.log(-np.expm1(np.minimum(log_listed - log_all, -1e-15)))
     listed = log_listed > -np.inf
     factor = (
@@ -68,9 +73,17 @@ def divergence(
     )
     log_normaliser = np.logaddexp(log_listed, log_tail + np.where(listed, factor, 0.0))
     ratios = delta[table.sampled] - log_normaliser
+    gained = np.minimum(
+        *(
+            _grouped_kl(terms - whole[:, None], of_listed - whole[:, None])
+            for whole in (log_normaliser, log_all)
+        )
+    )
     summed = np.zeros(len(rollouts.keys))
     np.add.at(summed, rollouts.rollout_of, ratios)
-    return Divergence(summed, ratios)
+    expected = np.zeros(len(rollouts.keys))
+    np.add.at(expected, rollouts.rollout_of, gained)
+    return Divergence(summed, ratios, expected)
 
 
 def log_policy_ratios(
@@ -98,17 +111,30 @@ def log_policy_ratios(
     return ratios
 
 
-def _log_listed(rollouts: Rollouts, table: NextToken, delta: Vector) -> Vector:
-    """(m,) log of the tilted mass of the listed tokens that have an id, given that the token has
-    one.
+def _listed_terms(rollouts: Rollouts, table: NextToken, delta: Vector) -> tuple[Vector, Vector]:
+    """(m, k) log of the tilted probability of each listed token that has an id, given that the
+    token has one, not normalised, and (m, k) its bias; -inf and 0 elsewhere.
     """
     named = rollouts.top_ids >= 0
     columns = np.searchsorted(
         table.token_ids, np.where(named, rollouts.top_ids, table.token_ids[0])
     )
-    terms = np.where(named, rollouts.top_logprobs.astype(np.float64) + delta[columns], -np.inf)
-    result: Vector = np.logaddexp.reduce(terms, axis=1) - np.log(table.named_mass)
-    return result
+    of_listed = np.where(named, delta[columns], 0.0)
+    terms = np.where(named, rollouts.top_logprobs.astype(np.float64) + of_listed, -np.inf)
+    return terms - np.log(table.named_mass)[:, None], of_listed
+
+
+def _grouped_kl(log_tilted: Vector, log_ratios: Vector) -> Vector:
+    """(m,) the KL of the biased policy to the base at each position, all unlisted tokens as one.
+
+    log_tilted: (m, k) of the listed tokens under the bias. log_ratios: (m, k) biased over base.
+    """
+    tilted = np.exp(log_tilted)
+    biased_rest = np.clip(1.0 - tilted.sum(axis=1), 1e-12, 1.0)
+    base_rest = np.clip(1.0 - np.exp(log_tilted - log_ratios).sum(axis=1), 1e-12, 1.0)
+    listed = (tilted * log_ratios).sum(axis=1)
+    whole = listed + biased_rest * np.log(biased_rest / base_rest)
+    return np.asarray(np.maximum(whole, 0.0), dtype=np.float64)
 
 
 def _factor(log_listed: Vector, log_tail: Vector, outside: Bools) -> float:

@@ -185,9 +185,7 @@ class BatchReader:
         if isinstance(code, str) and code in UNDONE:
             return "undone"
         status = status if isinstance(status, int) and status != OK else None
-        error = self._session.channel.refusal(
-            status, told if isinstance(told, dict | str) else str(told)
-        )
+        error = self._session.channel.refusal(status, told)
         if isinstance(error, ContentFiltered):
             self._keep(
                 self._settings,

@@ -20,6 +20,7 @@ from blackbox_lb.api.transport.retries import ATTEMPTS, is_passing, retry_pause
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
 from blackbox_lb.jobs.batches.record import BatchRecord
 from blackbox_lb.safety.atomic_file import replacing
+from blackbox_lb.safety.printable import shorten
 
 T = TypeVar("T")
 TIMEOUT = httpx2.Timeout(600.0, connect=30.0)
@@ -182,8 +183,11 @@ class BatchApi:
         self._id(found)
         document: dict[str, Any] = found.to_dict()
         # Azure's first versions spelt the states in one word.
-        told = str(document.get("status") or "unknown")
-        return {
-            **document,
-            "status": "in_progress" if told.lower() == "inprogress" else told.lower(),
-        }
+        status = document.get("status") or "unknown"
+        if not isinstance(status, str):
+            raise CorruptResponse(
+                f"{self._name} answered with the status {shorten(status)} of a batch, which is no"
+                " text; is this an OpenAI-compatible API with /files and /batches?"
+            )
+        status = status.lower()
+        return {**document, "status": "in_progress" if status == "inprogress" else status}

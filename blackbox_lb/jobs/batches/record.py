@@ -5,7 +5,6 @@ begins.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import BaseModel
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.file_lock import locked
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 LARGEST = 1_000_000
@@ -133,20 +133,12 @@ class Jobs:
         """Inside, no other process works on these jobs; a killed process releases them. Raises
         InputError: one does.
         """
-        with self._described():
-            lock = sqlite3.connect(self.folder / "lock", timeout=0, isolation_level=None)
-        try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            lock.close()
-            raise InputError(
-                f"another command is at work on the batch jobs in {self.folder} ({error}); wait"
-                " until it ends, or stop it"
-            ) from error
-        try:
+        refusal = (
+            f"another command is at work on the batch jobs in {self.folder}; wait until it ends, or"
+            " stop it"
+        )
+        with locked(self.folder / "lock", refusal):
             yield
-        finally:
-            lock.close()
 
     def _read(self, path: Path) -> BatchRecord:
         try:
@@ -161,8 +153,8 @@ class Jobs:
     def _described(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, sqlite3.OperationalError) as error:
+        except OSError as error:
             raise InputError(
-                f"cannot use {self.folder}: {getattr(error, 'strerror', None) or error}; make room,"
+                f"cannot use {self.folder}: {error.strerror or error}; make room,"
                 " or give another --out"
             ) from error

@@ -16,7 +16,7 @@ from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.evaluation.document import PolicyCompletion
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting
+from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, truncation_of
 from blackbox_lb.rollouts.phased import ThinkingBudget
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
@@ -327,11 +327,14 @@ async def draw(
             f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their"
             " completions"
         )
+    cut = truncation_of(trials.reward, (each for each in shown if each is not None))
+    if cut is not None and cut.hides_lengths and arm.name == BASE:
+        trials.report.remark(f"{title}: {cut.warning}")
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:
         remark_on_others(trials, title, labels, said)
-    decisions = None if labels is None else scores_of(labels, said)
+    decisions = None if labels is None else scores_of(labels, trials.reward, said)
     return ArmResult(
         arm,
         scores,
@@ -367,7 +370,7 @@ async def decide(
     )
     scores = trials.scored(arm.name, examples, ([each] for each in answers))
     shown = _first(arm, answers, scores)
-    decisions = scores_of(labels, zip(examples, texts, strict=True))
+    decisions = scores_of(labels, trials.reward, zip(examples, texts, strict=True))
     return ArmResult(
         arm, scores, found.prompt_tokens, found.completion_tokens, shown, len(answers), decisions
     )

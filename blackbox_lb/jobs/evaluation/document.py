@@ -39,10 +39,11 @@ class LabelScores(BaseModel, frozen=True):
 
 class Decisions(BaseModel, frozen=True):
     """Decisions between labels; ``confusion``: a row for each right label, a column for each
-    decided one, the last for none.
+    decided one, the last for none; ``majority``: the accuracy of always saying the commonest label.
     """
 
     accuracy: Number | None = None
+    majority: Number | None = None
     macro_f1: Number | None = None
     no_label: Number | None = None
     calibration_error: Number | None = None

@@ -23,7 +23,7 @@ from blackbox_lb.jobs.evaluation.document import Evaluation, ShownPrompt
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.evaluation.summary import notes, summarise
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
-from blackbox_lb.rollouts.judging.decisions import confusable
+from blackbox_lb.rollouts.judging.decisions import about_labels
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
@@ -69,7 +69,7 @@ async def evaluate(
                 " them: make sure that no test prompt here is one that it was learned or chosen on"
                 " (the same --data, --test-data and limits)"
             )
-    told = [] if plan.labels is None else list(confusable(plan.labels, trials.reward.matcher))
+    told = [] if plan.labels is None else list(about_labels(plan.labels, trials.reward))
     for sentence in [*told, *([task.note] if task.note else [])]:
         trials.report.remark(sentence)
     drawn = await _results(trials, plan, examples, arms)

@@ -13,6 +13,7 @@ from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom, headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -70,19 +71,25 @@ def explain(
     sweep: Sweep,
     vocab_size: int | None = None,
     top_logprobs: int | None = None,
+    truncation: Truncation | None = None,
 ) -> Explanation:
-    """Explain why the chosen candidate, fitted to ``training``, helped or did not."""
+    """Explain why the chosen candidate, fitted to ``training``, helped or did not.
+
+    truncation: of the training completions, None where the reward is not by length.
+    """
     rollouts, next_token = training.rollouts, training.next_token
     if chosen.projected is not None:
         rollouts = replace(rollouts, shares=chosen.projected.shares)
     tau = float(chosen.settings["tau"] or 1.0)
     weights = reward_weights(rollouts, tau, sweep.weights)
-    errors = _errors(rollouts, next_token, chosen)
+    errors, no_precision = _errors(rollouts, next_token, chosen)
+    effects = _effects(verdict, reward)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
     precision = None if errors is None else Precision.of(errors, rollouts)
     facts = Facts(
         estimator=chosen.estimator,
-        effect=_effect(verdict, reward),
+        effect=effects[0] if effects else None,
+        further_effects=effects[1:],
         headroom=room_for_gain(rollouts, reward, tau, training.base),
         precision=precision,
         effective_sample=effective_sample_size(weights),
@@ -90,6 +97,9 @@ def explain(
         tail=None if rollouts.given.any() else tail_coverage(next_token),
         touched=Touched.of(rollouts, next_token, sent),
         top_logprobs=top_logprobs,
+        truncation=truncation,
+        given=training.base is not None and not training.base.any(),
+        no_precision=no_precision,
     )
     statistics = None
     if vocab_size is not None and vocab_size >= len(chosen.learned):
@@ -100,16 +110,18 @@ def explain(
     return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, known)
 
 
-def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> StandardErrors | None:
-    """Standard errors of the projection behind the candidate; None for another estimator, or too
-    few prompts.
+def _errors(
+    rollouts: Rollouts, next_token: NextToken, chosen: Candidate
+) -> tuple[StandardErrors | None, str]:
+    """Standard errors of the projection behind the candidate, None for another estimator; or None,
+    and why they cannot be computed.
 
     Where these rollouts are a sample of the candidate's, the errors are those of a fit to the
     sample.
     """
     made = chosen.projected
     if made is None:
-        return None
+        return None, ""
     fit, share = made.fit, len(rollouts.keys) / made.fit.rollouts
     tau, l2 = float(chosen.settings["tau"] or 1.0), float(chosen.settings["l2"] or 1.0) * share
     settings: dict[str, Any] = {
@@ -121,16 +133,17 @@ def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> Sta
     try:
         if share < 1:
             fit = projection(rollouts, **settings, start=fit, next_token=next_token)
-        return standard_errors(rollouts, next_token, fit, **settings)
-    except InputError:
-        return None
+        return standard_errors(rollouts, next_token, fit, **settings), ""
+    except InputError as error:
+        return None, str(error)
 
 
 def sent_errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> Vector:
     """(k,) nats, the standard error of each value that a candidate of these rollouts sends, NaN
     where it has none.
     """
-    return _of_sent(_errors(rollouts, next_token, chosen), chosen)
+    errors, _ = _errors(rollouts, next_token, chosen)
+    return _of_sent(errors, chosen)
 
 
 def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:
@@ -140,14 +153,16 @@ def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:
     return errors.errors[np.searchsorted(errors.token_ids, sent)]
 
 
-def _effect(verdict: Sequence[Verdict], reward: Reward) -> Effect | None:
-    """The effect on the reward in the test, at temperature 1 or else in the first row, and whether
-    the verdict confirms it.
+def _effects(verdict: Sequence[Verdict], reward: Reward) -> tuple[Effect, ...]:
+    """The effect on the reward in the test at each setting, that at temperature 1 first, and
+    whether the verdict confirms it.
     """
     rows = [row for row in verdict if row.metric == reward.label]
-    if not rows:
-        return None
-    row = next((each for each in rows if each.setting == "temperature 1"), rows[0])
+    rows.sort(key=lambda row: row.setting != "temperature 1")
+    return tuple(_effect(row) for row in rows)
+
+
+def _effect(row: Verdict) -> Effect:
     sign = 1 if row.better == "higher" else -1
     low, high = sorted((sign * row.low, sign * row.high))
     return Effect(

@@ -19,8 +19,9 @@ from blackbox_lb.bias.records import (
     Verdict,
 )
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.choice.table import rule
+from blackbox_lb.estimate.choice.table import paid_candidates, rule
 from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import losses
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
@@ -40,7 +41,7 @@ from blackbox_lb.jobs.fitting.varying.phases import PhasedCandidate, phased_cand
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
 from blackbox_lb.rollouts.answers.given_answers import first_tokens
-from blackbox_lb.rollouts.judging.decisions import confusable, decision_scores
+from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.training import Training, censored
@@ -76,7 +77,8 @@ class _Fit:
 
     limits: the provider's, on a bias. data: the training completions during collection, read and
     scored once. training: their rollouts, with the table of next tokens. given: the answers of the
-    training rows, None where nothing is learned from them. choice: the candidate that won on the
+    training rows, None where nothing is learned from them. truncation: of the completions of the
+    first prompts, None where the reward is not by length. choice: the candidate that won on the
     validation prompts; fixed: its bias as it is sent. verdict: a row a metric and setting, on the
     test prompts. decisions: setting -> what the decisions of the base and of the biased model are
     worth, where the task has labels. features: those of the prompt that the plan names; dependent:
@@ -88,6 +90,7 @@ class _Fit:
     data: TrainingData
     training: Training
     given: GivenAnswers | None
+    truncation: Truncation | None
     choice: Choice
     fixed: dict[int, float]
     verdict: list[Verdict]
@@ -109,7 +112,7 @@ class _Fit:
         """Refuse an impossible plan before training completions cost anything."""
         check_plan(self.trials, self.task, self.plan)
         labels = self.plan.labels
-        told = [] if labels is None else list(confusable(labels, self.trials.reward.matcher))
+        told = [] if labels is None else list(about_labels(labels, self.trials.reward))
         for sentence in [*self.plan.remarks, *told, *([self.task.note] if self.task.note else [])]:
             self.trials.report.remark(sentence)
 
@@ -122,6 +125,7 @@ class _Fit:
         """Draw, read and score all other completions of the plan."""
         self.training = await self.data.collect()
         self.given = self.data.given
+        self.truncation = self.data.truncation
         del self.data  # its memory of each completion is not needed any more
 
     async def choose(self) -> None:
@@ -145,6 +149,7 @@ class _Fit:
                 field,
                 training.next_token,
                 samples=plan.validation_samples,
+                paid=paid_candidates(plan.sweep),
                 goal=plan.goal,
                 settings=plan.settings,
             )
@@ -241,6 +246,7 @@ class _Fit:
             sweep=self.plan.sweep,
             vocab_size=self.trials.tokenizer.vocabulary_size,
             top_logprobs=self.trials.top_logprobs,
+            truncation=self.truncation,
         )
 
     async def write(self) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from blackbox_lb.api.wire import asks_logprobs, check_stop
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.table import estimators
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.explain import room_for_gain
@@ -16,7 +17,7 @@ from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, check_an
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.prompt_features import check_features
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncation_of
 from blackbox_lb.rollouts.phased import check_continues
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.rollouts.reading import ReadOnce, reading_of
@@ -128,7 +129,8 @@ def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
             " choose 'reward' or 'pareto'"
         )
     silent = sum(
-        trials.reward.matcher.needs_answer and not example.answers for example in task.validation
+        trials.reward.accuracy_matcher.needs_answer and not example.answers
+        for example in task.validation
     )
     if objective == "pareto" and silent:
         raise InputError(
@@ -144,7 +146,8 @@ class TrainingData:
 
     trials: with a reward that remembers its values. examples: the training prompts. plan: how many
     completions are drawn, and how. given: the answers of the prompts, None until they are
-    collected, and where nothing is learned from them.
+    collected, and where nothing is learned from them. truncation: of the completions of the first
+    look, None before it and where the reward is not by length.
     """
 
     def __init__(self, trials: Trials, examples: Sequence[Example], plan: FitPlan) -> None:
@@ -155,6 +158,7 @@ class TrainingData:
         )
         self._source = ReadOnce(trials.store)
         self.given: GivenAnswers | None = None
+        self.truncation: Truncation | None = None
 
     async def first_look(self) -> None:
         """Report what the first prompts allow to learn.
@@ -170,6 +174,11 @@ class TrainingData:
         self._source.keep(key for row in keys for key in row)
         rollouts = self._read(first, keys).rollouts
         _check(trials.reward, rollouts.rewards)
+        self.truncation = truncation_of(
+            trials.reward, self._source.completions([key for row in keys for key in row])
+        )
+        if self.truncation is not None and self.truncation.hides_lengths:
+            trials.report.remark(f"first {len(first)} prompts: {self.truncation.warning}")
         room = room_for_gain(rollouts, trials.reward, min(self.plan.sweep.tau))
         if room is None:
             trials.report.remark(
@@ -179,11 +188,18 @@ class TrainingData:
         trials.report.remark(f"first {len(first)} prompts: {room.sentence}")
         going_on = self.plan.go_on or self.plan.reads_answers
         if room.decision == "nothing" and len(first) < len(self.examples) and not going_on:
+            other = "use another reward, or prompts that the model sometimes gets right"
             raise InputError(
                 f"{room.sentence}; stopped after {len(first)} of {len(self.examples)} prompts,"
-                " before more is paid for: use another reward, or prompts that the model sometimes"
-                " gets right, or --go-on to collect all the same (what came is kept)"
+                f" before more is paid for: {self._longer_or(other)}, or --go-on to collect all the"
+                " same (what came is kept)"
             )
+
+    def _longer_or(self, remedy: str) -> str:
+        """A longer limit where this one hides the lengths of completions, else ``remedy``."""
+        if self.truncation is None or not self.truncation.hides_lengths:
+            return remedy
+        return f"{self.truncation.sentence}, and {self.truncation.remedy}"
 
     async def collect(self) -> Training:
         """Return all rollouts of the plan, drawn unless they are in the store.
@@ -200,7 +216,7 @@ class TrainingData:
         engine = self.trials.engine
         training = self._spread(engine, keys) if engine else self._read(self.examples, keys, given)
         self._source.let_go()
-        _remark_on(training, self.trials)
+        _remark_on(training, self.trials, self._longer_or("use another reward or harder prompts"))
         return training
 
     async def _drawn(self, title: str, examples: Sequence[Example]) -> tuple[tuple[str, ...], ...]:
@@ -279,7 +295,8 @@ def _remembered(reward: Reward) -> Reward:
     return replace(reward, function=function)
 
 
-def _remark_on(training: Training, trials: Trials) -> None:
+def _remark_on(training: Training, trials: Trials, remedy: str) -> None:
+    """Remark on the training completions; ``remedy``: where all have one reward."""
     reward, report = trials.reward, trials.report
     values = _check(reward, training.everything.rewards[~training.everything.given])
     report.remark(
@@ -291,7 +308,7 @@ def _remark_on(training: Training, trials: Trials) -> None:
     if np.ptp(values) == 0 and not training.everything.given.any():
         raise InputError(
             f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to"
-            " learn from this reward; use another reward or harder prompts"
+            f" learn from this reward; {remedy}"
         )
 
 

@@ -1,10 +1,12 @@
-"""run.json: the settings of a folder's runs, so that none is resumed under other settings by
-accident.
+"""run.json: the settings of a folder's runs, so that none is resumed under other settings, and no
+result replaced by that of another question, by accident.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import ABOUT, Profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.atomic_file import explained, write_whole
+from blackbox_lb.safety.file_lock import locked
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 from blackbox_lb.store import canonical, prompt_hash
 from blackbox_lb.types import Prompt
@@ -27,6 +30,10 @@ from blackbox_lb.types import Prompt
 FILE = "run.json"
 LARGEST = 10_000_000
 """Bytes of a run.json that are read."""
+LOCK = "run.lock"
+"""The file in a run's folder that a command at work there holds locked."""
+QUESTION = ("provider", "model", "max_tokens", "seed", "stop", "prompts")
+"""Settings that say what a result is about; the others say how it was come by."""
 DIGITS = 16
 """Hexadecimal digits of a hash that are kept."""
 
@@ -52,8 +59,23 @@ class _Answered(BaseModel):
     systems: dict[str, int] = Field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class RunResults:
+    """The results that a command writes into its folder.
+
+    files: their names, the most important first; the rest is what is read beside them or made of
+    them. about: settings beyond ``QUESTION`` that say what they are about, as the reward.
+    """
+
+    files: tuple[str, ...]
+    about: Mapping[str, Any]
+
+
 class _Document(BaseModel):
+    """``results``: command -> what its results in the folder are about."""
+
     runs: dict[str, _Run] = Field(default_factory=dict)
+    results: dict[str, dict[str, Any]] = Field(default_factory=dict)
     answered: list[_Answered] = Field(default_factory=list)
 
 
@@ -88,6 +110,16 @@ def settings_of_run(trials: Trials, prompts: Sequence[Prompt]) -> dict[str, Any]
     }
 
 
+def work_in(folder: Path) -> AbstractContextManager[None]:
+    """Inside, no other process works in the folder of a run. InputError: one does."""
+    return locked(
+        folder / LOCK,
+        f"another command is at work in {folder}, and both would pay for the same completions; wait"
+        " until it ends, stop it, or give another `out`",
+        reentrant=True,
+    )
+
+
 def host_of(session: Session) -> str:
     """The host of a session's address: the only part that is ever written down."""
     return urlsplit(session.base_url).hostname or ""
@@ -96,19 +128,30 @@ def host_of(session: Session) -> str:
 class Manifest:
     """The run.json of ``folder`` for the run called ``name`` (its command).
 
-    Raises InputError: the file cannot be read, or the run was started under other settings, was not
-    finished, and is not to restart.
+    results: what the command writes into the folder; None where it replaces nothing there.
+
+    Raises InputError: the file cannot be read; or, without ``restart``, the run was started under
+    other settings and was not finished, or its results would replace those about something else.
     """
 
     def __init__(
-        self, folder: Path, name: str, settings: Mapping[str, Any], *, restart: bool = False
+        self,
+        folder: Path,
+        name: str,
+        settings: Mapping[str, Any],
+        *,
+        results: RunResults | None = None,
+        restart: bool = False,
     ) -> None:
         self.path, self.name, self.settings = folder / FILE, name, dict(settings)
         self._document = self._read()
         self._written = False
+        self._results = results
         known = self._document.runs.get(name)
         if known is not None and not known.finished and not restart:
             self._refuse_others(known)
+        if not restart:
+            self._refuse_replacing()
 
     def expect(self, drift: DriftWatch) -> None:
         """Give ``drift`` the earlier answering systems for the same model at the same address."""
@@ -126,8 +169,10 @@ class Manifest:
 
     def end(self, drift: DriftWatch, spent: Spent, error: BaseException | None) -> None:
         """Write the end of a begun run: by ``error``, or complete. A run with wrong input has
-        ended, too.
+        ended, too. After a complete one, results about something else make room for its own.
         """
+        if error is None:
+            self._set_aside()
         run = self._document.runs.get(self.name)
         all_was_stored = error is None and run is not None and run.settings == self.settings
         if run is None or not (self._written or all_was_stored):
@@ -145,6 +190,8 @@ class Manifest:
             found = _Answered(provider=provider, host=host, model=model)
             self._document.answered.append(found)
         found.models, found.systems = dict(drift.models), dict(drift.systems)
+        if error is None and self._results is not None:
+            self._document.results[self.name] = self._question(self._results)
         self._write()
 
     def _answered(self) -> _Answered | None:
@@ -179,6 +226,50 @@ class Manifest:
                 f" settings: {changes}; give them as they were, another --out, or --restart to go"
                 " on under the new ones (what is stored stays, and is not mixed)"
             )
+
+    def _question(self, results: RunResults) -> dict[str, Any]:
+        """What the results of this run are about."""
+        return {name: self.settings[name] for name in QUESTION} | dict(results.about)
+
+    def _other_question(self) -> dict[str, tuple[Any, Any]]:
+        """Setting -> its values in the results that lie in the folder, and in this run, where they
+        differ.
+        """
+        if self._results is None or not (self.path.parent / self._results.files[0]).exists():
+            return {}
+        before, run = self._document.results.get(self.name), self._document.runs.get(self.name)
+        if before is None and run is not None and run.finished and run.stopped_by is None:
+            before = run.settings  # of a version that did not record it
+        asked = self._question(self._results)
+        return {
+            name: (before[name], value)
+            for name, value in asked.items()
+            if before is not None and before.get(name, value) != value
+        }
+
+    def _refuse_replacing(self) -> None:
+        changes = "; ".join(
+            f"{name} {before!r} -> {value!r}"
+            for name, (before, value) in self._other_question().items()
+        )
+        if changes:
+            raise InputError(
+                f"{self.path.parent} holds the results of another {self.name}: {changes}; give"
+                " another `out`, or `restart` to put them into a folder beside the new ones"
+            )
+
+    def _set_aside(self) -> None:
+        """Move results about something else into a folder of their own."""
+        if self._results is None or not self._other_question():
+            return
+        folder = self.path.parent
+        with explained(f"put the results in {folder} aside", "make room, or give another `out`"):
+            number = 1 + sum(1 for _ in folder.glob("replaced-*"))
+            aside = folder / f"replaced-{number}"
+            aside.mkdir()
+            for name in self._results.files:
+                if (folder / name).exists():
+                    (folder / name).replace(aside / name)
 
     def _read(self) -> _Document:
         try:

@@ -9,9 +9,11 @@ from typing import Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report.data import CandidateRow, Point, Result, Run
+from blackbox_lb.jobs.report.page_text import drawn
 from blackbox_lb.jobs.report.tables import PageTable, numbers_table, tried_table
 from blackbox_lb.jobs.report.verdict_text import amount
 from blackbox_lb.rollouts.progress import short
+from blackbox_lb.safety.printable import first_line
 
 COLOURS = {
     "ink": "#1b1e24",
@@ -46,7 +48,7 @@ def plots(run: Run, label: str) -> dict[str, Plot]:
     """Name -> every picture with numbers in the run folder; ``label``: the displayed name of the
     reward.
 
-    Raises InputError: matplotlib is missing.
+    Raises InputError: matplotlib is missing, or a variable keeps it from being loaded.
     """
     result = run.result
     found = [
@@ -110,12 +112,12 @@ def _matrix(
     axis.set_ylim(len(right) - 0.5, -0.5)
     axis.set_xticks(
         range(len(said)),
-        [each.replace("$", r"\$") for each in said],
+        [drawn(each) for each in said],
         rotation=30,
         ha="right",
         fontsize=9,
     )
-    axis.set_yticks(range(len(right)), [each.replace("$", r"\$") for each in right], fontsize=9)
+    axis.set_yticks(range(len(right)), [drawn(each) for each in right], fontsize=9)
     axis.tick_params(colors=COLOURS["muted"], length=0)
     axis.set_facecolor("none")
     for spine in axis.spines.values():
@@ -134,6 +136,11 @@ def _empty() -> Any:
     except ModuleNotFoundError as error:
         raise InputError(
             "blb report needs matplotlib: pip install 'blackbox-lb[report]'"
+        ) from error
+    except (ValueError, OSError) as error:  # what it reads while it is imported
+        raise InputError(
+            f"matplotlib cannot be loaded: {first_line(error)}; correct MPLBACKEND and"
+            " MPLCONFIGDIR, or unset them"
         ) from error
     figure.patch.set_facecolor(COLOURS["surface"])
     return figure
@@ -154,7 +161,7 @@ def _figure() -> tuple[Any, Any]:
 
 def _label(axis: Any, x: str, y: str) -> None:
     for setter, text in ((axis.set_xlabel, x), (axis.set_ylabel, y)):
-        setter(text.replace("$", r"\$"), color=COLOURS["ink"], fontsize=10)
+        setter(drawn(text), color=COLOURS["ink"], fontsize=10)
 
 
 def _legend(axis: Any) -> None:
@@ -197,7 +204,12 @@ def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) ->
         line = [(x, y) for each, x, y in rows if each.estimator == name]
         mark, colour = marks[number % len(marks)], colours[number % 2]
         axis.plot(
-            *zip(*line, strict=True), mark, color=colour, markersize=6, linestyle="none", label=name
+            *zip(*line, strict=True),
+            mark,
+            color=colour,
+            markersize=6,
+            linestyle="none",
+            label=drawn(name),
         )
     for each, x, y in rows:
         if each.fate == "chosen":

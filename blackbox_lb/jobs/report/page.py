@@ -7,8 +7,6 @@ import hashlib
 import importlib
 import io
 import re
-import unicodedata
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
@@ -20,31 +18,16 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report import notes, tables, verdict_text
 from blackbox_lb.jobs.report.data import Run, read_run
 from blackbox_lb.jobs.report.figures import COLOURS, Plot, plots
+from blackbox_lb.jobs.report.page_text import named, tame
 from blackbox_lb.jobs.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.atomic_file import explained, write_whole
-from blackbox_lb.safety.printable import UNSAFE
-from blackbox_lb.safety.secrets import redacted, redaction
+from blackbox_lb.safety.secrets import redaction
 
 ORDER = ("HURTS", "HELPS", "NO EVIDENCE")
 FONT = re.compile(r"font: ([\d.]+)px [^;\"]*")
 IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
 DPI = 200
-
-
-def tame(value: Any, masking: Callable[[str], str] = redacted) -> Any:
-    """Text without secrets, every character of UNSAFE but line ends and tabs named as ⟨U+202E⟩; no
-    text, or our HTML, as it is.
-    """
-    if type(value) is not str:
-        return value
-    text = masking(value).replace("\r\n", "\n")
-    return text if text.isprintable() else "".join(_named(character) for character in text)
-
-
-def _named(character: str) -> str:
-    unsafe = unicodedata.category(character) in UNSAFE and character not in "\n\t"
-    return f"⟨U+{ord(character):04X}⟩" if unsafe else character
 
 
 def write_report(
@@ -159,4 +142,4 @@ def _svg(figure: Any) -> str:
     rules = {"svg.fonttype": "none", "svg.hashsalt": "blackbox-lb"}
     with importlib.import_module("matplotlib").rc_context(rules):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
+    return named(buffer.getvalue())

@@ -556,9 +556,17 @@ def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
     ]
     caption = (
         f"Decisions at {setting}: {_summary(pair.base)} without the bias, {_summary(pair.biased)}"
-        " with it"
+        f" with it{_majority(pair.base)}"
     )
     return table(f"labels-{setting.replace(' ', '-')}", caption, columns, rows)
+
+
+def _majority(told: Decisions) -> str:
+    """The accuracy of the commonest label alone, for comparison; "" where it is not known."""
+    if told.majority is None or not told.labels:
+        return ""
+    commonest = max(told.labels, key=lambda row: row.count)
+    return f"; always saying {commonest.label} would be right {told.majority:.0%} of the time"
 
 
 def _score(row: LabelScores, name: str) -> Cell:

@@ -14,12 +14,37 @@ from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.safety.printable import shorten
+from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
-from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels
 from blackbox_lb.types import AnyBias, Completion, Example
 
 OFTEN = 0.05
 """Share of answers that count as right and name another label first, above which it is said."""
+
+
+def decision(labels: Labels, reward: Reward, example: Example, text: str) -> int | None:
+    """The number of the label that a text decides for; None where it is none.
+
+    It is the example's own exactly where the text is right, so that the accuracy of decisions is
+    that of the verdict, whatever test of correctness a task has.
+    """
+    own, named = labels.of(example), labels.said(text)
+    if reward.accuracy_matcher(example, text):
+        return own
+    return None if named == own else named
+
+
+def about_labels(labels: Labels, reward: Reward) -> Iterator[str]:
+    """A sentence on what counts as right where that is the first label named, and those of
+    ``confusable`` on the reward's own test.
+    """
+    if reward.accuracy_matcher.spec == FIRST_NAMED:
+        yield (
+            f"accuracy: an answer is right where the first of the {len(labels.names)} labels that"
+            " it names is"
+        )
+    yield from confusable(labels, reward.matcher)
 
 
 def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:
@@ -65,8 +90,8 @@ def remark_on_others(
     if len(others) > OFTEN * len(said):
         trials.report.remark(
             f"{title}: {matcher.spec} counts {len(others)} of {len(said)} answers as right that"
-            f" name another label first, such as {shorten(others[0])}: exact-match does not, and"
-            " the scores of decisions count the label that is named first"
+            f" name another label first, such as {shorten(others[0])}: exact-match does not, nor"
+            " does --reward accuracy without --correct, which counts the label that is named first"
         )
 
 
@@ -89,7 +114,7 @@ async def decision_scores(
     labels: Labels,
 ) -> DecisionScores:
     """The decisions of such completions, drawn unless they are in the store; examples without one
-    of the labels are left out.
+    of the labels, and completions that cannot be read, are left out.
     """
     draw = trials.draw(setting, bias, trials.session.biased_endpoint)
     keys = await trials.collect(
@@ -101,7 +126,9 @@ async def decision_scores(
         number = labels.of(example)
         own = bias if bias is None or isinstance(bias, Mapping) else bias.at(example.prompt)
         for completion in trials.store.completions(row) if number is not None else ():
-            told = labels.said(completion.text)
+            if not completion.readable:
+                continue
+            told = decision(labels, trials.reward, example, completion.text)
             right.append(number)
             said.append(-1 if told is None else told)
             texts.append((example, completion.text))
@@ -114,12 +141,14 @@ async def decision_scores(
     return DecisionScores.of(labels.names, right, said, sure)  # type: ignore[arg-type]
 
 
-def scores_of(labels: Labels, said: Iterable[tuple[Example, str]]) -> DecisionScores:
+def scores_of(
+    labels: Labels, reward: Reward, said: Iterable[tuple[Example, str]]
+) -> DecisionScores:
     """The scores of these answers as decisions; those of examples without one of the labels are
     left out.
     """
     rows = [
-        (number, labels.said(text))
+        (number, decision(labels, reward, each, text))
         for each, text in said
         if (number := labels.of(each)) is not None
     ]

@@ -42,7 +42,8 @@ from blackbox_lb.vocabulary.tokenizer import Tokenizer
 DROPPED = 4.0
 """Standard errors below 0 of the log ratio of both policies over biased completions, whose mean is
 their KL: from there on they are taken for completions of the model without a bias, which chance
-does once in 30,000 runs."""
+does once in 30,000 runs. A bias from which the lists let expect less than as many above 0 is too
+weak for this test: then nothing is said."""
 
 LONG = 10.0
 """Seconds of a stage from which on its throughput is told."""
@@ -261,8 +262,8 @@ class Trials:
             return float("nan")
         prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
         rollouts = columns(whole, prompts, rewards, self.end_tokens)
-        ratios = await self._log_ratios(rollouts, bias, examples, tail)
-        if ratios.mean() < -DROPPED * ratios.std() / math.sqrt(len(ratios)):
+        ratios, expected = await self._log_ratios(rollouts, bias, examples, tail)
+        if seems_dropped(ratios, expected):
             self.report.remark(
                 "WARNING: completions drawn with the bias are those of a model without it (log"
                 f" ratio {ratios.mean():+.2f} nats, where a bias that acts has more than 0):"
@@ -275,28 +276,43 @@ class Trials:
 
     async def _log_ratios(
         self, rollouts: Rollouts, bias: AnyBias, examples: Sequence[Example], tail: NextToken
-    ) -> Vector:
-        """(n,) the log ratio of both policies of each completion of ``examples``, in any order."""
+    ) -> tuple[Vector, Vector]:
+        """(n,) the log ratio of both policies of each completion of ``examples``, in any order, and
+        (n,) what is expected of it under the bias.
+        """
 
         def ratios(own: Rollouts, sent: Mapping[int, float]) -> Vector:
-            return divergence(own, list(sent), list(sent.values()), tail).per_completion
+            """(2, n) both of these."""
+            found = divergence(own, list(sent), list(sent.values()), tail)
+            return np.stack([found.per_completion, found.expected])
 
         if isinstance(bias, Mapping):
-            return ratios(rollouts, bias)
-        if isinstance(bias, PhasedBias):
+            both = ratios(rollouts, bias)
+        elif isinstance(bias, PhasedBias):
             known = self.store.token_bytes(self.tokenizer.fingerprint)
             phases = await phases_of(self.session, bias.phases, rollouts, known)
             parts = [
                 (rollouts.at(phases == number), sent) for number, sent in enumerate(bias.vectors)
             ]
-            total: Vector = np.sum(
-                [ratios(own, sent) for own, sent in parts if len(own.token_ids)], axis=0
+            both = np.sum([ratios(own, sent) for own, sent in parts if len(own.token_ids)], axis=0)
+        else:
+            both = np.concatenate(
+                [
+                    ratios(rollouts.take(rollouts.prompts == p), bias.at(examples[p].prompt))
+                    for p in np.unique(rollouts.prompts)
+                ],
+                axis=1,
             )
-            return total
-        prompts = np.unique(rollouts.prompts)
-        return np.concatenate(
-            [
-                ratios(rollouts.take(rollouts.prompts == p), bias.at(examples[p].prompt))
-                for p in prompts
-            ]
-        )
+        return both[0], both[1]
+
+
+def seems_dropped(ratios: Vector, expected: Vector) -> bool:
+    """Whether completions that were asked for with a bias are those of a model without it.
+
+    ratios: (n,) nats, the log ratio of the biased policy to the base of each completion. expected:
+    (n,) nats, its mean if the bias acts. False where the bias is too weak to tell.
+    """
+    error = float(ratios.std()) / math.sqrt(len(ratios))
+    gain, found = float(expected.mean()), float(ratios.mean())
+    has_power = gain > DROPPED * error
+    return has_power and found < -DROPPED * error and found < -gain / 2

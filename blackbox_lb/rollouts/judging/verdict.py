@@ -13,6 +13,7 @@ import numpy as np
 from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.rollouts.judging.intervals import LEVEL, Array, bootstrap, holm
 from blackbox_lb.tasks.rewards.thinking import loops
 
@@ -148,6 +149,22 @@ def check_values(label: str, values: Array) -> None:
             f" to compare; let your function return a finite number instead, within {LARGEST:g} of"
             " 0 and low enough for what it stands for"
         )
+
+
+def truncation_of(reward: Reward, completions: Iterable[Completion]) -> Truncation | None:
+    """The truncation of ``completions`` at the reward's limit; None where the reward is not by
+    length, or none can be read.
+    """
+    if not reward.by_length:
+        return None
+    read = [completion for completion in completions if completion.readable]
+    if not read:
+        return None
+    return Truncation.of(
+        [completion.n_tokens for completion in read],
+        [completion.finish_reason == "length" for completion in read],
+        reward.max_tokens,
+    )
 
 
 def compare(

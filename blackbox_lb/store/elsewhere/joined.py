@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.atomic_file import expanded
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion
 
@@ -36,7 +37,7 @@ def open_sources(names: Sequence[str]) -> list[RolloutStore]:
 
 
 def _paths(name: str) -> list[Path]:
-    given = Path(name).expanduser()
+    given = expanded(name)
     found = sorted(Path(given.anchor).glob(str(given.relative_to(given.anchor))))
     paths = [path / STORE if path.is_dir() else path for path in found]
     for path in paths or [given]:
@@ -64,7 +65,7 @@ class Gathered(RolloutStore):
         read_only: bool = False,
         home: Mapping[str, int] | None = None,
     ) -> None:
-        self.names = tuple(str(Path(name).expanduser().absolute()) for name in names)
+        self.names = tuple(str(expanded(name).absolute()) for name in names)
         self._home = dict(home or {})
         self.sources = tuple(open_sources(names))
         try:

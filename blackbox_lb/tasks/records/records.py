@@ -5,6 +5,7 @@ them.
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,7 @@ def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
     if not header:
         raise DataError(f"{path} has no header; its first row must name the columns")
     names = [name.strip() for name in header]
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise DataError(
             f"{path}, line {start}: the header names {shorten(', '.join(repeated))} twice; rename"

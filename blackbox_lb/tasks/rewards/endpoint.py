@@ -198,10 +198,6 @@ class EndpointReward(Remote):
         return [each for each in (sent.partition(" ")[2], clear) if each]
 
 
-def is_address(spec: str) -> bool:
-    return spec.lower().startswith(("http://", "https://"))
-
-
 def check_address(address: str, what: str, remedy: str) -> str:
     """The http(s) address without user, password and trailing slash. Raises InputError, without
     repeating those: it is none.

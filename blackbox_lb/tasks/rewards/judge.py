@@ -32,6 +32,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationErro
 
 from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
 from blackbox_lb.providers.schema import no_secrets
+from blackbox_lb.safety.hosts import path_of_request
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import read_settings
@@ -63,9 +64,10 @@ class JudgeFile(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge(Remote):
-    """A judge behind a chat API."""
+    """A judge behind a chat API. ``path``: of its file."""
 
     file: JudgeFile = field(compare=False)
+    path: Path = field(compare=False)
 
     @classmethod
     def load(cls, path: str) -> Judge:
@@ -81,6 +83,11 @@ class Judge(Remote):
                 f"base_url of the judge {path} holds a password; name its variable in api_key_env"
                 " instead"
             )
+        if end := path_of_request(url):
+            raise InputError(
+                f"base_url of the judge {path} ends in {end}, which is the path of a request;"
+                f" leave it out: {url.removesuffix(end)}"
+            )
         return cls(
             name=f"judge:{path}",
             url=f"{url}/chat/completions",
@@ -89,6 +96,7 @@ class Judge(Remote):
             needs_answer="{answer}" in file.prompt,
             otherwise=None if file.otherwise is None else file.otherwise * file.scale,
             file=file,
+            path=Path(path),
         )
 
     @property

@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
-from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote, is_address
+from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote
 from blackbox_lb.tasks.rewards.json_schema import json_schema
 from blackbox_lb.tasks.rewards.judge import Judge
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.rewards.user_function import load_function
+from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Example
 
 REWARDS = {
@@ -52,29 +53,44 @@ REWARDS = {
 }
 """Every form of a reward, with its meaning in one line."""
 
+RewardKind: TypeAlias = Literal[
+    "formula", "match", "json-schema", "judge", "endpoint", "function", "unknown"
+]
+REMOTE = frozenset({"judge", "endpoint"})
+"""Kinds whose values another program computes; its answers are stored."""
+
 
 @dataclass(frozen=True, slots=True)
 class Formula:
     """``label``: the displayed name, of exp of the value where ``scale`` is log. ``gated``: whether
-    correctness enters.
+    correctness enters; ``by_length``: whether length does.
     """
 
     label: str
     scale: Literal["linear", "log"]
     gated: bool
     value: Callable[[bool, int, int], float]
+    by_length: bool = True
 
 
 FORMULAS = {
     # 1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for
     # accuracy).
     "accuracy": Formula(
-        "accuracy", "linear", True, lambda correct, length, horizon: float(correct)
+        "accuracy",
+        "linear",
+        True,
+        lambda correct, length, horizon: float(correct),
+        by_length=False,
     ),
     # ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The
     # strength tau then has no effect.
     "log-accuracy": Formula(
-        "accuracy", "log", True, lambda correct, length, horizon: 0.0 if correct else -math.inf
+        "accuracy",
+        "log",
+        True,
+        lambda correct, length, horizon: 0.0 if correct else -math.inf,
+        by_length=False,
     ),
     # ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression).
     "length": Formula(
@@ -115,8 +131,8 @@ class Reward:
 
     ``scale``: "log" where ``exp(score)`` is displayed and "linear" where the score is; ``label``:
     the displayed name.
-    ``needs_answer``: whether an example without answers cannot be scored. ``matcher`` decides the
-    accuracy beside it.
+    ``needs_answer``: whether an example without answers cannot be scored. ``matcher``: its own test
+    of correctness. ``right``: the test behind the accuracy beside it, None for ``matcher``.
     ``remote``: the service that computes it; its scores are fetched before they are read (see
     ``fetch_rewards``).
     ``thinking``: measured beside the reward, None where it is not named.
@@ -132,6 +148,17 @@ class Reward:
     function: Callable[[Example, Completion], float] = field(repr=False, compare=False)
     remote: Remote | None = field(default=None, repr=False, compare=False)
     thinking: Thinking | None = field(default=None, repr=False, compare=False)
+    right: Matcher | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the length of a completion enters, by a formula of this package."""
+        return self.spec in FORMULAS and FORMULAS[self.spec].by_length
+
+    @property
+    def accuracy_matcher(self) -> Matcher:
+        """The test that says which completions are correct."""
+        return self.matcher if self.right is None else self.right
 
     def score(self, example: Example, completion: Completion) -> float:
         """Nats, possibly -inf. DataError: no answer where one is needed; InputError: the user's
@@ -140,9 +167,9 @@ class Reward:
 
     def correct(self, example: Example, completion: Completion) -> bool | None:
         """Whether the completion is correct, or None where the example has no answer."""
-        if self.matcher.needs_answer and not example.answers:
+        if self.accuracy_matcher.needs_answer and not example.answers:
             return None
-        return self.matcher(example, completion.text)
+        return self.accuracy_matcher(example, completion.text)
 
     def value(self, reward: float) -> float:
         """The displayed value of a reward in nats: exp(reward) on the log scale (0 for -inf),
@@ -163,18 +190,18 @@ def parse_reward(
     spec: str,
     *,
     max_tokens: int,
-    correct: str | Matcher = "contains",
+    correct: str | Matcher | None = None,
     thinking: str | None = None,
     count: str = "all",
+    labels: Labels | None = None,
 ) -> Reward:
     """Make the reward ``spec`` (see REWARDS); ``max_tokens`` is T, in tokens.
 
-    The part before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and
-    ``https:`` take the rest by their row in the table, any other part is a module with the function
-    after the colon. So a module of such a name must be wrapped in one of another name. ``spec`` of
-    the result holds no user and password of an address.
+    ``reward_kind`` tells the forms apart. ``spec`` of the result holds no user and password of an
+    address.
     ``correct``: the test of correctness where the reward has none itself: exact-match, contains,
-    regex:PATTERN, or a matcher, such as a task's own. ``thinking``: the stretch to measure (see
+    regex:PATTERN, or a matcher, such as a task's own; by default whether the first label named is
+    right where the answers are ``labels``, else contains. ``thinking``: the stretch to measure (see
     ``Thinking``); ``count``: rewards by length count all tokens, or those of the thinking or the
     answer. InputError: unknown name, broken pattern, schema, judge or address, a function that
     cannot be imported or called with two arguments.
@@ -184,7 +211,11 @@ def parse_reward(
             f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1"
             " token"
         )
-    matcher = correct if isinstance(correct, Matcher) else parse_matcher(correct)
+    first_named = labels.matcher if labels is not None and correct is None else None
+    if isinstance(correct, Matcher):
+        matcher = correct
+    else:
+        matcher = first_named or parse_matcher(correct or "contains")
     measured = None if thinking is None else Thinking.parse(thinking)
     if count != "all" and (measured is None or spec not in FORMULAS):
         raise InputError(
@@ -193,41 +224,57 @@ def parse_reward(
             f" ({', '.join(name for name in FORMULAS if 'length' in name or 'short' in name)});"
             " leave it out, or name them"
         )
+    kind = reward_kind(spec)
+    rest = spec.partition(":")[2]
+    match kind:
+        case "formula":
+            reward = _formula(spec, max_tokens, matcher, measured, count)
+        case "match":
+            reward = _match_reward(spec, max_tokens)
+        case "endpoint":
+            reward = _remote(kind, EndpointReward.parse(spec), max_tokens, matcher)
+        case "judge":
+            reward = _remote(kind, Judge.load(rest), max_tokens, matcher)
+        case "json-schema":
+            scored = json_schema(rest)
+            reward = Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, scored)
+        case "function":
+            scored = load_function(spec.partition(":")[0], rest)
+            reward = Reward(spec, spec, spec, "linear", False, max_tokens, matcher, scored)
+        case "unknown":
+            raise _unknown(spec)
+    return replace(reward, thinking=measured, right=first_named)
+
+
+def reward_kind(spec: str) -> RewardKind:
+    """The kind of reward that a spec names: the one place where the forms are told apart.
+
+    The part before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and
+    ``https:`` take the rest by their row in REWARDS, any other part is a module with the function
+    after the colon. So a module of such a name must be wrapped in one of another name.
+    """
+    head, colon, rest = spec.partition(":")
     if spec in FORMULAS:
-        return replace(_formula(spec, max_tokens, matcher, measured, count), thinking=measured)
-    return replace(_other(spec, max_tokens, matcher), thinking=measured)
+        return "formula"
+    if spec in ("exact-match", "contains") or (colon and head == "regex"):
+        return "match"
+    if colon and head.lower() in ("http", "https"):
+        return "endpoint"
+    if colon and head == "judge":
+        return "judge"
+    if colon and head == "json-schema":
+        return "json-schema"
+    if colon and _is_dotted(head) and _is_dotted(rest):
+        return "function"
+    return "unknown"
 
 
-def _other(spec: str, max_tokens: int, matcher: Matcher) -> Reward:
-    """A reward that is no formula of length and correctness."""
-    kind, colon, rest = spec.partition(":")
-    if spec in ("exact-match", "contains") or spec.startswith("regex:"):
-        return _match_reward(spec, max_tokens)
-    if is_address(spec):
-        return _remote("endpoint", EndpointReward.parse(spec), max_tokens, matcher)
-    if kind == "judge" and colon:
-        return _remote(kind, Judge.load(rest), max_tokens, matcher)
-    if kind == "json-schema" and colon:
-        return Reward(
-            kind, spec, "valid JSON", "linear", False, max_tokens, matcher, json_schema(rest)
-        )
-    if colon and _is_dotted(kind) and _is_dotted(rest):
-        return Reward(
-            spec, spec, spec, "linear", False, max_tokens, matcher, load_function(kind, rest)
-        )
-    shown = (
-        f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
-    )  # a mistyped address may hold a password
+def _unknown(spec: str) -> InputError:
+    # A mistyped address may hold a password.
+    shown = f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
     width = max(map(len, REWARDS))
     listing = "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
-    raise InputError(f"unknown reward {shorten(shown)}; the rewards are\n{listing}")
-
-
-def runs_code(spec: str) -> bool:
-    """Whether a spec names a Python function, so that its module is imported and run."""
-    kind, colon, rest = spec.partition(":")
-    others = kind in ("regex", "json-schema", "judge", "http", "https")
-    return bool(colon) and not others and _is_dotted(kind) and _is_dotted(rest)
+    return InputError(f"unknown reward {shorten(shown)}; the rewards are\n{listing}")
 
 
 def _is_dotted(name: str) -> bool:

@@ -1,35 +1,90 @@
-"""Labels: the few answers of a decision task, the spellings of each, and the label of a
-completion.
+"""Labels: the few answers of a decision task, the spellings of each, the label that a completion
+names, and whether that is right.
+
+Where the answers of data are labels, a completion is right if the first label that it names is the
+right one. A completion that repeats the list of labels names the first of the list.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
-from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.tasks.rewards.matching import Matcher, normalise
 from blackbox_lb.types import Example
 
 MOST_LABELS = 50
 """Most distinct answers of data that count as labels by default: more are answers of their own."""
 LEAST_ROWS = 3
 """Least training rows a label, on average, for answers to count as labels by default."""
+FIRST_NAMED = "first label named"
+"""The name of the test of correctness where answers are labels."""
+_STANDING_ALONE = r"(?<!\w)(?<!\w['’.-])[{letters}](?!\w)(?!['’.-]\w)"
+"""A letter that is no part of a word ("I'm", "e.g.", "T-shirt")."""
+_NEXT_WORD = re.compile(r"[ \t]+([^\W\d_]+)")
+_AFTER_A_LABEL = frozenset(
+    [
+        "and",
+        "as",
+        "because",
+        "but",
+        "fits",
+        "for",
+        "has",
+        "if",
+        "is",
+        "isn",
+        "looks",
+        "matches",
+        "means",
+        "nor",
+        "not",
+        "or",
+        "seems",
+        "since",
+        "so",
+        "then",
+        "though",
+    ]
+)
+"""Words that follow the label "A" or "I", and hardly the article or the pronoun."""
 
 
 def spellings(answers: Iterable[str]) -> tuple[str, ...]:
     """The spellings of ``answers``: as they are, in lower and upper case and with capitals, each
-    alone and after a space.
+    alone and after a space. A single letter has the case that it is written in.
     """
     found: dict[str, None] = {}
     for answer in answers:
         text = answer.strip()
-        for written in (text, text.lower(), text.capitalize(), text.title(), text.upper()):
+        cases = [text, text.lower(), text.capitalize(), text.title(), text.upper()]
+        for written in [text] if _is_letter(text) else cases:
             if written:
                 found |= {written: None, f" {written}": None}
     return tuple(found)
+
+
+def _is_letter(text: str) -> bool:
+    """Whether a text is one letter of a script with capitals."""
+    return len(text) == 1 and text.isalpha() and text.lower() != text.upper()
+
+
+@lru_cache(maxsize=4096)
+def _key(label: str) -> str:
+    """A label or an answer without regard to case; there are few, and completions ask for each."""
+    return normalise(label)
+
+
+def _accepted(answer: str) -> str:
+    """An answer as ``Labels.accepted`` holds it."""
+    text = unicodedata.normalize("NFKC", answer.strip())
+    return text if _is_letter(text) else normalise(answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +92,8 @@ class Labels:
     """The labels of a decision task.
 
     names: (l,) as users read them, in alphabetical order.
-    accepted: (l,) the normalised texts that count as each.
+    accepted: (l,) the texts that count as each: normalised, but for single letters, which count in
+    the case that they are written in.
     """
 
     names: tuple[str, ...]
@@ -58,7 +114,7 @@ class Labels:
     @classmethod
     def named(cls, names: Iterable[str], training: Sequence[Example]) -> Labels:
         """Make the labels ``names``; answers that stand in one row of ``training`` with a label
-        count as it.
+        count as it, unless they are another label.
 
         InputError: fewer than two, one twice, one that no training row has, or a row without a
         label.
@@ -72,9 +128,9 @@ class Labels:
                 f" {shorten(', '.join(first.values()))}; name all of them with --labels, as in"
                 " --labels yes,no"
             )
-        accepted = {key: {key} for key in first}
+        accepted: dict[str, set[str]] = {key: set() for key in first}
         for example in training:
-            keys = [normalise(answer) for answer in example.answers]
+            keys = {normalise(answer): _accepted(answer) for answer in example.answers}
             mine = [key for key in keys if key in first]
             if not mine:
                 raise InputError(
@@ -83,40 +139,76 @@ class Labels:
                     f" {shorten(', '.join(first.values()))}; correct the row or name the label with"
                     " --labels"
                 )
-            accepted[mine[0]].update(keys)
-        return cls(tuple(first.values()), tuple(frozenset(accepted[key]) for key in first))
+            for key in mine:
+                accepted[key].add(keys[key])
+            accepted[mine[0]].update(text for key, text in keys.items() if key not in first)
+        texts = tuple(frozenset(accepted[key] or {_accepted(first[key])}) for key in first)
+        return cls(tuple(first.values()), texts)
+
+    @property
+    def matcher(self) -> Matcher:
+        """The test of correctness: whether the first label named is an accepted one."""
+        return Matcher(FIRST_NAMED, needs_answer=True, test=self.right)
+
+    def right(self, answers: Sequence[str], text: str) -> bool:
+        """Whether the first label named in ``text`` is one of ``answers``.
+
+        Answers none of which is a label count as one label more.
+        """
+        numbers = self._of_answers(answers)
+        if numbers:
+            return self.said(text) in numbers
+        texts = frozenset(_accepted(answer) for answer in answers)
+        return Labels((*self.names, ""), (*self.accepted, texts)).said(text) == len(self.names)
 
     def of(self, example: Example) -> int | None:
         """The number of the example's label; None where it has none of them."""
-        keys = {normalise(answer) for answer in example.answers}
-        return next(
-            (number for number, accepted in enumerate(self.accepted) if keys & accepted), None
-        )
+        return min(self._of_answers(example.answers), default=None)
+
+    def _of_answers(self, answers: Iterable[str]) -> set[int]:
+        """The numbers of all labels among ``answers``, in any case."""
+        keys = {_key(answer) for answer in answers}
+        return {
+            number
+            for number, accepted in enumerate(self.accepted)
+            if any(_key(text) in keys for text in accepted)
+        }
 
     def said(self, text: str) -> int | None:
         """The number of the first label in ``text``, at word boundaries; None where it holds none
         of them.
         """
-        words = f" {normalise(text)} "
-        places = {
-            number: min(place for key in accepted if (place := words.find(f" {key} ")) >= 0)
-            for number, accepted in enumerate(self.accepted)
-            if any(f" {key} " in words for key in accepted)
-        }
-        return min(places, key=lambda number: places[number]) if places else None
+        first = self._first(text)
+        return None if first is None else first[1]
 
     def begun(self, text: str) -> int | None:
-        """The number of the label that ``text`` begins with, at word boundaries, the longest of
-        several; None where it is none.
+        """The number of the label that ``text`` begins with, at word boundaries; None where it is
+        none.
         """
-        words = f"{normalise(text)} "
-        found = [
-            (len(key), number)
-            for number, accepted in enumerate(self.accepted)
-            for key in accepted
-            if words.startswith(f"{key} ")
-        ]
-        return max(found)[1] if found else None
+        first = self._first(text)
+        return None if first is None or first[0] > 0 else first[1]
+
+    def _first(self, text: str) -> tuple[int, int] | None:
+        """The words before the first label in ``text``, and its number; of several that begin there
+        the longest.
+        """
+        words = f" {normalise(text)} "
+        places: list[tuple[int, int, int]] = []
+        letters: dict[str, int] = {}
+        for number, accepted in enumerate(self.accepted):
+            for key in accepted:
+                if _is_letter(key):
+                    letters.setdefault(key, number)
+                elif key and (place := words.find(f" {key} ")) >= 0:
+                    places.append((words.count(" ", 0, place), -len(key), number))
+        letter = _first_letter(text, letters)
+        if letter is not None:
+            before, name = letter
+            places.append((len(normalise(before).split()), -1, letters[name]))
+        if not places:
+            return None
+        place, _, number = min(places)
+        return place, number
 
     def counts(self, examples: Iterable[Example]) -> dict[str, int]:
         """The number of ``examples`` with each label, the commonest first."""
@@ -125,3 +217,32 @@ class Labels:
             self.names[number]: found[number]
             for number in sorted(range(len(self.names)), key=lambda n: -found[n])
         }
+
+
+def _first_letter(text: str, letters: Iterable[str]) -> tuple[str, str] | None:
+    """The text before the first of ``letters`` that stands alone and is neither an article nor a
+    pronoun, and that letter.
+    """
+    wanted = "".join(letters)
+    if not wanted:
+        return None
+    written = unicodedata.normalize("NFKC", text)
+    for match in re.finditer(_STANDING_ALONE.format(letters=re.escape(wanted)), written):
+        before = written[: match.start()]
+        if not _is_english_word(match.group(), before, written[match.end() :]):
+            return before, match.group()
+    return None
+
+
+def _is_english_word(letter: str, before: str, after: str) -> bool:
+    """Whether a letter is the article "a" or the pronoun "I", by the word after it.
+
+    A capital article begins a sentence: "A good answer is B" begins with one, "it is A", "option A
+    fits" and "A is right" name the label.
+    """
+    following = _NEXT_WORD.match(after)
+    if letter not in ("A", "a", "I") or following is None:
+        return False
+    if not following.group(1).islower() or following.group(1) in _AFTER_A_LABEL:
+        return False
+    return letter != "A" or re.search(r"(^|[.!?:;\n])[\s\"'“‘(*_]*$", before) is not None

@@ -30,8 +30,8 @@ Words: TypeAlias = tuple[tuple[str, str], ...]
 class Task:
     """Examples in three splits, with the correctness matcher and the token limit that suit them.
 
-    ``correct`` is a matcher spec (exact-match, contains, math, regex:PATTERN), or a matcher;
-    ``max_tokens`` is in tokens.
+    ``correct`` is a matcher spec (exact-match, contains, math, regex:PATTERN), a matcher, or None
+    for the default of ``parse_reward``; ``max_tokens`` is in tokens.
     ``stop``: a completion ends before the first of these texts. ``note``: for a report, on the
     source of prompts and matcher.
     """
@@ -40,7 +40,7 @@ class Task:
     train: tuple[Example, ...]
     validation: tuple[Example, ...]
     test: tuple[Example, ...]
-    correct: str | Matcher = "contains"
+    correct: str | Matcher | None = None
     max_tokens: int = DEFAULT_MAX_TOKENS
     stop: tuple[str, ...] = ()
     note: str = ""
@@ -51,7 +51,7 @@ class Task:
         name: str,
         splits: dict[Split, list[SourcedExample]],
         *,
-        correct: str | Matcher = "contains",
+        correct: str | Matcher | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: tuple[str, ...] = (),
         note: str = "",

@@ -119,7 +119,7 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     estimator: tuple[str, ...] = option(
         HelpGroup.LEARNING,
-        "projection; the paper's ips; snips; ratio, which needs no logprobs. Repeatable.",
+        "projection; the paper's ips; ratio, which needs no logprobs. Repeatable.",
         type=LateChoice(_estimator_names),
         default=lambda: _plan().sweep.estimators,
     )
@@ -131,7 +131,10 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     l2: tuple[L2, ...] = option(
         HelpGroup.LEARNING,
-        "Shrinkage of projection; cv chooses it by cross-validation. Repeatable.",
+        "Shrinkage of projection; of several, --objective chooses on the validation prompts. cv:"
+        " one or two by cross-validation, which asks for nothing. Repeatable. The default ones"
+        " share the validation completions of three; with --learn-from answers they are cv, 30,"
+        " 10, 3, 1 and 0.3.",
         type=_Strength(),
         default=lambda: _plan().sweep.l2,
     )
@@ -155,7 +158,7 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     kappa: tuple[float, ...] = option(
         HelpGroup.LEARNING,
-        "Shrinkage of snips and ratio, in rollouts and in tokens. Repeatable.",
+        "Shrinkage of ratio, in samples of a token. Repeatable.",
         type=AMOUNT,
         default=lambda: _plan().sweep.kappa,
     )
@@ -166,7 +169,7 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     clip: float | None = option(
         HelpGroup.LEARNING,
-        "Largest inverse propensity that counts. [default: any; 100 in snips]",
+        "Largest inverse propensity that counts. [default: any]",
         type=click.FloatRange(1),
     )
     unobserved: Unobserved = option(
@@ -210,7 +213,8 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     validation_samples: int = option(
         HelpGroup.CHOOSING,
-        "Completions a validation prompt and candidate.",
+        "Completions a validation prompt and candidate; better candidates get more of them, others"
+        " less.",
         type=COUNT,
         default=lambda: _plan().validation_samples,
     )

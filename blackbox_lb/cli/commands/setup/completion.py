@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from blackbox_lb.cli.echo import echo_code
+
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -23,4 +25,4 @@ def completion_command(shell: str) -> None:
         raise click.UsageError(
             f"this click knows no completion for {shell}; it knows {', '.join(SHELLS)}"
         )
-    click.echo(kind(root, {}, "blb", "_BLB_COMPLETE").source())
+    echo_code(kind(root, {}, "blb", "_BLB_COMPLETE").source())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.providers.names import profile_names
 
@@ -117,7 +118,7 @@ def _overview(profiles: list[Profile]) -> None:
         ),
         left=5,
     )
-    click.echo(
+    echo(
         "key: the environment variable. learns from: samples, given answers (labels: of one token),"
         " by the logprobs of a token.\ntakes a bias: most entries, their range in nats, whole"
         " numbers where it takes no fractions.\nproven by: the weakest evidence of token ids,"
@@ -155,20 +156,20 @@ def _most(limit: int | None) -> str:
 
 
 def _details(profile: Profile) -> None:
-    click.echo(f"{profile.name}: {profile.title}\n{profile.homepage}")
+    echo(f"{profile.name}: {profile.title}\n{profile.homepage}")
     sections: dict[str, dict[str, Any]] = {}
     for row, value in shown_rows(profile).items():
         table, _, key = row.rpartition(".")
         sections.setdefault(table or row, {})[key or row] = value
     told: set[str] = set()
     for table, rows in sections.items():
-        click.echo(f"\n[{table}]")
+        echo(f"\n[{table}]")
         for line in _section(profile, table, rows, told):
-            click.echo(line)
+            echo(line)
     for key, seen in profile.evidence.items():
         if key in DOCUMENTATION:
-            click.echo(f"\n[{key}]\n  {seen.seen}\n      {_grade(seen)}  {seen.source}")
-    click.echo(f"\n{LEGEND}")
+            echo(f"\n[{key}]\n  {seen.seen}\n      {_grade(seen)}  {seen.source}")
+    echo(f"\n{LEGEND}")
 
 
 def _section(

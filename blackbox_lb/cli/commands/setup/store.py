@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.errors import StoreCorrupt
 
@@ -50,11 +51,11 @@ def check_command(store: Path, as_json: bool) -> None:
         seen = {"schema": found.schema, "rows": found.rows, "damaged": found.damaged}
         print_json({"store": str(store), "sound": found.sound, **seen, "problems": found.problems})
     else:
-        click.echo(f"{store}: schema {found.schema}; read {_counted(found.rows)}")
+        echo(f"{store}: schema {found.schema}; read {_counted(found.rows)}")
         for problem in found.problems[:TOLD]:
-            click.echo(f"  {problem}")
+            echo(f"  {problem}")
         if len(found.problems) > TOLD:
-            click.echo(f"  and {len(found.problems) - TOLD:,} more; --json lists them")
+            echo(f"  and {len(found.problems) - TOLD:,} more; --json lists them")
     if not found.sound:
         damaged = f", damaged: {_counted(found.damaged)}" if found.damaged else ""
         raise StoreCorrupt(
@@ -62,9 +63,7 @@ def check_command(store: Path, as_json: bool) -> None:
             f" {store} NEW copies what is intact"
         )
     if not as_json:
-        click.echo(
-            "sound: SQLite finds nothing wrong, every key, hash, checksum and array is right"
-        )
+        echo("sound: SQLite finds nothing wrong, every key, hash, checksum and array is right")
 
 
 @store_command.command("merge")
@@ -92,16 +91,14 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
         }
         print_json({"store": str(out), **seen})
         return
-    click.echo(f"{out}: added {_counted(done.added)}; there already: {_counted(done.same)}")
+    echo(f"{out}: added {_counted(done.added)}; there already: {_counted(done.same)}")
     if done.differing:
-        click.echo(
+        echo(
             "another answer under the same key, left out because the first one stays:"
             f" {_counted(done.differing)}"
         )
     if done.damaged:
-        click.echo(
-            f"left out because damaged: {_counted(done.damaged)}; blb store check says which"
-        )
+        echo(f"left out because damaged: {_counted(done.damaged)}; blb store check says which")
 
 
 @store_command.command("recover")
@@ -121,8 +118,8 @@ def recover_command(old: Path, new: Path, as_json: bool) -> None:
     if as_json:
         print_json({"old": str(old), "new": str(new), "recovered": done.rows, "lost": done.lost})
         return
-    click.echo(f"{new}: recovered {_counted(done.rows)}")
-    click.echo(f"lost, as far as anything still names it: {_counted(done.lost)}")
+    echo(f"{new}: recovered {_counted(done.rows)}")
+    echo(f"lost, as far as anything still names it: {_counted(done.lost)}")
 
 
 @store_command.command("export")
@@ -141,7 +138,7 @@ def export_command(store: Path, folder: Path, as_json: bool) -> None:
     if as_json:
         print_json({"store": str(store), "folder": str(folder), "rows": +done.rows})
     else:
-        click.echo(f"{folder}: wrote {_counted(done.rows)}")
+        echo(f"{folder}: wrote {_counted(done.rows)}")
 
 
 @store_command.command("import")
@@ -167,6 +164,6 @@ def import_command(source: Path, store: Path, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{store}: added {_counted(done.rows)}; there already: {_counted(done.there)}")
+    echo(f"{store}: added {_counted(done.rows)}; there already: {_counted(done.there)}")
     if done.ignored:
-        click.echo(f"columns of no use here: {', '.join(done.ignored)}")
+        echo(f"columns of no use here: {', '.join(done.ignored)}")

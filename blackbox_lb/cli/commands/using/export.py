@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from blackbox_lb.cli.completers import bias_files, known
+from blackbox_lb.cli.echo import echo_code
 from blackbox_lb.cli.grouped import LateChoice
 from blackbox_lb.providers.names import profile_names
 
@@ -60,4 +61,4 @@ def export_command(
     code = export(
         bias_file, format, provider=provider, model=model, base_url=base_url, tokenizer=tokenizer
     )
-    click.echo(code, nl=False)
+    echo_code(code, nl=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 
 from blackbox_lb.cli.completers import bias_files
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import COUNT, command, option, options
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import provider
@@ -37,6 +38,13 @@ class ProxyOptions:
         " Can be given several times.",
         "--allow-host",
         metavar="NAME",
+    )
+    origins: tuple[str, ...] = option(
+        None,
+        "A web page's origin that may call the proxy, besides pages of this machine, as"
+        " https://app.example; * for all. Can be given several times.",
+        "--allow-origin",
+        metavar="ORIGIN",
     )
     port: int = option(None, "0 takes a free one.", type=click.IntRange(0, 65535), default=8080)
     models: tuple[str, ...] = option(
@@ -87,6 +95,9 @@ def proxy_command(options: ProxyOptions) -> None:
     """
     import asyncio
 
+    from blackbox_lb.safety.network import check_key_log
+
+    check_key_log()  # before the server's library is imported, which reads it then
     from blackbox_lb.deploy.proxy.server import serve
 
     proxy, host = _proxy(options), options.host
@@ -100,7 +111,7 @@ def proxy_command(options: ProxyOptions) -> None:
     )
     if not options.quiet:
         counts = proxy.health["requests"]
-        click.echo(
+        echo(
             "stopped; requests: "
             + ", ".join(f"{number} {name}" for name, number in counts.items()),
             err=True,
@@ -108,7 +119,9 @@ def proxy_command(options: ProxyOptions) -> None:
 
 
 def _proxy(options: ProxyOptions) -> Proxy:
-    from blackbox_lb.deploy.proxy.names import ServedNames, load_served
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.cli.keys import tell_host_of_bias
+    from blackbox_lb.deploy.proxy.names import ServedNames, load_served, parse_bias_argument
     from blackbox_lb.deploy.proxy.requests import Rule, Upstream
     from blackbox_lb.deploy.proxy.server import Proxy
 
@@ -118,6 +131,9 @@ def _proxy(options: ProxyOptions) -> Proxy:
         provider=options.provider,
         on_conflict=options.on_conflict,
     )
+    for bias_argument in options.biases:
+        path = parse_bias_argument(bias_argument)[1]
+        tell_host_of_bias(path, Bias.load(path), options)
     return Proxy(
         Rule(ServedNames(served), options.others),
         Upstream.parse(options.upstream),
@@ -125,6 +141,7 @@ def _proxy(options: ProxyOptions) -> Proxy:
         timeout=options.timeout,
         grace=options.grace,
         hosts=options.hosts,
+        origins=options.origins,
     )
 
 
@@ -134,7 +151,7 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
         for row in proxy.rule.names
     )
     if not is_loopback(host):
-        click.echo(
+        echo(
             f"Warning: {host} is not loopback, and blb proxy has no authentication of its own:"
             " whoever reaches this port can use the upstream with any key, or without one if it"
             " asks for none",
@@ -147,4 +164,4 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
         ]
         print_json({"address": address, "upstream": str(proxy.upstream.base), "biases": applied})
         return
-    click.echo(f"blb proxy at {address} -> {proxy.upstream.base} adds: {biases}")
+    echo(f"blb proxy at {address} -> {proxy.upstream.base} adds: {biases}")

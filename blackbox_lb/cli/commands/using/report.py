@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from blackbox_lb.cli.echo import echo
+
 
 @click.command("report")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
@@ -30,4 +32,4 @@ def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
     from blackbox_lb.jobs.report.page import write_report
 
     for path in write_report(run, out, plots):
-        click.echo(f"wrote {path}")
+        echo(f"wrote {path}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate
-from blackbox_lb.estimate.choice.goal import Goal, Objective, rungs
+from blackbox_lb.estimate.choice.goal import Goal, Objective, Rung, race_cost, rungs
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, TriedCandidate
@@ -35,6 +35,7 @@ async def choose(
     next_token: NextToken,
     *,
     samples: int,
+    paid: int | None = None,
     goal: Goal | None = None,
     settings: Sequence[Setting] = (SAMPLED,),
 ) -> Choice:
@@ -43,7 +44,8 @@ async def choose(
 
     next_token: of the training rollouts, for its tail. samples: completions a prompt and setting
     for the base, and on average for each candidate; successive halving gives more to better ones.
-    Greedy takes one a prompt. goal: by default the reward.
+    paid: number of candidates whose samples all of them share, None for all. Greedy takes one a
+    prompt. goal: by default the reward. Of equally good candidates the first one wins.
 
     Objective "reward-kl" also draws at temperature 1, where that is not among ``settings``. A
     single candidate is chosen without a sample.
@@ -62,8 +64,9 @@ async def choose(
         best = race.racing[0]
         race.only(best)
         return Choice(field[best], tuple(race.rows), Measured())
+    plan = race.plan(samples, paid)
     await race.start(samples)
-    best = await race.run(samples)
+    best = await race.run(plan)
     await race.measure_kl()
     race.conclude(best)
     return Choice(field[best], tuple(race.rows), race.base_mean, race.base_by_setting)
@@ -111,10 +114,31 @@ class _Race:
             " between, nothing is drawn on the validation prompts"
         )
 
+    def plan(self, samples: int, paid: int | None) -> tuple[Rung, ...]:
+        """The rungs of the race, with a sentence on what they cost. Nothing is halved where all is
+        greedy.
+        """
+        sampled = sum(not setting.deterministic for setting in self.settings)
+        greedy = len(self.settings) - sampled
+        candidates, prompts = len(self.racing), len(self.examples)
+        plan = rungs(candidates, samples, paid) if sampled else rungs(candidates, 1)
+        for_kl = self.goal.objective == "reward-kl" and SAMPLED not in self.settings
+        raced = (race_cost(plan) * (sampled + for_kl) + candidates * greedy) * prompts
+        base = (samples * sampled + greedy) * prompts
+        sampling = " where sampled" if sampled and greedy else ""
+        steps = [f"{plan[0].samples} for each"]
+        steps += [f"{rung.samples} for the best {rung.candidates}" for rung in plan[1:]]
+        self._say(
+            f"{candidates} candidates race on {prompts} validation prompts, for at most"
+            f" {raced:,} completions beside {base:,} of the base; completions a prompt{sampling}:"
+            f" {', '.join(steps)}"
+        )
+        return plan
+
     async def start(self, samples: int) -> None:
         """Sample the base."""
         drawn = await self._scores("base", samples)
-        self.base = _outcome(drawn.values(), ByPrompt(np.zeros(len(self.examples))))
+        self.base = outcome_of(drawn.values(), ByPrompt(np.zeros(len(self.examples))))
         self.base_mean, self.base_by_setting = _measured(self.base), self._by_setting(drawn)
         if math.isnan(self.base_mean.reward):
             raise InputError(
@@ -125,14 +149,9 @@ class _Race:
             self.base, self.base
         )  # raises where accuracy is wanted and not known, before more costs
 
-    async def run(self, samples: int) -> int:
-        """Halve successively over fresh samples; return the winner's number. Nothing is halved
-        where all is greedy.
-        """
+    async def run(self, plan: Sequence[Rung]) -> int:
+        """Halve successively over fresh samples; return the winner's number."""
         racing = self.racing
-        plan = rungs(
-            len(racing), 1 if all(setting.deterministic for setting in self.settings) else samples
-        )
         for number, rung in enumerate(plan):
             for index in racing:
                 await self._measure(index, rung.samples)
@@ -178,7 +197,7 @@ class _Race:
         bias = self.field[index].logit_bias
         scores = await self._scores(self.field[index].label, samples, bias)
         kl = await self._kl(index, samples) if self.goal.objective == "reward-kl" else None
-        outcome = _outcome(
+        outcome = outcome_of(
             scores.values(), None if kl is None else ByPrompt(np.full(len(self.examples), kl))
         )
         self.outcomes[index], mean = outcome, _measured(outcome)
@@ -228,7 +247,7 @@ class _Race:
     def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
         pairs = zip(self.settings, scores.values(), strict=True)
         return tuple(
-            replace(_measured(_outcome([each], None)), setting=setting.name)
+            replace(_measured(outcome_of([each], None)), setting=setting.name)
             for setting, each in pairs
         )
 
@@ -268,9 +287,9 @@ class _Race:
         self.trials.report.remark(text)
 
 
-def _outcome(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
-    """The mean over settings, prompt by prompt; NaN for a prompt without a completion at one of
-    them.
+def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
+    """The outcome of a policy: its mean over settings, prompt by prompt; NaN for a prompt without a
+    completion at one of them. ``kl`` in nats a completion, None where the goal does not read it.
     """
     correct = [each.correct for each in settings if each.correct is not None]
     return Outcome(

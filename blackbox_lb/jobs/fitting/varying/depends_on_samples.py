@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.projection.projection import reward_weights
 from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
+from blackbox_lb.jobs.fitting.choosing.choose import outcome_of
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.depends import (
     FOLDS,
@@ -21,7 +24,6 @@ from blackbox_lb.jobs.fitting.varying.depends import (
 )
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import paired
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Task
@@ -47,8 +49,8 @@ async def sampled_candidate(
     """The bias that depends on ``features``, or the sentence why the ``fixed`` one is kept.
 
     Its strength is the one under which the weighted completions of left-out training prompts are
-    likeliest. It must then earn more than the fixed bias by two standard errors on fresh
-    completions of the validation prompts.
+    likeliest. It must then earn more than the fixed bias, by the goal and two standard errors, on
+    fresh completions of the validation prompts.
     """
     name = features.on.name
     if not features.names:
@@ -63,39 +65,48 @@ async def sampled_candidate(
     bias, errors = learned_bias(
         features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2
     )
-    earned = await earned_over(trials, task, plan, fixed, f"depends on {name}", bias)
+    title = f"depends on {name}"
+    earned = await earned_over(trials, task, training, plan, fixed, title, bias)
     if not earned.proven:
         return f"{name}: {earned.declined}"
     settings = {**fixed.settings, "depends_on": name, "slope_l2": slope_l2}
     return DependentCandidate(
-        bias, settings, features, earned.found, earned.fixed, trials.reward.label, errors
+        bias, settings, features, earned.found, earned.fixed, earned.measure, errors
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Earned:
-    """Mean rewards on the validation prompts, over the settings to deploy with.
+    """Worth of a bias beside the fixed one by the goal of the fit, on the validation prompts, over
+    the settings to deploy with.
 
-    gains: (p,) that of a bias less that of the fixed one, of each prompt. found, fixed: the mean of
-    both. measure: of the reward.
+    gains: (p,) the gain over the fixed bias at each prompt, higher being better. found, fixed: the
+    worth of both, in what ``measure`` names. outcome, fixed_outcome: what was measured. keeps:
+    whether the goal's constraint holds.
     """
 
     gains: Vector
     found: float
     fixed: float
     measure: str
+    outcome: Outcome
+    fixed_outcome: Outcome
+    keeps: bool = True
 
     @property
     def proven(self) -> bool:
         """Whether it earns more than the fixed bias by ``SURE`` standard errors."""
         return bool(
-            self.gains.mean() > 0
+            self.keeps
+            and self.gains.mean() > 0
             and self.gains.mean() >= SURE * self.gains.std() / np.sqrt(len(self.gains))
         )
 
     @property
     def declined(self) -> str:
         """Why the fixed bias is kept."""
+        if not self.keeps:
+            return f"on {len(self.gains)} validation prompts it loses accuracy to the fixed bias"
         return (
             f"on {len(self.gains)} validation prompts it earns {self.measure} {short(self.found)},"
             f" the fixed bias {short(self.fixed)}, which may be chance"
@@ -103,26 +114,54 @@ class Earned:
 
 
 async def earned_over(
-    trials: Trials, task: Task, plan: FitPlan, fixed: Candidate, title: str, bias: AnyBias
+    trials: Trials,
+    task: Task,
+    training: Training,
+    plan: FitPlan,
+    fixed: Candidate,
+    title: str,
+    bias: AnyBias,
+    samples: int | None = None,
 ) -> Earned:
-    """``bias`` beside the fixed one, on fresh completions of the validation prompts."""
-    gains, means = [], []
-    for setting in plan.settings:
-        count = 1 if setting.deterministic else plan.validation_samples
-        pair = [
+    """``bias`` beside the fixed one by the goal of ``plan``, on fresh completions of the validation
+    prompts.
+
+    samples: completions a prompt of each, None for those of ``plan``. Raises InputError: no prompt
+    has completions of both.
+    """
+    drawn, goal = samples or plan.validation_samples, plan.goal
+    outcomes = []
+    for name, policy in (("fixed bias", fixed.logit_bias), (title, bias)):
+        scores = [
             await trials.scores(
-                f"validation at {setting.name}, {name}", task.validation, setting, count, each
+                f"validation at {setting.name}, {name}",
+                task.validation,
+                setting,
+                1 if setting.deterministic else drawn,
+                policy,
             )
-            for name, each in (("fixed bias", fixed.logit_bias), (title, bias))
+            for setting in plan.settings
         ]
-        before, after = paired(pair[0].reward, pair[1].reward)
-        gains.append(after - before)
-        means.append((float(before.mean()), float(after.mean())))
-    rows = (
-        np.mean(gains, axis=0) if len({len(row) for row in gains}) == 1 else np.concatenate(gains)
-    )
-    fixed_mean, found_mean = np.mean(means, axis=0).tolist()
-    return Earned(rows, found_mean, fixed_mean, trials.reward.label)
+        kl = None
+        if goal.objective == "reward-kl":
+            nats = await trials.kl(task.validation, drawn, policy, training.next_token)
+            kl = ByPrompt(np.full(len(task.validation), nats))
+        outcomes.append(outcome_of(scores, kl))
+    before, after = outcomes
+    gain = goal.gain(before, after)
+    gains = gain.parts[~np.isnan(gain.parts)]
+    if not gains.size:
+        raise InputError(
+            "nothing to compare: no validation prompt has completions with both biases, or no KL"
+        )
+    measure, fixed_worth = trials.reward.label, before.reward.value
+    if goal.objective == "pareto":
+        measure, fixed_worth = "tokens saved", 0.0
+    if before.kl is not None:
+        measure = f"{measure} less {goal.tau:g} x KL"
+        fixed_worth -= goal.tau * before.kl.value
+    keeps = goal.keeps(before, after)
+    return Earned(gains, fixed_worth + gain.value, fixed_worth, measure, after, before, keeps)
 
 
 class _Search:

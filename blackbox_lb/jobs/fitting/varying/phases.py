@@ -14,6 +14,8 @@ import numpy as np
 from blackbox_lb.bias.phases import PhasedBias, Phases, PhaseVector
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.choice.goal import rungs
+from blackbox_lb.estimate.choice.table import paid_candidates
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.explain import sent_errors
@@ -66,9 +68,9 @@ async def phased_candidate(
 ) -> PhasedCandidate | str:
     """The best bias with these phases, or the sentence why the ``fixed`` one is kept.
 
-    Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. Of the
-    combinations at one tau, that which earns most on fresh completions of the validation prompts
-    must earn more than the fixed bias by two standard errors.
+    Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. The
+    combinations at one tau race on fresh completions of the validation prompts. The best by the
+    goal must be better than the fixed bias by two standard errors.
     """
     numbers = await phases_of(
         trials.session,
@@ -86,16 +88,23 @@ async def phased_candidate(
         fields.append([fixed] if isinstance(found, str) else found)
     if all(field == [fixed] for field in fields):
         return "no phase has enough to be learned from"
-    best: tuple[Earned, tuple[Candidate, ...], PhasedBias] | None = None
-    for chosen in _together(fields):
-        bias = PhasedBias(phases, tuple(each.logit_bias for each in chosen))
-        earned = await earned_over(
-            trials, task, plan, fixed, f"phases {phases.spec}, {chosen[-1].label}", bias
+    combinations = list(_together(fields))
+    results = list[tuple[Earned, tuple[Candidate, ...], PhasedBias]]()
+    for rung in rungs(len(combinations), plan.validation_samples, paid_candidates(sweep)):
+        results = []
+        for chosen in combinations[: rung.candidates]:
+            bias = PhasedBias(phases, tuple(candidate.logit_bias for candidate in chosen))
+            title = f"phases {phases.spec}, {chosen[-1].label}"
+            earned = await earned_over(
+                trials, task, training, plan, fixed, title, bias, rung.samples
+            )
+            results.append((earned, chosen, bias))
+        order = plan.goal.ranking(
+            results[0][0].fixed_outcome, [earned.outcome for earned, _, _ in results]
         )
-        if best is None or earned.found > best[0].found:
-            best = earned, chosen, bias
-    assert best is not None  # every field has a candidate
-    earned, chosen, bias = best
+        results = [results[place] for place in order]
+        combinations = [chosen for _, chosen, _ in results]
+    earned, chosen, bias = results[0]
     if not earned.proven:
         return earned.declined
     ids = np.unique(np.concatenate([each.sparse.token_ids for each in chosen]))
@@ -122,12 +131,15 @@ async def phased_candidate(
 
 
 def _together(fields: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, ...]]:
-    """Candidates of all phases with one tau: the first of each, then the second ones, the last
-    where a phase has no further one.
+    """Candidates of all phases with one tau: those of the largest l2, then the second ones, the
+    last where a phase has no further one.
     """
     for tau in dict.fromkeys(each.settings.get("tau") for field in fields for each in field):
         rows = [
-            [each for each in field if each.settings.get("tau") == tau] or list(field)
+            sorted(
+                [each for each in field if each.settings.get("tau") == tau] or field,
+                key=lambda candidate: -float(candidate.settings.get("l2") or 0.0),
+            )
             for field in fields
         ]
         for row in zip_longest(*rows):

@@ -20,11 +20,11 @@ from typing import Any
 import click
 
 from bench.paper.configuration import Configuration, load_configuration
+from bench.paper.lora_scoring import Checkpoints, Greedy, outcome_of, prompt_text, reward_function
 from bench.paper.problems import load_problems
 from bench.paper.results import LoraResult
 from bench.paper.run import rewards_of
 from bench.paper.scaling import Scaled, scaled
-from bench.studies.lora_scoring import Checkpoints, Greedy, outcome_of, prompt_text, reward_function
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.records.provenance import provenance
@@ -247,7 +247,7 @@ def _result(
 def _provenance() -> dict[str, Any]:
     told = provenance()
     packages = ("accelerate", "peft", "torch", "transformers", "trl")
-    command = shlex.join(["python", "-m", "bench.studies.lora_grpo", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "bench.paper.lora_grpo", *sys.argv[1:]])
     return {
         **told,
         "command": command,

@@ -1,0 +1,43 @@
+"""The door to the terminal: every text goes through ``shown`` before anybody sees it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from click.core import ParameterSource
+
+from blackbox_lb.safety.printable import legible
+from blackbox_lb.safety.secrets import redacted
+
+
+def shown(text: object) -> str:
+    """A text of one or several lines made safe for a terminal.
+
+    Secrets are masked; characters that move the cursor, reverse a line or cannot be seen become
+    escapes.
+    """
+    return legible(redacted(str(text)))
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text on stdout, or on stderr."""
+    click.echo(shown(text), err=err, nl=nl)
+
+
+def echo_code(code: str, *, nl: bool = True) -> None:
+    """Print a program on stdout as it is, but for characters that act on a terminal."""
+    click.echo(legible(code), nl=nl)
+
+
+def quiet_by_hand() -> bool:
+    """Whether the command line says ``--quiet``: no file may ask for silence about what it sets."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None or not ctx.params.get("quiet"):
+        return False
+    return ctx.get_parameter_source("quiet") is ParameterSource.COMMANDLINE
+
+
+def is_terminal() -> bool:
+    """Whether somebody is there to answer a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

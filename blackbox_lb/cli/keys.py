@@ -1,0 +1,92 @@
+"""Keys of files that are not the package's: said before the first request, and asked for once.
+
+A profile or a judge of a user's own, or of a stranger's, names environment variables and the host
+that gets them; a bias that depends on embeddings may name the API that gets prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import click
+
+from blackbox_lb.cli.echo import echo, is_terminal, quiet_by_hand, shown
+from blackbox_lb.errors import InputError
+from blackbox_lb.providers.credentials import environment
+from blackbox_lb.providers.names import is_profile_file
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.trusted_files import is_trusted, trust
+
+if TYPE_CHECKING:
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.cli.options import ServerOptions
+    from blackbox_lb.tasks import Reward
+
+
+def tell_keys_of_profile(provider: str, options: ServerOptions) -> None:
+    """Say which keys a profile outside the package sends where, and ask (see ``_tell``)."""
+    if not is_profile_file(provider):
+        return
+    from blackbox_lb.api.transport.channel import address_of
+
+    profile = load_profile(provider)
+    variables = [name for name in profile.connection.secret_variables if environment(name)]
+    if variables and not profile.connection.embedded:
+        _tell(Path(provider), variables, address_of(profile, options.base_url), options)
+
+
+def tell_keys_of_judge(reward: Reward, options: object) -> None:
+    """Say which key a judge's file sends where, and ask (see ``_tell``)."""
+    from blackbox_lb.tasks.rewards.judge import Judge
+
+    if not isinstance(reward.remote, Judge):
+        return
+    name = reward.remote.file.api_key_env
+    if environment(name):
+        _tell(reward.remote.path, [name or ""], reward.remote.file.base_url, options)
+
+
+def tell_host_of_bias(path: Path, bias: Bias, options: object) -> None:
+    """Say that a bias sends prompts to an embeddings API, and ask (see ``_tell``)."""
+    if bias.depends is None:
+        return
+    from blackbox_lb.bias.features import DependsOn
+    from blackbox_lb.vocabulary.text_vectors import key_variable, of_an_api
+
+    on = DependsOn.parse(bias.depends.on)
+    if on is None or on.kind != "embedding" or not of_an_api(on.of):
+        return
+    url = on.of.partition("@")[2]
+    variable = key_variable(url)
+    _tell(path, ["the prompts", *([variable] if environment(variable) else [])], url, options)
+
+
+def _tell(source: Path, what: Iterable[str], address: str, options: object) -> None:
+    """Say that variables with keys, or the prompts, go to an address, because a file says so.
+
+    On a terminal it is asked for, unless the command line has ``--yes`` or the host is this
+    machine; a yes is remembered for this file, these variables and this host.
+
+    Raises:
+        click.Abort: the answer is no.
+    """
+    names = sorted(set(what))
+    host = urlsplit(address).hostname or ""
+    verb = "goes" if len(names) == 1 and names[0].isupper() else "go"
+    sentence = f"{' and '.join(names)} {verb} to {host}, by {source}"
+    asks = not (is_loopback(host) or getattr(options, "yes", False))
+    agreed = {"keys": names, "host": host}
+    if asks and is_terminal() and not is_trusted(source, agreed):
+        from blackbox_lb.api.limits.interrupts import asking
+
+        with asking():
+            click.confirm(shown(f"{sentence}. Is that right?"), abort=True, err=True)
+        with suppress(InputError):  # where nothing can be kept, it is asked for again
+            trust(source, agreed)
+    elif not quiet_by_hand():
+        echo(sentence, err=True)

@@ -1,0 +1,247 @@
+"""What the environment says about connections: trusted certificates, key logs, proxy servers.
+
+HTTP libraries read these variables themselves, some when they are imported, and fail on a bad value
+with errors of their own. Here they are read once for all, and a bad one is an ``InputError`` that
+names it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.secrets import redacted
+
+KEY_LOG = "SSLKEYLOGFILE"
+CERTIFICATE_FILE = "SSL_CERT_FILE"
+CERTIFICATE_FOLDER = "SSL_CERT_DIR"
+OF_REQUESTS = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Variables with the certificates of the library ``requests``, which tiktoken uses."""
+HTTP = ("http", "https")
+SOCKS = ("socks5", "socks5h")
+PORTS = {"http": 80, "https": 443}
+
+_UNTRUSTED = {
+    9: "it is not valid yet; see the clock of this machine",
+    10: "renew it on the server, or see the clock of this machine",
+    62: "use the host name that the certificate is for",
+    64: "use the address that the certificate is for",
+}
+"""OpenSSL's number of a fault in a certificate -> its remedy, where trust is none."""
+
+
+class ProxyServer(NamedTuple):
+    """A proxy server of the environment. ``variable``: the one that names it."""
+
+    address: str
+    variable: str
+
+    def __str__(self) -> str:
+        return redacted(f"the proxy server {self.address} ({self.variable})")
+
+
+def check_key_log() -> None:
+    """Raise InputError where SSLKEYLOGFILE names a file that cannot be written.
+
+    Every TLS context writes there, also those that libraries make while they are imported.
+    """
+    path = os.environ.get(KEY_LOG)
+    if not path:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).keylog_filename = path
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{KEY_LOG} names the file {path}, which cannot be written:"
+            f" {getattr(error, 'strerror', None) or error}; correct the variable, or unset it"
+        ) from error
+
+
+def check_certificates(variables: Iterable[str]) -> None:
+    """Raise InputError where one of these variables names no readable file of certificates, or
+    SSL_CERT_DIR, where it counts, no folder, or the key log cannot be written.
+    """
+    check_key_log()
+    folders = os.environ.get(CERTIFICATE_FOLDER)
+    if (
+        folders
+        and not os.environ.get(CERTIFICATE_FILE)
+        and not any(Path(folder).is_dir() for folder in folders.split(os.pathsep))
+    ):
+        raise InputError(
+            f"{CERTIFICATE_FOLDER} names {folders}, which is no folder; correct the variable, or"
+            " unset it"
+        )
+    for variable in variables:
+        path = os.environ.get(variable)
+        if not path:
+            continue
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            if Path(path).is_dir() and variable in OF_REQUESTS:
+                context.load_verify_locations(capath=path)
+            else:
+                context.load_verify_locations(cafile=path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            if isinstance(error, ssl.SSLError):
+                reason = "it holds no certificate in PEM"
+            raise InputError(
+                f"{variable} names the file of certificates {path}, which cannot be used:"
+                f" {reason}; correct the variable, or unset it"
+            ) from error
+
+
+def certificates() -> ssl.SSLContext:
+    """The trusted certificates: SSL_CERT_FILE, else SSL_CERT_DIR, else the system's.
+
+    Raises InputError: a variable names what cannot be used.
+    """
+    import httpx2  # a third of a second, which commands without a connection need not wait
+
+    check_certificates([CERTIFICATE_FILE])
+    return httpx2.create_ssl_context()
+
+
+def check_environment(url: str, variables: Iterable[str] = (CERTIFICATE_FILE,)) -> None:
+    """Raise InputError where the environment keeps another library from reaching an address.
+
+    variables: those with the file of certificates that the library reads.
+    """
+    check_certificates(variables)
+    proxy_server(url)
+
+
+def client_options(url: str) -> dict[str, Any]:
+    """The options ``verify``, ``proxy`` and ``trust_env`` of an httpx2 client for one address.
+
+    Raises InputError: see ``certificates`` and ``proxy_server``.
+    """
+    server = proxy_server(url)
+    proxy = None if server is None else server.address
+    return {"verify": verification(url), "proxy": proxy, "trust_env": False}
+
+
+def verification(url: str) -> ssl.SSLContext:
+    """What a connection to an address trusts: ``certificates``, which take a twentieth of a second
+    to load, for encrypted ones alone.
+    """
+    encrypted = url.lower().startswith("https:")
+    return certificates() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def proxy_server(url: str, schemes: Iterable[str] = (*HTTP, *SOCKS)) -> ProxyServer | None:
+    """The proxy server that the environment names for an address, None for a direct connection.
+
+    Servers of this machine are reached directly, because a proxy server for the outside world
+    cannot reach them; so are the hosts in NO_PROXY, whichever variable names the proxy server.
+
+    Args:
+        url: the address to be reached.
+        schemes: kinds of proxy servers that the caller can use.
+
+    Raises:
+        InputError: the variable names no usable proxy server, or one of another kind.
+    """
+    target = urlsplit(url)
+    proxies = getproxies()
+    scheme = target.scheme if proxies.get(target.scheme) else "all"
+    if not proxies.get(scheme) or _is_direct(target, proxies.get("no", "")):
+        return None
+    names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY")
+    variable = next((name for name in names if os.environ.get(name)), "the system's settings")
+    address = proxies[scheme]
+    if "://" not in address:
+        address = f"http://{address}"
+    remedy = f"correct {variable}, unset it, or add {target.hostname} to NO_PROXY"
+    try:
+        server = urlsplit(address)
+        usable = bool(server.hostname) and (server.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable or any(character.isspace() for character in address):
+        raise InputError(
+            f"{variable} holds {redacted(address)!r}, which is no address of a proxy server;"
+            f" {remedy}"
+        )
+    if server.scheme not in schemes:
+        raise InputError(
+            f"{variable} names a {server.scheme} proxy server, and only"
+            f" {', '.join(schemes)} can be used here; {remedy}"
+        )
+    if server.scheme in SOCKS and find_spec("socksio") is None:
+        raise InputError(
+            f"{variable} names a {server.scheme} proxy server, which needs the package socksio;"
+            f" install it (pip install 'httpx2[socks]'), or {remedy}"
+        )
+    return ProxyServer(address, variable)
+
+
+def _is_direct(target: SplitResult, exceptions: str) -> bool:
+    """Whether ``target`` is reached without a proxy server; ``exceptions``: NO_PROXY.
+
+    An entry is ``*``, a host with all below it, an address, or a network such as 10.0.0.0/8; a
+    port behind it, or a scheme before it, must be that of the target.
+    """
+    host = target.hostname or ""
+    if is_loopback(host):
+        return True
+    port = target.port or PORTS.get(target.scheme)
+    for entry in exceptions.lower().replace(",", " ").split():
+        scheme, _, name = entry.rpartition("://")
+        if scheme not in ("", "all", target.scheme):
+            continue
+        if name == "*" or _is_inside(host, name):
+            return True
+        name = name.lstrip("*").lstrip(".").replace("[", "").replace("]", "")
+        if name and any(
+            spelled == name or spelled.endswith(f".{name}") for spelled in (host, f"{host}:{port}")
+        ):
+            return True
+    return bool(proxy_bypass(host))  # exceptions in the system's settings, on macOS and Windows
+
+
+def _is_inside(host: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def untrusted_certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """The failed check of a certificate among an error and its causes; None where there is none."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        # aiohttp's own error is of this class, too, and lacks what OpenSSL found.
+        if isinstance(error, ssl.SSLCertVerificationError) and hasattr(error, "verify_code"):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def explain_certificate(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
+    """What is wrong with a certificate, and the remedy, which names the variable."""
+    if remedy := _UNTRUSTED.get(error.verify_code):
+        return error.verify_message, remedy
+    for variable in (CERTIFICATE_FILE, CERTIFICATE_FOLDER):
+        if path := os.environ.get(variable):
+            return (
+                error.verify_message,
+                f"{variable} names the trusted ones, {path}: add the certificate of the server's"
+                " authority there",
+            )
+    return (
+        error.verify_message,
+        f"if you trust the server, give the file of its authority's certificate in"
+        f" {CERTIFICATE_FILE}",
+    )

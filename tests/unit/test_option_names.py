@@ -1,0 +1,44 @@
+"""Messages of the library with the command line's names of options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from blackbox_lb.cli.option_names import OPTIONS, with_option_names
+from docs.generate import commands
+
+
+def long_options(command: click.Command) -> Iterator[str]:
+    """The names of a command's options and of those of the commands inside, as parameters."""
+    for parameter in command.params:
+        for option in (*parameter.opts, *parameter.secondary_opts):
+            if option.startswith("--") and option != "--help":
+                yield option.removeprefix("--").replace("-", "_")
+    for inner in getattr(command, "commands", {}).values():
+        yield from long_options(inner)
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("lower `max_tokens`", "lower --max-tokens"),
+        ("use `estimator=ratio`, which", "use --estimator ratio, which"),
+        ("`depends_on='a b'` is not known", "--depends-on 'a b' is not known"),
+        (
+            "the server's `usage` and `logprobs.content`",
+            "the server's `usage` and `logprobs.content`",
+        ),
+        ("`baseline_words='w:-2'` or `few_shot`", "--baseline-words 'w:-2' or --few-shot"),
+    ],
+)
+def test_parameters_become_options(message: str, shown: str) -> None:
+    """With their values; other words in backticks stay."""
+    assert with_option_names(message) == shown
+
+
+def test_every_option_is_known() -> None:
+    """The list is that of the commands: a new option joins it."""
+    assert {name for command in commands().values() for name in long_options(command)} == OPTIONS
