@@ -27,10 +27,10 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import sent_by
 from blackbox_lb.cli.options import TOP_LOGPROBS
 from blackbox_lb.errors import InputError
+from blackbox_lb.extras.rivals.hand_lists import hand_list
 from blackbox_lb.jobs.evaluation.arms import BASE, Alternative, Arm, alternatives, arms_at
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Mean
-from blackbox_lb.jobs.evaluation.rivals.hand_lists import hand_list
 from blackbox_lb.rollouts.judging.intervals import bootstrap
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import Silent

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.paper.configuration import Benchmark
+from blackbox_lb.extras.harness import HarnessOptions, load_harness
 from blackbox_lb.tasks import Task, load_task
-from blackbox_lb.tasks.harness import HarnessOptions, load_harness
 
 
 def load_problems(

@@ -29,13 +29,13 @@ from blackbox_lb.cli.options import (
 from blackbox_lb.cli.run_limits import accounted, record_of
 from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.errors import ProfileError
+from blackbox_lb.extras.harness import HarnessOptions
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage
 from blackbox_lb.jobs.records.run_record import RunResults, work_in
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
-from blackbox_lb.tasks.harness import HarnessOptions
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
@@ -48,6 +48,7 @@ SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 def load(options: TaskOptions) -> tuple[Task, Reward]:
     """The task and the reward of the options; says which key a judge's file sends where."""
+    harness = picked(HarnessOptions, options)
     task = load_task(
         options.task,
         options.data,
@@ -60,7 +61,7 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         require_answers=parse_reward(
             options.reward, max_tokens=1, correct=options.correct
         ).needs_answer,
-        harness=picked(HarnessOptions, options),
+        harness=None if harness == HarnessOptions() else harness,
     ).first(validation=options.validation_limit, test=options.test_limit)
     reward = reward_of(options, task, options.max_tokens or task.max_tokens)
     tell_keys_of_judge(reward, options)

@@ -2,13 +2,16 @@
 a folder, whose own splits are taken where it has them, with repeated rows left out and counted.
 """
 
+from __future__ import annotations
+
+import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import shorten
-from blackbox_lb.tasks.harness import HarnessOptions, load_harness
 from blackbox_lb.tasks.records.files import (
     SPLIT_NAMES,
     ColumnNames,
@@ -21,6 +24,9 @@ from blackbox_lb.tasks.sets.countries import capitals, continents
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest, words_of
 from blackbox_lb.types import Split
 
+if TYPE_CHECKING:
+    from blackbox_lb.extras.harness import HarnessOptions
+
 NAMES: dict[str, Split] = {
     **SPLIT_NAMES,
     "valid": "validation",
@@ -32,6 +38,10 @@ _JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 
 HARNESS = "lm-eval:"
 """The prefix of a task of lm-evaluation-harness."""
+LOADERS = {HARNESS: "blackbox_lb.extras.harness:load_harness"}
+"""Prefix of a task's name -> module and function that loads the task of the rest of the name; it is
+imported when such a task is asked for.
+"""
 
 BUILT_IN: dict[str, Callable[[], Task]] = {"capitals": capitals, "continents": continents}
 """The built-in tasks, by name."""
@@ -68,9 +78,11 @@ def load_task(
                 f"a task by name ({shorten(spec)}) and data or its columns were both given; give"
                 " one of them"
             )
-        if spec.startswith(HARNESS):
-            return load_harness(spec.removeprefix(HARNESS), harness)
-    if harness not in (None, HarnessOptions()):
+        for prefix, loader in LOADERS.items():
+            if spec.startswith(prefix):
+                task: Task = pkgutil.resolve_name(loader)(spec.removeprefix(prefix), harness)
+                return task
+    if harness is not None:
         raise InputError(
             "--data-dir, --num-fewshot, --filter, --metric and --validation-size are for --task"
             " lm-eval:NAME; leave them out"

@@ -80,7 +80,7 @@ def gateways(engine: ExactServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[d
     of tiktoken.
     """
     register_encoding(monkeypatch, "pages", engine.texts, END)
-    monkeypatch.setattr("blackbox_lb.jobs.batches.run.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("blackbox_lb.extras.batches.run.FIRST_PAUSE", 0.0)
     for variable in KEYS.values():
         monkeypatch.setenv(variable, "a-key")
     running = {name: RulesGateway(name, engine, key="a-key").__enter__() for name in KEYS}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.jobs.report.page import write_report
+from blackbox_lb.extras.report.page import write_report
 from tests.unit.report_runs import Kind, bias_of, write_run
 
 CHROMIUM = next(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from blackbox_lb.rollouts.ray_engine import Cluster
+from blackbox_lb.extras.ray.engine import Cluster
 from blackbox_lb.rollouts.reading import Reading, reading_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward

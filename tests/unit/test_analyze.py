@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
-from blackbox_lb.jobs.analysis.biased_completions import instructed
-from blackbox_lb.jobs.analysis.document import Analysis
+from blackbox_lb.extras.analysis.biased_completions import instructed
+from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.support.exact import ExactModel, ExactServer

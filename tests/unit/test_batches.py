@@ -20,10 +20,10 @@ from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, ServerFailed
-from blackbox_lb.jobs.batches import lines, plan, run, submit
-from blackbox_lb.jobs.batches.lines import Ask, asks
-from blackbox_lb.jobs.batches.provider_api import BatchApi
-from blackbox_lb.jobs.batches.record import BatchRecord, Jobs
+from blackbox_lb.extras.batches import lines, plan, run, submit
+from blackbox_lb.extras.batches.lines import Ask, asks
+from blackbox_lb.extras.batches.provider_api import BatchApi
+from blackbox_lb.extras.batches.record import BatchRecord, Jobs
 from blackbox_lb.store import RolloutStore, prompt_hash, rollout_key
 from blackbox_lb.types import Prompt
 from tests.encodings import register_encoding
@@ -63,8 +63,8 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(run, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(submit, "SETTLING", 0.0)
-    monkeypatch.setattr("blackbox_lb.jobs.batches.provider_api.READY_PAUSE", 0.0)
-    monkeypatch.setattr("blackbox_lb.jobs.batches.provider_api.retry_pause", lambda state: 0.0)
+    monkeypatch.setattr("blackbox_lb.extras.batches.provider_api.READY_PAUSE", 0.0)
+    monkeypatch.setattr("blackbox_lb.extras.batches.provider_api.retry_pause", lambda state: 0.0)
     register_encoding(monkeypatch, "batches", engine.texts, END)
 
 

@@ -20,9 +20,9 @@ from click.testing import CliRunner, Result
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.extras.ray import engine as cluster
+from blackbox_lb.extras.ray.engine import Cluster
 from blackbox_lb.jobs.fitting import training_rollouts as learning
-from blackbox_lb.rollouts import ray_engine as cluster
-from blackbox_lb.rollouts.ray_engine import Cluster
 from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.training import spread_training, training_set
 from blackbox_lb.store import RolloutStore

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.rollouts.ray_engine import Cluster
+from blackbox_lb.extras.ray.engine import Cluster
 from blackbox_lb.rollouts.training import training_set
 from tests.unit.ray_fits import Losing, keys_of, stored
 

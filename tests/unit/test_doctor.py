@@ -32,18 +32,18 @@ from blackbox_lb.errors import (
     QuotaExhausted,
     RequestRejected,
 )
-from blackbox_lb.jobs.doctor.asking.exam import EMOJI, STORY, opening_lists
-from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
-from blackbox_lb.jobs.doctor.checks.bias_effect import _Duel
-from blackbox_lb.jobs.doctor.checks.uniformity import (
+from blackbox_lb.extras.doctor.asking.exam import EMOJI, STORY, opening_lists
+from blackbox_lb.extras.doctor.asking.findings import Report, RowFinding
+from blackbox_lb.extras.doctor.checks.bias_effect import _Duel
+from blackbox_lb.extras.doctor.checks.uniformity import (
     CellDraw,
     _lower_tail,
     alike,
     judge,
     temperature_of,
 )
-from blackbox_lb.jobs.doctor.run import CHECKS, Check, examine, most_requests, most_tokens
-from blackbox_lb.jobs.doctor.save import check_target, save_profile
+from blackbox_lb.extras.doctor.run import CHECKS, Check, examine, most_requests, most_tokens
+from blackbox_lb.extras.doctor.save import check_target, save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.types import Completion, Draw, Prompt
 from blackbox_lb.vocabulary import Vocabulary

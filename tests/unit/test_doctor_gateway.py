@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
-from blackbox_lb.jobs.doctor.run import CHECKS, examine
+from blackbox_lb.extras.doctor.asking.findings import Report, RowFinding
+from blackbox_lb.extras.doctor.run import CHECKS, examine
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.exact import ExactModel, ExactServer

@@ -19,9 +19,9 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import CorruptResponse, ProfileError
-from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
-from blackbox_lb.jobs.doctor.run import CHECKS, examine
-from blackbox_lb.jobs.doctor.save import save_profile
+from blackbox_lb.extras.doctor.asking.findings import Report, RowFinding
+from blackbox_lb.extras.doctor.run import CHECKS, examine
+from blackbox_lb.extras.doctor.save import save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.answers.continued import lists_along, scored_along, worth_it
 from blackbox_lb.rollouts.answers.given_answers import first_lists

@@ -20,9 +20,9 @@ from blackbox_lb.cli import main
 from blackbox_lb.cli.options import TaskOptions
 from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.extras.harness import HarnessMetric, HarnessOptions, load_harness
+from blackbox_lb.extras.harness.load import working
 from blackbox_lb.tasks import Task, load_task, parse_reward
-from blackbox_lb.tasks.harness import HarnessMetric, HarnessOptions, load_harness
-from blackbox_lb.tasks.harness.load import working
 from blackbox_lb.tasks.records import hub_data
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Completion, Example, Prompt

@@ -10,8 +10,14 @@ import pytest
 
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting.intervention import intervention_scores
-from blackbox_lb.jobs.analysis.document import TokenScore
-from blackbox_lb.jobs.analysis.interpret import Texts, bands, families, minimal_pairs, token_scores
+from blackbox_lb.extras.analysis.document import TokenScore
+from blackbox_lb.extras.analysis.interpret import (
+    Texts,
+    bands,
+    families,
+    minimal_pairs,
+    token_scores,
+)
 
 WORDS = [
     "The",

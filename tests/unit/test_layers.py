@@ -27,11 +27,14 @@ ROOMS = (
         "tasks",
         "api",
     ),
-    *("rollouts", "deploy", "serve", "openai", "jobs", "cli", "__init__", "__main__"),
+    *("rollouts", "deploy", "serve", "openai", "jobs", "extras", "cli", "__init__", "__main__"),
 )
 """A room imports only from itself and from rooms that stand before it; ``__init__`` loads its names
 when they are used.
 """
+
+OUTSIDE_THE_CORE = ("extras", "cli", "__main__")
+"""Rooms that may know the extras."""
 
 ESTIMATE = (
     ("inputs",),
@@ -125,6 +128,15 @@ def test_imports_run_one_way(module: str) -> None:
         name for name in imported(module) if ROOMS.index(room(name)) > ROOMS.index(room(module))
     }
     assert not upwards
+
+
+@pytest.mark.parametrize("module", modules())
+def test_the_core_imports_no_extra(module: str) -> None:
+    """What learns, judges and sends a bias does without the doctor, reports, analyses, batches,
+    lm-evaluation-harness, Ray and the rivals.
+    """
+    extras = {name for name in imported(module) if room(name) == "extras"}
+    assert room(module) in OUTSIDE_THE_CORE or not extras
 
 
 def test_the_estimators_stand_on_their_floors() -> None:

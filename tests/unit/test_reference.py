@@ -22,7 +22,7 @@ from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.jobs.analysis.document import Analysis
+from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent

@@ -20,13 +20,13 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.report import figures
-from blackbox_lb.jobs.report.data import read_run
-from blackbox_lb.jobs.report.examples import Side, compared
-from blackbox_lb.jobs.report.page import render, write_report
-from blackbox_lb.jobs.report.page_text import tame
-from blackbox_lb.jobs.report.tables import MOST_ROWS, entries_table, token
-from blackbox_lb.jobs.report.verdict_text import amount, change, headline, judged, plain, rows_of
+from blackbox_lb.extras.report import figures
+from blackbox_lb.extras.report.data import read_run
+from blackbox_lb.extras.report.examples import Side, compared
+from blackbox_lb.extras.report.page import render, write_report
+from blackbox_lb.extras.report.page_text import tame
+from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
+from blackbox_lb.extras.report.verdict_text import amount, change, headline, judged, plain, rows_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, result, verdicts, write_run

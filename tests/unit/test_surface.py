@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blackbox_lb.jobs.analysis.token_classes import nearly_equal, surface_class
+from blackbox_lb.extras.analysis.token_classes import nearly_equal, surface_class
 
 TABLE = {
     "special": ["<|im_end|>", "</s>", "<end_of_turn>", "[INST]"],

@@ -34,7 +34,7 @@ from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.deploy.proxy.requests import Rule, Upstream
 from blackbox_lb.errors import BiasError, DataError, InputError
-from blackbox_lb.jobs.report.page_text import tame
+from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read_bounded
 from blackbox_lb.tasks.records.files import load_examples

@@ -19,7 +19,7 @@ from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter, say
 from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.jobs.analysis.biased_completions import (
+from blackbox_lb.extras.analysis.biased_completions import (
     Biased,
     Shifts,
     ask_shifts,
@@ -27,7 +27,7 @@ from blackbox_lb.jobs.analysis.biased_completions import (
     draw,
     shifts_by_lists,
 )
-from blackbox_lb.jobs.analysis.document import (
+from blackbox_lb.extras.analysis.document import (
     Analysis,
     Band,
     DeltaRow,
@@ -35,7 +35,7 @@ from blackbox_lb.jobs.analysis.document import (
     MinimalPair,
     TokenScore,
 )
-from blackbox_lb.jobs.analysis.run import analyze
+from blackbox_lb.extras.analysis.run import analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.safety.atomic_file import write_whole

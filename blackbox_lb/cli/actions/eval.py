@@ -28,12 +28,12 @@ from blackbox_lb.cli.resources import (
 from blackbox_lb.cli.run_limits import prices_of, run
 from blackbox_lb.cli.terminal import print_table, say
 from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.extras.rivals.hand_lists import written
+from blackbox_lb.extras.rivals.table import RIVALS, rivals
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
-from blackbox_lb.jobs.evaluation.rivals.hand_lists import written
-from blackbox_lb.jobs.evaluation.rivals.table import RIVALS, rivals
 from blackbox_lb.jobs.evaluation.run import evaluate
 from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages

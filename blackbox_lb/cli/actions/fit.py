@@ -219,7 +219,7 @@ def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
                 f"--workers {options.workers} are those of --engine ray; give both, or neither"
             )
         return nullcontext()
-    from blackbox_lb.rollouts.ray_engine import Cluster
+    from blackbox_lb.extras.ray.engine import Cluster
 
     return Cluster(options.workers)
 

@@ -29,7 +29,7 @@ def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
     ones. The page asks no network, follows light and dark, prints, and reads on a phone. Needs the
     extra report: pip install 'blackbox-lb[report]'.
     """
-    from blackbox_lb.jobs.report.page import write_report
+    from blackbox_lb.extras.report.page import write_report
 
     for path in write_report(run, out, plots):
         echo(f"wrote {path}")

@@ -1,0 +1,278 @@
+"""Biased: completions drawn with a bias, from the store of fit and eval, and the shift of each
+token.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.prompt_bias import PromptBias, as_recorded, sent_by
+from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
+from blackbox_lb.estimate.inputs.checks import Bools, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.reweighting.intervention import (
+    exact_shifts,
+    listed_shifts,
+    shifts_after_bias,
+)
+from blackbox_lb.extras.analysis.document import Source
+from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.progress import Reporter
+from blackbox_lb.rollouts.reference import ask_reference, check_reference
+from blackbox_lb.rollouts.training import scored
+from blackbox_lb.safety.printable import printable
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.types import Endpoint, EndTokens, Example, Prompt
+from blackbox_lb.vocabulary import Vocabulary
+
+COUNT = parse_reward("length", max_tokens=1)
+"""A reward that is never read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Biased:
+    """Completions drawn with the bias at temperature 1. examples: (x,) the numbering of
+    ``rollouts.prompts``.
+
+    endpoint: their source. left_out: number of unreadable completions.
+    """
+
+    rollouts: Rollouts
+    examples: tuple[Example, ...]
+    endpoint: Endpoint
+    left_out: int
+
+    @property
+    def words(self) -> str:
+        """The source of the completions, in words."""
+        return (
+            f"{len(self.rollouts.keys)} completions with this bias at temperature 1, of"
+            f" {len(self.examples)} prompts, {len(self.rollouts.token_ids):,} tokens"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shifts:
+    """values: (m,) nats at the positions of the biased completions, NaN where none is known; and
+    their source.
+    """
+
+    values: Vector
+    source: Source
+
+
+async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples: int) -> None:
+    """Draw ``samples`` completions of each example with the bias, and without it where whole lists
+    of the base are needed.
+
+    Raises ProviderError: the API failed; what was received is kept.
+    """
+    where = trials.session.biased_endpoint
+    await trials.collect(
+        "analysis, biased", examples, trials.draw(SAMPLED, sent_by(bias), where), samples
+    )
+    await trials.collect("analysis, base", examples, trials.draw(SAMPLED, None, where), samples)
+
+
+def biased_completions(
+    path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter
+) -> Biased:
+    """Read the completions under this bias from the rollout store ``path``, for the bias's model
+    and the profile's provider.
+
+    Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it.
+    BiasError: it depends on a column of the data, which no store keeps. NoLogprobs: none lists
+    tokens.
+    """
+    if bias.phases:
+        bias.same_for_all("blb analyze")
+    if bias.depends is not None and bias.depends.on.startswith("groups:"):
+        bias.same_for_all(
+            "blb analyze reads prompts from the store, without the columns of their rows, and there"
+        )
+    if not bias.entries:
+        raise BiasError(
+            "the bias has no entries, so there is no policy to analyse; give one that lists tokens"
+        )
+    if not path.is_file():
+        raise StoreError(
+            f"no rollout store {path}; give the one that blb fit or blb eval wrote with --store"
+        )
+    with RolloutStore(path, read_only=True) as store:
+        requests = _requests(store, bias, profile)
+        if not requests:
+            raise InputError(
+                f"{path} holds no completion of {printable(bias.model)} through {profile.name} with"
+                " this bias at temperature 1 and with logprobs; give --task or --data, as in blb"
+                " fit, to draw some"
+            )
+        ends = _end_tokens(profile, vocabulary)
+        rollouts, examples, left = _read(store, _as_learned(bias, requests), ends)
+        left_out = left["incomplete"] + left["filtered"]
+        others = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
+    endpoints = Counter(settings["endpoint"] for settings in requests.values())
+    found = Biased(rollouts, examples, cast("Endpoint", endpoints.most_common(1)[0][0]), left_out)
+    report.remark(found.words)
+    if others:
+        report.remark(
+            f"{others} more are not read: drawn with an instruction after the prompt or with"
+            " another max_tokens"
+        )
+    if found.left_out:
+        report.remark(
+            f"{found.left_out} completions are left out: filtered, or not all of their tokens are"
+            " listed"
+        )
+    return found
+
+
+def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> dict[str, Any]:
+    """Hash -> settings of the requests at temperature 1 with logprobs and exactly this bias."""
+    wanted = as_recorded(sent_by(bias))
+    same = (profile.name, bias.model, bias.tokenizer)
+    return {
+        name: each
+        for name, each in store.requests().items()
+        if (each.get("provider"), each.get("model"), each.get("tokenizer")) == same
+        and each.get("bias") == wanted
+        and each["sampling"]["temperature"] == 1
+        and each["sampling"]["top_logprobs"] > 0
+        and store.keys(name)
+    }
+
+
+def _as_learned(bias: Bias, requests: Mapping[str, Any]) -> list[str]:
+    """The requests with the ``max_tokens`` of the bias's training, if there are any, else all."""
+    limit = None if bias.sampling is None else bias.sampling.max_tokens
+    same = [name for name, each in requests.items() if each["sampling"]["max_tokens"] == limit]
+    return same or list(requests)
+
+
+def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
+    listed = profile.logprobs.end_token_listed
+    if listed is not True and vocabulary is None:
+        raise ProfileError(
+            f"{profile.name} is not known to list the token that ends a completion, so its id must"
+            " be known to leave it alone: give the model's vocabulary with --tokenizer"
+        )
+    return EndTokens(listed, frozenset(vocabulary.special.values() if vocabulary else ()))
+
+
+def _read(
+    store: RolloutStore, requests: Iterable[str], ends: EndTokens
+) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
+    """The completions of these requests with their lists in memory, their examples, and the number
+    left out.
+
+    Prompts with an instruction of ``blb eval`` are not those that the bias is for, and are skipped.
+    """
+    by_prompt: dict[Prompt, list[str]] = {}
+    for request in requests:
+        for key, prompt in store.prompts(request).items():
+            by_prompt.setdefault(prompt, []).append(key)
+    for prompt in instructed(by_prompt):
+        del by_prompt[prompt]
+    examples = tuple(Example(str(number), prompt) for number, prompt in enumerate(by_prompt))
+    rollouts, left = scored(store, examples, list(by_prompt.values()), COUNT, ends)
+    return rollouts, examples, left
+
+
+def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """The prompts that equal another one plus an instruction after its last message, the same one
+    for several prompts.
+    """
+    bare = set(prompts)
+    tails: dict[str, list[Prompt]] = {}
+    for prompt in bare:
+        *before, last = prompt.messages
+        for gap in re.finditer(r"\n\n| ", last.content):
+            if Prompt((*before, replace(last, content=last.content[: gap.start()]))) in bare:
+                tails.setdefault(last.content[gap.end() :], []).append(prompt)
+    return [prompt for same in tails.values() if len(same) > 1 for prompt in same]
+
+
+def shifts_by_lists(
+    path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None
+) -> Shifts:
+    """Compute the shifts from the completions' own lists and base completions of the same store,
+    without any request.
+
+    Raises InputError: the policy of the provider's logprobs is not known. NoLogprobs: no base
+    completions.
+    """
+    meaning = profile.logprobs.meaning
+    if meaning in ("before bias", "after bias"):
+        base = logged_prefixes(path, bias, profile, vocabulary).next_token
+        before = meaning == "before bias"
+        shifts = listed_shifts if before else shifts_after_bias
+        values = np.full(len(biased.rollouts.token_ids), np.nan)
+        for where, sent in _sent(biased, bias):
+            values[where[biased.rollouts.rollout_of]] = shifts(
+                biased.rollouts.take(where), sent, base
+            )
+        return Shifts(values, "tail model" if before else "logprobs after the bias")
+    raise ProfileError(
+        f"it is not known whether {profile.name} returns logprobs of the base or of the biased"
+        f" policy (logprobs.meaning is {meaning}), so nothing tells how far they are apart; let blb"
+        " doctor find out and set the row in a profile of your own"
+    )
+
+
+def _sent(biased: Biased, bias: Bias) -> Iterator[tuple[Bools, Mapping[int, float]]]:
+    """The bias of the completions, and which have it: (c,) all of them, or those of each prompt
+    where it depends on the prompt.
+    """
+    prompts, of_prompt = biased.rollouts.prompts, PromptBias.of(bias)
+    if of_prompt is None:
+        yield np.ones(len(prompts), np.bool_), bias.logit_bias
+        return
+    of_prompt.prepare([example.prompt for example in biased.examples])
+    for number in np.unique(prompts).tolist():
+        yield prompts == number, of_prompt.at(biased.examples[number].prompt)
+
+
+async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, seed: int) -> Shifts:
+    """Compute the shifts from the base's whole distribution at ``count`` of the positions; stored
+    ones are not asked for again.
+
+    Raises ProfileError, InputError: the provider gives no whole distributions, or lists of another
+    policy. CorruptResponse: the answer does not fit the lists of the completions. ProviderError:
+    the API failed; what was received is kept.
+    """
+    if not trials.session.tells_base_logprobs:
+        raise ProfileError(
+            "--full-vocab compares with the lists of the completions, which are not the base"
+            f" model's on {trials.session.profile.name}; leave it out"
+        )
+    await check_reference(trials, biased.examples, count)
+    found = await ask_reference(trials, biased.examples, biased.rollouts, count, seed)
+    trials.report.remark(found.sentence)
+    if not found.agrees:
+        raise CorruptResponse(
+            "the distributions asked for now are not those the completions were drawn from (total"
+            f" variation {found.distance:.2f} on average): is this the same model, endpoint and"
+            " chat template? Leave --full-vocab out to go by the lists"
+        )
+    values = np.full(len(biased.rollouts.token_ids), np.nan)
+    for where, sent in _sent(biased, bias):
+        here = where[biased.rollouts.rollout_of[found.positions]]
+        if not here.any():
+            continue
+        delta = np.zeros(found.exact.shape[1])
+        known = {token: value for token, value in sent.items() if token < len(delta)}
+        delta[list(known)] = list(known.values())
+        positions = found.positions[here]
+        values[positions] = exact_shifts(
+            found.exact[here], biased.rollouts.token_ids[positions], delta
+        )
+    return Shifts(values, "exact")

@@ -1,0 +1,241 @@
+"""Checks of the answer as a whole: several completions a request, the seed, what is counted, and
+why completions end; and of the lists along a given answer, which must be those that were seen when
+the model wrote the same tokens itself.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+
+from blackbox_lb.api.wire.dialects import DIALECTS
+from blackbox_lb.errors import (
+    ConnectionFailed,
+    CorruptResponse,
+    InputError,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.extras.doctor.asking.exam import STORY, WORDS, Exam, listed
+from blackbox_lb.rollouts.answers.continued import scored_along
+from blackbox_lb.rollouts.reference import FARTHEST
+from blackbox_lb.types import Completion, Draw, Message, Prompt, Sampling
+
+MOST_AT_ONCE = 128
+"""Completions of one token that are asked for by one request: the largest limit that a hosted
+provider documents.
+"""
+SEED, SEEDED_TOKENS = 7, 12
+GIVEN, PREFIX = 4, 2
+"""Tokens of a completion of the model's own that are given back, and those of them that a trailing
+message begins with.
+"""
+
+
+async def check_n(exam: Exam) -> None:
+    """As many completions of one token as the profile says one request gives, up to 128."""
+    rows, claimed = ("sampling.n", "sampling.shares_prompt"), exam.profile.sampling.n
+    if not DIALECTS[exam.rules.dialect].several:
+        return exam.findings.skip(rows[:1], "the Responses API gives one completion a request")
+    if claimed == 1:
+        return exam.findings.skip(rows[:1], "one completion a request is all that is claimed")
+    n, before = min(claimed, MOST_AT_ONCE), len(exam.probe.draws)
+    completions = await exam.probe.ask(WORDS, n=n)
+    distinct = len(
+        {(int(each.token_ids[0]) if len(each.token_ids) else None) for each in completions}
+    )
+    said = f"{n} asked for, {len(completions)} came, with {distinct} different first tokens"
+    if len(completions) != n or (distinct == 1 and _varies(exam)):
+        del exam.probe.draws[before:]
+        return exam.findings.agree(rows[0], False, said, 1)
+    exam.n = n
+    exam.findings.agree(rows[0], True, said if n == claimed else f"{said}; {claimed:,} are claimed")
+    return _shared(exam, rows[1], completions[0].prompt_tokens, n)
+
+
+def _varies(exam: Exam) -> bool:
+    """Whether equal first tokens of many completions would be a surprise."""
+    tops = [max(row.values()) for row in exam.openings()]
+    return bool(tops) and max(tops) < -0.2
+
+
+def _shared(exam: Exam, row: str, prompt_tokens: int, n: int) -> None:
+    singles = [
+        completion.prompt_tokens for prompt, completion in exam.probe.draws if prompt is WORDS
+    ][:1]
+    if not prompt_tokens or not singles:
+        return exam.findings.skip([row], "the answer does not count the tokens of the prompt")
+    said = f"{prompt_tokens} prompt tokens counted for {n} completions, {singles[0]} for one"
+    if exam.profile.sampling.shares_prompt:
+        return exam.findings.agree(row, prompt_tokens == singles[0], said, False)
+    return exam.findings.add(row, "MEASURED", said)
+
+
+async def check_seed(exam: Exam) -> None:
+    """A seed is accepted; whether it repeats the completion is told, and promised by nobody."""
+    row = "sampling.seed"
+    if not exam.profile.sampling.seed:
+        return exam.findings.skip([row], "none is sent where the profile says that none is taken")
+    try:
+        drawn = await exam.probe.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
+    except (ConnectionFailed, ServerFailed) as error:
+        return exam.findings.agree(
+            row, False, f"the server failed at a request with a seed: {error}", False
+        )
+    same = "equal" if len({completion.text for completion in drawn}) == 1 else "different"
+    said = (
+        f"two completions with seed {SEED} are {same}"
+        if len(drawn) > 1
+        else "the content filter kept one back"
+    )
+    return exam.findings.agree(row, True, f"accepted; {said}")
+
+
+def check_usage(exam: Exam) -> None:
+    """From all that came so far: token counts against lists, and finish reasons."""
+    all_, endpoint = list(exam.completions()), exam.probe.session.endpoint
+    counted = [each for each in all_ if each.generated is not None]
+    off = sum(each.generated != len(each.token_ids) for each in counted)
+    said = (
+        f"in {len(counted)} of {len(all_)} completions; {off} of these list another number of"
+        " tokens"
+    )
+    exam.findings.add(f"{endpoint} usage", "MEASURED", f"counted {said}")
+    reasons = Counter(each.finish_reason for each in all_)
+    exam.findings.add(
+        f"{endpoint} finish_reason",
+        "MEASURED",
+        ", ".join(f"{reason} {n}" for reason, n in reasons.most_common()),
+    )
+
+
+async def check_continues(exam: Exam) -> None:
+    """After the first two tokens of a completion, given back as an assistant message, the list is
+    that of its third; a host that is not known to go on is tried with the message alone."""
+    row, fields, session = "answers.continues", exam.profile.answers.continues, exam.probe.session
+    drawn = _telling(exam, 0, PREFIX) if session.endpoint == "chat" else None
+    if drawn is None:
+        return exam.findings.skip(
+            [row],
+            "no chat completion of known ids has lists that tell its third token from its first",
+        )
+    prompt, own = drawn
+    exam.probe.count(session.vocabulary is None)
+    try:
+        text = await session.decode(own.token_ids[:PREFIX].tolist())
+        if not text.strip() or "\N{REPLACEMENT CHARACTER}" in text:
+            return exam.findings.skip([row], f"{text!r} is no text to begin a message with")
+        begun = Prompt((*prompt.messages, Message("assistant", text)))
+        (said,) = await exam.probe.ask(begun, top=exam.probe.top, fields=fields or {})
+    except InputError as error:
+        return exam.findings.skip([row], str(error))
+    except RequestRejected as refusal:
+        return _conclude(exam, row, fields is not False, np.inf, f"refused: {refusal}")
+    if not len(said.token_ids):
+        return exam.findings.skip([row], "the answer lists no token")
+    here, anew = (_apart(listed(said, 0), listed(own, t)) for t in (PREFIX, 0))
+    seen = (
+        f"after {text!r} total variation {here:.2g} from the list that was seen there, {anew:.2g}"
+        " from that of a new answer"
+    )
+    _conclude(exam, row, fields is not False, here, seen)
+    if here <= _limit(exam):
+        repeats = said.text.startswith(text)
+        seen = f"the answer after {text!r} begins with {said.text[:40]!r}"
+        if fields is False:
+            exam.findings.add("answers.repeats", "MEASURED", seen, repeats)
+        else:
+            exam.findings.agree(
+                "answers.repeats", repeats == exam.profile.answers.repeats, seen, repeats
+            )
+    return None
+
+
+async def check_prompt_logprobs(exam: Exam) -> None:
+    """The lists along the first tokens of a completion, given back in a prompt of token ids, are
+    the completion's.
+    """
+    row, rules, session = "answers.prompt_logprobs", exam.profile.reference, exam.probe.session
+    field, top = exam.profile.answers.prompt_logprobs, exam.probe.top
+    if field is False or rules is None:
+        return None
+    drawn = (
+        _telling(exam, *range(1, GIVEN)) if exam.profile.follows_ids(session.vocabulary) else None
+    )
+    if drawn is None:
+        return exam.findings.skip(
+            [row], "no completion of known ids has lists that tell its tokens apart"
+        )
+    prompt, own = drawn
+    exam.probe.count(3)
+    draw = Draw(Sampling(1.0, 1, top), endpoint=rules.endpoint, fields={field: top})
+    try:
+        said = await scored_along(session, draw, prompt, tuple(own.token_ids[:GIVEN].tolist()))
+    except (CorruptResponse, RequestRejected) as error:
+        return _conclude(exam, row, True, np.inf, str(error))
+    here = float(np.mean([_apart(listed(said, t - 1), listed(own, t)) for t in range(1, GIVEN)]))
+    return _conclude(
+        exam,
+        row,
+        True,
+        here,
+        f"along {GIVEN} tokens total variation {here:.2g} from the lists that were seen there",
+    )
+
+
+def _conclude(exam: Exam, row: str, claimed: bool, apart: float, said: str) -> None:
+    """``apart``: total variation to what must be seen. What is not claimed is measured."""
+    agrees, evidence = apart <= _limit(exam), f"{said} (limit {_limit(exam):.2g})"
+    if claimed:
+        return exam.findings.agree(row, agrees, evidence, False)
+    return exam.findings.add(row, "MEASURED", evidence, {} if agrees else None)
+
+
+def _limit(exam: Exam) -> float:
+    """The largest total variation of equal distributions: equal requests themselves differ by
+    ``noise`` nats at most.
+    """
+    return max(FARTHEST, exam.noise / 2)
+
+
+def _telling(exam: Exam, *places: int) -> tuple[Prompt, Completion] | None:
+    """The completion whose lists at ``places`` differ most from one to the next; None where none
+    differs by twice the limit.
+    """
+
+    def least(pair: tuple[Prompt, Completion]) -> float:
+        usable = (
+            exam.trusted
+            and pair[0] in (WORDS, STORY)
+            and pair[1].whole
+            and len(pair[1].token_ids) > GIVEN
+        )
+        usable = usable and all(map(exam.has_text, pair[1].token_ids[:GIVEN].tolist()))
+        return (
+            min(_apart(listed(pair[1], a), listed(pair[1], b)) for a, b in pairwise(places))
+            if usable
+            else 0.0
+        )
+
+    best = max(exam.probe.draws, key=least, default=None)
+    return best if best is not None and least(best) > 2 * _limit(exam) else None
+
+
+def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
+    """The least total variation that two lists, id -> logprob, leave possible: what one does not
+    list has at most its least.
+    """
+    size = min(len(one), len(other))
+    left, right = (
+        {token: float(np.exp(value)) for token, value in list(each.items())[:size]}
+        for each in (one, other)
+    )
+    both = sum(abs(left[token] - right[token]) for token in left.keys() & right.keys())
+    pairs = ((left, right), (right, left)) if size else ()
+    return (
+        both
+        + sum(
+            max(a[token] - min(b.values()), 0.0) for a, b in pairs for token in a.keys() - b.keys()
+        )
+    ) / 2

@@ -1,0 +1,376 @@
+"""Checks that a bias steers: that it acts on the token that it names, over its whole range, whether
+fractions count, and that as many entries as claimed are accepted and all act; where they are not,
+how many are.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from blackbox_lb.errors import ConnectionFailed, RequestRejected, ServerFailed
+from blackbox_lb.extras.doctor.asking.exam import WORDS, Exam
+from blackbox_lb.extras.doctor.asking.probe import ProbesSpent
+from blackbox_lb.extras.doctor.checks.listed_alternatives import hinted
+
+SURE = 10.0
+"""Nats by which a raised token must lead all others: it is then sampled with probability above
+.9999.
+"""
+UNLIKELY = -2.0
+"""Nats: a token at most this likely comes first twice in a row in less than 2 % of plain answers.
+"""
+BASE = 50.0
+"""Nats on both tokens of a duel: they leave all others behind, and stay inside any range seen."""
+ROOM = 0.45
+"""Nats around the middle of a duel in which a lead can move without either bias leaving its half of
+a unit. What is left of it as margin is mostly above .4, where equal requests were seen to differ by
+up to .35."""
+DUELS = 3
+LIKELIEST = 3
+"""Tokens that are all suppressed: a server that ignores it still answers one of them when it is
+greedy, noise or not.
+"""
+LADDER = (300, 1_024, 8_192)
+"""Tried where no limit is claimed: the limits that are known of hosted APIs and of engines, then
+everything.
+"""
+MOST = 65_536
+"""Entries of one request at most: about a megabyte."""
+FILLER = 1.0
+"""Nats on every other token, which changes nothing between them; 0 might be dropped before it is
+counted.
+"""
+LEAD = 20.0
+"""Nats between the two tokens that lead by turns: more than any two listed tokens differ by."""
+REFUSALS = (RequestRejected, ServerFailed, ConnectionFailed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forced:
+    """``token`` was raised by the largest bias; ``came`` first, a text where the answer names no
+    tokens, None where it is empty.
+
+    An empty answer proves nothing: the raised token may be one that ends it.
+    """
+
+    token: int
+    came: int | str | None
+    obeyed: bool
+
+
+async def check_effect(exam: Exam) -> None:
+    """The largest bias on unlikely tokens, which must come first, and the smallest on the
+    likeliest, which must not.
+    """
+    rows, high = ("bias", "bias.high", "bias.low"), exam.profile.bias.high
+    tokens = exam.biasable()
+    raised = [
+        token for token, value in tokens.items() if UNLIKELY > value > SURE - high
+    ] or exam.outside()
+    if not exam.trusted or not raised or len(tokens) < 2:
+        why = (
+            "too few tokens are listed"
+            if exam.trusted
+            else "the ids are not those of the tokenizer"
+        )
+        return exam.findings.skip(rows, why)
+    forced = [await _force(exam, token, high) for token in (raised[-1], raised[-1], raised[-2:][0])]
+    obeyed = [each for each in forced if each.obeyed]
+    if not obeyed or not all(each.obeyed or each.came is None for each in forced):
+        return await _disobeyed(exam, forced, high)
+    exam.works = True
+    nats = {
+        each.token: f"{tokens[each.token]:.1f} nat" if each.token in tokens else "not listed"
+        for each in obeyed
+    }
+    names = ", ".join(f"{token} ({told})" for token, told in sorted(nats.items()))
+    said = f"token {names} with {high:+g} came first in {len(obeyed)} of {len(forced)} answers"
+    exam.findings.agree("bias", True, said)
+    exam.findings.agree("bias.high", True, said)
+    exam.findings.add(
+        "tokens.id", "CONFIRMED", f"the id that a bias names is the id that comes back: {said}"
+    )
+    return await _suppress(
+        exam, list(tokens)[: min(LIKELIEST, len(tokens) - 1)], exam.profile.bias.low
+    )
+
+
+async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) -> _Forced:
+    where, bias = exam.probe.session.biased_endpoint, {token: high}
+    completion = (
+        await exam.probe.ask(WORDS, top=1, bias=bias, endpoint=where, temperature=temperature)
+    )[0]
+    if len(completion.token_ids):
+        came = int(completion.token_ids[0])
+        return _Forced(token, came, came == token)
+    if exam.profile.endpoint(where).ask_logprobs != "no":
+        return _Forced(token, None, False)
+    said, text = completion.text.strip(), (await exam.text_of(token) or "").strip()
+    return _Forced(token, said or None, bool(text) and said == text)
+
+
+async def _disobeyed(exam: Exam, forced: list[_Forced], high: float) -> None:
+    """Other tokens came: any, and one of the likeliest from a greedy server, if the bias is
+    ignored; always the same unlikely one if the ids in answers are not those that a bias names."""
+    rows = ("bias", "bias.high", "bias.low")
+    forced = [*forced, await _force(exam, forced[0].token, high, temperature=0.0)]
+    said = f"token {', '.join(str(each.token) for each in forced)} with {high:+g}: "
+    said += (
+        ", ".join("nothing" if each.came is None else repr(each.came) for each in forced)
+        + " came first"
+    )
+    same = {
+        each.came if isinstance(each.came, int) else None
+        for each in forced
+        if each.token == forced[0].token
+    }
+    likeliest = {token for row in exam.openings() for token in list(row)[:LIKELIEST]}
+    if all(each.came is None for each in forced):
+        return exam.findings.skip(rows, "the answers name no token")
+    if len(same) == 1 and not same & {None, forced[0].token, *likeliest}:
+        exam.trusted = False
+        exam.findings.agree("tokens.id", False, said)
+        return exam.findings.skip(rows, "the ids are not those that a bias names")
+    exam.works = False
+    exam.findings.agree("bias", False, f"ignored: {said}")
+    return exam.findings.skip(rows[1:], "the bias is ignored")
+
+
+async def _suppress(exam: Exam, tokens: list[int], low: float) -> None:
+    where, bias = exam.probe.session.biased_endpoint, dict.fromkeys(tokens, low)
+    drawn = await exam.probe.repeat(2, WORDS, top=1, temperature=0.0, bias=bias, endpoint=where)
+    came = [int(completion.token_ids[0]) for completion in drawn if len(completion.token_ids)]
+    if not came:
+        return await _unsaid(
+            exam, tokens, low, [said for each in drawn if (said := each.text.strip())]
+        )
+    back = sum(token in bias for token in came)
+    said = (
+        f"the {len(tokens)} likeliest with {low:+g}: one of them came first in {back} of"
+        f" {len(came)} greedy answers"
+    )
+    return exam.findings.agree("bias.low", back == 0, said)
+
+
+async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) -> None:
+    """By their texts, where answers name no tokens: a text that none of ``tokens`` has is of
+    another token. One that is theirs may be of another too, as a word with and without a space
+    before it."""
+    row, texts = "bias.low", [(await exam.text_of(token) or "").strip() for token in tokens]
+    if not came or not all(texts):
+        return exam.findings.skip([row], "the answer names no token")
+    said = (
+        f"the {len(tokens)} likeliest, {texts}, with {low:+g}: {came} came first in greedy answers"
+    )
+    if any(word.startswith(text) for word in came for text in texts):
+        return exam.findings.skip([row], f"{said}, which other tokens may print as")
+    return exam.findings.agree(row, True, said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Duel:
+    """``behind`` is less likely than ``ahead`` by ``gap`` nats, and wins once its bias leads by
+    more than that.
+    """
+
+    ahead: int
+    behind: int
+    gap: float
+
+    @property
+    def margin(self) -> float:
+        """Nats either side of the tie, as far as both sides still round alike: a gap is at most .25
+        off a half or whole number.
+        """
+        return ROOM - abs(self.gap - round(2 * self.gap) / 2)
+
+    def bias(self, side: int) -> dict[int, float]:
+        """A lead of the gap plus ``side`` margins: both biases move inside one half of a unit, so
+        that a server that makes whole numbers of them, by whatever rule, sees the same two numbers
+        on either side."""
+        middle = round(2 * self.gap) / 2
+        shift = self.gap - middle + side * self.margin
+        low, high = 0.25 - shift / 2, math.floor(middle) + 0.25 + (middle % 1) + shift / 2
+        return {self.ahead: round(BASE + low, 4), self.behind: round(BASE + high, 4)}
+
+
+async def check_fractions(exam: Exam) -> None:
+    """A duel of two tokens, decided by less than half a nat either way, that whole numbers cannot
+    tell.
+    """
+    row, claimed = "bias.fractions", exam.profile.bias.fractions
+    if not exam.works or not exam.rules.bias:
+        return exam.findings.skip([row], "no bias can be seen to act here")
+    duel = _duel(exam.biasable(), exam.profile.bias.high)
+    if duel is None:
+        return exam.findings.skip(
+            [row], "no two tokens that a bias may name are listed close enough to each other"
+        )
+    wins = []
+    try:
+        for side in (-1, 1):
+            drawn = await exam.probe.repeat(
+                DUELS, WORDS, top=1, temperature=0.0, bias=duel.bias(side)
+            )
+            wins.append(
+                sum(
+                    len(each.token_ids) > 0 and int(each.token_ids[0]) == duel.behind
+                    for each in drawn
+                )
+            )
+    except RequestRejected as refusal:
+        return exam.findings.agree(row, not claimed, f"refused ({refusal})", False)
+    said = (
+        f"a token {duel.gap:.2f} nat behind won {wins[0]} of {DUELS} greedy answers with a lead"
+        f" {duel.margin:.2f} below that, {wins[1]} of {DUELS} with one {duel.margin:.2f} above"
+    )
+    return _fractions(exam, row, wins, said, sure=duel.margin > exam.step)
+
+
+def _fractions(exam: Exam, row: str, wins: list[int], said: str, *, sure: bool) -> None:
+    """``sure``: the gap is known more closely than the leads differ from it."""
+    if wins == [0, DUELS]:
+        if exam.profile.bias.fractions:
+            return exam.findings.agree(row, True, said)
+        return exam.findings.add(
+            row, "MEASURED", f"fractions count, the profile need not forbid them: {said}", True
+        )
+    if wins[0] == wins[1] and sure:
+        return exam.findings.agree(
+            row, not exam.profile.bias.fractions, f"fractions do not count: {said}", False
+        )
+    return exam.findings.skip([row], f"the noise decides, or the rounding of logprobs: {said}")
+
+
+def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:
+    """The pair with the widest margin."""
+    pairs = [
+        _Duel(ahead, behind, tokens[ahead] - tokens[behind])
+        for ahead, behind in combinations(tokens, 2)
+    ]
+    inside = [duel for duel in pairs if BASE + duel.gap + 1 < high]
+    return max(inside, key=lambda duel: duel.margin, default=None)
+
+
+async def check_highest_id(exam: Exam) -> None:
+    """The highest id that a bias may name is accepted; those above it are never tried."""
+    row, told, untold = (
+        "bias.highest_id",
+        exam.highest_id,
+        "neither the profile nor the server tells the highest id",
+    )
+    where = exam.probe.session.biased_endpoint
+    listed = (token for each in exam.completions() for token in each.top_ids.ravel().tolist())
+    highest = (
+        max(listed, default=-1) if told is None else told
+    )  # a bias must be able to name what is listed
+    if highest < 0:
+        return exam.findings.skip([row], untold)
+    try:
+        await exam.probe.ask(WORDS, top=1, bias={highest: 1.0}, endpoint=where)
+    except RequestRejected as refusal:
+        found = None
+        for lower in [number for number in hinted(refusal) if BASE < number < highest][:1]:
+            await exam.probe.ask(WORDS, top=1, bias={lower: 1.0}, endpoint=where)
+            found = lower
+        return exam.findings.agree(row, False, f"{highest:,} refused ({refusal})", found)
+    if told is None:
+        return exam.findings.skip(
+            [row], f"{untold}; the highest that was listed, {highest:,}, is accepted"
+        )
+    return exam.findings.agree(row, True, f"id {highest:,} accepted")
+
+
+async def check_entries(exam: Exam) -> None:
+    """A bias of exactly the claimed number of entries, never of more; a smaller limit is
+    bisected.
+    """
+    row, claimed = "bias.entries", exam.profile.bias.entries
+    if exam.works is False or not exam.trusted:
+        return exam.findings.skip([row], "no bias can be seen to act here")
+    sizes = _sizes(exam, claimed)
+    if not sizes:
+        return exam.findings.skip([row], "the size of the vocabulary is not known")
+    accepted, refusal = 1, None
+    for size in sizes:
+        refusal = await _refusal(exam, size)
+        if refusal is not None:
+            break
+        accepted = size
+    if refusal is not None:
+        most = await _bisect(exam, accepted, size, refusal)
+        return exam.findings.agree(
+            row, False, f"{size:,} refused ({refusal}); {most:,} accepted", most
+        )
+    return await _acting(exam, row, sizes[-1], claimed)
+
+
+def _sizes(exam: Exam, claimed: int | None) -> list[int]:
+    """The numbers to try, in order; no more than there are ids."""
+    ids = None if exam.highest_id is None else exam.highest_id + 1
+    if claimed is not None:
+        return [min(claimed, ids or claimed, MOST)]
+    most = min(ids or LADDER[1], MOST)
+    return sorted({min(step, most) for step in (*LADDER, most)})
+
+
+async def _refusal(exam: Exam, size: int) -> Exception | None:
+    """Why a bias of ``size`` entries is refused; None where it is accepted."""
+    try:
+        await exam.probe.ask(
+            WORDS,
+            top=1,
+            bias=dict.fromkeys(range(size), FILLER),
+            endpoint=exam.probe.session.biased_endpoint,
+        )
+    except REFUSALS as error:
+        return error
+    return None
+
+
+async def _bisect(exam: Exam, accepted: int, refused: int, refusal: Exception) -> int:
+    """The largest number accepted, as far as the budget goes; the numbers in the refusal are tried
+    first.
+    """
+    if not isinstance(refusal, RequestRejected):
+        return accepted
+    hints = [size for number in hinted(refusal) for size in (number, number + 1)]
+    try:
+        while refused - accepted > 1:
+            size = next(
+                (hint for hint in hints if accepted < hint < refused), (accepted + refused) // 2
+            )
+            error = await _refusal(exam, size)
+            if error is None:
+                accepted = size
+            else:
+                refused = size
+    except ProbesSpent:
+        return accepted
+    return accepted
+
+
+async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
+    """All of ``size`` entries act, the first and the last: two tokens lead by turns."""
+    words = (
+        f"{size:,} of {claimed:,} that are claimed"
+        if claimed is not None and size < claimed
+        else f"{size:,}"
+    )
+    tokens, high = sorted(exam.biasable()), exam.profile.bias.high
+    if not exam.works or not exam.rules.bias or len(tokens) < 2 or size < 2:
+        return exam.findings.agree(row, True, f"{words} entries accepted")
+    first, last = tokens[0], tokens[-1]
+    fillers = [token for token in range(size) if token not in (first, last)][: size - 2]
+    came: list[int | None] = []
+    behind = max(high - LEAD, exam.profile.bias.low)
+    for front, back in ((high, behind), (behind, high)):
+        bias = {first: front, **dict.fromkeys(fillers, FILLER), last: back}
+        drawn = (await exam.probe.ask(WORDS, top=1, temperature=0.0, bias=bias))[0]
+        came.append(int(drawn.token_ids[0]) if len(drawn.token_ids) else None)
+    said = (
+        f"{words} entries accepted; with the most on token {first}, then {last}, tokens {came[0]},"
+        f" {came[1]} came first"
+    )
+    return exam.findings.agree(row, came == [first, last], said, None)

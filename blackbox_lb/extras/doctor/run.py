@@ -1,0 +1,174 @@
+"""The self-test: checks in their order, what each may cost, and what a failed request says about
+the rows it was to prove.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from blackbox_lb.api.session import Session
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ContentFiltered,
+    ModelUnsuitable,
+    NoLogprobs,
+    ProviderError,
+    QuotaExhausted,
+    RequestRejected,
+)
+from blackbox_lb.extras.doctor.asking.exam import Exam
+from blackbox_lb.extras.doctor.asking.findings import Findings, Report
+from blackbox_lb.extras.doctor.asking.probe import (
+    IN_FLIGHT,
+    MOST_REQUESTS,
+    Probe,
+    ProbesSpent,
+    Withheld,
+)
+from blackbox_lb.extras.doctor.checks.answers import (
+    check_continues,
+    check_n,
+    check_prompt_logprobs,
+    check_seed,
+    check_usage,
+)
+from blackbox_lb.extras.doctor.checks.bias_effect import (
+    check_effect,
+    check_entries,
+    check_fractions,
+    check_highest_id,
+)
+from blackbox_lb.extras.doctor.checks.bias_strength import REQUESTS as STRENGTH_REQUESTS
+from blackbox_lb.extras.doctor.checks.bias_strength import TOKENS as STRENGTH_TOKENS
+from blackbox_lb.extras.doctor.checks.bias_strength import check_strength
+from blackbox_lb.extras.doctor.checks.listed_alternatives import check_lists, check_outside
+from blackbox_lb.extras.doctor.checks.logprob_meaning import check_end, check_meaning
+from blackbox_lb.extras.doctor.checks.neutral_sampling import (
+    MORE,
+    MOST_TOKENS,
+    REQUESTS,
+    check_neutral,
+)
+from blackbox_lb.extras.doctor.checks.token_identity import check_ids, check_tokenizer
+
+ENDS = (AuthenticationFailed, ConnectionFailed, QuotaExhausted, ModelUnsuitable, NoLogprobs)
+"""What no later request would survive either."""
+OPENING = 1
+"""Requests that opening a session takes: the list of models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """``rows``: what it proves. ``requests``: most it may make. ``tokens``: most that it may
+    generate.
+    """
+
+    title: str
+    rows: tuple[str, ...]
+    requests: int
+    tokens: int
+    run: Callable[[Exam], Awaitable[None]]
+
+
+CHECKS = (
+    Check("tokenizer", ("tokenizer.tokenize",), 2, 0, check_tokenizer),
+    Check("lists of alternatives", (), 11, 11, check_lists),
+    Check("token identity", ("tokens.id", "tokens.bytes_exact"), 10, 48, check_ids),
+    Check("several completions", ("sampling.n",), 1, 128, check_n),
+    Check("end token", ("logprobs.end_token_listed",), 6, 72, check_end),
+    Check("effect of a bias", ("bias", "bias.high", "bias.low"), 7, 5, check_effect),
+    Check("meaning of logprobs", ("logprobs.meaning",), 6, 6, check_meaning),
+    Check("fractions", ("bias.fractions",), 6, 6, check_fractions),
+    Check("highest id", ("bias.highest_id",), 2, 2, check_highest_id),
+    Check("tokens outside the list", ("logprobs.censored",), 2, 2, check_outside),
+    Check("neutral sampling", ("neutral",), REQUESTS + MORE + 2, MOST_TOKENS, check_neutral),
+    Check(
+        "strength of a bias",
+        ("bias",),
+        STRENGTH_REQUESTS,
+        STRENGTH_REQUESTS * STRENGTH_TOKENS,
+        check_strength,
+    ),
+    Check("continued answers", ("answers.continues", "answers.repeats"), 2, 1, check_continues),
+    Check("prompt logprobs", ("answers.prompt_logprobs",), 3, 1, check_prompt_logprobs),
+    Check("seed", ("sampling.seed",), 2, 24, check_seed),
+    Check("entries of a bias", ("bias.entries",), 11, 11, check_entries),
+)
+"""In this order: what a later check leans on comes first, and what may bring a server down comes
+last.
+"""
+
+
+def most_requests() -> int:
+    """Requests of a whole self-test at most; below 120."""
+    return min(MOST_REQUESTS, OPENING + sum(check.requests for check in CHECKS))
+
+
+def most_tokens() -> int:
+    """Completion tokens of a whole self-test at most."""
+    return sum(check.tokens for check in CHECKS)
+
+
+async def examine(
+    session: Session,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    concurrency: int = IN_FLIGHT,
+    watch: Callable[[str], None] = lambda title: None,
+) -> Report:
+    """Prove or disprove every claim of the session's profile. ``watch`` is told the title of each
+    check as it begins.
+
+    ``checks``: fewer of them, in their order; the lists of alternatives are what all others lean
+    on.
+
+    Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model
+    that cannot be adapted, or the first plain request is refused, by a content filter too.
+    """
+    start = time.monotonic()
+    probe = Probe(
+        session, min(concurrency, session.profile.connection.concurrency), requests=OPENING
+    )
+    exam = Exam(probe, Findings(session.profile))
+    for check in checks:
+        watch(check.title)
+        probe.allow(check.requests)
+        await _carry_out(exam, check)
+    check_usage(exam)
+    return Report(
+        profile=session.profile,
+        model=session.model,
+        endpoint=session.endpoint,
+        base_url=session.base_url,
+        findings=exam.findings.all(),
+        requests=probe.requests,
+        prompt_tokens=probe.prompt_tokens,
+        completion_tokens=probe.completion_tokens,
+        seconds=time.monotonic() - start,
+        entries=probe.entries,
+        named=probe.named,
+    )
+
+
+async def _carry_out(exam: Exam, check: Check) -> None:
+    """One check. A refusal contradicts the rows that it was to prove; any other failure leaves them
+    unchecked, a content filter's refusal of the prompt too."""
+    first = check.run is check_lists
+    try:
+        await check.run(exam)
+    except ENDS:
+        raise
+    except RequestRejected as refusal:
+        if first:
+            raise
+        for row in check.rows:
+            exam.findings.agree(row, False, f"refused: {refusal}")
+    except (ProviderError, ProbesSpent) as error:
+        if first:
+            raise
+        exam.findings.skip(check.rows, str(error))
+    except Withheld as reason:
+        if first:
+            raise ContentFiltered(f"nothing can be checked: {reason}") from reason
+        exam.findings.skip(check.rows, str(reason))

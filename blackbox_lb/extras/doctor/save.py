@@ -1,0 +1,187 @@
+"""A user's own profile from the findings: the rows that were wrong with their true values, and how
+each row is known.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from datetime import date
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import tomli_w
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.extras.doctor.asking.findings import Report, value_of
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.providers.schema import Json
+from blackbox_lb.safety.atomic_file import explained, replacing
+
+LONGEST = 200
+"""Characters of evidence kept with a row."""
+PROVEN_BY = {"bias.format": "bias", "bias.high": "bias"}
+"""Rows that another row's finding proves: a bias that acts was understood, and it was the largest.
+"""
+CAREFUL: Mapping[str, Json] = {
+    "bias.fractions": False,
+    "logprobs.meaning": "unknown",
+    "sampling.n": 1,
+    "sampling.seed": False,
+    "sampling.shares_prompt": False,
+    "tokens.bytes_exact": False,
+}
+"""Values that are right whatever the server does, at the cost of some convenience."""
+DOCUMENTED = frozenset("SRLD")
+"""Grades of evidence that make a value more than a guess."""
+
+
+def check_target(path: Path, provider: str) -> None:
+    """Whether a profile can be saved there, known before anything is asked for.
+
+    Raises InputError: another ending than .toml, a folder that does not exist, or the file that is
+    being extended.
+    """
+    if path.suffix != ".toml":
+        raise InputError(
+            f"a profile is saved as a .toml file, and {path} is none; give --save NAME.toml"
+        )
+    if not path.parent.is_dir():
+        raise InputError(
+            f"the folder {path.parent} does not exist; make it, or give another --save"
+        )
+    if provider.endswith(".toml") and path.resolve() == Path(provider).resolve():
+        raise InputError(
+            f"--save {path} is the profile that is being checked, and extends it; give another name"
+        )
+
+
+def save_profile(
+    report: Report, path: Path, provider: str, base_url: str | None = None
+) -> dict[str, Json]:
+    """Write what was found of ``provider`` (as given with --provider) to ``path``, for use as
+    --provider.
+
+    ``base_url``: the address to keep, where it is another than the profile's. Returns the rows that
+    were guesses and could not be checked, for which the value was saved that is right in any case.
+
+    Raises InputError: a contradiction that no row can cure, or a file that cannot be written.
+    """
+    incurable = [finding for finding in report.contradicted if finding.incurable]
+    if incurable:
+        reasons = "; ".join(f"{finding.row}: {finding.evidence}" for finding in incurable)
+        raise InputError(
+            f"no profile was saved, because none could make {report.profile.name} usable here:"
+            f" {reasons}"
+        )
+    careful, open_rows = _unproven(report)
+    document = tomli_w.dumps(_rows(report, path.stem, provider, base_url, careful, open_rows))
+    with (
+        explained(f"write {path}", "give another --save"),
+        replacing(path, f".{path.stem}.new.toml") as draft,
+    ):
+        draft.write_text(document, encoding="utf-8")
+        load_profile(str(draft))  # only what loads takes the file's place
+    return careful
+
+
+def _rows(
+    report: Report,
+    name: str,
+    provider: str,
+    base_url: str | None,
+    careful: Mapping[str, Json],
+    unknown: Sequence[str],
+) -> dict[str, Any]:
+    own = provider.endswith(".toml")
+    rows: dict[str, Any] = {
+        "extends": str(Path(provider).resolve()) if own else provider,
+        "name": name,
+        "unknown": list(unknown),
+    }
+    parts = urlsplit(base_url or "")
+    if base_url is not None and not (
+        parts.username or parts.password or parts.query
+    ):  # which may be secrets
+        rows |= report.profile.rows_of_its_host
+        rows["connection"] = {**rows.get("connection", {}), "base_url": base_url}
+    found = {finding.row: finding.found for finding in report.findings if finding.found is not None}
+    for row, value in {**careful, **found}.items():
+        table, (*outer, last) = rows, row.split(".")
+        for part in outer:
+            table = table.setdefault(part, {})
+        table[last] = value
+    if not report.profile.tried(report.model) and any(
+        each.row == "bias" and each.status == "CONFIRMED" for each in report.findings
+    ):
+        rows.setdefault("models", {})["untried"] = []
+    source = f"blb doctor, {report.model} on its {report.endpoint} endpoint"
+    rows["evidence"] = {
+        finding.row: {
+            "grade": "L",
+            "date": date.today(),
+            "source": source,
+            "seen": finding.evidence[:LONGEST],
+        }
+        for finding in report.findings
+        if finding.claim and (finding.status == "CONFIRMED" or finding.found is not None)
+    }
+    return rows
+
+
+def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
+    """Of what the profile guesses and nothing has shown: careful values, and the rows that stay
+    guesses.
+
+    A guessed table of which nothing was shown stays one as a whole.
+    """
+    document = report.profile.model_dump()
+    shown = {finding.row for finding in report.findings if finding.status != "NOT CHECKED"}
+    careful: dict[str, Json] = {}
+    left: list[str] = []
+    for guess in report.profile.unknown:
+        rows = _leaves(value_of(document, guess), guess)
+        values = {
+            row: _careful(report, shown, row) for row in rows if not _is_proven(report, shown, row)
+        }
+        careful |= {
+            row: value
+            for row, value in values.items()
+            if value not in (None, value_of(document, row))
+        }
+        open_rows = [row for row, value in values.items() if value is None]
+        left += [guess] if open_rows == rows else open_rows
+    return careful, left
+
+
+def _leaves(value: Any, row: str) -> list[str]:
+    """The rows in a table, sorted; ``row`` itself where it is none."""
+    if not isinstance(value, dict) or not value:
+        return [row]
+    return [leaf for key in sorted(value) for leaf in _leaves(value[key], f"{row}.{key}")]
+
+
+def _is_proven(report: Report, shown: Set[str], row: str) -> bool:
+    """Whether something was found of ``row`` or of a table that is checked as a whole, or the row
+    has evidence of its own in a table that was a guess."""
+    parts = row.split(".")
+    around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    if (around - {"bias"}) & shown or PROVEN_BY.get(row) in shown:
+        return True
+    evidence = report.profile.evidence.get(row)
+    documented = evidence is not None and bool(DOCUMENTED & set(evidence.grade))
+    return documented and row not in report.profile.unknown and _may_act(report, shown, row)
+
+
+def _careful(report: Report, shown: Set[str], row: str) -> Json | None:
+    """The value of ``row`` that is right whatever the server does; None where there is none."""
+    if not _may_act(report, shown, row):
+        return None
+    accepted: dict[str, int | None] = {
+        "bias.entries": report.entries or None,
+        "bias.highest_id": report.named,
+    }
+    return accepted[row] if row in accepted else CAREFUL.get(row)
+
+
+def _may_act(report: Report, shown: Set[str], row: str) -> bool:
+    """Whether more than one row of a guessed table is known: that a bias acts at all."""
+    return not row.startswith("bias.") or "bias" not in report.profile.unknown or "bias" in shown

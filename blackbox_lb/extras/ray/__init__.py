@@ -1,0 +1,1 @@
+"""Fits whose rollouts are spread over a Ray cluster."""

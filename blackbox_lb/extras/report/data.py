@@ -1,0 +1,216 @@
+"""A run folder as one value: the bias file and all other documents beside it, each checked as it is
+read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from blackbox_lb.bias.document import MAX_BYTES, Bias
+from blackbox_lb.bias.records import settings_text
+from blackbox_lb.errors import InputError
+from blackbox_lb.extras.analysis.document import Analysis
+from blackbox_lb.extras.report.examples import ExampleCard, evaluated, stored
+from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, Number
+from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.untrusted import parse_json, read_bounded
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Known(BaseModel, frozen=True):
+    """The displayed part of a document that grows from version to version."""
+
+
+class Point(_Known):
+    """Results of a policy on the validation prompts at the settings to deploy with; None where not
+    known.
+    """
+
+    reward: Number | None = None
+    accuracy: Number | None = None
+    tokens: Number | None = None
+
+
+class CandidateRow(Point):
+    """A candidate. ``samples``: fresh completions a prompt, 0 where none were drawn. ``fate``:
+    "chosen", or why it was dropped.
+    """
+
+    estimator: str
+    settings: dict[str, float | int | str | None] = Field(default_factory=dict)
+    entries: int
+    kl_nats_per_completion: Number | None = None
+    samples: int = 0
+    fate: str = ""
+
+    @property
+    def name(self) -> str:
+        told = settings_text(self.settings)
+        return f"{self.estimator}, {told}" if told else self.estimator
+
+
+class Validation(_Known):
+    """``base`` and what was ``tried``, in the order of the sweep."""
+
+    base: Point = Point()
+    tried: tuple[CandidateRow, ...] = ()
+
+
+class TrainingSummary(_Known):
+    """Counts of the training completions, and of those left out."""
+
+    rollouts: int = 0
+    tokens: int = 0
+    incomplete: int = 0
+    filtered: int = 0
+    encoded: int = 0
+
+
+class UsageSummary(_Known):
+    requests: int | None = None
+    completions: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class DecisionsPair(_Known):
+    base: Decisions
+    biased: Decisions
+
+
+class Result(_Known):
+    """The displayed part of ``result.json``."""
+
+    kl_nats_per_completion: Number | None = None
+    kl_missing: str | None = None
+    kl_whole: bool = True
+    validation: Validation = Validation()
+    training: TrainingSummary | None = None
+    usage: UsageSummary | None = None
+    decisions: dict[str, DecisionsPair] = Field(default_factory=dict)
+    provenance: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The documents of a run folder. None where one is missing.
+
+    ``learned``: the whole vector before the compile. ``examples_from``: the source of ``examples``,
+    or why there are none.
+    """
+
+    folder: Path
+    bias: Bias
+    learned: Bias | None
+    result: Result | None
+    evaluation: Evaluation | None
+    analysis: Analysis | None
+    examples: tuple[ExampleCard, ...]
+    examples_from: str
+
+    @property
+    def outdated(self) -> tuple[str, ...]:
+        """Sentences about documents older than the bias."""
+        return (
+            *_older(self.bias, self.evaluation, "evaluation.json", "blb eval"),
+            *_older(self.bias, self.analysis, "analysis.json", "blb analyze"),
+        )
+
+    @property
+    def provenances(self) -> dict[str, dict[str, Any]]:
+        """File name -> its origin, for the documents that record it."""
+        documents = {
+            "result.json": self.result,
+            "evaluation.json": self.evaluation,
+            "analysis.json": self.analysis,
+        }
+        return {
+            name: each.provenance
+            for name, each in documents.items()
+            if each is not None and each.provenance
+        }
+
+
+def _older(
+    bias: Bias, document: Evaluation | Analysis | None, name: str, command: str
+) -> Iterator[str]:
+    date = None if document is None else document.provenance.get("date")
+    try:
+        older = date is not None and datetime.fromisoformat(date) < bias.created
+    except (TypeError, ValueError):
+        older = False
+    if older:
+        yield f"{name} is older than this bias and may be of another one: run {command} again."
+
+
+def read_run(folder: Path) -> Run:
+    """Read the run folder of ``blb fit``, with the documents of ``blb eval`` and ``blb analyze``.
+
+    Raises InputError: no such folder, or a document that is damaged. BiasError: no bias file in it,
+    or a damaged one. StoreError: ``rollouts.db`` is no store, or one of a newer version.
+    """
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder} is no run folder; give the folder with bias.json that `blb fit` wrote"
+        )
+    bias = Bias.load(folder / "bias.json")
+    learned = folder / "learned.json"
+    evaluation = _read(folder / "evaluation.json", Evaluation)
+    examples, origin = (
+        evaluated(evaluation) if evaluation is not None and evaluation.examples else ((), "")
+    )
+    if not examples:
+        examples, origin = stored(folder / "rollouts.db", bias)
+    return Run(
+        folder=folder,
+        bias=bias,
+        learned=Bias.load(learned) if learned.exists() else None,
+        result=_read(folder / "result.json", Result),
+        evaluation=evaluation,
+        analysis=_read(folder / "analysis.json", Analysis),
+        examples=examples,
+        examples_from=origin,
+    )
+
+
+def _read(path: Path, model: type[Model]) -> Model | None:
+    try:
+        content = read_bounded(path, MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); mend or remove it") from None
+    except ValueError:
+        raise InputError(
+            f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a document; remove it"
+        ) from None
+    try:
+        return model.model_validate(parse_json(content, constant=partial(_refuse, path)))
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        where = ".".join(str(part) for part in found[0]["loc"])
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise InputError(
+            f"{path}: field {printable(where)}: {printable(found[0]['msg'])}{more}; {_again(path)}"
+        ) from None
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not JSON in UTF-8 ({error}); {_again(path)}") from None
+
+
+def _refuse(path: Path, constant: str) -> None:
+    raise InputError(f"{path}: {constant} is no JSON number; {_again(path)}")
+
+
+def _again(path: Path) -> str:
+    command = {"evaluation.json": "blb eval", "analysis.json": "blb analyze"}.get(
+        path.name, "blb fit"
+    )
+    return f"write it again with {command}, or remove it"

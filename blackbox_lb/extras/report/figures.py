@@ -1,0 +1,313 @@
+"""The pictures of the page: each drawn once with matplotlib, with its text alternative and its
+numbers.
+"""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.extras.report.data import CandidateRow, Point, Result, Run
+from blackbox_lb.extras.report.page_text import drawn
+from blackbox_lb.extras.report.tables import PageTable, numbers_table, tried_table
+from blackbox_lb.extras.report.verdict_text import amount
+from blackbox_lb.rollouts.progress import short
+from blackbox_lb.safety.printable import first_line
+
+COLOURS = {
+    "ink": "#1b1e24",
+    "muted": "#5b6471",
+    "grid": "#dfe3e8",
+    "surface": "#fffffe",
+    "first": "#1f5fae",
+    "second": "#b4531a",
+    "base": "#5b6472",
+}
+"""Name -> colour in a file; in the page the same colour is a variable of the style sheet, so that
+it follows light and dark.
+"""
+SIZE = (4.7, 3.3)
+FAINTEST, STRONGEST = 0.04, 0.85
+"""Opacity of a cell of a confusion matrix with none, or with all, of its row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """``alternative``: the picture in words, for screen readers. ``figure``: matplotlib's."""
+
+    name: str
+    title: str
+    note: str
+    alternative: str
+    table: PageTable
+    figure: Any
+
+
+def plots(run: Run, label: str) -> dict[str, Plot]:
+    """Name -> every picture with numbers in the run folder; ``label``: the displayed name of the
+    reward.
+
+    Raises InputError: matplotlib is missing, or a variable keeps it from being loaded.
+    """
+    result = run.result
+    found = [
+        None if result is None else _pareto(result, label),
+        None if result is None else _reward_kl(result, label),
+        None if result is None else _confusion(result),
+    ]
+    return {plot.name: plot for plot in found if plot is not None}
+
+
+def _confusion(result: Result) -> Plot | None:
+    """Both confusion matrices of the first setting with judged decisions, side by side."""
+    if not result.decisions:
+        return None
+    setting, pair = next(iter(result.decisions.items()))
+    figure = _empty()
+    names = [row.label for row in pair.base.labels]
+    said = [*names, "no label"]
+    figure.set_size_inches(1.6 + 1.15 * len(names) + 2.2, 1.5 + 0.42 * len(names))
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, told, title in zip(
+        axes, (pair.base, pair.biased), ("without the bias", "with the bias"), strict=True
+    ):
+        _matrix(axis, told.confusion, said, names)
+        axis.set_title(f"{title}: {_share(told.accuracy)} right", fontsize=10, color=COLOURS["ink"])
+    alternative = (
+        f"Confusion matrices at {setting}: {_share(pair.base.accuracy)} right and"
+        f" {_share(pair.base.no_label)} without a label before, {_share(pair.biased.accuracy)} and"
+        f" {_share(pair.biased.no_label)} after."
+    )
+    rows: list[list[str | float]] = [
+        [side, name, label, number]
+        for side, told in (("without", pair.base), ("with", pair.biased))
+        for name, cells in zip(names, told.confusion, strict=True)
+        for label, number in zip(said, cells, strict=True)
+    ]
+    columns = ("bias", "right label", "said", "completions")
+    table = numbers_table(
+        "confusion-numbers", "How often each label was said for each", columns, rows
+    )
+    note = (
+        f"Completions of the test prompts at {setting}: a row for each right label, a column for"
+        " each that was said."
+    )
+    return Plot("confusion", "Which label was said for which", note, alternative, table, figure)
+
+
+def _matrix(
+    axis: Any, cells: Sequence[Sequence[int]], said: Sequence[str], right: Sequence[str]
+) -> None:
+    for y, row in enumerate(cells):
+        whole = sum(row) or 1
+        for x, value in enumerate(row):
+            colour = COLOURS["second"] if x == len(row) - 1 or x != y else COLOURS["first"]
+            shade = FAINTEST + (STRONGEST - FAINTEST) * value / whole
+            axis.barh(y, 0.94, left=x - 0.47, height=0.9, color=colour, alpha=shade, linewidth=0)
+            axis.text(
+                x, y, f"{value:,}", ha="center", va="center", fontsize=9, color=COLOURS["ink"]
+            )
+    axis.set_xlim(-0.5, len(said) - 0.5)
+    axis.set_ylim(len(right) - 0.5, -0.5)
+    axis.set_xticks(
+        range(len(said)),
+        [drawn(each) for each in said],
+        rotation=30,
+        ha="right",
+        fontsize=9,
+    )
+    axis.set_yticks(range(len(right)), [drawn(each) for each in right], fontsize=9)
+    axis.tick_params(colors=COLOURS["muted"], length=0)
+    axis.set_facecolor("none")
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else f"{100 * value:.1f} %"
+
+
+def _empty() -> Any:
+    try:
+        figure = importlib.import_module("matplotlib.figure").Figure(
+            figsize=SIZE, layout="constrained"
+        )
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "blb report needs matplotlib: pip install 'blackbox-lb[report]'"
+        ) from error
+    except (ValueError, OSError) as error:  # what it reads while it is imported
+        raise InputError(
+            f"matplotlib cannot be loaded: {first_line(error)}; correct MPLBACKEND and"
+            " MPLCONFIGDIR, or unset them"
+        ) from error
+    figure.patch.set_facecolor(COLOURS["surface"])
+    return figure
+
+
+def _figure() -> tuple[Any, Any]:
+    figure = _empty()
+    axis = figure.subplots()
+    axis.set_facecolor("none")
+    axis.grid(color=COLOURS["grid"], linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(colors=COLOURS["muted"], labelsize=9.5, length=0)
+    for side, spine in axis.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(COLOURS["grid"])
+    return figure, axis
+
+
+def _label(axis: Any, x: str, y: str) -> None:
+    for setter, text in ((axis.set_xlabel, x), (axis.set_ylabel, y)):
+        setter(drawn(text), color=COLOURS["ink"], fontsize=10)
+
+
+def _legend(axis: Any) -> None:
+    """The legend below the picture, in one row."""
+    legend = axis.figure.legend(
+        loc="outside lower center",
+        ncols=4,
+        fontsize=9,
+        framealpha=0.85,
+        edgecolor="none",
+        facecolor=COLOURS["surface"],
+        handletextpad=0.4,
+        columnspacing=1.2,
+    )
+    for text in legend.get_texts():
+        text.set_color(COLOURS["ink"])
+
+
+def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
+    """Write tau beside the candidates, but not over one another."""
+    wide, high = (
+        max(spread) - min(spread) or 1.0
+        for spread in zip(*((x, y) for _, x, y in rows), strict=True)
+    )
+    told: list[tuple[float, float]] = []
+    for each, x, y in sorted(rows, key=lambda row: row[0].fate != "chosen"):
+        tau = each.settings.get("tau")
+        apart = all(abs(x - left) > 0.16 * wide or abs(y - low) > 0.1 * high for left, low in told)
+        if isinstance(tau, int | float) and apart:
+            style = {"textcoords": "offset points", "fontsize": 8.5, "color": COLOURS["muted"]}
+            axis.annotate(f"τ {tau:g}", (x, y), xytext=(6, 6), **style)
+            told.append((x, y))
+
+
+def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
+    """The candidates by estimator, joined in the order of tau, with the chosen one ringed."""
+    estimators = list(dict.fromkeys(each.estimator for each, _, _ in rows))
+    marks, colours = "os^Dv", (COLOURS["first"], COLOURS["second"])
+    for number, name in enumerate(estimators):
+        line = [(x, y) for each, x, y in rows if each.estimator == name]
+        mark, colour = marks[number % len(marks)], colours[number % 2]
+        axis.plot(
+            *zip(*line, strict=True),
+            mark,
+            color=colour,
+            markersize=6,
+            linestyle="none",
+            label=drawn(name),
+        )
+    for each, x, y in rows:
+        if each.fate == "chosen":
+            axis.plot(
+                [x],
+                [y],
+                "o",
+                markersize=13,
+                mfc="none",
+                mec=COLOURS["ink"],
+                mew=1.5,
+                label="chosen",
+                linestyle="none",
+            )
+    _taus(axis, rows)
+
+
+def _base_lines(axis: Any, base: Point, x: float | None, y: float | None) -> None:
+    style = {"color": COLOURS["base"], "linestyle": (0, (4, 3)), "linewidth": 1.1}
+    if y is not None:
+        axis.axhline(y, **style, label="base model")
+    if x is not None:
+        axis.axvline(x, **style, **({} if y is not None else {"label": "base model"}))
+    if x is not None and y is not None:
+        axis.plot([x], [y], "X", color=COLOURS["base"], markersize=8, linestyle="none")
+
+
+def _pareto(result: Result, label: str) -> Plot | None:
+    """Validation accuracy against tokens over the candidates, as the paper draws it; the reward
+    where no accuracy is known.
+    """
+    tried, base = result.validation.tried, result.validation.base
+    known = all(each.accuracy is not None for each in tried if each.tokens is not None)
+    metric = "accuracy" if known and any(each.accuracy is not None for each in tried) else label
+    scale = 100 if metric == "accuracy" else 1
+
+    def of(point: Point) -> float | None:
+        value = point.accuracy if metric == "accuracy" else point.reward
+        return None if value is None else scale * value
+
+    rows = [
+        (each, each.tokens, y)
+        for each in tried
+        if each.tokens is not None and (y := of(each)) is not None
+    ]
+    if not rows:
+        return None
+    figure, axis = _figure()
+    _candidates(axis, rows)
+    _base_lines(axis, base, base.tokens, of(base))
+    _label(axis, "mean tokens of a completion", "accuracy (%)" if metric == "accuracy" else label)
+    axis.margins(0.16)
+    _legend(axis)
+    chosen = next(((x, y) for each, x, y in rows if each.fate == "chosen"), None)
+    told = f"{len(rows)} candidates on the validation prompts: {metric} against mean tokens."
+    if chosen is not None:
+        told += (
+            f" The chosen one has {metric} {amount(metric, chosen[1] / scale)} with {chosen[0]:.1f}"
+            " tokens"
+        )
+        if (at := of(base)) is not None:
+            told += f", the base {amount(metric, at / scale)}"
+            told += "" if base.tokens is None else f" with {base.tokens:.1f}"
+        told += "."
+    note = "Up and to the left is better." + (
+        "" if base.tokens is None else " Dashed lines: the base model."
+    )
+    return Plot(
+        "pareto", f"{metric.capitalize()} against length", note, told, tried_table(tried), figure
+    )
+
+
+def _reward_kl(result: Result, label: str) -> Plot | None:
+    base = result.validation.base.reward
+    rows = [
+        (each, kl, each.reward)
+        for each in result.validation.tried
+        if (kl := each.kl_nats_per_completion) is not None and each.reward is not None
+    ]
+    if not rows:
+        return None
+    figure, axis = _figure()
+    _candidates(axis, rows)
+    _base_lines(axis, result.validation.base, 0.0 if base is not None else None, base)
+    _label(axis, "KL to the base model (nats a completion)", label)
+    axis.margins(0.16)
+    _legend(axis)
+    kls, rewards = [x for _, x, _ in rows], [y for *_, y in rows]
+    told = (
+        f"{len(rows)} candidates: {label} between {short(min(rewards))} and {short(max(rewards))}"
+        " at a KL "
+    )
+    told += f"between {short(min(kls))} and {short(max(kls))} nats a completion."
+    table = numbers_table(
+        "reward-kl-numbers",
+        "Reward and KL of each candidate",
+        ("candidate", "KL (nats)", "reward"),
+        [(each.name, x, y) for each, x, y in rows],
+    )
+    note = "How far from the base model a candidate goes, and what it gains there."
+    return Plot("reward-kl", "Reward against KL", note, told, table, figure)

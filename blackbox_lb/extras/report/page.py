@@ -1,0 +1,145 @@
+"""The page: one HTML file with everything in it, whose text can neither run, nor reverse a line,
+nor ask the network.
+"""
+
+import base64
+import hashlib
+import importlib
+import io
+import re
+from datetime import UTC, datetime
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from blackbox_lb._version import __version__
+from blackbox_lb.errors import InputError
+from blackbox_lb.extras.report import notes, tables, verdict_text
+from blackbox_lb.extras.report.data import Run, read_run
+from blackbox_lb.extras.report.figures import COLOURS, Plot, plots
+from blackbox_lb.extras.report.page_text import named, tame
+from blackbox_lb.extras.report.verdict_text import judged, rows_of
+from blackbox_lb.rollouts.progress import short
+from blackbox_lb.safety.atomic_file import explained, write_whole
+from blackbox_lb.safety.secrets import redaction
+
+ORDER = ("HURTS", "HELPS", "NO EVIDENCE")
+FONT = re.compile(r"font: ([\d.]+)px [^;\"]*")
+IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
+DPI = 200
+
+
+def write_report(
+    folder: Path, out: Path | None = None, plots_folder: Path | None = None
+) -> list[Path]:
+    """Write the report of the run ``folder`` to ``out`` (``report.html`` in it), and its plots as
+    files; returns what was written.
+
+    Raises InputError: the folder holds no run, a document is damaged, a package is missing, or a
+    file cannot be written.
+    """
+    run = read_run(folder)
+    drawn = plots(run, _label(run))
+    path = out or folder / "report.html"
+    text = render(run, drawn)
+    with explained(f"write the report {path}", "give another --out"):
+        write_whole(path, text.encode())
+    saved = (
+        []
+        if plots_folder is None
+        else [each for plot in drawn.values() for each in save(plot, plots_folder)]
+    )
+    return [path, *saved]
+
+
+def render(run: Run, drawn: dict[str, Plot] | None = None) -> str:
+    """The page as HTML. Raises InputError: jinja2 or matplotlib is missing."""
+    environment, markup = _jinja()
+    script = _asset("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rows = rows_of(run)
+    parts = judged(rows)
+    found: set[str] = {first.verdict for first, *_ in parts}
+    text: str = environment.from_string(_asset("page.html.j2")).render(
+        run=run,
+        rows=rows,
+        parts=parts,
+        words=[word for word in ORDER if word in found] or ["UNVERIFIED"],
+        drawn=plots(run, _label(run)) if drawn is None else drawn,
+        notes=notes,
+        own_biases=notes.own_biases(run),
+        tables=tables,
+        say=verdict_text,
+        style=markup(_asset("style.css")),
+        script=markup(script),
+        script_hash=f"sha256-{digest}",
+        footer=f"Made by blackbox_lb {__version__} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
+    )
+    return text
+
+
+def _jinja() -> tuple[Any, Any]:
+    try:
+        jinja = importlib.import_module("jinja2")
+        markup = importlib.import_module("markupsafe").Markup
+    except ModuleNotFoundError as error:
+        raise InputError("blb report needs jinja2: pip install 'blackbox-lb[report]'") from error
+    environment = jinja.Environment(
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        finalize=partial(tame, masking=redaction()),
+        trim_blocks=False,
+    )
+    environment.filters["svg"] = lambda plot: markup(inline(plot))
+    environment.filters["short"] = lambda value: short(value).replace("-", "−")
+    return environment, markup
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _label(run: Run) -> str:
+    """The displayed name of the reward."""
+    rows = rows_of(run)
+    if rows:
+        return rows[0].metric
+    return "reward" if run.evaluation is None else run.evaluation.label
+
+
+def inline(plot: Plot) -> str:
+    """The figure as an ``<svg>`` element, hidden from screen readers: its text alternative stands
+    beside it.
+    """
+    text = _svg(plot.figure)
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<title>.*?</title>|<!--.*?-->", "", text, flags=re.DOTALL)
+    for name, colour in COLOURS.items():
+        text = text.replace(colour, f"var(--plot-{name})")
+    text = FONT.sub(r"font-size: \1px; font-family: inherit", text)
+    text = IDENTITY.sub(rf"\g<1>{plot.name}-\g<2>", text)
+    start, rest = text.split(">", 1)
+    start = re.sub(r' (width|height)="[^"]*"', "", start)
+    return f'{start} aria-hidden="true" focusable="false">{rest}'
+
+
+def save(plot: Plot, folder: Path) -> list[Path]:
+    """Write the figure as NAME.png and NAME.svg into ``folder``. Raises InputError: they cannot be
+    written.
+    """
+    paths = [folder / f"{plot.name}.png", folder / f"{plot.name}.svg"]
+    with explained(f"write plots into {folder}", "give another --plots"):
+        folder.mkdir(parents=True, exist_ok=True)
+        plot.figure.savefig(paths[0], dpi=DPI)
+        paths[1].write_text(_svg(plot.figure), encoding="utf-8")
+    return paths
+
+
+def _svg(figure: Any) -> str:
+    buffer = io.StringIO()
+    rules = {"svg.fonttype": "none", "svg.hashsalt": "blackbox-lb"}
+    with importlib.import_module("matplotlib").rc_context(rules):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return named(buffer.getvalue())

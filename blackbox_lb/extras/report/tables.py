@@ -1,0 +1,583 @@
+"""Every table of the page as rows of cells: text, sort key, and a bar around 0 where there is an
+interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.prompt_bias import strongest
+from blackbox_lb.bias.records import Verdict
+from blackbox_lb.extras.analysis.document import Analysis
+from blackbox_lb.extras.report.data import CandidateRow, DecisionsPair
+from blackbox_lb.extras.report.verdict_text import amount, change, interval
+from blackbox_lb.jobs.evaluation.compare import as_verdicts
+from blackbox_lb.jobs.evaluation.document import (
+    Decisions,
+    Evaluation,
+    LabelScores,
+    Mean,
+    PolicyResult,
+)
+from blackbox_lb.rollouts.progress import short
+
+MOST_ROWS = 2_000
+"""Most rows of a token table in the page: a megabyte of HTML, which a phone still sorts at once."""
+SIGNS = str.maketrans({"\n": "⏎", "\r": "␍", "\t": "⇥"})
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An interval with its point, each from -1 to 1 of the widest interval of its kind; ``label``:
+    in words.
+    """
+
+    low: float
+    point: float
+    high: float
+    label: str
+
+    @classmethod
+    def of(cls, row: Verdict, widest: float | None = None) -> Bar:
+        """The bar of a row; ``widest``: the largest end of an interval of the same metric, by
+        default the row's own.
+        """
+        widest = farthest(row) if widest is None else widest
+        low, point, high = (
+            value / widest if widest else 0.0 for value in (row.low, row.difference, row.high)
+        )
+        return cls(
+            low, point, high, f"{change(row.metric, row.difference)}, interval {interval(row)}"
+        )
+
+
+def farthest(row: Verdict) -> float:
+    """The end of the interval that is farthest from 0."""
+    return max(abs(row.low), abs(row.high), abs(row.difference))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``value``: the sort key, where that is not the text. ``kind``: text, number, token, word or
+    bar.
+    """
+
+    text: str
+    value: float | str | None = None
+    kind: str = "text"
+    note: str = ""
+    bar: Bar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """``left_out``: rows that are not in the page, and ``where`` they are. ``searchable``: long
+    enough to search and sort.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    numbers: frozenset[int] = frozenset()
+    searchable: bool = False
+    left_out: int = 0
+    where: str = ""
+
+
+def number(value: float | None, text: str | None = None, note: str = "") -> Cell:
+    """A cell with a number, empty where it is not known."""
+    if value is None:
+        return Cell("", kind="number")
+    return Cell(
+        (text if text is not None else short(value)).replace("-", "−"), value, "number", note
+    )
+
+
+def count(value: int | None) -> Cell:
+    """A cell with a whole number, empty where it is not known."""
+    return number(value, None if value is None else f"{value:,}")
+
+
+def signed(value: float) -> Cell:
+    """A cell with nats that may be below 0."""
+    return number(value, f"{value:+.3f}")
+
+
+def word(text: str) -> Cell:
+    """A cell with HELPS, FAIL or the like."""
+    return Cell(text, kind="word")
+
+
+def token(text: str) -> Cell:
+    """A token with its outer spaces, line ends and tabs visible."""
+    inner = text.strip(" ")
+    lead = len(text) - len(text.lstrip(" "))
+    trail = len(text) - lead - len(inner)
+    return Cell(("␣" * lead + inner + "␣" * trail).translate(SIGNS), text, "token")
+
+
+def table(
+    name: str,
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    searchable: bool = False,
+    where: str = "",
+) -> PageTable:
+    """A table whose number columns are those that hold a number anywhere; rows beyond MOST_ROWS are
+    counted.
+    """
+    cells = tuple(tuple(row) for row in rows)
+    kept = cells[:MOST_ROWS]
+    numbers = frozenset(
+        place for row in kept for place, cell in enumerate(row) if cell.kind == "number"
+    )
+    return PageTable(
+        name, caption, tuple(columns), kept, numbers, searchable, len(cells) - len(kept), where
+    )
+
+
+def numbers_table(
+    name: str, caption: str, columns: Sequence[str], rows: Iterable[Sequence[str | float]]
+) -> PageTable:
+    """The numbers behind a picture."""
+    return table(name, caption, columns, [[_plain(value) for value in row] for row in rows])
+
+
+def _plain(value: str | float) -> Cell:
+    if isinstance(value, str):
+        return Cell(value)
+    return count(value) if isinstance(value, int) else number(value)
+
+
+def _bars(rows: Sequence[Verdict]) -> list[Cell]:
+    widest: dict[str, float] = {}
+    for row in rows:
+        widest[row.metric] = max(widest.get(row.metric, 0.0), farthest(row))
+    return [
+        Cell(interval(row), row.low, "bar", row.verdict, Bar.of(row, widest[row.metric]))
+        for row in rows
+    ]
+
+
+def _p(value: float | None) -> Cell:
+    return number(value, None if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001")
+
+
+def _metric(row: Verdict) -> Cell:
+    return Cell(
+        row.metric, note="higher is better" if row.better == "higher" else "fewer is better"
+    )
+
+
+def _means(row: Verdict) -> list[Cell]:
+    return [
+        number(row.base, amount(row.metric, row.base)),
+        number(row.biased, amount(row.metric, row.biased)),
+        number(row.difference, change(row.metric, row.difference)),
+    ]
+
+
+def verdict_table(rows: Sequence[Verdict]) -> PageTable:
+    """The bias against the base, a row for each metric and setting."""
+    columns = (
+        "setting",
+        "metric",
+        "verdict",
+        "without",
+        "with bias",
+        "difference",
+        "95 % interval",
+        "p",
+        "prompts",
+    )
+    cells = [
+        [
+            Cell(row.setting),
+            _metric(row),
+            word(row.verdict),
+            *_means(row),
+            bar,
+            _p(row.p),
+            count(row.n_prompts),
+        ]
+        for row, bar in zip(rows, _bars(rows), strict=True)
+    ]
+    return table(
+        "verdict-rows",
+        "Completions of unseen prompts with the bias, compared with those without",
+        columns,
+        cells,
+    )
+
+
+def comparisons_table(evaluation: Evaluation) -> PageTable:
+    pairs = list(zip(evaluation.comparisons, as_verdicts(evaluation), strict=True))
+    wished = any(each.needed_for_effect is not None for each, _ in pairs)
+    columns = (
+        "setting",
+        "instead of",
+        "this",
+        "metric",
+        "verdict",
+        "from",
+        "to",
+        "difference",
+        "95 % interval",
+        "percentile interval",
+        "p",
+        "sign test",
+        "prompts",
+        "needed",
+        *(("for the wished effect",) if wished else ()),
+    )
+    cells = [
+        [
+            Cell(row.setting),
+            Cell(each.base),
+            Cell(each.other),
+            _metric(row),
+            word(row.verdict),
+            *_means(row),
+            bar,
+            number(
+                each.percentile_low,
+                interval(
+                    row.model_copy(
+                        update={"low": each.percentile_low, "high": each.percentile_high}
+                    )
+                ),
+            ),
+            _p(row.p),
+            _p(each.p_sign),
+            count(row.n_prompts),
+            count(each.needed),
+            *([count(each.needed_for_effect)] if wished else []),
+        ]
+        for (each, row), bar in zip(pairs, _bars([row for _, row in pairs]), strict=True)
+    ]
+    return table("comparisons", "Each pair that was compared, prompt by prompt", columns, cells)
+
+
+def policies_table(evaluation: Evaluation) -> PageTable:
+    metrics = list(dict.fromkeys(name for policy in evaluation.policies for name in policy.metrics))
+    costs = any(policy.cost is not None for policy in evaluation.policies)
+    columns = ["policy", "setting", *metrics, "prompt tokens", "completion tokens"]
+    columns += [*(["US dollars for 1,000"] if costs else []), "prompts", "left out"]
+    rows = [
+        [
+            Cell(policy.name, note=_what(policy)),
+            Cell(policy.setting, note=f"at most {policy.max_tokens:,} tokens"),
+            *(_mean(name, policy.metrics.get(name)) for name in metrics),
+            number(policy.prompt_tokens, f"{policy.prompt_tokens:,.1f}"),
+            number(policy.completion_tokens, f"{policy.completion_tokens:,.1f}"),
+            *([number(policy.cost)] if costs else []),
+            count(policy.prompts),
+            count(policy.left_out),
+        ]
+        for policy in evaluation.policies
+    ]
+    return table(
+        "policies",
+        "Every way to answer that was tried, on the same prompts; means of one answer",
+        columns,
+        rows,
+    )
+
+
+def _what(policy: PolicyResult) -> str:
+    told = (
+        (policy.bias is not None or policy.entries > 0) and f"{policy.entries:,} biased tokens",
+        policy.instruction is not None and f"prompt adds “{policy.instruction}”",
+        policy.best_of > 1 and f"best of {policy.best_of}",
+        policy.shots > 0 and f"{policy.shots:,} messages before the prompt",
+        policy.kind == "decisions" and "decided by this program",
+    )
+    return "; ".join(each for each in told if each)
+
+
+def _mean(metric: str, found: Mean | None) -> Cell:
+    if found is None:
+        return number(None)
+    ends = f"{amount(metric, found.low)} to {amount(metric, found.high)}"
+    return number(found.mean, amount(metric, found.mean), ends)
+
+
+def entries_table(bias: Bias) -> PageTable:
+    """The biased tokens, the strongest first."""
+    ranked = sorted(bias.entries, key=lambda entry: -abs(entry.bias))
+    columns = ("token", "id", "bias (nats)", "odds", "std. error", "seen", "effect")
+    rows = [
+        [
+            token(entry.text) if entry.text else Cell(entry.readable, entry.readable, "token"),
+            number(entry.id, str(entry.id)),
+            signed(entry.bias),
+            _odds(entry.bias),
+            number(entry.error),
+            count(entry.seen),
+            Cell("promoted" if entry.bias > 0 else "suppressed" if entry.bias < 0 else "unmoved"),
+        ]
+        for entry in ranked
+    ]
+    caption = (
+        "The bias itself: what is added to each token’s logit, and by how much that multiplies its"
+        " odds"
+    )
+    return table("entries", caption, columns, rows, searchable=True, where="bias.json")
+
+
+def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
+    """The bias itself, and its tokens in an analysis."""
+    of = (
+        ()
+        if analysis is None
+        else (scores_table, bands_table, families_table, pairs_table, delta_table)
+    )
+    features = [features_table(bias)] if bias.version > 1 else []
+    return [
+        *features,
+        entries_table(bias),
+        *(found for each in of if analysis and (found := each(analysis)).rows),
+    ]
+
+
+def features_table(bias: Bias) -> PageTable:
+    """The features of the prompt, or the phases, and the tokens that they move, the strongest
+    first.
+    """
+    rows = [[Cell(name), Cell(told.replace("-", "−"))] for name, told in strongest(bias)]
+    kind, caption = "phase", "What each phase moves; the bias below is that of the rest"
+    if bias.depends is not None:
+        kind, caption = (
+            "feature",
+            f"What each feature of the prompt moves (depends on {bias.depends.on})",
+        )
+    return table(
+        "features",
+        caption,
+        (kind, "tokens moved most (nats)"),
+        rows,
+        searchable=True,
+        where="bias.json",
+    )
+
+
+def _odds(nats: float) -> Cell:
+    bounded = min(max(nats, -700.0), 700.0)
+    factor = 2.718281828459045 ** abs(bounded)
+    text = (
+        f"{factor:,.2f}" if factor < 100 else f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
+    )
+    return number(bounded, f"{'× ' if nats >= 0 else '÷ '}{text}")
+
+
+def scores_table(analysis: Analysis) -> PageTable:
+    """The tokens generated under the bias, the most moved first."""
+    columns = (
+        "token",
+        "id",
+        "S (nats)",
+        "std. error",
+        "bias (nats)",
+        "positions",
+        "class",
+        "family",
+        "contexts",
+    )
+    rows = [
+        [
+            token(each.text) if each.text else Cell(f"<token {each.id}>", kind="token"),
+            number(each.id, str(each.id)),
+            signed(each.score),
+            number(each.se),
+            signed(each.bias),
+            count(each.count),
+            Cell(each.surface),
+            Cell(each.family),
+            Cell("\n".join(each.contexts), kind="lines"),
+        ]
+        for each in sorted(analysis.tokens, key=lambda each: -abs(each.score))
+    ]
+    caption = (
+        "Tokens generated under the bias: how much likelier (S above 0) or unlikelier it made them"
+    )
+    return table("scores", caption, columns, rows, searchable=True, where="analysis.json")
+
+
+def bands_table(analysis: Analysis) -> PageTable:
+    rows = [[Cell(band.label), count(band.count), Cell(band.meaning)] for band in analysis.bands]
+    return table(
+        "bands", "Tokens by score band, as in the paper", ("score", "tokens", "meaning"), rows
+    )
+
+
+def families_table(analysis: Analysis) -> PageTable:
+    rows = [
+        [
+            Cell(each.name),
+            Cell(each.side),
+            count(each.size),
+            count(each.count),
+            signed(each.mean_score),
+            Cell("  ".join(token(text).text for text in each.examples), kind="token"),
+        ]
+        for each in analysis.families
+    ]
+    kind = "surface class" if analysis.grouping == "surface" else "clusters of their embedding"
+    columns = ("family", "side", "tokens", "positions", "mean S (nats)", "moved most")
+    return table(
+        "families",
+        f"Families of tokens, by {kind}",
+        columns,
+        rows,
+        searchable=len(rows) > 12,
+        where="analysis.json",
+    )
+
+
+def pairs_table(analysis: Analysis) -> PageTable:
+    rows = [
+        [
+            token(each.promoted_text),
+            signed(each.promoted_score),
+            count(each.promoted_count),
+            token(each.suppressed_text),
+            signed(each.suppressed_score),
+            count(each.suppressed_count),
+            Cell(each.relation),
+        ]
+        for each in analysis.pairs
+    ]
+    columns = (
+        "promoted",
+        "S (nats)",
+        "positions",
+        "suppressed",
+        "S (nats)",
+        "positions",
+        "they share all but",
+    )
+    caption = (
+        "Minimal pairs: two spellings of nearly the same thing, one promoted and one suppressed"
+    )
+    return table("pairs", caption, columns, rows, searchable=len(rows) > 12, where="analysis.json")
+
+
+def delta_table(analysis: Analysis) -> PageTable:
+    """The statistics of the paper's table."""
+    rows = [
+        [
+            Cell(each.of),
+            count(each.vocabulary),
+            count(each.entries),
+            _percent(each.sampled_fraction),
+            number(each.sigma),
+            number(each.min),
+            number(each.max),
+            _percent(each.selected_fraction),
+        ]
+        for each in analysis.delta
+    ]
+    columns = (
+        "bias",
+        "vocabulary",
+        "entries",
+        "sampled",
+        "std. deviation",
+        "least",
+        "largest",
+        "above 5 medians",
+    )
+    return table("delta", "The bias over the whole vocabulary, centred, in nats", columns, rows)
+
+
+def _percent(share: float | None) -> Cell:
+    return number(share, None if share is None else f"{share:.2%}".replace("%", " %"))
+
+
+def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
+    """The candidates of the sweep on the validation prompts."""
+    columns = (
+        "candidate",
+        "entries",
+        "reward",
+        "accuracy",
+        "tokens",
+        "KL (nats)",
+        "samples a prompt",
+        "what became of it",
+    )
+    rows = [
+        [
+            Cell(each.name),
+            count(each.entries),
+            number(each.reward),
+            number(
+                each.accuracy, None if each.accuracy is None else amount("accuracy", each.accuracy)
+            ),
+            number(each.tokens, None if each.tokens is None else f"{each.tokens:,.1f}"),
+            number(each.kl_nats_per_completion),
+            count(each.samples),
+            Cell(each.fate),
+        ]
+        for each in tried
+    ]
+    return table(
+        "tried", "Every candidate on the validation prompts, which chose among them", columns, rows
+    )
+
+
+def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
+    """Precision, recall and F1 of each label, without and with the bias."""
+    columns = (
+        "label",
+        "completions",
+        *(
+            f"{name}, {side}"
+            for name in ("precision", "recall", "F1")
+            for side in ("without", "with")
+        ),
+    )
+    rows = [
+        [
+            Cell(base.label),
+            count(base.count),
+            *(
+                _score(each, name)
+                for name in ("precision", "recall", "f1")
+                for each in (base, biased)
+            ),
+        ]
+        for base, biased in zip(pair.base.labels, pair.biased.labels, strict=True)
+    ]
+    caption = (
+        f"Decisions at {setting}: {_summary(pair.base)} without the bias, {_summary(pair.biased)}"
+        f" with it{_majority(pair.base)}"
+    )
+    return table(f"labels-{setting.replace(' ', '-')}", caption, columns, rows)
+
+
+def _majority(told: Decisions) -> str:
+    """The accuracy of the commonest label alone, for comparison; "" where it is not known."""
+    if told.majority is None or not told.labels:
+        return ""
+    commonest = max(told.labels, key=lambda row: row.count)
+    return f"; always saying {commonest.label} would be right {told.majority:.0%} of the time"
+
+
+def _score(row: LabelScores, name: str) -> Cell:
+    value = getattr(row, name)
+    return number(value, None if value is None else f"{value:.2f}")
+
+
+def _summary(told: Decisions) -> str:
+    error = (
+        ""
+        if told.calibration_error is None
+        else f", calibration error {told.calibration_error:.2f}"
+    )
+    return f"macro-F1 {'unknown' if told.macro_f1 is None else f'{told.macro_f1:.2f}'}{error}"

@@ -1,0 +1,204 @@
+"""A verdict in words for newcomers: the change, its certainty, and the conclusion."""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+from blackbox_lb.bias.records import Verdict
+from blackbox_lb.extras.report.data import Run
+from blackbox_lb.jobs.evaluation.compare import verdicts
+
+GLOSSES = {
+    "accuracy": "share of completions with the right answer",
+    "tokens": "length of a completion, which is what it costs and how long it takes",
+    "T/len": (
+        "the token limit over the length of the completion: twice as short scores twice as high"
+    ),
+    "correct x T/len": (
+        "0 for a wrong answer, for a right one the token limit over its length: short right answers"
+        " score highest"
+    ),
+}
+"""Metric -> its meaning."""
+
+
+Judged: TypeAlias = tuple[Verdict, ...]
+"""All rows of one setting; the first is the one that counts."""
+
+
+def unchanged(row: Verdict) -> bool:
+    """Whether both sides are the same on every prompt."""
+    return row.difference == row.low == row.high == 0
+
+
+def rows_of(run: Run) -> tuple[Verdict, ...]:
+    """The bias against the base: the verdict in the bias file, else the evaluation's comparison of
+    the two; maybe nothing.
+    """
+    if run.bias.verdict or run.evaluation is None:
+        return run.bias.verdict
+    biases = [
+        each.bias
+        for each in run.evaluation.policies
+        if each.bias is not None and each.name == each.bias
+    ]
+    return tuple(verdicts(run.evaluation, biases[0])) if biases else ()
+
+
+def judged(rows: Iterable[Verdict]) -> tuple[Judged, ...]:
+    """The rows by setting, in their order."""
+    return tuple(tuple(group) for _, group in groupby(rows, key=lambda row: row.setting))
+
+
+def setting_words(setting: str) -> str:
+    if setting == "greedy":
+        return "with greedy decoding"
+    return f"at {setting}".replace("temperature ", "temperature\N{NO-BREAK SPACE}")
+
+
+def amount(metric: str, value: float) -> str:
+    """A mean of this metric: accuracy as a percentage, tokens with one decimal, others with three
+    digits.
+    """
+    return _size(metric, value).replace("-", "−") + (" %" if metric == "accuracy" else "")
+
+
+def change(metric: str, value: float) -> str:
+    """A difference of this metric with its sign; accuracy in percentage points."""
+    text = _size(metric, abs(value))
+    zero = not any(digit in "123456789" for digit in text)
+    return text if zero else f"{'−' if value < 0 else '+'}{text}"
+
+
+def _size(metric: str, value: float) -> str:
+    if metric == "accuracy":
+        return f"{100 * value:.1f}"
+    if metric == "tokens":
+        return f"{value:,.1f}"
+    size = abs(value)
+    if value == 0 or 0.1 <= size < 100_000:
+        return f"{value:,.2f}"
+    return f"{value:.3f}" if 0.01 <= size < 0.1 else f"{value:.3g}"
+
+
+def _unit(metric: str) -> str:
+    return {"accuracy": " percentage points", "tokens": " tokens"}.get(metric, "")
+
+
+def interval(row: Verdict) -> str:
+    return f"{change(row.metric, row.low)} to {change(row.metric, row.high)}"
+
+
+def changed(row: Verdict) -> str:
+    return f"{change(row.metric, row.difference)}{_unit(row.metric)}; 95 % interval {interval(row)}"
+
+
+def _share(row: Verdict) -> str:
+    """The change relative to the base, where that is meaningful."""
+    if row.metric == "accuracy" or row.base <= 0 or not math.isfinite(row.difference / row.base):
+        return ""
+    share = row.difference / row.base
+    return (
+        f", {'−' if share < 0 else '+'}{abs(share):.0%}".replace("%", " %")
+        if abs(share) >= 0.005
+        else ""
+    )
+
+
+def measured(row: Verdict) -> str:
+    """The measurement: base, biased, difference, interval."""
+    if unchanged(row):
+        return (
+            f"{amount(row.metric, row.base)} without and with the bias; no test prompt shows any"
+            " change"
+        )
+    return (
+        f"{amount(row.metric, row.base)} → {amount(row.metric, row.biased)}"
+        f" ({change(row.metric, row.difference)}{_unit(row.metric)}{_share(row)}; 95 % interval"
+        f" {interval(row)})"
+    )
+
+
+def plain(row: Verdict, compared: int) -> str:
+    """A row in plain language; ``compared``: number of rows judged together."""
+    prompts = f"{row.n_prompts:,} prompts that were not used to learn it"
+    if unchanged(row):
+        return (
+            f"The bias changed nothing that this measures: on all {prompts} both sides came out the"
+            " same."
+        )
+    if row.verdict == "NO EVIDENCE":
+        return f"Measured on {prompts}. {_doubt(row, compared)} Do not count on a benefit here."
+    better = "better" if row.verdict == "HELPS" else "worse"
+    advice = "" if row.verdict == "HELPS" else " Do not use the bias at this setting."
+    return (
+        f"Measured on {prompts}, the result is {better} by more than chance explains: with other"
+        " prompts of the same kind, expect a change between"
+        f" {interval(row).replace(' to ', ' and ')}{_unit(row.metric)}.{advice}"
+    )
+
+
+def _doubt(row: Verdict, compared: int) -> str:
+    if row.low <= 0 <= row.high:
+        return (
+            f"The difference of {change(row.metric, row.difference)}{_unit(row.metric)} may be"
+            f" luck: everything from {interval(row)} fits what was seen, no change included."
+        )
+    return (
+        f"The interval leaves out 0, but {compared} differences are judged together, and by chance"
+        f" one of so many is often as large (adjusted p = {row.p:.2f})."
+    )
+
+
+def headline(parts: Sequence[Judged]) -> str:
+    if not parts:
+        return "Nobody has checked yet whether this bias helps."
+    words = {
+        "HELPS": "helps",
+        "HURTS": "makes answers worse",
+        "NO EVIDENCE": "shows no proven benefit",
+        "NOTHING": "changes nothing",
+    }
+    said = [
+        (part[0].setting, "NOTHING" if all(map(unchanged, part)) else part[0].verdict)
+        for part in parts
+    ]
+    groups = [(word, [setting for setting, told in said if told == word]) for word in words]
+    told = [
+        f"{words[word]} {_and([setting_words(each) for each in found])}"
+        for word, found in groups
+        if found
+    ]
+    return f"The bias {', but '.join(told)}{_aside(parts)}."
+
+
+def _aside(parts: Sequence[Judged]) -> str:
+    """The results of the other rows, where they differ from the one that counts."""
+    worse = sorted(
+        {
+            _name(row.metric)
+            for first, *more in parts
+            for row in more
+            if row.verdict == "HURTS" != first.verdict
+        }
+    )
+    if worse:
+        return f"; {_and(worse)} {'gets' if len(worse) == 1 else 'get'} worse"
+    better = sorted(
+        {_name(row.metric) for _, *more in parts for row in more if row.verdict == "HELPS"}
+    )
+    none = all(first.verdict == "NO EVIDENCE" for first, *_ in parts)
+    return (
+        f"; only {_and(better)} {'gets' if len(better) == 1 else 'get'} better"
+        if better and none
+        else ""
+    )
+
+
+def _name(metric: str) -> str:
+    return "the length" if metric == "tokens" else metric
+
+
+def _and(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,56 @@
+"""Every rival of a bias on decision tasks: the option of ``blb eval`` for it, and its maker."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.extras.rivals.calibrate import calibrated
+from blackbox_lb.extras.rivals.case import Case
+from blackbox_lb.extras.rivals.classifier import classifier
+from blackbox_lb.extras.rivals.few_shot import few_shot
+from blackbox_lb.extras.rivals.labels_only import labels_only
+from blackbox_lb.extras.rivals.threshold import threshold
+from blackbox_lb.jobs.evaluation.arms import Alternative
+from blackbox_lb.tasks import Task
+from blackbox_lb.tasks.sets.labels import Labels
+
+RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
+    {
+        "labels_only": labels_only,
+        "threshold": threshold,
+        "calibrate": calibrated,
+        "few_shot": few_shot,
+        "classifier": classifier,
+    }
+)
+"""Field of the options -> maker of an alternative, from one of its values or True."""
+
+
+def rivals(
+    wanted: Mapping[str, object],
+    task: Task,
+    labels: Labels | None,
+    *,
+    seed: int = 0,
+    listed: int | None = None,
+) -> tuple[Alternative, ...]:
+    """Make the ``wanted`` rivals: by field, the values given, or whether its flag was.
+
+    Raises InputError: one is wanted and the task has no labels, or does not suit it.
+    """
+    given = {
+        name: value if isinstance(value, tuple) else (value,) * bool(value)
+        for name, value in wanted.items()
+    }
+    asked = [(name, value) for name in RIVALS for value in given.get(name, ())]
+    if asked and labels is None:
+        flag = f"--{asked[0][0].replace('_', '-')}"
+        raise InputError(
+            f"{flag} is for decisions between few labels, and the answers of {len(task.train)}"
+            " training rows are none; name them with --labels, as in --labels yes,no, or drop"
+            f" {flag}"
+        )
+    if labels is None:
+        return ()
+    case = Case(task, labels, seed, listed)
+    return tuple(dict.fromkeys(RIVALS[name](case, value) for name, value in asked))
