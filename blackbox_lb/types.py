@@ -145,7 +145,7 @@ class EndTokens:
 
     listed: bool | None = True
     ids: frozenset[int] = frozenset()
-    openers: frozenset[int] = frozenset()
+    stop_prefix_ids: frozenset[int] = frozenset()
 
 
 class ListedBytes(Mapping[int, bytes]):

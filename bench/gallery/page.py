@@ -184,7 +184,7 @@ def _section(title: str, document: Mapping[str, Any]) -> str:
                 *beside,
                 "" if tokens is None else f"{tokens:.1f}",
             )
-            text += f"| {' | '.join((*row, _told(document, setting, each['name'])))} |\n"
+            text += f"| {' | '.join((*row, _cell(document, setting, each['name'])))} |\n"
         text += "\n"
     return text + _said(
         document, [each for each in document["summary"] if not any(word in each for word in UNTOLD)]
@@ -409,12 +409,12 @@ def _curve_section(title: str, curve: Mapping[int, Mapping[str, Any]]) -> str:
             )
         text += f"\n| learned bias against | {columns} |\n{line}\n"
         for name in known:
-            cells = [_told(curve[number], setting, name) for number in numbers]
+            cells = [_cell(curve[number], setting, name) for number in numbers]
             text += f"| {_named(name)} | {' | '.join(cells)} |\n" if any(cells) else ""
     return text
 
 
-def _told(document: Mapping[str, Any], setting: str, rival: str) -> str:
+def _cell(document: Mapping[str, Any], setting: str, rival: str) -> str:
     """Whether each bias wins, loses or is level against the rival."""
     biases = _alone(document)
     found = {bias: _against(document, setting, document["label"], rival, bias) for bias in biases}

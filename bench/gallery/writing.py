@@ -24,7 +24,7 @@ from bench.gallery.rewards import FAMILIES, slop, words_of
 from bench.gallery.variants import meant, variants
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import sent_by
+from blackbox_lb.bias.prompt_bias import to_request_bias
 from blackbox_lb.cli.options import TOP_LOGPROBS
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.hand_lists import hand_list
@@ -355,7 +355,9 @@ async def _tables(
             )
             others = [await each.ready(trials) for each in (*said, *hand)]
             arms = arms_at(
-                setting, {name: sent_by(bias, store) for name, bias in biases.items()}, others
+                setting,
+                {name: to_request_bias(bias, store) for name, bias in biases.items()},
+                others,
             )
             policies = {
                 arm.name: await stored(trials, arm, examples, more["test_samples"]) for arm in arms

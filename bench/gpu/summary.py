@@ -54,10 +54,10 @@ def _result(folder: Path) -> dict[str, Any]:
         key: document.get(key)
         for key in ("verdict", "beside", "usage", "chosen", "entries", "decisions")
     }
-    remarks = (document.get("provenance") or {}).get("remarks", [])
+    notices = (document.get("provenance") or {}).get("remarks", [])
     kept["remarks"] = [
         each
-        for each in remarks
+        for each in notices
         if re.search("chosen|declined|depends on|validation prompts|prompts: ", each)
     ]
     return kept

@@ -19,7 +19,7 @@ from bench.paper.results import BenchmarkResult, Reproduction, load_lora
 from bench.paper.run import BenchmarkRun, rewards_of, run
 from bench.paper.scaling import Scaled, scaled
 from bench.paper.tables import TextTable, comparison, details, markdown
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import open_trials, run_folder
@@ -52,7 +52,7 @@ def execute(options: PaperOptions) -> None:
     )
     remembering = Remembering(reporter(quiet=options.quiet))
     for sentence in plan:
-        remembering.remark(sentence)
+        remembering.notice(sentence)
     folder = run_folder(options, parts[0].task)
     results, model, endpoint = run_within_limits(
         options, lambda budget: _run(options, configuration, parts, folder, remembering, budget)
@@ -74,7 +74,7 @@ def execute(options: PaperOptions) -> None:
         scale=options.scale,
         benchmarks=tuple(results),
         notes=tuple(notes),
-        provenance=provenance(remembering.remarks),
+        provenance=provenance(remembering.notices),
     )
     tables = [
         comparison(configuration, results, Path(model).name, lora),
@@ -136,7 +136,7 @@ async def _run(
     parts: Sequence[Scaled],
     folder: Path,
     remembering: Remembering,
-    budget: Budget,
+    budget: SpendLimit,
 ) -> tuple[list[BenchmarkResult], str, str]:
     """The results, and the model and endpoint as the server has them."""
     results, served = [], ("", "")

@@ -162,7 +162,7 @@ async def clusters_of(
         cluster_vocabulary, session.vocabulary, texts, k=k, encoder=embedding, cache=cache
     )
     sizes = sorted(made.sizes.tolist())
-    trials.report.remark(
+    trials.report.notice(
         f"{made.k} clusters of {made.corpus:,} words and special strings by {made.encoder},"
         f" {sizes[0]:,} to {sizes[-1]:,} tokens"
     )

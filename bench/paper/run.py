@@ -155,12 +155,12 @@ async def _learned(job: BenchmarkRun, trials: Trials, method: Learner) -> _Learn
     """``method`` learned under the training cap and scored greedily under the test's."""
     task, name = job.scaled.task, f"{job.scaled.benchmark.title}, {method}"
     training, _ = rewards_of(job.configuration, job.scaled)
-    trials.report.remark(f"{name}:")
+    trials.report.notice(f"{name}:")
     plan = job.plan(method)
     try:
         result = await fit(replace(trials, reward=training), task, plan)
     except InputError as error:
-        trials.report.remark(f"{name} not run: {error}")
+        trials.report.notice(f"{name} not run: {error}")
         return _Learned(MethodResult(method=method, missing=str(error)))
     scores = await trials.scores(
         f"test at greedy, {method}", task.test, GREEDY, 1, result.bias.logit_bias
@@ -169,14 +169,14 @@ async def _learned(job: BenchmarkRun, trials: Trials, method: Learner) -> _Learn
     folder.mkdir(parents=True, exist_ok=True)
     result.uncompiled.save(folder / "learned.json")
     return _Learned(
-        _told(method, result, trials, job.configuration.clusters),
+        _describe(method, result, trials, job.configuration.clusters),
         scores,
         result.bias,
         folder / "bias.json",
     )
 
 
-def _told(method: Learner, result: FitResult, trials: Trials, clusters: int) -> MethodResult:
+def _describe(method: Learner, result: FitResult, trials: Trials, clusters: int) -> MethodResult:
     bias, size = result.bias, trials.tokenizer.vocabulary_size
     params = {"ips": size, "clusters": clusters}.get(method, len(bias.entries))
     keys = ("tau", "l2", "alpha")

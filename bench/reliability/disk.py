@@ -118,7 +118,7 @@ def _filled(job: Job, free: int, truth: Job, context: ForkServerContext) -> _Fil
         wrong += ["a traceback"] * ("Traceback" in said) + [
             f"a broken store: {full.broken}"
         ] * bool(full.broken)
-        wrong += [f"no sentence about the disk: {said[-300:]}"] * (code == 2 and not _told(said))
+        wrong += [f"no sentence about the disk: {said[-300:]}"] * (code == 2 and not _summary(said))
         ballast.unlink()
         again = ended(job.fork(context, server.base_url, WORKERS))
         asked = {each.seed for each in server.settled()}
@@ -129,7 +129,7 @@ def _filled(job: Job, free: int, truth: Job, context: ForkServerContext) -> _Fil
     return _Filled(code, len(full.seeds), tuple(wrong))
 
 
-def _told(said: str) -> bool:
+def _summary(said: str) -> bool:
     """Whether there is exactly one error, and it is about the disk."""
     errors = [line for line in said.splitlines() if line.startswith("Error: ")]
     return len(errors) == 1 and any(word in errors[0] for word in WORDS)

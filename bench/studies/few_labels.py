@@ -88,7 +88,7 @@ async def measured(
         training.rollouts, training.next_token, plan.sweep, limits, whole=training.whole
     )
     fixed = (await choose_predicted(trials, task.validation, list(field), plan, given)).candidate
-    validation = (await first_tokens(trials, task.validation, "validation", None)).holding(
+    validation = (await first_tokens(trials, task.validation, "validation", None)).with_tokens(
         given.ends
     )
     rows = []
@@ -111,7 +111,7 @@ async def measured(
             "depends": not isinstance(found, str),
             "classifier": float(classified(known, task.train, test.examples, plan.labels).mean()),
         }
-        trials.report.remark(found if isinstance(found, str) else found.sentence)
+        trials.report.notice(found if isinstance(found, str) else found.sentence)
         if drawn:
             scores = await trials.scores(f"test, {on.kind}", test.examples, GREEDY, 1, sent)
             assert scores.correct is not None
@@ -134,7 +134,7 @@ def _right(test: FirstTokens, bias: Mapping[int, float] | PromptBias, given: Giv
     """(p,) whether greedy decoding begins the answer of each test prompt right, and no token
     outside its list might win.
     """
-    return surely_right(test.holding(given.ends), bias)[0]
+    return surely_right(test.with_tokens(given.ends), bias)[0]
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -5,7 +5,7 @@ last.
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.credentials import TokenProvider
@@ -26,7 +26,7 @@ async def connect(
     max_tokens: int = 256,
     longest_prompt: int = 0,
     needs: Iterable[str] = (),
-    budget: Budget | None = None,
+    budget: SpendLimit | None = None,
     session: type[Session] = Session,
 ) -> AsyncIterator[Session]:
     """A session with the provider's model. ``concurrency``, ``max_tokens`` and ``longest_prompt``

@@ -34,7 +34,7 @@ class DriftWatch:
         self.policy = policy
         self.models: Counter[str] = Counter()
         self.systems: Counter[str] = Counter()
-        self.remarks: list[str] = []
+        self.notices: list[str] = []
         self.mixed = False
 
     def seen(self, completions: Sequence[Completion], fleet: bool) -> Drifted | None:
@@ -69,5 +69,5 @@ class DriftWatch:
         change = f"{what} changed from {' and '.join(map(repr, names))} to {name!r}"
         if policy == "stop":
             return change
-        self.remarks.append(f"{change}: noted, and both are taken as one")
+        self.notices.append(f"{change}: noted, and both are taken as one")
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from blackbox_lb.api.limits.budget import Budget, prompt_bound
+from blackbox_lb.api.limits.budget import SpendLimit, prompt_bound
 from blackbox_lb.api.transport.channel import Channel, Parse
 from blackbox_lb.api.transport.retries import ATTEMPTS
 from blackbox_lb.api.wire import (
@@ -69,10 +69,10 @@ class Session:
         tokenizer: str | None = None,
         attempts: int = ATTEMPTS,
         token_provider: TokenProvider | None = None,
-        budget: Budget | None = None,
+        budget: SpendLimit | None = None,
     ) -> None:
         self.profile = profile
-        self._budget = budget or Budget()
+        self._budget = budget or SpendLimit()
         self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}
         self._prompt_ids: dict[Prompt, list[int]] = {}
         self._lists: dict[Endpoint, AnswerReader] = {}
@@ -202,7 +202,7 @@ class Session:
     @property
     def unreadable(self) -> int:
         """Answers so far that were unreadable and asked for again."""
-        return self.channel.slips.bad
+        return self.channel.malformed.bad
 
     @property
     def refusals(self) -> int:

@@ -245,12 +245,12 @@ def vectors_of(on: DependsOn | None, kept: AnswerStore | None = None) -> TextVec
     return TextVectors(on.of, kept) if on is not None and on.kind == "embedding" else None
 
 
-def sent_by(bias: Bias, kept: AnswerStore | None = None) -> AnyBias:
+def to_request_bias(bias: Bias, kept: AnswerStore | None = None) -> AnyBias:
     """The bias as requests get it: of each phase, of each prompt, or one for all."""
     return PhasedBias.of(bias) or PromptBias.of(bias, kept) or bias.logit_bias
 
 
-def as_recorded(bias: AnyBias) -> object:
+def store_key(bias: AnyBias) -> object:
     """How a store names a bias in the settings of its requests."""
     if isinstance(bias, Mapping):
         return sorted([token, value] for token, value in bias.items())

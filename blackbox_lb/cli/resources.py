@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.api.connect import connect
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
@@ -133,7 +133,7 @@ async def open_trials(
     options: TrialOptions,
     task: Task,
     reward: Reward,
-    budget: Budget,
+    budget: SpendLimit,
     bias: Bias | None = None,
     *,
     needs: Sequence[str] = SAMPLING_WITH_A_BIAS,

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from blackbox_lb.api.limits.budget import Budget, SpendingLimits
+from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
 from blackbox_lb.api.limits.interrupts import run_interruptible
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli.echo import is_terminal
@@ -33,11 +33,11 @@ from blackbox_lb.tasks.rewards.judge import Judge
 T = TypeVar("T")
 
 
-def run(options: SpendingOptions, main: Callable[[Budget], Coroutine[Any, Any, T]]) -> T:
+def run(options: SpendingOptions, main: Callable[[SpendLimit], Coroutine[Any, Any, T]]) -> T:
     """Run ``main``, with a budget from the limits in ``options``; Ctrl-C ends it in good order."""
     if isinstance(options, LimitOptions) and options.price is not None:
         parse_prices(options.price)  # a bad price is an error before anything is opened
-    budget = Budget(
+    budget = SpendLimit(
         SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost)
     )
     return run_interruptible(main(budget), budget)
@@ -120,7 +120,7 @@ def record_of(
     return Manifest(folder, name, settings, results=results, restart=options.restart)
 
 
-def price_judge(budget: Budget, options: SpendingOptions, reward: Reward) -> None:
+def price_judge(budget: SpendLimit, options: SpendingOptions, reward: Reward) -> None:
     """Give the budget the prices of the reward's judge, if it has one. InputError: --max-cost, and
     its price is not known.
     """
@@ -181,10 +181,10 @@ def _announce(
         sentence += "; the price is not known (--price PROMPT,COMPLETION)"
     asks = hosted and not options.yes and is_terminal()
     if not asks:
-        trials.report.remark(sentence)
+        trials.report.notice(sentence)
         return
     terminal = trials.report if isinstance(trials.report, Terminal) else Terminal()
-    terminal.remark(sentence)
+    terminal.notice(sentence)
     terminal.confirm("Go on?")
 
 

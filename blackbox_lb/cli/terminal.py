@@ -55,7 +55,7 @@ class Terminal:
             with self._bar(title, completions) as watch:
                 yield watch
             return
-        lines = Lines(title, completions, self.remark)
+        lines = Lines(title, completions, self.notice)
         yield lines
         lines.end()
 
@@ -104,7 +104,7 @@ class Terminal:
         if bar is not None:
             bar.start()
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Print one sentence; in a file it stays one line."""
         text = shown(with_option_names(text))
         self._console.print(text, markup=False, soft_wrap=not sys.stderr.isatty())

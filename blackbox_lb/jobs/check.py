@@ -57,7 +57,7 @@ async def check(
     """
     looked, title = examples[:LOOKED_AT], "check, greedy answers"
     for sentence in about_labels(labels, trials.reward):
-        trials.report.remark(sentence)
+        trials.report.notice(sentence)
     keys = await trials.collect(
         title, looked, trials.draw(GREEDY, None, trials.session.biased_endpoint), 1
     )

@@ -96,13 +96,15 @@ def _of(trials: Trials, stage: ForecastStage) -> Forecast:
 
 def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
     """The most that a fit asks for: training, the race on the validation prompts, and the test."""
-    firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.reads_answers else []
+    firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.uses_given_answers else []
     settings = dict.fromkeys(plan.settings)
     extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
     judged = [
-        ForecastStage(task.validation, 1, 1)
-        if plan.predicts
-        else ForecastStage(task.validation, _validation_samples(plan, setting))
+        (
+            ForecastStage(task.validation, 1, 1)
+            if plan.selects_offline
+            else ForecastStage(task.validation, _validation_samples(plan, setting))
+        )
         for setting in [*settings, *[SAMPLED] * extra]
     ]
     policies = 3 + 2 * bool(plan.phases) if plan.depends_on or plan.phases else 2

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.errors import InputError
 from blackbox_lb.rollouts.judging.intervals import bootstrap
@@ -137,7 +137,7 @@ async def rescore(
     splits: Sequence[Split] = SPLITS,
     keep: Callable[[Settings], bool] = lambda _settings: True,
     watch: Callable[[ScoredCompletion], None] = lambda _record: None,
-    budget: Budget | None = None,
+    budget: SpendLimit | None = None,
 ) -> list[Group]:
     """The stored completions of the task's prompts, scored: a group for each split and request;
     base before biased.
@@ -153,7 +153,7 @@ async def rescore(
     requests, others = store.requests(), 0
     known = {example.prompt for split in SPLITS for example in task.split(split)}
     if task.note:
-        report.remark(task.note)
+        report.notice(task.note)
 
     def order(settings: Settings) -> tuple[bool, float, int, str]:
         """Base first, then by temperature, then the bias with the most entries."""
@@ -194,7 +194,7 @@ async def rescore(
             " give the task that was collected, or other filters"
         )
     if others:
-        report.remark(
+        report.notice(
             f"{others:,} stored completions are of prompts that are not this task's and are not"
             " scored: with an instruction of blb eval, other examples before the question, other"
             " data"
@@ -218,7 +218,7 @@ async def _scored(
     report: Reporter,
     title: str,
     watch: Callable[[ScoredCompletion], None],
-    budget: Budget | None,
+    budget: SpendLimit | None,
 ) -> PolicyScores:
     """The scores of one group, prompt by prompt, so that memory holds the completions of one."""
     pairs = (
@@ -240,7 +240,7 @@ async def _scored(
         tokens.append(np.array([record.completion.n_tokens for record in read], dtype=float))
     check_values(f"{title}: {reward.label}", np.concatenate([np.zeros(0), *rewards]))
     if left_out:
-        report.remark(
+        report.notice(
             f"{title}: {left_out} completions are not scored: a content filter stopped them, or"
             " they could not be read"
         )

@@ -69,9 +69,9 @@ class Connection(ProfileRow):
     variable with a bearer token (Microsoft Entra), used without a key. headers_env: further headers
     -> variables. query: goes with every request. query_env: variables that replace parts of it.
     lists_models: GET /models lists the names that ``--model`` takes; elsewhere it only shows that
-    the key is good. concurrency: first number of requests in flight (``Pace`` finds a better one),
-    the most for an ``embedded`` engine, which runs in this process. rate_limit_headers:
-    limit-requests ... -> the header's name (see ``rate_limits``).
+    the key is good. concurrency: first number of requests in flight (``AdaptiveConcurrency`` finds
+    a better one), the most for an ``embedded`` engine, which runs in this process.
+    rate_limit_headers: limit-requests ... -> the header's name (see ``rate_limits``).
     """
 
     base_url: str | None = None

@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from blackbox_lb.api.drift import DriftWatch
-from blackbox_lb.api.limits.budget import Budget
-from blackbox_lb.api.limits.concurrency import MOST, Pace
+from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
 from blackbox_lb.bias.phases import PhasedBias
-from blackbox_lb.bias.prompt_bias import as_recorded
+from blackbox_lb.bias.prompt_bias import store_key
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.rollouts.phased import ThinkingBudget, drawn_by_phase
+from blackbox_lb.rollouts.phased import ThinkingCap, drawn_by_phase
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
@@ -99,7 +99,7 @@ def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str,
         "endpoint": draw.endpoint or session.endpoint,
         "fields": {**session.profile.neutral, **session.profile.request, **draw.fields},
         "sampling": sampling,
-        "bias": as_recorded((draw.bias or {}) if draw.bias_of is None else draw.bias_of),
+        "bias": store_key((draw.bias or {}) if draw.bias_of is None else draw.bias_of),
     }
 
 
@@ -113,9 +113,9 @@ async def collect(
     samples: int,
     concurrency: int | None = None,
     watch: Watcher | None = None,
-    budget: Budget | None = None,
+    budget: SpendLimit | None = None,
     drift: DriftWatch | None = None,
-    pace: Pace | None = None,
+    pace: AdaptiveConcurrency | None = None,
     only_stored: bool = False,
 ) -> Collection:
     """Make sure that the store holds ``samples`` completions of every prompt; ask only for those
@@ -125,9 +125,9 @@ async def collect(
 
     Where the samples of one request share the price of its prompt, it asks for several.
     ``concurrency`` requests are in flight (default: as many as make the server faster, see
-    ``Pace``). When one fails for good, no new ones start, those in flight are still received and
-    stored, and the failure is raised. An answer of another model or system than before is stored
-    under a key of its own, and never counted as the requested one.
+    ``AdaptiveConcurrency``). When one fails for good, no new ones start, those in flight are still
+    received and stored, and the failure is raised. An answer of another model or system than before
+    is stored under a key of its own, and never counted as the requested one.
 
     Raises ProviderError: the first failure that retries did not cure. BudgetExhausted, Interrupted:
     the budget allows no more. Drifted: another model or system answers.
@@ -138,7 +138,7 @@ async def collect(
         tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples))
         for prompt in prompts
     )
-    phased = draw.bias_of if isinstance(draw.bias_of, PhasedBias | ThinkingBudget) else None
+    phased = draw.bias_of if isinstance(draw.bias_of, PhasedBias | ThinkingCap) else None
     batch = (
         1 if phased else batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     )
@@ -148,7 +148,11 @@ async def collect(
     missing = _missing(stored, prompts, keys, batch)
     if draw.bias_of is not None and missing:
         await asyncio.to_thread(draw.bias_of.prepare, [each.prompt for each in missing])
-    budget, drift, pace = budget or Budget(), drift or DriftWatch(), pace or Pace()
+    budget, drift, pace = (
+        budget or SpendLimit(),
+        drift or DriftWatch(),
+        pace or AdaptiveConcurrency(),
+    )
     notes: Counter[str] = Counter()
 
     tokens, under_way = 0, 0.0
@@ -163,7 +167,7 @@ async def collect(
             if seed is None
             else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
         )
-        if isinstance(phased, ThinkingBudget):
+        if isinstance(phased, ThinkingCap):
             completions = [await phased.drawn(session, wanted.prompt, seeded)]
         elif phased is not None:
             completions = [await drawn_by_phase(session, wanted.prompt, seeded, phased)]
@@ -195,7 +199,7 @@ async def collect(
 
     connection = session.profile.connection
     least = concurrency or connection.concurrency
-    pace.begin(len(missing), least, least if concurrency or connection.embedded else MOST)
+    pace.begin(len(missing), least, least if concurrency or connection.embedded else MOST_IN_FLIGHT)
     with Writer(store) as writer:
         await run_all(missing, receive, lambda: pace.level, budget, session.drop_waiting)
     seconds = max(time.monotonic() - begin, 1e-9)

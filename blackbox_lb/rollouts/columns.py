@@ -64,7 +64,7 @@ def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt
     )
 
 
-def openers(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
+def stop_prefix_ids(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
     """The tokens of ``known`` (id -> bytes) in which a stop text may begin: they hold it, or end
     with its beginning.
     """
@@ -84,19 +84,23 @@ def sampled_ids(completions: Iterable[tuple[str, Completion]]) -> frozenset[int]
     return frozenset(seen.tolist())
 
 
-def settled(end_tokens: EndTokens, sampled: frozenset[int]) -> EndTokens:
+def resolve_end_tokens(end_tokens: EndTokens, sampled: frozenset[int]) -> EndTokens:
     """Settle, by the ``sampled`` ids, whether end tokens are listed, and which openers are never
     sampled.
     """
     listed = end_tokens.listed
     if listed is None:
         listed = not end_tokens.ids.isdisjoint(sampled)
-    return replace(end_tokens, listed=listed, openers=end_tokens.openers - sampled)
+    return replace(end_tokens, listed=listed, stop_prefix_ids=end_tokens.stop_prefix_ids - sampled)
 
 
 def _hidden(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
     """The ids that may end a completion and are never listed there."""
-    if end_tokens.listed and not end_tokens.openers:
+    if end_tokens.listed and not end_tokens.stop_prefix_ids:
         return frozenset()
-    end_tokens = settled(end_tokens, sampled_ids(completions))
-    return end_tokens.openers if end_tokens.listed else end_tokens.openers | end_tokens.ids
+    end_tokens = resolve_end_tokens(end_tokens, sampled_ids(completions))
+    return (
+        end_tokens.stop_prefix_ids
+        if end_tokens.listed
+        else end_tokens.stop_prefix_ids | end_tokens.ids
+    )

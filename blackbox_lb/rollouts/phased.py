@@ -83,7 +83,7 @@ async def drawn_by_phase(
 
 
 @dataclass(frozen=True)
-class ThinkingBudget:
+class ThinkingCap:
     """Thinking that is cut after so many tokens; 0: none at all.
 
     phases: with the thinking as their first phase. tokens: of a completion, after which the text

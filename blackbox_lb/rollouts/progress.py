@@ -21,7 +21,7 @@ class Reporter(Protocol):
     def stage(self, title: str, completions: int) -> AbstractContextManager[Watcher]:
         """A stage of at most ``completions`` new completions; call the watcher with each."""
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """One sentence that the user should read."""
 
 
@@ -30,7 +30,7 @@ class Silent:
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
         yield lambda completion: None
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Ignore the remark."""
 
 

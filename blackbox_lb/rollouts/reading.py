@@ -15,7 +15,7 @@ import numpy.typing as npt
 from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.rollouts.columns import LISTED, columns, sampled_ids, settled
+from blackbox_lb.rollouts.columns import LISTED, columns, resolve_end_tokens, sampled_ids
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
@@ -147,8 +147,8 @@ def reading_of(
     """The reading of ``training_set`` from ``store``, in the cheapest order."""
     owner = {key: p for p, row in enumerate(keys) for key in row}
     owner = {key: owner[key] for key in store.order(owner)}
-    if end_tokens.listed is None or end_tokens.openers:
-        end_tokens = settled(
+    if end_tokens.listed is None or end_tokens.stop_prefix_ids:
+        end_tokens = resolve_end_tokens(
             end_tokens, sampled_ids(kept_completions(store, owner, encode, Counter()))
         )
     again = store.again(owner)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import httpx2
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
-from blackbox_lb.api.limits.budget import Budget, prompt_bound
+from blackbox_lb.api.limits.budget import SpendLimit, prompt_bound
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.transport.bounded_client import BoundedClient
 from blackbox_lb.api.transport.error_answers import classify, masked
@@ -63,7 +63,7 @@ async def fetch_rewards(
     pairs: Iterable[tuple[Example, Completion]],
     report: Reporter,
     title: str,
-    budget: Budget | None = None,
+    budget: SpendLimit | None = None,
 ) -> int:
     """Make sure that ``reward.score`` knows the remote reward of every completion; return the
     number asked for.
@@ -84,12 +84,12 @@ async def fetch_rewards(
     unread = sum(_learn(remote, key, answer, wanted[key].example) for key, answer in stored.items())
     missing = [(key, each) for key, each in wanted.items() if key not in stored]
     if missing:
-        unread += await _fetch(store, remote, missing, report, title, budget or Budget())
-        report.remark(
+        unread += await _fetch(store, remote, missing, report, title, budget or SpendLimit())
+        report.notice(
             f"{title}: rewards from {remote.name}: {len(missing)} came, {len(stored)} were stored"
         )
     if unread:
-        report.remark(
+        report.notice(
             f"{title}: {unread} of {len(wanted)} answers of {remote.name} hold no number and count"
             f" as {remote.otherwise:g}"
         )
@@ -128,7 +128,7 @@ async def _fetch(
     missing: Items,
     report: Reporter,
     title: str,
-    budget: Budget,
+    budget: SpendLimit,
 ) -> int:
     """Ask, store and take in; return the number of answers without a number."""
     batches = [
@@ -164,7 +164,7 @@ async def _fetch(
 
 
 async def _ask(
-    client: httpx2.AsyncClient, remote: Remote, items: Sequence[dict[str, Any]], budget: Budget
+    client: httpx2.AsyncClient, remote: Remote, items: Sequence[dict[str, Any]], budget: SpendLimit
 ) -> list[str | CorruptResponse]:
     """The answers to one batch, after as many tries as the fault deserves."""
     content = json.dumps(remote.body(items)).encode()

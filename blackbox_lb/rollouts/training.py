@@ -13,7 +13,7 @@ import numpy as np
 
 from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.bias.records import Censored
-from blackbox_lb.estimate.counting.distributed import Whole
+from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -60,7 +60,7 @@ class Training:
     encoded: int = 0
     base: BoolArray | None = None
     cut: int = 0
-    whole: Whole | None = None
+    whole: ShardedDataset | None = None
 
     def leaving(self, count: Counter[str], reading: Reading) -> Training:
         """The same with the tally of all completions of ``reading``."""
@@ -69,7 +69,7 @@ class Training:
             incomplete=count["incomplete"],
             filtered=count["filtered"],
             encoded=count["encoded"],
-            cut=count["cut"] if reading.end_tokens.openers else 0,
+            cut=count["cut"] if reading.end_tokens.stop_prefix_ids else 0,
         )
 
     @property
@@ -99,7 +99,7 @@ class Training:
         return [f"{count} completions are left out: {why}" for count, why in reasons if count]
 
     @property
-    def remarks(self) -> list[str]:
+    def notices(self) -> list[str]:
         """``left_out``, and a sentence on the completions whose tokens are not the provider's own
         list.
         """
@@ -128,7 +128,7 @@ class Training:
 class FitEngine(Protocol):
     """An engine that reads and sums more than this process can."""
 
-    def whole(self, reading: Reading) -> tuple[Whole, Counter[str]]:
+    def whole(self, reading: Reading) -> tuple[ShardedDataset, Counter[str]]:
         """All rollouts of ``reading``, and the tally of the completions."""
 
 

@@ -207,18 +207,18 @@ def _clean_record(record: logging.LogRecord) -> None:
 def _guard_tracebacks() -> None:
     """Replace Python's own hooks only: a hook of a debugger or a test runner stays."""
     if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = _told
+        sys.excepthook = _masked_traceback
     if threading.excepthook is threading.__excepthook__:
-        threading.excepthook = lambda found: _told(
+        threading.excepthook = lambda found: _masked_traceback(
             found.exc_type, found.exc_value, found.exc_traceback
         )
     if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = lambda found: _told(
+        sys.unraisablehook = lambda found: _masked_traceback(
             found.exc_type, found.exc_value, found.exc_traceback
         )
 
 
-def _told(
+def _masked_traceback(
     kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
 ) -> None:
     if kind is not SystemExit and sys.stderr is not None:

@@ -87,7 +87,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._turn = threading.RLock()
         try:
-            with self._told("open the rollout store"):
+            with self._translate_errors("open the rollout store"):
                 (self._open_to_read if read_only else self._open_to_write)()
         except BaseException:
             self.close()
@@ -108,17 +108,17 @@ class Database:
 
     def execute(self, query: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Run one statement outside a transaction."""
-        with self._told("use"):
+        with self._translate_errors("use"):
             return self.connection.execute(query, arguments)
 
     def read(self, query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._turn, self._told("read"):
+        with self._turn, self._translate_errors("read"):
             return self.connection.execute(query, arguments).fetchall()
 
     def stream(self, query: str, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         """The rows of a query one by one."""
-        with self._told("read"):
-            for row in self.connection.execute(query, arguments):  # noqa: UP028  (it would close the cursor after the file)
+        with self._translate_errors("read"):
+            for row in self.connection.execute(query, arguments):
                 yield row
 
     @contextmanager
@@ -126,7 +126,7 @@ class Database:
         """Write everything inside, or nothing; durable at the end. Waits for its turn among the
         writers, threads included.
         """
-        with self._turn, self._told("write to"):
+        with self._turn, self._translate_errors("write to"):
             connection = self.connection
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -138,7 +138,7 @@ class Database:
                 raise
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _translate_errors(self, doing: str) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:

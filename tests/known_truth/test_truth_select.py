@@ -188,7 +188,7 @@ def test_the_number_printed_for_the_best_of_fifty_noise_candidates_is_not_flatte
         trials = Simulated(reward_of(noise), 1_000 + seed)
         choice = selected(trials, field)
         biased, difference = reported(trials, choice)
-        row = next(row for row in choice.tried if row.fate == "chosen")
+        row = next(row for row in choice.tried if row.status == "chosen")
         errors.append((biased - 0.5, difference, row.reward - 0.5))
     table = np.array(errors)
     mean, error = table.mean(axis=0), table.std(axis=0, ddof=1) / np.sqrt(sweeps)
@@ -217,7 +217,7 @@ def test_the_printed_number_is_true_for_biases_that_differ() -> None:
         choice = selected(trials, field, samples=2)
         delta = choice.candidate.learned
         errors.append(reported(trials, choice)[0] - exact.expectation(on_test, delta))
-        row = next(row for row in choice.tried if row.fate == "chosen")
+        row = next(row for row in choice.tried if row.status == "chosen")
         optimism.append(row.reward - exact.expectation(on_validation, delta))
     assert abs(np.mean(errors)) < 2 * np.std(errors, ddof=1) / 10
     assert np.mean(optimism) > 4 * np.std(optimism, ddof=1) / 10

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.distributed import Share, Whole
+from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token import next_token as normaliser
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -50,9 +50,9 @@ class Here:
         return [pickle.loads(pickle.dumps(each)) for each in found]
 
 
-def whole(workers: Here) -> Whole:
+def whole(workers: Here) -> ShardedDataset:
     """What the shares tell of themselves, put together."""
-    return Whole.of(
+    return ShardedDataset.of(
         workers,
         [each.rollouts for each in workers.shares],
         [each.unlisted for each in workers.shares],

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, ServerFailed
 from blackbox_lb.extras.batches import lines, plan, run, submit
-from blackbox_lb.extras.batches.lines import Ask, asks
+from blackbox_lb.extras.batches.lines import SampleRequest, asks
 from blackbox_lb.extras.batches.provider_api import BatchApi
 from blackbox_lb.extras.batches.record import BatchRecord, Jobs
 from blackbox_lb.store import RolloutStore, prompt_hash, rollout_key
@@ -710,12 +710,14 @@ def test_a_name_tells_what_was_asked_for() -> None:
     """It has at most 64 characters that every provider takes, and is read back; under other
     settings it is not ours.
     """
-    ask = Ask(prompt_hash(Prompt.user("a")), 999_999, 128)
+    ask = SampleRequest(prompt_hash(Prompt.user("a")), 999_999, 128)
     name = ask.name("0123abcd")
     assert len(name) <= 64
-    assert Ask.parse(name, "0123abcd") == ask
-    assert Ask.parse(name, "0123abce") is None
-    assert [Ask.parse(wrong, "0123abcd") for wrong in (None, 7, "", "x", name + "x")] == [None] * 5
+    assert SampleRequest.parse(name, "0123abcd") == ask
+    assert SampleRequest.parse(name, "0123abce") is None
+    assert [SampleRequest.parse(wrong, "0123abcd") for wrong in (None, 7, "", "x", name + "x")] == [
+        None
+    ] * 5
 
 
 def test_missing_samples_are_asked_for_once() -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb.api.limits.budget import Budget, SpendingLimits, Spent, prompt_bound
+from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit, Spent, prompt_bound
 from blackbox_lb.api.transport import channel
 from blackbox_lb.cli import main
 from blackbox_lb.cli import run_limits as accounts
@@ -394,7 +394,7 @@ def test_what_waits_goes_on_when_others_take_less() -> None:
     """Two requests of at most 60 tokens do not fit into 100 at once; each takes 10, so that both
     are sent, one after the other.
     """
-    budget, running, most = Budget(SpendingLimits(tokens=100)), 0, 0
+    budget, running, most = SpendLimit(SpendingLimits(tokens=100)), 0, 0
 
     async def once() -> Any:
         nonlocal running, most
@@ -425,7 +425,7 @@ def test_no_order_of_answers_passes_the_limit(
     """Answers of any honest size in any order: the limit holds, and what is refused would not have
     fitted.
     """
-    budget, queue = Budget(SpendingLimits(tokens=limit)), iter(requests)
+    budget, queue = SpendLimit(SpendingLimits(tokens=limit)), iter(requests)
 
     async def worker() -> None:
         for prompt, completion, share in queue:
@@ -462,7 +462,7 @@ def test_what_a_try_costs(outcome: Any, spent: Spent) -> None:
     """What an answer says; the most it can be where it does not say, or was lost; a refusal costs
     the request.
     """
-    budget = Budget()
+    budget = SpendLimit()
 
     async def once() -> Any:
         if isinstance(outcome, Exception):
@@ -482,7 +482,7 @@ def test_what_a_try_costs(outcome: Any, spent: Spent) -> None:
 
 def test_a_closed_budget_sends_nothing() -> None:
     """Closing is for good, and says so."""
-    budget = Budget()
+    budget = SpendLimit()
     budget.close()
 
     async def once() -> Any:

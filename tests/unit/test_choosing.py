@@ -23,7 +23,7 @@ from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.varying.depends_on_samples import earned_over
+from blackbox_lb.jobs.fitting.varying.depends_on_samples import paired_gain
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
@@ -46,11 +46,11 @@ class Heard(Silent):
     """A reporter that remembers its remarks."""
 
     def __init__(self) -> None:
-        self.remarks: list[str] = []
+        self.notices: list[str] = []
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Remember it."""
-        self.remarks.append(text)
+        self.notices.append(text)
 
 
 def candidate(number: int, bias: dict[int, float]) -> Candidate:
@@ -90,7 +90,7 @@ def chosen(tmp_path: Path) -> Iterator[Chooser]:
                 for path, body in server.calls
                 if path.endswith("completions")
             ]
-            return choice, heard.remarks, asked
+            return choice, heard.notices, asked
 
         def run(
             *biases: dict[int, float], rows: str = "", reward: Reward = LENGTH, **options: Any
@@ -106,7 +106,7 @@ def test_every_candidate_is_sampled_and_the_best_one_wins(chosen: Chooser) -> No
     """
     choice, said, asked = chosen(FEWER_ENDS, MORE_ENDS, WILD)
     assert choice.candidate.logit_bias == MORE_ENDS
-    assert choice.tried[1].fate == "chosen"
+    assert choice.tried[1].status == "chosen"
     assert choice.tried[1].reward > choice.base.reward
     assert "its validation number is too good: the test prompts say what it is worth" in said[-1]
     assert len(chosen(FEWER_ENDS, MORE_ENDS, WILD)[2]) == len(asked)
@@ -121,7 +121,7 @@ def test_halving_asks_for_the_rest_of_the_survivors_only(chosen: Chooser) -> Non
     assert spent[0] < 3 < spent[-1]
     assert len(asked) == PROMPTS * (3 + sum(spent))
     assert sum(spent) <= 3 * 5
-    assert sum(remark.startswith("validation, ") for remark in said) == 5
+    assert sum(notice.startswith("validation, ") for notice in said) == 5
 
 
 def test_candidates_share_the_draws_of_fewer(chosen: Chooser) -> None:
@@ -142,7 +142,7 @@ def test_candidates_share_the_draws_of_fewer(chosen: Chooser) -> None:
 def test_the_same_bias_twice_is_sampled_once(chosen: Chooser) -> None:
     """Two settings that send the same entries are one policy."""
     choice, _, asked = chosen(MORE_ENDS, dict(MORE_ENDS), WILD)
-    assert choice.tried[1].fate == "the same bias as projection (tau 0)"
+    assert choice.tried[1].status == "the same bias as projection (tau 0)"
     assert len(asked) == 3 * 6 * PROMPTS
 
 
@@ -152,7 +152,7 @@ def test_a_single_candidate_costs_nothing(chosen: Chooser) -> None:
     """
     choice, said, asked = chosen(MORE_ENDS, dict(MORE_ENDS), settings=(SAMPLED, GREEDY))
     assert (choice.candidate.logit_bias, asked) == (MORE_ENDS, [])
-    assert [row.fate for row in choice.tried] == ["chosen", "the same bias as projection (tau 0)"]
+    assert [row.status for row in choice.tried] == ["chosen", "the same bias as projection (tau 0)"]
     assert (
         "the only candidate: with nothing to choose between, nothing is drawn on the validation"
         " prompts" in said[-1]
@@ -198,7 +198,7 @@ def test_phases_and_features_must_win_by_the_goal(
     training = SimpleNamespace(next_token=TAIL)
     plan = FitPlan(goal=goal, settings=(SAMPLED,))
     earned = asyncio.run(
-        earned_over(
+        paired_gain(
             cast(Trials, Measured()),
             cast(Any, task),
             cast(Any, training),
@@ -228,7 +228,7 @@ def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:
         np.mean([each.tokens for each in choice.base_by_setting])
     )
     assert choice.candidate.logit_bias == MORE_ENDS
-    assert any("6 samples a prompt, mean of temperature 0.5, greedy)" in remark for remark in said)
+    assert any("6 samples a prompt, mean of temperature 0.5, greedy)" in notice for notice in said)
 
 
 def test_all_greedy_is_drawn_once(chosen: Chooser) -> None:
@@ -244,7 +244,7 @@ def test_nothing_beats_the_base(chosen: Chooser) -> None:
     """Harmful candidates only: the least harmful is still chosen and judged, and that is said."""
     choice, said, _ = chosen({END: -0.4}, FEWER_ENDS)
     assert choice.candidate.logit_bias == {END: -0.4}
-    assert any("no candidate beat the base" in remark for remark in said)
+    assert any("no candidate beat the base" in notice for notice in said)
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path)
     assert Bias.load(told["bias"]).verdict
     after = compiled(learned, "--provider", "vllm", "--entries", 3)
     assert after["completions"] == told["completions"]
-    assert [remark.partition(" are left out")[0] for remark in after["remarks"]] == [
+    assert [notice.partition(" are left out")[0] for notice in after["remarks"]] == [
         "8 completions through own"
     ]
 

@@ -161,8 +161,8 @@ def test_a_sample_explains_what_all_learned(
     np.testing.assert_allclose(
         [e["bias"] for e in one["entries"]], [e["bias"] for e in other["entries"]], atol=1e-9
     )
-    remarks = json.loads((tmp_path / "part" / "result.json").read_text())["provenance"]["remarks"]
-    assert any("compiled and explained with" in remark for remark in remarks)
+    notices = json.loads((tmp_path / "part" / "result.json").read_text())["provenance"]["remarks"]
+    assert any("compiled and explained with" in notice for notice in notices)
     errors = [
         {e["id"]: e["error"] for e in entries(tmp_path / name) if e["error"]}
         for name in ("all", "part")

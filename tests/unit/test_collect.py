@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from blackbox_lb.api.limits.concurrency import MOST, Pace
+from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport import channel
 from blackbox_lb.api.transport.retries import MORE_SLIPS
@@ -127,14 +127,14 @@ def test_what_is_there_is_not_asked_for_again(server: ExactServer, tmp_path: Pat
     assert run(server, tmp_path, sampling=Sampling(max_tokens=5, top_logprobs=4))[0].received == 10
 
 
-class Told(Pace):
+class Told(AdaptiveConcurrency):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[tuple[str, int, int]] = []
 
-    def begin(self, requests: int, least: int, most: int = MOST) -> None:
+    def begin(self, requests: int, least: int, most: int = MOST_IN_FLIGHT) -> None:
         """Remember the number, and the bounds."""
         self.heard.append((str(requests), least, most))
         super().begin(requests, least, most)
@@ -160,7 +160,7 @@ def test_the_pace_is_told_of_every_request(tmp_path: Path, status: int, of_load:
         tokens = sorted(
             each.n_tokens for each in store.completions(key for row in keys for key in row)
         )
-    assert pace.heard[0] == ("10", load_profile("llamacpp").connection.concurrency, MOST)
+    assert pace.heard[0] == ("10", load_profile("llamacpp").connection.concurrency, MOST_IN_FLIGHT)
     assert sorted(count for _, count, _ in pace.heard[1:]) == tokens
     assert pace.heard[-1][2] == of_load
 
@@ -175,7 +175,7 @@ def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> 
         update={"connection": profile.connection.model_copy(update={"embedded": True})}
     )
     for using, concurrency, bounds in (
-        (profile, None, (slots, MOST)),
+        (profile, None, (slots, MOST_IN_FLIGHT)),
         (embedded, None, (slots, slots)),
         (profile, 2, (2, 2)),
     ):

@@ -374,7 +374,7 @@ def test_a_fleet_has_many_systems() -> None:
     watch = DriftWatch()
     for system in ("fp_1", "fp_2", "fp_1", "", "fp_2"):
         assert watch.seen([completion("gpt", system)], fleet=True) is None
-    assert len(watch.remarks) == 1
+    assert len(watch.notices) == 1
     assert watch.systems == {"fp_1": 2, "fp_2": 2, "": 1}
     assert watch.seen([completion("gpt-2", "fp_1")], fleet=True) is not None
     assert "gpt-2" not in watch.models

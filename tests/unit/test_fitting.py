@@ -249,8 +249,8 @@ def test_what_a_result_says_of_its_making(call: Call, server: ExactServer, tmp_p
     assert document["usage"]["prompt_tokens"] > 0
     assert document["provenance"]["remarks"]
     assert all(
-        " ".join(remark.split()) in " ".join(fitted.stderr.split())
-        for remark in document["provenance"]["remarks"]
+        " ".join(notice.split()) in " ".join(fitted.stderr.split())
+        for notice in document["provenance"]["remarks"]
     )
     assert all(
         row["kl_nats_per_completion"] > 0

@@ -76,8 +76,8 @@ def test_answers_are_learned_from_one_token_a_prompt(
     assert (verdict["setting"], verdict["verdict"]) == ("greedy", "HELPS")
     assert verdict["base"] < 0.2
     assert any(
-        "spellings: " in remark and "b as ' b'" in remark
-        for remark in found["provenance"]["remarks"]
+        "spellings: " in notice and "b as ' b'" in notice
+        for notice in found["provenance"]["remarks"]
     )
     assert verdict["biased"] > 0.9
     chosen = next(each for each in found["validation"]["tried"] if each["fate"] == "chosen")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from blackbox_lb.api.limits.concurrency import MOST, REFUSED, Pace
+from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, MOST_REFUSED, AdaptiveConcurrency
 
 ENOUGH = 10**6
 
@@ -53,15 +53,15 @@ class Course:
 
 def run(
     server: Server,
-    pace: Pace | None = None,
+    pace: AdaptiveConcurrency | None = None,
     requests: int = 6000,
     seed: int = 0,
     course: Course | None = None,
     least: int = 8,
-    most: int = MOST,
+    most: int = MOST_IN_FLIGHT,
 ) -> Course:
     """Let ``pace`` decide how many of these requests are in flight, from ``least`` on."""
-    rng, course, pace = random.Random(seed), course or Course(), pace or Pace()
+    rng, course, pace = random.Random(seed), course or Course(), pace or AdaptiveConcurrency()
     now = (
         course.ended[-1][0] + 60.0 if course.ended else 0.0
     )  # whoever collects does something else for a minute
@@ -139,14 +139,14 @@ def test_refusals_ease_the_pace() -> None:
     """A server that refuses what is more than 40 at once has little to refuse, and is kept busy."""
     server = Server(room=40)
     found = run(server)
-    assert found.refusals < REFUSED * 6000
+    assert found.refusals < MOST_REFUSED * 6000
     assert max(found.levels[1000:]) <= 64
     assert found.rate >= 0.7 * 40 / (1 + server.latency)
 
 
 def test_where_it_began_is_the_least() -> None:
     """A server that refuses everything for a while does not stop the work."""
-    pace = Pace()
+    pace = AdaptiveConcurrency()
     pace.begin(ENOUGH, 8)
     for each in range(500):
         pace.ended(1, 10 * each, float(each))
@@ -158,8 +158,8 @@ def test_the_most_is_never_passed() -> None:
     for.
     """
     assert max(run(Server(), most=50).levels) == 50
-    assert max(run(Server(), requests=12_000).levels) == MOST
-    assert set(run(Server(), least=2 * MOST).levels) == {2 * MOST}
+    assert max(run(Server(), requests=12_000).levels) == MOST_IN_FLIGHT
+    assert set(run(Server(), least=2 * MOST_IN_FLIGHT).levels) == {2 * MOST_IN_FLIGHT}
 
 
 def test_no_more_are_tried_where_each_takes_minutes() -> None:
@@ -172,7 +172,7 @@ def test_stages_go_on_where_the_last_one_was() -> None:
     """Neither the end of a stage, when few are left, nor the pause before the next one is taken for
     a slow server.
     """
-    course, pace = Course(), Pace()
+    course, pace = Course(), AdaptiveConcurrency()
     for seed in range(40):
         run(Server(48), pace, 300, seed, course)
     assert 48 <= pace.level <= 256
@@ -181,7 +181,7 @@ def test_stages_go_on_where_the_last_one_was() -> None:
 
 def test_short_stages_change_nothing() -> None:
     """With fewer requests than are in flight there is nothing to learn."""
-    course, pace = Course(), Pace()
+    course, pace = Course(), AdaptiveConcurrency()
     for seed in range(20):
         run(Server(), pace, 8, seed, course)
     assert set(course.levels) == {8}
@@ -189,7 +189,7 @@ def test_short_stages_change_nothing() -> None:
 
 def test_what_changes_is_noticed() -> None:
     """Four times the slots after a while: more requests are tried again by then."""
-    course, pace = Course(), Pace()
+    course, pace = Course(), AdaptiveConcurrency()
     run(Server(16), pace, 3000, 0, course)
     assert pace.level <= 64
     run(Server(256), pace, 8000, 1, course)

@@ -14,7 +14,7 @@ import pytest
 import tomli_w
 from click.testing import CliRunner
 
-from blackbox_lb.api.transport.rate_limits import Budgets
+from blackbox_lb.api.transport.rate_limits import RateLimiter
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands.setup.providers import (
@@ -147,11 +147,11 @@ def test_what_is_told_of_a_provider(name: str) -> None:
     )
 
 
-def evidence_of_a_row(name: str, remark: str) -> bool:
+def evidence_of_a_row(name: str, notice: str) -> bool:
     """Whether the evidence with this remark is the nearest of at least one row that is shown."""
     profile = load_profile(name)
     nearest = [found for row in shown_rows(profile) if (found := evidence_of(profile, row))]
-    return any(found[1].seen == remark for found in nearest)
+    return any(found[1].seen == notice for found in nearest)
 
 
 def test_the_overview_names_every_provider() -> None:
@@ -297,7 +297,7 @@ def test_models_said_to_work_are_not_refused() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_rate_limit_headers_have_names_that_the_budgets_know(name: str) -> None:
     """No profile maps a budget that nothing reads."""
-    Budgets(load_profile(name).connection.rate_limit_headers)
+    RateLimiter(load_profile(name).connection.rate_limit_headers)
 
 
 @pytest.mark.parametrize("name", ["azure", "azure-classic"])

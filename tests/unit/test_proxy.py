@@ -763,7 +763,12 @@ def test_a_compressed_list_of_models_passes() -> None:
     assert ("Content-Encoding", "gzip") in answered[1]
 
 
-CORS = ("Access-Control-Allow-Origin: http://localhost:3000", "Access-Control-Allow-Credentials: true", "Vary: Origin")  # fmt: skip
+# fmt: skip
+CORS = (
+    "Access-Control-Allow-Origin: http://localhost:3000",
+    "Access-Control-Allow-Credentials: true",
+    "Vary: Origin",
+)
 PAGE = "Origin: http://localhost:3000"
 
 

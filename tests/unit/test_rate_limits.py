@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from blackbox_lb.api.transport.rate_limits import (
     OPENAI_HEADERS,
-    Budgets,
+    RateLimiter,
     parse_duration,
     retry_after,
 )
@@ -161,12 +161,12 @@ def test_headers_never_raise(headers: dict[str, str]) -> None:
     """Whatever a server sends."""
     asked = retry_after(headers)
     assert asked is None or 0 <= asked < math.inf
-    Budgets().update(headers, 1.0)
+    RateLimiter().update(headers, 1.0)
 
 
-def emptied(headers: dict[str, str]) -> Budgets:
+def emptied(headers: dict[str, str]) -> RateLimiter:
     """Budgets that know ``headers``, with nothing left."""
-    budgets = Budgets()
+    budgets = RateLimiter()
     budgets.update(headers, 0.0)
     assert any(budgets.wait(0, 0.0) for _ in range(200_000))
     return budgets
@@ -218,7 +218,7 @@ def test_recorded_tokens() -> None:
     """A model with 200,000 tokens a minute: 4,337 are left, 7,592 are wanted, OpenAI says to come
     back in 976 ms.
     """
-    budgets = Budgets()
+    budgets = RateLimiter()
     budgets.update(told(limit_tokens=200_000, remaining_tokens=200_000 - 195_663), 5.0)
     assert budgets.wait(7592, 5.0) == pytest.approx(0.976, abs=0.001)
     assert budgets.wait(7592, 5.0 + 0.977) == 0
@@ -237,17 +237,17 @@ def test_recorded_tokens() -> None:
 )
 def test_what_is_unknown_is_open(headers: dict[str, str]) -> None:
     """Without a limit nothing waits."""
-    budgets = Budgets()
+    budgets = RateLimiter()
     budgets.update(headers, 0.0)
     assert all(budgets.wait(10**9, 0.0) == 0 for _ in range(10_000))
-    assert Budgets({}).wait(10**9, 0.0) == 0
+    assert RateLimiter({}).wait(10**9, 0.0) == 0
 
 
 def test_fireworks_counts_prompt_and_generated_tokens_apart() -> None:
     """Its limits are a second's and are enforced per minute: 600 generated tokens a second are
     36,000 a minute.
     """
-    budgets = Budgets(FIREWORKS_HEADERS)
+    budgets = RateLimiter(FIREWORKS_HEADERS)
     budgets.update(
         {"X-Ratelimit-Limit-Tokens-Prompt": "60000", "X-Ratelimit-Limit-Tokens-Generated": "600"},
         0.0,
@@ -259,7 +259,7 @@ def test_fireworks_counts_prompt_and_generated_tokens_apart() -> None:
 
 def test_a_limit_that_is_learned_late_counts_what_was_started() -> None:
     """Where no remaining count is sent, requests of the last minute are taken from the limit."""
-    budgets = Budgets({"limit-requests": "x-limit"})
+    budgets = RateLimiter({"limit-requests": "x-limit"})
     assert [budgets.wait(1, now) for now in (0.0, 50.0, 55.0)] == [0, 0, 0]
     budgets.update({"X-Limit": "4"}, 100.0)
     assert [budgets.wait(1, 100.0) for _ in range(3)] == [0, 0, pytest.approx(15)]
@@ -274,12 +274,12 @@ def test_an_unknown_header_row_is_refused(key: str) -> None:
         ProfileError,
         match="limit, rate, remaining, reset, window, a hyphen, and one of requests, tokens",
     ):
-        Budgets({key: "x-whatever"})
+        RateLimiter({key: "x-whatever"})
 
 
 def test_workers_do_not_share_what_remains() -> None:
     """Seven remain, twenty ask at the same moment: seven start."""
-    budgets = Budgets()
+    budgets = RateLimiter()
     budgets.update(minute(60, 7), 0.0)
     assert [budgets.wait(1, 0.0) for _ in range(20)] == [0] * 7 + [pytest.approx(1)] * 13
 
@@ -288,7 +288,7 @@ def test_late_headers_do_not_give_back_what_is_in_flight() -> None:
     """An answer to the first of six requests tells of a bucket that the other five have emptied
     since.
     """
-    budgets = Budgets()
+    budgets = RateLimiter()
     budgets.update(minute(60, 6), 0.0)
     assert [budgets.wait(1, now / 100) for now in range(6)] == [0] * 6
     for started, remaining in ((0.0, 5), (0.01, 4), (0.0, 5), (None, 5), (0.05, 0)):
@@ -298,7 +298,7 @@ def test_late_headers_do_not_give_back_what_is_in_flight() -> None:
 
 def test_a_key_shared_with_others() -> None:
     """What others have taken is seen, and seen again when they give way."""
-    budgets = Budgets()
+    budgets = RateLimiter()
     budgets.update(minute(60, 59), 0.0)
     assert budgets.wait(1, 0.0) == 0
     budgets.update(minute(60, 2), 0.5, started=0.0, tokens=1)
@@ -309,7 +309,7 @@ def test_a_key_shared_with_others() -> None:
 
 def test_reserved_tokens_that_were_not_charged_come_back() -> None:
     """A provider that counts 100 tokens where 4,000 were reserved says so in the answer."""
-    budgets = Budgets()
+    budgets = RateLimiter()
     budgets.update(told(limit_tokens=10_000, remaining_tokens=10_000), 0.0)
     assert [budgets.wait(4000, 0.0) for _ in range(3)] == [0, 0, pytest.approx(12)]
     budgets.update(told(limit_tokens=10_000, remaining_tokens=9_800), 1.0, started=0.0, tokens=4000)
@@ -320,7 +320,7 @@ def test_reserved_tokens_that_were_not_charged_come_back() -> None:
 
 def test_a_request_larger_than_the_limit_starts_when_the_bucket_is_full() -> None:
     """It waits no longer than a full minute, and empties the bucket."""
-    budgets = Budgets()
+    budgets = RateLimiter()
     budgets.update(told(limit_tokens=1000, remaining_tokens=400), 0.0)
     assert budgets.wait(10**9, 0.0) == pytest.approx(36)
     assert budgets.wait(10**9, 36.0) == 0
@@ -329,7 +329,7 @@ def test_a_request_larger_than_the_limit_starts_when_the_bucket_is_full() -> Non
 
 def test_after_a_refusal_everything_waits() -> None:
     """The longest pause counts, and what is no number is no pause."""
-    budgets = Budgets()
+    budgets = RateLimiter()
     for seconds in (20.0, 5.0, math.nan, -math.inf, math.inf, -3.0):
         budgets.refused(seconds, 100.0)
     assert budgets.wait(0, 100.0) == 20
@@ -341,14 +341,14 @@ def test_after_a_refusal_everything_waits() -> None:
 class Known:
     """Budgets with a history, and the moment that it ends."""
 
-    budgets: Budgets
+    budgets: RateLimiter
     now: float
 
 
 @st.composite
 def known(draw: st.DrawFn) -> Known:
     """Any history of requests, answers and refusals."""
-    budgets, now = Budgets(), draw(st.floats(0, 1e6))
+    budgets, now = RateLimiter(), draw(st.floats(0, 1e6))
     for _ in range(draw(st.integers(0, 12))):
         now += draw(st.floats(0, 100))
         match draw(st.integers(0, 2)):
@@ -449,7 +449,7 @@ class Simulation:
     jitter: float = 0.1
     charge: float = 1.0
     tells_start: bool = True
-    budgets: Budgets = field(default_factory=Budgets)
+    budgets: RateLimiter = field(default_factory=RateLimiter)
     served: int = 0
     spent: int = 0
     blind: int = 0
@@ -587,6 +587,6 @@ def test_answers_to_unknown_requests_still_fill_the_bucket() -> None:
 
 def test_without_budgets_the_same_provider_refuses() -> None:
     """The simulated provider does refuse: workers without budgets are mostly turned away."""
-    simulation = Simulation(when="admitted", budgets=Budgets({}), **deepcopy(CASES[1]))
+    simulation = Simulation(when="admitted", budgets=RateLimiter({}), **deepcopy(CASES[1]))
     simulation.run(300)
     assert simulation.refused > simulation.served / 4

@@ -108,7 +108,7 @@ class Remarks(Silent):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Keep it."""
         self.said.append(text)
 
@@ -481,10 +481,10 @@ def test_words_without_a_number_end_the_run_and_are_kept(
     ):
         fetch(judge("score: 1", "I would rather not."), tmp_path / "s.db", pairs)
     assert len(scorer.seen) == 2
-    reward, remarks = judge("score: 9", otherwise=-3.0, scale=0.5), Remarks()
-    assert fetch(reward, tmp_path / "s.db", pairs, remarks) == 0
+    reward, notices = judge("score: 9", otherwise=-3.0, scale=0.5), Remarks()
+    assert fetch(reward, tmp_path / "s.db", pairs, notices) == 0
     assert [reward.score(*pair) for pair in pairs] == [0.5, -1.5]
-    assert remarks.said == [
+    assert notices.said == [
         f"training: 1 of 2 answers of {reward.spec} hold no number and count as -1.5"
     ]
 

@@ -389,7 +389,7 @@ def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
     """
     result = blb("eval", server, data, *ALL, "--test-samples", 1, "--calibrate", "contextual")
     assert result.exit_code == 0, result.output
-    said, remarks = " ".join(result.stdout.split()), " ".join(result.stderr.split())
+    said, notices = " ".join(result.stdout.split()), " ".join(result.stderr.split())
     for cost in (
         (
             "labels only: a completion a test prompt and sample, of at most 1 tokens, with a bias"
@@ -404,7 +404,7 @@ def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
         "2 examples: a completion a test prompt and sample, each with ",
         "classifier tfidf: no request",
     ):
-        assert cost in remarks, cost
+        assert cost in notices, cost
     for title in (
         "Temperature 1: decisions policy",
         "Greedy: decisions by right label policy label precision recall",

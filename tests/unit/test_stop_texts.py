@@ -23,7 +23,7 @@ from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.records.provenance import Remembering
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.collect import batch_of
-from blackbox_lb.rollouts.columns import columns, openers
+from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
@@ -91,7 +91,7 @@ def test_a_fit_with_a_stop_text(server: ExactServer, tmp_path: Path) -> None:
     async def work(trials: Trials) -> FitResult:
         assert isinstance(trials.report, Remembering)
         result = await fit(trials, TASK, PLAN)
-        heard.extend(trials.report.remarks)
+        heard.extend(trials.report.notices)
         return result
 
     result = trying(tmp_path, server.base_url, work)
@@ -100,9 +100,9 @@ def test_a_fit_with_a_stop_text(server: ExactServer, tmp_path: Path) -> None:
     assert (result.incomplete, result.filtered) == (0, 0)
     assert result.bias.rollouts == 6 * 12
     (said,) = [
-        remark
-        for remark in heard
-        if "ended at a stop text whose tokens the provider does not list" in remark
+        notice
+        for notice in heard
+        if "ended at a stop text whose tokens the provider does not list" in notice
     ]
     assert 10 < int(said.split()[0]) < 6 * 12
     assert 1 not in result.bias.logit_bias
@@ -135,7 +135,7 @@ def test_what_is_read_of_a_cut_completion(server: ExactServer, tmp_path: Path) -
         for each in cut
     )
     assert any(not len(each.token_ids) for each in cut), "one began with the stop text"
-    assert ends.openers == {1}
+    assert ends.stop_prefix_ids == {1}
     assert 1 not in training.next_token.token_ids
 
 
@@ -154,8 +154,8 @@ def test_what_is_read_of_a_cut_completion(server: ExactServer, tmp_path: Path) -
 )
 def test_which_tokens_may_begin_a_stop_text(raw: bytes, opens: bool) -> None:
     """Those that hold "b" or two line breaks, and those that end with one."""
-    assert openers({7: raw}, ("b", "\n\n")) == (frozenset({7}) if opens else frozenset())
-    assert openers({7: raw}, ()) == frozenset()
+    assert stop_prefix_ids({7: raw}, ("b", "\n\n")) == (frozenset({7}) if opens else frozenset())
+    assert stop_prefix_ids({7: raw}, ()) == frozenset()
 
 
 def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Path) -> None:
@@ -172,7 +172,10 @@ def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Pa
     completions = dict(enumerate(trying(tmp_path, server.base_url, work)))
     named = {str(key): each for key, each in completions.items()}
     found = columns(
-        named, [0] * len(named), [0.0] * len(named), EndTokens(True, openers=frozenset({0, 1}))
+        named,
+        [0] * len(named),
+        [0.0] * len(named),
+        EndTokens(True, stop_prefix_ids=frozenset({0, 1})),
     )
     assert 0 in found.token_ids
     assert 0 in found.top_ids

@@ -19,7 +19,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import LOWER, score
-from blackbox_lb.rollouts.phased import ThinkingBudget
+from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.thinking import LOOP, TIMES, Thinking, loops
 from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
@@ -176,7 +176,7 @@ def test_a_hard_budget(tokens: int) -> None:
     """The text that ends thinking stands after so many tokens at the latest, and once; what follows
     is drawn as after any text.
     """
-    budget = ThinkingBudget(Thinking.parse("until: f").phases, tokens)
+    budget = ThinkingCap(Thinking.parse("until: f").phases, tokens)
 
     async def draw() -> list[Completion]:
         async with Session(load_profile("llamacpp"), base_url=server.base_url) as session:
@@ -201,7 +201,7 @@ def test_a_hard_budget(tokens: int) -> None:
         assert (~known).sum() == (
             letters.index("f") == tokens if tokens < 8 and not _early(letters, tokens) else 0
         )
-    assert budget.identity != ThinkingBudget(budget.phases, 1).identity
+    assert budget.identity != ThinkingCap(budget.phases, 1).identity
 
 
 def _early(letters: list[str], tokens: int) -> bool:

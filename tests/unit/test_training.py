@@ -297,7 +297,7 @@ def test_text_without_tokens_is_encoded(tmp_path: Path, whole: bool) -> None:
     assert (training.next_token.tail_mass == 1).all()
     assert training.next_token.unigram.tolist() == [3, 1, 2]
     assert (training.encoded, training.incomplete) == (2, int(not whole))
-    assert training.remarks[-1].startswith(
+    assert training.notices[-1].startswith(
         "2 completions came without token logprobs: their tokens are those of the text"
     )
     assert projection(rollouts, next_token=training.next_token).converged

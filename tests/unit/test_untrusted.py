@@ -199,7 +199,16 @@ def test_what_a_reward_names(
     assert (tmp_path / "ran").exists() is (kind == "function")
 
 
-LOOKED_AT = ("collect", "--provider", "llamacpp", "--base-url", "http://127.0.0.1:9/v1", "--data", "d.jsonl")  # fmt: skip
+# fmt: skip
+LOOKED_AT = (
+    "collect",
+    "--provider",
+    "llamacpp",
+    "--base-url",
+    "http://127.0.0.1:9/v1",
+    "--data",
+    "d.jsonl",
+)
 
 
 def plant(folder: Path, settings: str) -> None:
@@ -450,7 +459,7 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
     """
     print_table(f"title {HOSTILE}", ("name",), [(HOSTILE,)], left=1)
     print_json({"text": HOSTILE, HOSTILE: 1})
-    Terminal().remark(HOSTILE)
+    Terminal().notice(HOSTILE)
     shown = capsys.readouterr()
     assert not unsafe(shown.out)
     assert not unsafe(shown.err)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.api.limits.budget import Budget
-from blackbox_lb.api.limits.concurrency import Pace
+from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency
 from blackbox_lb.api.limits.workers import run_all
 
 
@@ -56,7 +56,7 @@ def rate(slots: int, concurrency: int, noise: float, latency: float, requests: i
                 await asyncio.sleep(rng.uniform(1 - noise, 1 + noise))
             ended.append(asyncio.get_running_loop().time())
 
-        await run_all(range(requests), receive, concurrency, Budget())
+        await run_all(range(requests), receive, concurrency, SpendLimit())
 
     simulated(main)
     first, last = requests // 10, requests * 9 // 10
@@ -96,7 +96,7 @@ def test_the_number_may_change_meanwhile() -> None:
                 level, most = 2, 0
             now -= 1
 
-        await run_all(range(400), receive, lambda: level, Budget())
+        await run_all(range(400), receive, lambda: level, SpendLimit())
 
     took = simulated(main)
     assert seen == list(range(400))
@@ -108,7 +108,7 @@ def test_a_pace_keeps_a_server_busy() -> None:
     """Found while it works, from 8 on: .95 of what a server of 48 slots can do, the search
     included.
     """
-    rng, pace, ended = random.Random(0), Pace(), list[float]()
+    rng, pace, ended = random.Random(0), AdaptiveConcurrency(), list[float]()
 
     async def main() -> None:
         free = asyncio.Semaphore(48)
@@ -120,7 +120,7 @@ def test_a_pace_keeps_a_server_busy() -> None:
             pace.ended(100, 0, ended[-1])
 
         pace.begin(4000, 8)
-        await run_all(range(4000), receive, lambda: pace.level, Budget())
+        await run_all(range(4000), receive, lambda: pace.level, SpendLimit())
 
     simulated(main)
     assert 3600 / (ended[3799] - ended[199]) >= 0.95 * 48

@@ -90,7 +90,7 @@ def prompt_bound(texts: list[str]) -> int:
     )
 
 
-class Budget:
+class SpendLimit:
     """The account of one command's requests.
 
     spent: grows with each answer. prices, judge_prices: of the model and of the judging model, None

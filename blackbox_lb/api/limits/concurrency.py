@@ -3,26 +3,26 @@
 from collections.abc import Generator
 from typing import NamedTuple
 
-MOST = 512
+MOST_IN_FLIGHT = 512
 """Most requests in flight: half of the open files that a process may have on most systems."""
-GAIN = 1.05
+LEAST_GAIN = 1.05
 """Twice the requests must bring this many times the tokens a second, or they only lengthen the
 server's queue.
 """
-CLEAR = 1.3
+DECISIVE_CHANGE = 1.3
 """A gain or loss that is decided at once."""
-LOSS = 0.95
+LEAST_KEPT = 0.95
 """Share of the rate with fewer requests below which more of them slow the server down."""
-FEW = 16
+LEAST_MEASURED = 16
 """Least requests for measuring a rate; the lengths of completions vary by about their mean."""
-SURE = 2
+REQUESTS_PER_SLOT = 2
 """Measure a rate for comparison over this many requests per request in flight."""
-HOLD = 16
+REQUESTS_BEFORE_PROBE = 16
 """Try more requests after this many per request in flight; twice as many after each failure."""
-REFUSED = 0.05
+MOST_REFUSED = 0.05
 """Share of requests refused for load above which a server gets fewer."""
-EASED = 0.7
-LONGEST = 150.0
+EASING_FACTOR = 0.7
+LONGEST_REQUEST = 150.0
 """Longest request, in seconds, at which more are tried: twice as long in a queue is still far from
 the timeout.
 """
@@ -39,7 +39,7 @@ class _End(NamedTuple):
     begins: bool
 
 
-class Pace:
+class AdaptiveConcurrency:
     """How many requests to keep in flight to one server; ``level`` is the number now.
 
     From ``least`` on the number doubles as long as that makes completions come faster, measured in
@@ -53,10 +53,10 @@ class Pace:
     def __init__(self) -> None:
         self.level = self._least = self._most = 0
         self._left, self._begins, self._takes = 0, True, 0.0
-        self._course = self._climb()
+        self._course = self._probe()
         next(self._course)
 
-    def begin(self, requests: int, least: int, most: int = MOST) -> None:
+    def begin(self, requests: int, least: int, most: int = MOST_IN_FLIGHT) -> None:
         """Begin a stage of so many requests, ``least`` to ``most`` of them in flight; the pause
         before it does not count.
         """
@@ -75,21 +75,21 @@ class Pace:
             self._course.send(_End(tokens, refusals, now, self._begins))
             self._begins = False
 
-    def _climb(self) -> Generator[None, _End, None]:
+    def _probe(self) -> Generator[None, _End, None]:
         """Measure, try more, keep the better; again and again."""
-        times = SURE
+        times = REQUESTS_PER_SLOT
         while True:
             while not (known := (yield from self._rate(times))):
-                self.level = max(self._least, int(EASED * self.level))
-            settled = times > SURE
-            times = 2 * times if settled else HOLD
-            while self.level < self._most and self._takes < LONGEST:
+                self.level = max(self._least, int(EASING_FACTOR * self.level))
+            settled = times > REQUESTS_PER_SLOT
+            times = 2 * times if settled else REQUESTS_BEFORE_PROBE
+            while self.level < self._most and self._takes < LONGEST_REQUEST:
                 before, self.level = self.level, min(2 * self.level, self._most)
-                found = yield from self._rate(SURE, known)
-                if found > GAIN * known:
-                    known, times = found, HOLD
+                found = yield from self._rate(REQUESTS_PER_SLOT, known)
+                if found > LEAST_GAIN * known:
+                    known, times = found, REQUESTS_BEFORE_PROBE
                     continue
-                if settled or found < LOSS * known:
+                if settled or found < LEAST_KEPT * known:
                     self.level = before
                 break
 
@@ -100,21 +100,23 @@ class Pace:
         Requests in flight at a change of level, or at the start of a stage, do not count. A rate
         far from ``known`` is accepted sooner.
         """
-        waiting, least = self.level, max(FEW, self.level)
+        waiting, least = self.level, max(LEAST_MEASURED, self.level)
         count, tokens, start, refused = 0, 0, 0.0, 0
         while True:
             end = yield
             if end.begins:
-                waiting, least, count, tokens = self.level, max(FEW, self.level), 0, 0
+                waiting, least, count, tokens = self.level, max(LEAST_MEASURED, self.level), 0, 0
             if waiting:
                 waiting -= 1
                 start, refused = end.now, end.refusals
                 continue
             count, tokens = count + 1, tokens + max(1, end.tokens)
-            if end.refusals - refused > max(1.0, REFUSED * max(least, count)):
+            if end.refusals - refused > max(1.0, MOST_REFUSED * max(least, count)):
                 return 0.0
             rate = tokens / max(end.now - start, 1e-9)
-            clear = known is not None and not known / CLEAR <= rate <= known * CLEAR
+            clear = (
+                known is not None and not known / DECISIVE_CHANGE <= rate <= known * DECISIVE_CHANGE
+            )
             if count >= times * least or (clear and count >= least):
                 self._takes = self.level * (end.now - start) / count  # Little's law
                 return rate

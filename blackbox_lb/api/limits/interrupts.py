@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any, TypeVar
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.errors import Interrupted
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ NOTICE = b"\nStopping: what is in flight is received and kept; Ctrl-C again stop
 _RUNNING: ContextVar["_Stop | None"] = ContextVar("_RUNNING", default=None)
 
 
-def run_interruptible(main: Coroutine[Any, Any, T], budget: Budget) -> T:
+def run_interruptible(main: Coroutine[Any, Any, T], budget: SpendLimit) -> T:
     """Like ``asyncio.run``, but the first signal closes ``budget`` and the second raises
     KeyboardInterrupt.
 
@@ -72,7 +72,7 @@ class _Stop:
     ended_computation: whether a signal has ended one.
     """
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: SpendLimit) -> None:
         self.computations = 0
         self.ended_computation = False
         self._budget, self._signals = budget, 0

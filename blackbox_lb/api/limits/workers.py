@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ async def run_all(
     items: Sequence[T],
     receive: Callable[[T], Awaitable[None]],
     concurrency: int | Callable[[], int],
-    budget: Budget,
+    budget: SpendLimit,
     drop_waiting: Callable[[], None] = lambda: None,
 ) -> None:
     """Run ``receive`` over all ``items``, in order, at most ``concurrency`` at a time: a number, or
@@ -45,7 +45,7 @@ async def run_all(
         except asyncio.CancelledError:
             if not failures and not budget.closed:
                 raise
-        except Exception as error:  # noqa: BLE001  (raised again below, once the others have been stored)
+        except Exception as error:
             failures.append(error)
             budget.drop_waiting()
             drop_waiting()

@@ -24,11 +24,11 @@ from blackbox_lb._version import __version__
 from blackbox_lb.api.transport.aiohttp_client import AiohttpClient
 from blackbox_lb.api.transport.bounded_client import BoundedClient, at_most, ceiling
 from blackbox_lb.api.transport.error_answers import Fault, classify, masked
-from blackbox_lb.api.transport.rate_limits import Budgets
+from blackbox_lb.api.transport.rate_limits import RateLimiter
 from blackbox_lb.api.transport.retries import (
     ATTEMPTS,
     SLOW_ATTEMPTS,
-    Slips,
+    MalformedResponseTolerance,
     asked_pause,
     is_passing,
     retry_pause,
@@ -139,8 +139,8 @@ class Channel:
         self.profile = profile
         self.base_url = address_of(profile, base_url)
         self._attempts = attempts
-        self._budgets = Budgets(profile.connection.rate_limit_headers)
-        self.slips, self.refusals, self.served = Slips(), 0, 0.0
+        self._budgets = RateLimiter(profile.connection.rate_limit_headers)
+        self.malformed, self.refusals, self.served = MalformedResponseTolerance(), 0, 0.0
         self._turn = asyncio.Lock()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
@@ -253,7 +253,7 @@ class Channel:
         prompt_tokens: approximate. generated: most tokens to generate. The request waits until the
         provider's budgets allow both. around: called with every try. parse: reads the JSON, where
         not ``loads``. An unreadable answer is asked for again as long as it is one slip among many
-        (``Slips``).
+        (``MalformedResponseTolerance``).
 
         Raises ProviderError: one of its subclasses, each with the provider's own words.
         """
@@ -264,12 +264,12 @@ class Channel:
                     lambda: self._once(path, body, prompt_tokens + generated, generated, parse)
                 )
             )
-            self.slips.good += generated > 0
+            self.malformed.good += generated > 0
             return found
 
         with at_most(ceiling(body, generated)):
             return await self._tried(
-                once, lambda error: is_passing(error) or self.slips.passing(error)
+                once, lambda error: is_passing(error) or self.malformed.passing(error)
             )
 
     async def _tried(

@@ -1,5 +1,5 @@
-"""Budgets of requests and tokens: the remainder by a provider's answers, and the wait where it is
-too small.
+"""RateLimiter of requests and tokens: the remainder by a provider's answers, and the wait where it
+is too small.
 
 The provider keeps a bucket for requests and one for tokens. A bucket holds ``limit``, a request
 takes its share out when it is admitted, and it fills up again at ``limit`` per minute without
@@ -12,10 +12,10 @@ milliseconds, or only what remains
 tokens per second, of the prompt and generated, and enforces them per minute
 (https://docs.fireworks.ai/serverless/rate-limits).
 
-``Budgets`` mirrors these buckets. Its own count moves with every request that it lets through, at
-once, so that workers who ask together do not all see the same remainder. Headers are late: they may
-or may not count requests sent after theirs. So they bound the count, and it is moved only as far as
-a bound requires.
+``RateLimiter`` mirrors these buckets. Its own count moves with every request that it lets through,
+at once, so that workers who ask together do not all see the same remainder. Headers are late: they
+may or may not count requests sent after theirs. So they bound the count, and it is moved only as
+far as a bound requires.
 """
 
 import math
@@ -108,7 +108,7 @@ def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> 
     return milliseconds if seconds is None else seconds
 
 
-class Budgets:
+class RateLimiter:
     """The waits of requests that avoid a provider's refusals. No clock of its own: ``now`` is in
     seconds.
 

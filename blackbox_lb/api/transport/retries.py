@@ -39,7 +39,7 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, RateLimited | ConnectionFailed | ServerFailed)
 
 
-class Slips:
+class MalformedResponseTolerance:
     """Separates a damaged answer, which a second one replaces, from a server that never speaks its
     dialect.
 

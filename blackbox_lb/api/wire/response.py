@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from blackbox_lb.api.wire.columns.arrays import LogprobColumns, arrays_of
-from blackbox_lb.api.wire.columns.byte_spans import Aside
+from blackbox_lb.api.wire.columns.byte_spans import UnsupportedLayout
 from blackbox_lb.api.wire.columns.parse import Answer, loads
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
 from blackbox_lb.api.wire.dialects.position import Position, PositionReader
@@ -146,7 +146,7 @@ def parse_response(
     if isinstance(answer, Answer):
         try:
             return _parsed(profile, endpoint, answer, sampling, vocabulary)
-        except (Aside, BlbError):
+        except (UnsupportedLayout, BlbError):
             answer = loads(answer.content)
     return _parsed(profile, endpoint, answer, sampling, vocabulary)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import profile_of, vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
@@ -106,7 +106,7 @@ def execute(options: AnalyzeOptions) -> None:
 
 
 async def _run(
-    bias: Bias, options: AnalyzeOptions, listener: Remembering, budget: Budget
+    bias: Bias, options: AnalyzeOptions, listener: Remembering, budget: SpendLimit
 ) -> Analysis:
     profile = profile_of(bias, options.provider)
     store_path = options.store or options.bias_file.with_name(STORE)
@@ -126,7 +126,7 @@ async def _run(
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
     untold = () if vocabulary else sorted(generated - known.keys())
     names = await _texts(bias, untold, ours, listener) if options.base_url and untold else {}
-    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), names)
+    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.notices), names)
 
 
 async def _texts(
@@ -140,13 +140,17 @@ async def _texts(
             bias.check_tokenizer((await session.tokenizer()).fingerprint)
             texts = await session.texts_of(tokens)
     except BlbError as error:
-        listener.remark(f"the texts of {len(tokens):,} tokens are not known: {error}")
+        listener.notice(f"the texts of {len(tokens):,} tokens are not known: {error}")
         return {}
     return {token: text for token, text in zip(tokens, texts, strict=True) if text}
 
 
 async def _draw(
-    bias: Bias, options: AnalyzeOptions, ours: TrialOptions, listener: Remembering, budget: Budget
+    bias: Bias,
+    options: AnalyzeOptions,
+    ours: TrialOptions,
+    listener: Remembering,
+    budget: SpendLimit,
 ) -> None:
     task, reward = load(
         picked(TaskOptions, options, reward="length", correct=None, thinking=None, count="all")
@@ -164,7 +168,7 @@ async def _exact(
     positions: int,
     options: TrialOptions,
     listener: Remembering,
-    budget: Budget,
+    budget: SpendLimit,
 ) -> Shifts:
     task = Task("stored", (), (), biased.examples)
     reward = parse_reward("length", max_tokens=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.cli.commands.learning.check import CheckOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials
@@ -32,7 +32,7 @@ def execute(options: CheckOptions) -> None:
 
 
 async def _run(
-    options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: Budget
+    options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: SpendLimit
 ) -> Checked:
     looked = task.train[:LOOKED_AT]
     stages = [ForecastStage(looked, 1), ForecastStage(looked, 1, 1)]

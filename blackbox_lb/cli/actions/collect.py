@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli.commands.learning.collect import CollectOptions
 from blackbox_lb.cli.echo import echo
@@ -47,7 +47,7 @@ def execute(options: CollectOptions) -> None:
         )
     task, reward = load(options)
     try:
-        summary, remarks = run(
+        summary, notices = run(
             options, lambda budget: _run(options, task, reward, shard, session_type, budget)
         )
     except Pending as pending:
@@ -57,8 +57,8 @@ def execute(options: CollectOptions) -> None:
         print_json(summary)
         return
     echo(_sentence(summary, reward))
-    for remark in remarks:
-        say(remark)
+    for notice in notices:
+        say(notice)
 
 
 def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
@@ -82,7 +82,7 @@ async def _run(
     reward: Reward,
     shard: Shard | None,
     session_type: type[Session],
-    budget: Budget,
+    budget: SpendLimit,
 ) -> Summary:
     """Collect; return the result for a program and in sentences."""
     examples = task.train[: options.limit]
@@ -108,10 +108,10 @@ async def _run(
             found = await _by_batch(options, trials, examples)
             if found is not None:
                 return found
-        summary, remarks = await _collected(trials, examples, options.samples_per_prompt, reward)
+        summary, notices = await _collected(trials, examples, options.samples_per_prompt, reward)
         if not options.batch:
             summary["in_flight"] = trials.pace.level
-        return summary, remarks
+        return summary, notices
 
 
 async def _by_batch(
@@ -150,7 +150,7 @@ async def _collected(
         "censoring": kept_back.model_dump(exclude={"unobserved"}),
         "mean": sum(values) / len(values),
     }
-    return summary, [kept_back.sentence(trials.top_logprobs), *training.remarks]
+    return summary, [kept_back.sentence(trials.top_logprobs), *training.notices]
 
 
 def _sentence(summary: dict[str, Any], reward: Reward) -> str:

@@ -135,7 +135,7 @@ def _document(
         "unlisted_sent": len(unlisted.intersection(made.logit_bias)),
         "completions": prefixes.completions,
         "positions": prefixes.next_token.n_positions,
-        "remarks": prefixes.remarks,
+        "remarks": prefixes.notices,
         "table": [asdict(row) for row in rows],
     }
 
@@ -147,8 +147,8 @@ def _explain(
         f"{bias_file}: {len(bias.entries):,} entries, on {prefixes.next_token.n_positions:,}"
         f" positions of {prefixes.completions:,} base completions in {store}"
     )
-    for remark in prefixes.remarks:
-        say(remark)
+    for notice in prefixes.notices:
+        say(notice)
     whole = bias_file.with_name(LEARNED)
     if bias.compiled is not None:
         remedy = (

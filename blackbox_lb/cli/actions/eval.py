@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
@@ -142,7 +142,7 @@ async def _run(
     task: Task,
     reward: Reward,
     plan: EvalPlan,
-    budget: Budget,
+    budget: SpendLimit,
 ) -> Evaluation:
     sends = bool(biases) or any(other.own_bias for other in plan.alternatives)
     needs = SAMPLING_WITH_A_BIAS if sends else COLLECTING

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
@@ -68,12 +68,12 @@ def execute(options: FitOptions) -> None:
 
 def _fit(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, folder: Path) -> None:
     """Learn, write and print, while nobody else works in the folder."""
-    result, remarks = run(options, lambda budget: _run(options, task, reward, plan, budget))
+    result, notices = run(options, lambda budget: _run(options, task, reward, plan, budget))
     document = result.as_json() | {
         "bias": str(folder / "bias.json"),
         "uncompiled": str(folder / "learned.json"),
     }
-    document["provenance"] = provenance(remarks)
+    document["provenance"] = provenance(notices)
     unwritten = _write(result, document, folder)
     if options.as_json:
         print_json(document)
@@ -152,7 +152,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
             if (on := DependsOn.parse(each)) is not None
         ),
         phases=Phases.parse(options.phases) if options.phases else None,
-        remarks=(few,) if few is not None and suited and options.learn_from is None else (),
+        notices=(few,) if few is not None and suited and options.learn_from is None else (),
     )
 
 
@@ -192,7 +192,7 @@ def _entries(text: str) -> int | None:
 
 
 async def _run(
-    options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: Budget
+    options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: SpendLimit
 ) -> tuple[FitResult, list[str]]:
     """The result, and all remarks on the way."""
     async with open_trials(
@@ -208,7 +208,7 @@ async def _run(
         with _engine(options) as engine:
             return (
                 await fit(replace(trials, report=heard, engine=engine), task, plan),
-                heard.remarks,
+                heard.notices,
             )
 
 

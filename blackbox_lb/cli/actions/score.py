@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import as_recorded, sent_by
+from blackbox_lb.bias.prompt_bias import store_key, to_request_bias
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
@@ -43,7 +43,7 @@ def execute(options: ScoreOptions) -> None:
         _lines(options.per_completion) as watch,
     ):
 
-        async def main(budget: Budget) -> list[Group]:
+        async def main(budget: SpendLimit) -> list[Group]:
             price_judge(budget, options, reward)
             return await rescore(
                 store,
@@ -78,7 +78,7 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     if not chosen.is_file():
         return path, {}
     bias = Bias.load(chosen)
-    return path, {canonical(as_recorded(sent_by(bias))): BIAS}
+    return path, {canonical(store_key(to_request_bias(bias))): BIAS}
 
 
 def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from blackbox_lb.estimate.choice.estimator import EstimatorInput, LearnedVector, Refit
 from blackbox_lb.estimate.choice.table import estimators
-from blackbox_lb.estimate.counting.distributed import Whole
+from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -103,7 +103,7 @@ def candidates(
     sweep: Sweep,
     limits: CompileLimits,
     *,
-    whole: Whole | None = None,
+    whole: ShardedDataset | None = None,
 ) -> Iterator[Candidate]:
     """Return the candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: the data to
     learn from, where it is more than ``rollouts``, which then serve the compile alone; on its

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, get_args
 import numpy as np
 
 from blackbox_lb.estimate.choice.table import estimators
-from blackbox_lb.estimate.counting.distributed import Whole
+from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Scale
@@ -95,7 +95,7 @@ class EstimatorInput:
 
     rollouts: Rollouts
     next_token: NextToken
-    whole: Whole | None = None
+    whole: ShardedDataset | None = None
     _made: dict[Recipe, Statistics] = field(default_factory=dict)
 
     @property

@@ -147,7 +147,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Whole:
+class ShardedDataset:
     """All rollouts of all shares: ``rollouts`` without their lists, ``positions``, and
     ``statistics`` of a recipe.
     """
@@ -162,7 +162,7 @@ class Whole:
         workers: Workers,
         rollouts: Sequence[Rollouts | None],
         unlisted: Sequence[Unlisted | None],
-    ) -> Whole:
+    ) -> ShardedDataset:
         """Join the data of every share, in order. Raises InputError: none has a position."""
         counted = [each for each in unlisted if each is not None]
         if not counted:

@@ -29,7 +29,7 @@ LISTED = 0.5
 """Least share of the wrong prompts with a listed right answer: below it, lists do not determine the
 bias needed.
 """
-SURE = 2.4
+ONE_SIDED_T = 2.4
 """Standard errors of a paired difference that a gain must exceed: chance alone does so in one of a
 hundred checks.
 """
@@ -223,7 +223,7 @@ def _answer(hit: Bools, listed: float, gain: Vector, more: Vector) -> Answer:
 def _above(difference: Vector) -> bool:
     """Whether a paired difference is above 0 beyond chance."""
     return bool(
-        difference.mean() > SURE * difference.std() / np.sqrt(len(difference))
+        difference.mean() > ONE_SIDED_T * difference.std() / np.sqrt(len(difference))
         and difference.mean() > 0
     )
 

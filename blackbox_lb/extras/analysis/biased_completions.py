@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import PromptBias, as_recorded, sent_by
+from blackbox_lb.bias.prompt_bias import PromptBias, store_key, to_request_bias
 from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -79,7 +79,7 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
     """
     where = trials.session.biased_endpoint
     await trials.collect(
-        "analysis, biased", examples, trials.draw(SAMPLED, sent_by(bias), where), samples
+        "analysis, biased", examples, trials.draw(SAMPLED, to_request_bias(bias), where), samples
     )
     await trials.collect("analysis, base", examples, trials.draw(SAMPLED, None, where), samples)
 
@@ -122,14 +122,14 @@ def biased_completions(
         others = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
     endpoints = Counter(settings["endpoint"] for settings in requests.values())
     found = Biased(rollouts, examples, cast("Endpoint", endpoints.most_common(1)[0][0]), left_out)
-    report.remark(found.words)
+    report.notice(found.words)
     if others:
-        report.remark(
+        report.notice(
             f"{others} more are not read: drawn with an instruction after the prompt or with"
             " another max_tokens"
         )
     if found.left_out:
-        report.remark(
+        report.notice(
             f"{found.left_out} completions are left out: filtered, or not all of their tokens are"
             " listed"
         )
@@ -138,7 +138,7 @@ def biased_completions(
 
 def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> dict[str, Any]:
     """Hash -> settings of the requests at temperature 1 with logprobs and exactly this bias."""
-    wanted = as_recorded(sent_by(bias))
+    wanted = store_key(to_request_bias(bias))
     same = (profile.name, bias.model, bias.tokenizer)
     return {
         name: each
@@ -256,7 +256,7 @@ async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, see
         )
     await check_reference(trials, biased.examples, count)
     found = await ask_reference(trials, biased.examples, biased.rollouts, count, seed)
-    trials.report.remark(found.sentence)
+    trials.report.notice(found.sentence)
     if not found.agrees:
         raise CorruptResponse(
             "the distributions asked for now are not those the completions were drawn from (total"

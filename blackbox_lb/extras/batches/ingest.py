@@ -23,8 +23,8 @@ from blackbox_lb.errors import (
     NoLogprobs,
     ProviderError,
 )
-from blackbox_lb.extras.batches.lines import Ask
-from blackbox_lb.extras.batches.plan import Setup
+from blackbox_lb.extras.batches.lines import SampleRequest
+from blackbox_lb.extras.batches.plan import BatchSpec
 from blackbox_lb.extras.batches.record import BatchRecord
 from blackbox_lb.rollouts.collect import MOST_TOKENS, of_another
 from blackbox_lb.rollouts.progress import Watcher
@@ -74,7 +74,7 @@ class Tally:
 class BatchReader:
     """Reads the files of one job into a store. ``watch`` is called with every completion."""
 
-    def __init__(self, setup: Setup, job: BatchRecord, watch: Watcher) -> None:
+    def __init__(self, setup: BatchSpec, job: BatchRecord, watch: Watcher) -> None:
         self._session, self._store = setup.trials.session, setup.trials.store
         self._settings, self._sampling, self._job = setup.settings, setup.sampling, job
         self._prices, self._watch, self._drift = (
@@ -116,7 +116,7 @@ class BatchReader:
         except CorruptResponse as error:
             return self._faulty(error)
         name = document.get("custom_id") if isinstance(document, dict) else None
-        ask = Ask.parse(name, self._job.prefix)
+        ask = SampleRequest.parse(name, self._job.prefix)
         prompt = None if ask is None else self._prompt(ask.prompt)
         if ask is None or prompt is None:
             return "foreign"
@@ -152,7 +152,7 @@ class BatchReader:
             self._prompts[name] = None if row is None else prompt_of(row)
         return self._prompts[name]
 
-    def _answered(self, ask: Ask, prompt: Prompt, body: dict[str, Any]) -> str:
+    def _answered(self, ask: SampleRequest, prompt: Prompt, body: dict[str, Any]) -> str:
         self.tally.spent += used_by(body, 0, ask.count * self._sampling.max_tokens, self._prices)
         try:
             completions = self._session.completions_in(body, Draw(self._sampling), ask.count)
@@ -167,7 +167,11 @@ class BatchReader:
         return "short" if len(completions) < ask.count else "answered"
 
     def _keep(
-        self, of: Mapping[str, Any], prompt: Prompt, ask: Ask, completions: list[Completion]
+        self,
+        of: Mapping[str, Any],
+        prompt: Prompt,
+        ask: SampleRequest,
+        completions: list[Completion],
     ) -> None:
         stored = self._store.add_answer(
             of, prompt, dict(zip(ask.samples, completions, strict=False))
@@ -176,7 +180,7 @@ class BatchReader:
         for completion in completions[: ask.count]:
             self._watch(completion)
 
-    def _failed(self, ask: Ask, prompt: Prompt, status: Any, body: Any) -> str:
+    def _failed(self, ask: SampleRequest, prompt: Prompt, status: Any, body: Any) -> str:
         """The category of an error line: a filtered prompt is done with, a passing failure is
         undone, the rest is refused.
         """

@@ -29,7 +29,7 @@ NAME = re.compile(r"([0-9a-f]{8})\.([0-9A-Za-z_-]{43})\.(\d{1,9})\.(\d{1,4})", r
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SampleRequest:
     """Samples ``first`` to ``first + count - 1`` of the prompt with this hash."""
 
     prompt: str
@@ -52,7 +52,7 @@ class Ask:
         return f"{prefix}.{digest}.{self.first}.{self.count}"
 
     @classmethod
-    def parse(cls, name: object, prefix: str) -> Ask | None:
+    def parse(cls, name: object, prefix: str) -> SampleRequest | None:
         """Parse a custom_id; None where it is not of these settings."""
         match = NAME.fullmatch(name) if isinstance(name, str) else None
         if match is None or match[1] != prefix:
@@ -74,7 +74,7 @@ class Line:
 
 def asks(
     prompts: Iterable[Prompt], samples: int, request: str, there: Collection[str], most: int
-) -> Iterator[tuple[Prompt, Ask]]:
+) -> Iterator[tuple[Prompt, SampleRequest]]:
     """Requests for all keys, each once: runs of at most ``most`` samples of one prompt, prompt by
     prompt.
     """
@@ -84,14 +84,20 @@ def asks(
         for sample in range(samples + 1):
             wanted = sample < samples and rollout_key(request, name, sample) not in there
             if count and (not wanted or count == most):
-                yield prompt, Ask(name, first, count)
+                yield prompt, SampleRequest(name, first, count)
                 count = 0
             if wanted:
                 first, count = (first if count else sample), count + 1
 
 
 def request_line(
-    profile: Profile, draw: Draw, url: str, model: str, prompt: Prompt, ask: Ask, request: str
+    profile: Profile,
+    draw: Draw,
+    url: str,
+    model: str,
+    prompt: Prompt,
+    ask: SampleRequest,
+    request: str,
 ) -> Line:
     """The line with the same request as a live one, word for word."""
     sampling = draw.sampling

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from blackbox_lb.api.limits.budget import Budget, Spent
+from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.errors import BudgetExhausted, InputError, ProfileError
 from blackbox_lb.extras.batches.lines import (
     PREFIX,
-    Ask,
     Line,
+    SampleRequest,
     asks,
     names_in,
     request_line,
@@ -40,7 +40,7 @@ likely.
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class BatchSpec:
     """One collection: its requests, and the jobs of its store. ``settings``: of all of its
     requests, ``request``: their hash.
 
@@ -56,7 +56,7 @@ class Setup:
     most: int | None
 
     @classmethod
-    def of(cls, trials: Trials, most: int | None = None) -> Setup:
+    def of(cls, trials: Trials, most: int | None = None) -> BatchSpec:
         """The collection of ``trials`` at temperature 1. Raises ProfileError: its endpoint takes no
         batches.
         """
@@ -95,7 +95,7 @@ class Setup:
             else:
                 others += 1
         if others:
-            self.trials.report.remark(
+            self.trials.report.notice(
                 f"{others} open batch jobs in {self.jobs.folder} have other settings or another"
                 " provider and are left alone: the command that made them goes on with them"
             )
@@ -103,7 +103,7 @@ class Setup:
 
     def missing(
         self, prompts: Sequence[Prompt], samples: int, asked: Collection[str] = ()
-    ) -> Iterator[tuple[Prompt, Ask]]:
+    ) -> Iterator[tuple[Prompt, SampleRequest]]:
         """The samples neither stored nor among the ``asked`` keys."""
         session = self.trials.session
         there = self.trials.store.keys(self.request).union(asked)
@@ -132,7 +132,7 @@ class Setup:
         lines = (self._line(prompt, ask) for prompt, ask in wanted)
         return [self._written(group) for group in split(lines, self.most, self.rules.size)]
 
-    def _line(self, prompt: Prompt, ask: Ask) -> Line:
+    def _line(self, prompt: Prompt, ask: SampleRequest) -> Line:
         session = self.trials.session
         draw = Draw(self.sampling, endpoint=session.endpoint)
         return request_line(
@@ -158,11 +158,13 @@ class Setup:
         """The keys of an open job's answers. Its file is read: the record only holds their
         number.
         """
-        found = (Ask.parse(name, job.prefix) for name in names_in(self.jobs.input(job.name)))
+        found = (
+            SampleRequest.parse(name, job.prefix) for name in names_in(self.jobs.input(job.name))
+        )
         return (key for ask in found if ask is not None for key in ask.keys(self.request))
 
 
-def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
+def check_budget(budget: SpendLimit, fresh: Sequence[BatchRecord]) -> None:
     """Announce the maximum of ``fresh`` jobs before they are submitted, and ask.
 
     Raises BudgetExhausted: they could pass a limit.

@@ -18,7 +18,7 @@ from typing import Any
 from blackbox_lb.api.transport.retries import is_passing
 from blackbox_lb.errors import BlbError, Interrupted, ProviderError, RequestRejected, ServerFailed
 from blackbox_lb.extras.batches.ingest import BatchReader, Tally
-from blackbox_lb.extras.batches.plan import Setup, check_budget
+from blackbox_lb.extras.batches.plan import BatchSpec, check_budget
 from blackbox_lb.extras.batches.provider_api import BatchApi, ended
 from blackbox_lb.extras.batches.record import BatchRecord
 from blackbox_lb.extras.batches.submit import QUEUE_FULL, Submission, reason
@@ -86,7 +86,7 @@ async def collect_batches(
     ProviderError: requests were refused or failed; answers are stored. Drifted: another model or
     system answered.
     """
-    async with _work(Setup.of(trials, most)) as work:
+    async with _work(BatchSpec.of(trials, most)) as work:
         work.open += work.setup.write(prompts, samples, work.open)
         check_budget(
             trials.budget, [job for job in work.open if job.step in ("written", "uploaded")]
@@ -101,30 +101,30 @@ async def cancel_batches(trials: Trials, *, wait: bool = True) -> Counter[str]:
 
     Returns the tally of their requests. Raises Pending where the provider has not ended one yet.
     """
-    async with _work(Setup.of(trials)) as work:
+    async with _work(BatchSpec.of(trials)) as work:
         await work.cancel()
         await work.run(wait)
         return work.lines
 
 
 @asynccontextmanager
-async def _work(setup: Setup) -> AsyncIterator[_Work]:
+async def _work(setup: BatchSpec) -> AsyncIterator[BatchRunner]:
     """The open jobs of a collection, for one process at a time."""
     with setup.jobs.locked():
         setup.jobs.tidy()
         if setup.rules.command is not None:
-            yield _Work(setup, None)
+            yield BatchRunner(setup, None)
             return
         async with BatchApi(setup.trials.session) as api:
-            yield _Work(setup, api)
+            yield BatchRunner(setup, api)
 
 
-class _Work:
+class BatchRunner:
     """One command's work on the jobs of a store. ``lines``: the tally of the jobs that it
     closed.
     """
 
-    def __init__(self, setup: Setup, api: BatchApi | None) -> None:
+    def __init__(self, setup: BatchSpec, api: BatchApi | None) -> None:
         self.setup, self.jobs, self._report = setup, setup.jobs, setup.trials.report
         self._hosted = None if api is None else (api, Submission(setup, api))
         self.open = setup.open_jobs()
@@ -150,7 +150,7 @@ class _Work:
                 lost += 1
                 if not wait or not is_passing(error) or lost > LOST_LOOKS:
                     raise
-                self._report.remark(with_remedy(error, f"looking again in {pause:.0f} s"))
+                self._report.notice(with_remedy(error, f"looking again in {pause:.0f} s"))
                 states = [
                     State(job.name, job.batch_id, job.step, job.requests) for job in self.open
                 ]
@@ -178,7 +178,7 @@ class _Work:
         for state in states:
             if self._told.get(state.name) != str(state):
                 self._told[state.name] = str(state)
-                self._report.remark(str(state))
+                self._report.notice(str(state))
 
     async def _advanced(self, job: BatchRecord) -> State | None:
         """Advance a job as far as possible now; return its state, None once it is done."""
@@ -243,7 +243,7 @@ class _Work:
             if job.cancelled or sum(tally.lines.values()) - tally.lines["foreign"] >= job.requests:
                 self._close(job, tally)
                 return None
-            self._report.remark(f"{output} is not whole: {tally.sentence()}, of {job.requests:,}")
+            self._report.notice(f"{output} is not whole: {tally.sentence()}, of {job.requests:,}")
         words = {
             "input": self.jobs.input(job.name),
             "output": output,
@@ -270,7 +270,7 @@ class _Work:
         self.jobs.close(job, dict(tally.lines), keep=kept)
         self.open.remove(job)
         where = f"; its files stay in {self.jobs.folder}" if kept else ""
-        self._report.remark(
+        self._report.notice(
             f"batch {job.batch_id or job.name} {job.status or 'done'}: {tally.sentence()}{where}"
         )
 

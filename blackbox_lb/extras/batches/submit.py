@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from blackbox_lb.api.transport.retries import ATTEMPTS, is_passing
 from blackbox_lb.errors import CorruptResponse, ProviderError, RateLimited
-from blackbox_lb.extras.batches.plan import Setup
+from blackbox_lb.extras.batches.plan import BatchSpec
 from blackbox_lb.extras.batches.provider_api import BatchApi
 from blackbox_lb.extras.batches.record import BatchRecord
 
@@ -28,7 +28,7 @@ QUEUE_FULL = "token_limit_exceeded"
 class Submission:
     """From files to batches, for the jobs of one command."""
 
-    def __init__(self, setup: Setup, api: BatchApi) -> None:
+    def __init__(self, setup: BatchSpec, api: BatchApi) -> None:
         self._setup, self._api = setup, api
 
     async def submit(self, job: BatchRecord) -> None:

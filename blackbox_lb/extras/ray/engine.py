@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.distributed import Share, Whole
+from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
 from blackbox_lb.estimate.next_token import parallel as passes
 from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.scratch import Scratch
@@ -118,7 +118,7 @@ class Cluster:
         """Number of shares of the rollouts."""
         return self._wanted or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
-    def whole(self, reading: Reading) -> tuple[Whole, Counter[str]]:
+    def whole(self, reading: Reading) -> tuple[ShardedDataset, Counter[str]]:
         """All rollouts of ``reading``, each share in a worker; and the tally of the completions.
 
         Raises InputError, StoreError: a worker cannot read its share. NoLogprobs: nothing can be
@@ -137,7 +137,7 @@ class Cluster:
         count = sum(counts, Counter[str]())
         if all(each is None for each in unlisted):
             raise reading.nothing(count)
-        return Whole.of(self, rollouts, unlisted), count
+        return ShardedDataset.of(self, rollouts, unlisted), count
 
     def _cores_each(self, workers: int) -> float:
         """The part of a core for each of them, so that every machine has room for its share: none

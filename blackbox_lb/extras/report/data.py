@@ -47,7 +47,7 @@ class CandidateRow(Point):
     entries: int
     kl_nats_per_completion: Number | None = None
     samples: int = 0
-    fate: str = ""
+    status: str = ""
 
     @property
     def name(self) -> str:

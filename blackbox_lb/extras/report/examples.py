@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import as_recorded, sent_by
+from blackbox_lb.bias.prompt_bias import store_key, to_request_bias
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.types import Prompt
@@ -112,10 +112,10 @@ def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
         for shown in evaluation.examples[:MOST_EXAMPLES]
     )
     where = "the evaluation shows, those with different answers first"
-    return rows, _told(len(rows), len(evaluation.examples), where)
+    return rows, _caption(len(rows), len(evaluation.examples), where)
 
 
-def _told(shown: int, there: int, where: str) -> str:
+def _caption(shown: int, there: int, where: str) -> str:
     return (
         f"{shown} of the {there:,} prompts that {where}"
         if shown < there
@@ -150,7 +150,7 @@ def stored(path: Path, bias: Bias) -> tuple[tuple[ExampleCard, ...], str]:
             for number, pair in enumerate(keys[:MOST_EXAMPLES], start=1)
         )
     setting = "greedily" if temperature == 0 else f"at temperature {temperature:g}"
-    return examples, _told(
+    return examples, _caption(
         len(examples), len(keys), f"rollouts.db holds {setting} with and without the bias"
     )
 
@@ -162,7 +162,7 @@ Pair = tuple[Prompt, str, str]
 def _pairs(store: RolloutStore, bias: Bias) -> list[tuple[float, list[Pair]]]:
     """Temperature and pairs of every setting that was sampled on both sides."""
     requests = store.requests()
-    wanted = as_recorded(sent_by(bias))
+    wanted = store_key(to_request_bias(bias))
     base = {_without_bias(each): name for name, each in requests.items() if not each["bias"]}
     found = []
     for name, each in requests.items():

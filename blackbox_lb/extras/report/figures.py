@@ -187,7 +187,7 @@ def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
         for spread in zip(*((x, y) for _, x, y in rows), strict=True)
     )
     told: list[tuple[float, float]] = []
-    for each, x, y in sorted(rows, key=lambda row: row[0].fate != "chosen"):
+    for each, x, y in sorted(rows, key=lambda row: row[0].status != "chosen"):
         tau = each.settings.get("tau")
         apart = all(abs(x - left) > 0.16 * wide or abs(y - low) > 0.1 * high for left, low in told)
         if isinstance(tau, int | float) and apart:
@@ -212,7 +212,7 @@ def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) ->
             label=drawn(name),
         )
     for each, x, y in rows:
-        if each.fate == "chosen":
+        if each.status == "chosen":
             axis.plot(
                 [x],
                 [y],
@@ -263,7 +263,7 @@ def _pareto(result: Result, label: str) -> Plot | None:
     _label(axis, "mean tokens of a completion", "accuracy (%)" if metric == "accuracy" else label)
     axis.margins(0.16)
     _legend(axis)
-    chosen = next(((x, y) for each, x, y in rows if each.fate == "chosen"), None)
+    chosen = next(((x, y) for each, x, y in rows if each.status == "chosen"), None)
     told = f"{len(rows)} candidates on the validation prompts: {metric} against mean tokens."
     if chosen is not None:
         told += (

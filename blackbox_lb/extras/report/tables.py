@@ -522,7 +522,7 @@ def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
             number(each.tokens, None if each.tokens is None else f"{each.tokens:,.1f}"),
             number(each.kl_nats_per_completion),
             count(each.samples),
-            Cell(each.fate),
+            Cell(each.status),
         ]
         for each in tried
     ]

@@ -10,7 +10,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.phased import ThinkingBudget
+from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.safety.untrusted import read_bounded
 from blackbox_lb.tasks.rewards.thinking import Thinking
 
@@ -38,7 +38,7 @@ def written(
         found += [
             Alternative(
                 f"thinking cut after {tokens}" if tokens else "no thinking",
-                budget=ThinkingBudget(thinking.phases, tokens),
+                budget=ThinkingCap(thinking.phases, tokens),
             )
             for tokens in budgets
         ]
@@ -88,7 +88,7 @@ async def _of_words(
             " other words"
         )
     missing = f"; none of {', '.join(none)}" if none else ""
-    trials.report.remark(
+    trials.report.notice(
         f"the list has {len(bias)} tokens, spellings of {len(words) - len(none)} of its"
         f" {len(words)} words{missing}"
     )

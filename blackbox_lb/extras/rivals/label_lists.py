@@ -64,13 +64,13 @@ async def label_lists(
             " that returns logprobs"
         )
     if silent := int(np.isnan(rows[:, 0]).sum()):
-        trials.report.remark(
+        trials.report.notice(
             f"{title}: {silent} of {len(rows)} prompts came without a list, and have no decision: a"
             " content filter stopped them, or the token that was drawn ends the answer and is not"
             " listed"
         )
     if missing := sum(count for _, count in found):
-        trials.report.remark(
+        trials.report.notice(
             f"{title}: {missing} of {rows.size} label probabilities are not in the lists of"
             f" {width:,} tokens and are bounded by their least one"
         )

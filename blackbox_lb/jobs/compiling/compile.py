@@ -26,7 +26,7 @@ STEPS = (10, 30, 100, 300, 1_024)
 """
 
 
-def losses(sparse: Sparse, entries_limit: int | None, *, integers: bool) -> Compiled:
+def compile_report(sparse: Sparse, entries_limit: int | None, *, integers: bool) -> Compiled:
     """The loss of compiling to ``sparse``, as the bias file records it."""
     return Compiled(
         entries_limit=entries_limit,
@@ -64,7 +64,7 @@ def compile_bias(
     values = zip(sparse.token_ids.tolist(), sparse.values.tolist(), strict=True)
     return bias.verified(()).replacing(
         provider=profile.name,
-        compiled=losses(sparse, limit, integers=whole),
+        compiled=compile_report(sparse, limit, integers=whole),
         entries=tuple(_entry(old.get(token), token, value) for token, value in values),
     )
 

@@ -28,7 +28,7 @@ class Prefixes:
 
     next_token: NextToken
     completions: int
-    remarks: tuple[str, ...]
+    notices: tuple[str, ...]
 
 
 def logged_prefixes(
@@ -161,4 +161,4 @@ def _read(
             " complete list of token logprobs, which the compile needs to know the next token;"
             " collect some with --top-logprobs from 1"
         ) from error
-    return Prefixes(read.next_token, len(read.rollouts.keys), (*left_out, *read.remarks))
+    return Prefixes(read.next_token, len(read.rollouts.keys), (*left_out, *read.notices))

@@ -17,7 +17,7 @@ from blackbox_lb.jobs.evaluation.document import PolicyCompletion
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, truncation_of
-from blackbox_lb.rollouts.phased import ThinkingBudget
+from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Completion, Example, Message, Prompt
@@ -71,7 +71,7 @@ class Alternative:
     best_of: int = 1
     shots: tuple[Message, ...] = ()
     bias: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
-    budget: ThinkingBudget | None = None
+    budget: ThinkingCap | None = None
     own_bias: OwnBias | None = field(default=None, repr=False, compare=False)
     decision: Decision | None = field(default=None, repr=False, compare=False)
     cost: str = ""
@@ -323,13 +323,13 @@ async def draw(
 
     scores = trials.scored(title, examples, answered())
     if bounded and best_of > 1:
-        trials.report.remark(
+        trials.report.notice(
             f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their"
             " completions"
         )
     cut = truncation_of(trials.reward, (each for each in shown if each is not None))
     if cut is not None and cut.hides_lengths and arm.name == BASE:
-        trials.report.remark(f"{title}: {cut.warning}")
+        trials.report.notice(f"{title}: {cut.warning}")
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from blackbox_lb.api.wire import takes_messages
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
-from blackbox_lb.bias.prompt_bias import sent_by
+from blackbox_lb.bias.prompt_bias import to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import (
     BASE,
@@ -52,7 +52,7 @@ async def evaluate(
     remembering = Remembering(trials.report)
     trials = replace(trials, report=remembering)
     examples = task.test
-    values = {name: sent_by(bias, trials.store) for name, bias in biases.items()}
+    values = {name: to_request_bias(bias, trials.store) for name, bias in biases.items()}
     others = [await _ready(trials, other) for other in plan.alternatives]
     arms = [
         arm
@@ -64,16 +64,16 @@ async def evaluate(
     _announce(trials, plan, examples, arms)
     for name, bias in biases.items():
         if bias.task == task.name and bias.data_hash not in (None, task.data_hash):
-            trials.report.remark(
+            trials.report.notice(
                 f"{name} was learned on other examples of {task.name}, or on another division of"
                 " them: make sure that no test prompt here is one that it was learned or chosen on"
                 " (the same --data, --test-data and limits)"
             )
     told = [] if plan.labels is None else list(about_labels(plan.labels, trials.reward))
     for sentence in [*told, *([task.note] if task.note else [])]:
-        trials.report.remark(sentence)
+        trials.report.notice(sentence)
     drawn = await _results(trials, plan, examples, arms)
-    return _told(trials, task, plan, examples, drawn, remembering)
+    return _report_arms(trials, task, plan, examples, drawn, remembering)
 
 
 async def _ready(trials: Trials, other: Alternative) -> Alternative:
@@ -115,7 +115,7 @@ async def _results(
     ]
 
 
-def _told(
+def _report_arms(
     trials: Trials,
     task: Task,
     plan: EvalPlan,
@@ -128,13 +128,13 @@ def _told(
     rows = comparisons(drawn, label, plan.effect)
     fewest = min((row.n_prompts for row in rows), default=0)
     if rows and not resolvable(fewest, len(rows)):
-        trials.report.remark(
+        trials.report.notice(
             f"{fewest} prompts are too few for {len(rows)} comparisons: even the clearest"
             " difference would not be significant; give more test prompts, or compare less at a"
             " time"
         )
     if plan.prices is not None and any(row.prompt_tokens == 0 for row in policies):
-        trials.report.remark(
+        trials.report.notice(
             f"{trials.session.profile.name} does not count prompt tokens: costs are of completions"
             " only"
         )
@@ -150,7 +150,7 @@ def _told(
         notes=notes(rows, plan.samples),
         effect=plan.effect,
         examples=tuple(_shown(examples, drawn)),
-        provenance=provenance(remembering.remarks),
+        provenance=provenance(remembering.notices),
     )
 
 
@@ -177,7 +177,7 @@ def _ranked(trials: Trials, arm: Arm) -> bool:
             f"--best-of cannot rank completions at {arm.setting.name}: {why}; drop --best-of"
         )
     if why is not None:
-        trials.report.remark(f"{arm.setting.name}, {arm.name} is left out: {why}")
+        trials.report.notice(f"{arm.setting.name}, {arm.name} is left out: {why}")
     return why is None
 
 
@@ -185,24 +185,24 @@ def _announce(
     trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]
 ) -> None:
     """Announce the maximum of requests, and remarks on the prompts, before anything costs money."""
-    trials.report.remark(
+    trials.report.notice(
         f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each"
         " (one where greedy); what is in the store is not asked for again"
     )
     for cost in dict.fromkeys(
         f"{arm.alternative.name}: {arm.alternative.cost}" for arm in arms if arm.alternative.cost
     ):
-        trials.report.remark(cost)
+        trials.report.notice(cost)
     instructed = any(arm.alternative.instruction for arm in arms)
     if instructed and not takes_messages(trials.session.biased_endpoint):
-        trials.report.remark(
+        trials.report.notice(
             "the completions endpoint takes one text, so instructions stand at its very end, after"
             " any cue for the answer; a chat endpoint treats them more fairly"
         )
     elif instructed and any(
         each.prompt.messages[-1].content.rstrip().endswith(":") for each in examples
     ):
-        trials.report.remark(
+        trials.report.notice(
             "prompts end with a cue for the answer, and instructions stand after it, which may do"
             " an instruction less than justice"
         )

@@ -65,7 +65,7 @@ def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
         )
     if plan.labels is not None:
         for sentence in unequal(plan.labels, task, plan.limit):
-            trials.report.remark(sentence)
+            trials.report.notice(sentence)
 
 
 def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
@@ -110,7 +110,7 @@ class GivenAnswers:
     begins: Ids
     ends: frozenset[int] = frozenset()
 
-    def repeated(self, bias: Mapping[int, float]) -> float:
+    def repeat_rate(self, bias: Mapping[int, float]) -> float:
         """The share of answers that greedy decoding under ``bias`` repeats at once; 0 where
         ``after`` is None.
         """
@@ -123,19 +123,19 @@ class GivenAnswers:
 async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPlan) -> GivenAnswers:
     """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
     found = await first_tokens(trials, examples, "training", plan.listed)
-    trials.report.remark(found.sentence)
+    trials.report.notice(found.sentence)
     rules = trials.session.profile.logprobs
     if (
         found.outside > OFTEN * len(found.examples)
         and found.width < MOST_LISTED
         and rules.limit_is_setting
     ):
-        trials.report.remark(
+        trials.report.notice(
             "how far answers outside the lists are behind can only be guessed:"
             f" {rules.limit_remedy}"
         )
     if plan.labels is not None:
-        trials.report.remark(
+        trials.report.notice(
             "first lists, which do not tell what follows a label:"
             f" {judged(found, plan.labels).sentence}"
         )
@@ -144,7 +144,7 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
     if after is None:
         return GivenAnswers(found.rollouts(_weights(found, plan)), found, None, begins)
     rest, ends = after
-    found = found.holding(ends)
+    found = found.with_tokens(ends)
     rollouts = Rollouts.join([found.rollouts(_weights(found, plan)), rest])
     return GivenAnswers(rollouts, found, FirstLists(rest.top_ids, rest.top_logprobs), begins, ends)
 
@@ -204,7 +204,9 @@ async def choose_predicted(
     """
     if not field:
         raise InputError("the sweep is empty: give at least one --l2")
-    found = (await first_tokens(trials, examples, "validation", plan.listed)).holding(given.ends)
+    found = (await first_tokens(trials, examples, "validation", plan.listed)).with_tokens(
+        given.ends
+    )
     along = (
         await followed(trials, found, "validation")
         if found.longer and given.after is not None
@@ -226,19 +228,21 @@ async def choose_predicted(
             each.sparse.entries,
             reward=row.score,
             accuracy=row.accuracy,
-            fate="chosen" if number == best else "predicted to be worse on the validation prompts",
+            status=(
+                "chosen" if number == best else "predicted to be worse on the validation prompts"
+            ),
         )
         for number, (each, row) in enumerate(zip(field, rows, strict=True))
     )
     goal = "macro-F1" if plan.goal.objective == "macro-f1" else "right first tokens"
     unsure = f", {rows[best].unsure} of them unsure" if rows[best].unsure else ""
-    trials.report.remark(
+    trials.report.notice(
         f"chosen: {field[best].label}; predicted for greedy decoding on {len(found.examples)}"
         f" validation prompts, without drawing: {goal} {rows[best].score:.3f} (base"
         f" {base.score:.3f}){unsure}{judge.verbatim(field[best].logit_bias)}"
     )
     if rows[best].score <= base.score:
-        trials.report.remark(
+        trials.report.notice(
             "no candidate is predicted to beat the base on the validation prompts; the best of them"
             " is judged all the same, and no bias may well be better"
         )
@@ -276,7 +280,7 @@ class _Judge:
             said = [self.of_token.get(token, -1) for token in tokens[there].tolist()]
             right = [number for number in numbers if number is not None]
             score = DecisionScores.of(self.labels.names, right, said).macro_f1
-        whole = 1.0 - self.given.repeated(bias)
+        whole = 1.0 - self.given.repeat_rate(bias)
         accuracy = float(hit.mean()) * whole
         return _Predicted(
             accuracy, score * whole, self._likelihood(bias), int(self.lists.unsure(bias).sum())

@@ -44,15 +44,15 @@ class FitPlan:
     labels: Labels | None = None
     depends_on: tuple[DependsOn, ...] = ()
     phases: Phases | None = None
-    remarks: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
-    def reads_answers(self) -> bool:
+    def uses_given_answers(self) -> bool:
         """Whether the fit learns from given answers."""
         return self.learn_from != "samples"
 
     @property
-    def predicts(self) -> bool:
+    def selects_offline(self) -> bool:
         """Whether lists alone give the effects on validation prompts: greedy decisions."""
         return self.learn_from == "answers" and all(
             setting.deterministic for setting in self.settings

@@ -23,7 +23,7 @@ from blackbox_lb.estimate.choice.table import paid_candidates, rule
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.compiling.compile import losses
+from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
@@ -113,8 +113,8 @@ class _Fit:
         check_plan(self.trials, self.task, self.plan)
         labels = self.plan.labels
         told = [] if labels is None else list(about_labels(labels, self.trials.reward))
-        for sentence in [*self.plan.remarks, *told, *([self.task.note] if self.task.note else [])]:
-            self.trials.report.remark(sentence)
+        for sentence in [*self.plan.notices, *told, *([self.task.note] if self.task.note else [])]:
+            self.trials.report.notice(sentence)
 
     async def first_look(self) -> None:
         """Draw completions of the first prompts, and stop where they show nothing to learn."""
@@ -134,11 +134,11 @@ class _Fit:
         """
         training, plan = self.training, self.plan
         if plan.learn_from != "answers":
-            self.trials.report.remark(self._censored(plan.sweep).sentence(self.trials.top_logprobs))
+            self.trials.report.notice(self._censored(plan.sweep).sentence(self.trials.top_logprobs))
         field = candidates(
             training.rollouts, training.next_token, plan.sweep, self.limits, whole=training.whole
         )
-        if plan.predicts and self.given is not None:
+        if plan.selects_offline and self.given is not None:
             self.choice = await choose_predicted(
                 self.trials, self.task.validation, list(field), plan, self.given
             )
@@ -162,11 +162,11 @@ class _Fit:
         what the plan names.
         """
         plan, report, fixed = self.plan, self.trials.report, self.choice.candidate
-        given = self.given if plan.predicts and plan.depends_on else None
+        given = self.given if plan.selects_offline and plan.depends_on else None
         if given is not None:
             found = (
                 await first_tokens(self.trials, self.task.validation, "validation", plan.listed)
-            ).holding(given.ends)
+            ).with_tokens(given.ends)
         for on in plan.depends_on:
             features = await asyncio.to_thread(
                 PromptFeatures.of, on, self.examples, vectors_of(on, self.trials.store)
@@ -181,18 +181,18 @@ class _Fit:
                     features, self.trials, self.task, self.training, fixed, self.limits, plan
                 )
             if features.vectors is not None and features.vectors.tokens:
-                report.remark(
+                report.notice(
                     f"{features.vectors.tokens:,} tokens of prompts were embedded by"
                     f" {features.vectors.name}"
                 )
             if isinstance(each, str):
-                report.remark(f"declined, {each}")
+                report.notice(f"declined, {each}")
                 continue
-            report.remark(each.sentence)
+            report.notice(each.sentence)
             if self.dependent is None or each.found > self.dependent.found:
                 self.dependent = each
         if plan.depends_on and self.dependent is None:
-            report.remark("the bias is the same for all prompts")
+            report.notice("the bias is the same for all prompts")
 
     async def _choose_phased(self) -> None:
         """Give phases vectors of their own, where that earns more."""
@@ -203,9 +203,9 @@ class _Fit:
             plan.phases, self.trials, self.task, self.training, fixed, self.limits, plan
         )
         if isinstance(found, str):
-            report.remark(f"phases declined: {found}; the bias is the same at all positions")
+            report.notice(f"phases declined: {found}; the bias is the same at all positions")
         else:
-            report.remark(found.sentence)
+            report.notice(found.sentence)
             self.phased = found
 
     @property
@@ -252,7 +252,7 @@ class _Fit:
     async def write(self) -> None:
         """Build the bias for its file."""
         trials, chosen, why = self.trials, self.choice.candidate, self.why
-        compiled: Compiled | None = losses(
+        compiled: Compiled | None = compile_report(
             chosen.sparse, self.limits.entries, integers=self.limits.integers
         )
         errors, version = why.errors, 1
@@ -280,7 +280,7 @@ class _Fit:
             reward=trials.reward.spec,
             estimator=chosen.estimator,
             settings=chosen.settings
-            | ({"learn_from": self.plan.learn_from} if self.plan.reads_answers else {}),
+            | ({"learn_from": self.plan.learn_from} if self.plan.uses_given_answers else {}),
             data_hash=self.task.data_hash,
             rollouts=len(self.training.everything.keys),
             tokens=len(self.training.everything.token_ids),

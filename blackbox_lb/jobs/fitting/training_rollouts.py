@@ -44,11 +44,11 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     _check_logprobs(trials, plan)
     _check_goal(trials, task, plan)
     _check_engine(trials, plan)
-    if plan.reads_answers:
+    if plan.uses_given_answers:
         check_answers(trials, task, plan)
     check_features(plan.depends_on, task, plan.limit)
     _check_phases(trials, plan)
-    if plan.only_stored and plan.reads_answers:
+    if plan.only_stored and plan.uses_given_answers:
         raise InputError(
             "--only-stored learns from stored samples alone; leave out --learn-from"
             f" {plan.learn_from}, or --only-stored"
@@ -71,7 +71,7 @@ def _check_phases(trials: Trials, plan: FitPlan) -> None:
         "--engine": trials.engine is not None,
         "the task's stop texts": bool(trials.stop),
     }
-    beside |= {f"--learn-from {plan.learn_from}": plan.reads_answers}
+    beside |= {f"--learn-from {plan.learn_from}": plan.uses_given_answers}
     for option, given in beside.items():
         if given:
             raise InputError(
@@ -116,7 +116,7 @@ def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
 
 def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
     session, objective = trials.session, plan.goal.objective
-    if objective == "macro-f1" and (plan.labels is None or not plan.predicts):
+    if objective == "macro-f1" and (plan.labels is None or not plan.selects_offline):
         raise InputError(
             "objective 'macro-f1' is predicted for greedy decisions between labels, from given"
             " answers; use it with --learn-from answers, --deploy greedy and data whose answers are"
@@ -178,15 +178,15 @@ class TrainingData:
             trials.reward, self._source.completions([key for row in keys for key in row])
         )
         if self.truncation is not None and self.truncation.hides_lengths:
-            trials.report.remark(f"first {len(first)} prompts: {self.truncation.warning}")
+            trials.report.notice(f"first {len(first)} prompts: {self.truncation.warning}")
         room = room_for_gain(rollouts, trials.reward, min(self.plan.sweep.tau))
         if room is None:
-            trials.report.remark(
+            trials.report.notice(
                 "what there is to learn was not checked: it takes two completions a prompt"
             )
             return
-        trials.report.remark(f"first {len(first)} prompts: {room.sentence}")
-        going_on = self.plan.go_on or self.plan.reads_answers
+        trials.report.notice(f"first {len(first)} prompts: {room.sentence}")
+        going_on = self.plan.go_on or self.plan.uses_given_answers
         if room.decision == "nothing" and len(first) < len(self.examples) and not going_on:
             other = "use another reward, or prompts that the model sometimes gets right"
             raise InputError(
@@ -207,7 +207,7 @@ class TrainingData:
         Raises:
             InputError: all rewards are equal, or one is not finite or too large.
         """
-        if self.plan.reads_answers:
+        if self.plan.uses_given_answers:
             self.given = await given_answers(self.trials, self.examples, self.plan)
         given = None if self.given is None else self.given.rollouts
         if given is not None and self.plan.learn_from == "answers":
@@ -235,7 +235,7 @@ class TrainingData:
                 " and --rollouts, or leave out --only-stored"
             )
         if plan.only_stored:
-            trials.report.remark(
+            trials.report.notice(
                 f"{title}: {found:,} of {len(examples) * plan.samples:,} completions are stored; no"
                 " more are asked for"
             )
@@ -272,7 +272,7 @@ class TrainingData:
         training = spread_training(engine, self._source, reading, DIAGNOSED)
         here, everywhere = len(training.rollouts.token_ids), len(training.everything.token_ids)
         if here < everywhere:
-            trials.report.remark(
+            trials.report.notice(
                 f"learned from {everywhere:,} positions; compiled and explained with {here:,} of"
                 " them, whose standard errors are larger than those of all"
             )
@@ -299,12 +299,12 @@ def _remark_on(training: Training, trials: Trials, remedy: str) -> None:
     """Remark on the training completions; ``remedy``: where all have one reward."""
     reward, report = trials.reward, trials.report
     values = _check(reward, training.everything.rewards[~training.everything.given])
-    report.remark(
+    report.notice(
         f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean"
         f" {reward.label} {short(values.mean())}"
     )
-    for sentence in training.remarks:
-        report.remark(sentence)
+    for sentence in training.notices:
+        report.notice(sentence)
     if np.ptp(values) == 0 and not training.everything.given.any():
         raise InputError(
             f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to"

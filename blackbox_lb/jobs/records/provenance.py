@@ -22,7 +22,7 @@ PACKAGES = ("numpy", "scipy", "openai", "lm-eval", "xllamacpp")
 """Other distributions whose version can change a number."""
 
 
-def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
+def provenance(notices: Sequence[str] = ()) -> dict[str, Any]:
     """The origin for a document: ``command``, ``date`` (UTC), ``python``, ``machine``,
     ``versions``, ``remarks``.
 
@@ -38,7 +38,7 @@ def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
             {"blackbox-lb": __version__}
             | {name: found for name in PACKAGES if (found := _version(name)) is not None}
         ),
-        "remarks": [redacted(remark) for remark in remarks],
+        "remarks": [redacted(notice) for notice in notices],
     }
 
 
@@ -69,13 +69,13 @@ class Remembering:
 
     def __init__(self, listener: Reporter) -> None:
         self._listener = listener
-        self.remarks: list[str] = []
+        self.notices: list[str] = []
 
     def stage(self, title: str, completions: int) -> AbstractContextManager[Watcher]:
         """The stage of the reporter behind it."""
         return self._listener.stage(title, completions)
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Keep the sentence and pass it on."""
-        self.remarks.append(text)
-        self._listener.remark(text)
+        self.notices.append(text)
+        self._listener.notice(text)

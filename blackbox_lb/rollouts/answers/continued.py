@@ -70,7 +70,7 @@ async def lists_along(
                 trials, title, whole, replace(draw, fields={str(field): listed}), scored_along
             )
         except (CorruptResponse, RequestRejected) as error:
-            trials.report.remark(f"prompt logprobs cannot be had: {error}")
+            trials.report.notice(f"prompt logprobs cannot be had: {error}")
             at_once = [False] * len(answers)
     parts = [
         (prompt, ids[: size + 1])
@@ -85,7 +85,7 @@ async def lists_along(
         replace(draw, fields={} if by_ids else dict(rules.continues or {})),
         ask,
     )
-    trials.report.remark(_sentence(profile, by_ids, len(scored), single))
+    trials.report.notice(_sentence(profile, by_ids, len(scored), single))
     together, one_by_one = iter(scored), iter(single)
     return [
         _apart(next(together), len(ids)) if one else [next(one_by_one) for _ in ids]

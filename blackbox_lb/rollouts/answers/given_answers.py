@@ -76,7 +76,7 @@ class FirstTokens:
     whole: tuple[Completion, ...]
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def holding(self, tokens: Iterable[int]) -> FirstTokens:
+    def with_tokens(self, tokens: Iterable[int]) -> FirstTokens:
         """The same with ``tokens`` in every list, at their probability or its bound: what may get a
         bias must not be overlooked.
         """
@@ -326,7 +326,7 @@ async def followed(
         longer = (
             f"; of {found.longer} longer answers the first token is learned" if found.longer else ""
         )
-        trials.report.remark(
+        trials.report.notice(
             f"{trials.session.profile.name} is not known to continue a given answer: nothing is"
             f" learned of what follows it{longer}"
         )

@@ -88,7 +88,7 @@ def remark_on_others(
         and matcher(example, text)
     ]
     if len(others) > OFTEN * len(said):
-        trials.report.remark(
+        trials.report.notice(
             f"{title}: {matcher.spec} counts {len(others)} of {len(said)} answers as right that"
             f" name another label first, such as {shorten(others[0])}: exact-match does not, nor"
             " does --reward accuracy without --correct, which counts the label that is named first"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from blackbox_lb.api.drift import DriftWatch
-from blackbox_lb.api.limits.budget import Budget
-from blackbox_lb.api.limits.concurrency import Pace
+from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.bias.records import Verdict
@@ -20,7 +20,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.rollouts.collect import collect
-from blackbox_lb.rollouts.columns import columns, openers
+from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
 from blackbox_lb.rollouts.judging.verdict import (
     SAMPLED,
     PolicyScores,
@@ -30,7 +30,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     score,
     together,
 )
-from blackbox_lb.rollouts.phased import ThinkingBudget, check_continues, phases_of
+from blackbox_lb.rollouts.phased import ThinkingCap, check_continues, phases_of
 from blackbox_lb.rollouts.progress import Reporter, Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.rollouts.training import FitEngine
@@ -69,9 +69,9 @@ class Trials:
     stop: tuple[str, ...] = ()
     engine: FitEngine | None = None
     used: set[str] = field(default_factory=set, compare=False, repr=False)
-    budget: Budget = field(default_factory=Budget)
+    budget: SpendLimit = field(default_factory=SpendLimit)
     drift: DriftWatch = field(default_factory=DriftWatch)
-    pace: Pace = field(default_factory=Pace)
+    pace: AdaptiveConcurrency = field(default_factory=AdaptiveConcurrency)
 
     @property
     def may_cut_stops(self) -> bool:
@@ -89,7 +89,10 @@ class Trials:
         if not self.may_cut_stops:
             return ends
         return replace(
-            ends, openers=openers(self.store.token_bytes(self.tokenizer.fingerprint), self.stop)
+            ends,
+            stop_prefix_ids=stop_prefix_ids(
+                self.store.token_bytes(self.tokenizer.fingerprint), self.stop
+            ),
         )
 
     def draw(
@@ -106,7 +109,7 @@ class Trials:
         sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
         if bias is None or isinstance(bias, Mapping):
             return Draw(sampling, bias, endpoint)
-        if isinstance(bias, PhasedBias | ThinkingBudget):
+        if isinstance(bias, PhasedBias | ThinkingCap):
             check_continues(self.session, bias.phases)
         return Draw(sampling, endpoint=endpoint, bias_of=bias)
 
@@ -147,14 +150,14 @@ class Trials:
             )
         self.used.update(*done.keys)
         if again := self.session.unreadable - unreadable:
-            self.report.remark(
+            self.report.notice(
                 f"{title}: {again} answers could not be read and were asked for again; each was"
                 " paid for"
             )
         for note, number in done.notes.items():
-            self.report.remark(f"{title}: {number} completions {note}")
+            self.report.notice(f"{title}: {number} completions {note}")
         if done.throughput.seconds >= LONG and not self.session.profile.connection.embedded:
-            self.report.remark(f"{title}: {done.throughput.told()}")
+            self.report.notice(f"{title}: {done.throughput.told()}")
         await self._look_for_drift(done.received)
         if scored and self.reward.remote is not None:
             rows = zip(scored_as or examples, done.keys, strict=True)
@@ -168,14 +171,14 @@ class Trials:
         """Report the noted changes, and check that the server still splits texts as before the
         stage.
         """
-        while self.drift.remarks:
-            self.report.remark(self.drift.remarks.pop(0))
+        while self.drift.notices:
+            self.report.notice(self.drift.notices.pop(0))
         if not received or self.session.profile.tokenizer.source != "server":
             return
         try:
             now = await self.session.tokenizer()
         except (ConnectionFailed, ServerFailed) as error:
-            self.report.remark(f"the tokenizer was not asked for again after this stage: {error}")
+            self.report.notice(f"the tokenizer was not asked for again after this stage: {error}")
             return
         if now.fingerprint != self.tokenizer.fingerprint:
             self.drift.mixed = True
@@ -213,7 +216,7 @@ class Trials:
         scores = score(self.reward, examples, completions)
         check_values(f"{title}: {self.reward.label}", np.concatenate([np.zeros(0), *scores.reward]))
         if scores.left_out:
-            self.report.remark(
+            self.report.notice(
                 f"{title}: {scores.left_out} completions are not scored: a content filter stopped"
                 " them, or they could not be read"
             )
@@ -264,7 +267,7 @@ class Trials:
         rollouts = columns(whole, prompts, rewards, self.end_tokens)
         ratios, expected = await self._log_ratios(rollouts, bias, examples, tail)
         if seems_dropped(ratios, expected):
-            self.report.remark(
+            self.report.notice(
                 "WARNING: completions drawn with the bias are those of a model without it (log"
                 f" ratio {ratios.mean():+.2f} nats, where a bias that acts has more than 0):"
                 f" {self.session.profile.name} or a gateway before it drops logit_bias; blb doctor"

@@ -225,10 +225,11 @@ class Dialect:
             logprobs = self.model.logprobs([*before, *ids[:t]], prompt)
             top = np.argsort(-logprobs, kind="stable")[:k]
             listed = [
-                self._entry(*each) for each in zip(top.tolist(), _told(logprobs[top]), strict=True)
+                self._entry(*each)
+                for each in zip(top.tolist(), _timings(logprobs[top]), strict=True)
             ]
             entries.append(
-                {**self._entry(token, *_told(logprobs[[token]])), "top_logprobs": listed}
+                {**self._entry(token, *_timings(logprobs[[token]])), "top_logprobs": listed}
             )
         return entries
 
@@ -237,7 +238,7 @@ class Dialect:
         return {"id": token, "token": text, "bytes": list(text.encode()), "logprob": logprob}
 
 
-def _told(logprobs: npt.NDArray[np.float64]) -> list[float]:
+def _timings(logprobs: npt.NDArray[np.float64]) -> list[float]:
     """As 32-bit floats, none above zero."""
     told: list[float] = np.minimum(logprobs, 0.0).astype(np.float32).tolist()
     return told

@@ -1,8 +1,8 @@
 """The columns of a chat answer's list as the arrays of a completion: the checks of
 ``position.Reader``, for all positions at once.
 
-Where one would complain, or would have to look closer at a position, it raises ``Aside`` and
-``position.Reader`` takes over.
+Where one would complain, or would have to look closer at a position, it raises
+``UnsupportedLayout`` and ``position.Reader`` takes over.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.api.wire.columns.byte_spans import Aside
+from blackbox_lb.api.wire.columns.byte_spans import UnsupportedLayout
 from blackbox_lb.api.wire.dialects.position import LEAST, ROUNDING, PositionReader
 from blackbox_lb.errors import BlbError
 from blackbox_lb.types import NO_TOKEN, UNNAMED, ListedBytes
@@ -44,11 +44,11 @@ def arrays_of(
     Raises Aside: the equality is not certain.
     """
     if choice["logprobs"].get("refusal"):
-        raise Aside("two lists")
+        raise UnsupportedLayout("two lists")
     try:
         ids = _sampled(reader, choice, columns.ids)
     except (BlbError, TypeError, ValueError, OverflowError) as error:
-        raise Aside(str(error)[:200]) from error
+        raise UnsupportedLayout(str(error)[:200]) from error
     listed = columns.listed
     sure = _sure(reader, columns.widths)
     logprobs, bounded = _own(reader, ids, columns, listed, sure)
@@ -74,14 +74,14 @@ def _sampled(reader: PositionReader, choice: dict[str, Any], named: Any) -> Any:
         return named
     ids = np.array(given, dtype=np.int32)
     if ((named != ids) & (named != UNNAMED)).any():
-        raise Aside("another token is named than was sampled")
+        raise UnsupportedLayout("another token is named than was sampled")
     return ids
 
 
 def _checked(values: Any) -> Any:
     """Logprobs of at most 0; none that stands for something else."""
     if len(values) and not (values.max() <= ROUNDING and values.min() > LEAST):
-        raise Aside("a logprob that the plain reader has to judge")
+        raise UnsupportedLayout("a logprob that the plain reader has to judge")
     return np.where(values > 0, 0.0, values)
 
 
@@ -105,7 +105,7 @@ def sort(widths: Any, top_ids: Any, top_logprobs: Any) -> Table:
         logprobs[rows] = np.take_along_axis(logprobs[rows], order, axis=1)
     by_id = np.sort(ids, axis=1)
     if ((by_id[:, 1:] == by_id[:, :-1]) & (by_id[:, 1:] >= 0)).any():
-        raise Aside("a token is listed twice")
+        raise UnsupportedLayout("a token is listed twice")
     return ids, logprobs
 
 
@@ -128,7 +128,7 @@ def _own(
     logprobs, censored = columns.logprobs, reader.profile.logprobs.censored
     hidden = np.zeros(len(ids), np.bool_) if censored is None else logprobs == censored
     if censored is not None and (listed[1] == censored).any():
-        raise Aside("an alternative without a logprob")
+        raise UnsupportedLayout("an alternative without a logprob")
     bounded = hidden.copy()
     if hidden.any():
         logprobs = logprobs.copy()

@@ -4,7 +4,8 @@ once, every byte accounted for.
 A server writes all entries of all lists alike: the same keys in the same order with the same
 blanks. So the text between two fields is read once and compared everywhere else. The rest are the
 fields: token strings, lists of bytes, numbers. Of short answers most of the time goes into the
-calls, so those of many answers are read together. A list of another kind raises ``Aside``.
+calls, so those of many answers are read together. A list of another kind raises
+``UnsupportedLayout``.
 """
 
 import re
@@ -60,7 +61,7 @@ rest.
 """
 
 
-class Aside(Exception):
+class UnsupportedLayout(Exception):
     """The answer is not of the plain kind."""
 
 
@@ -109,7 +110,7 @@ def spans_of(content: bytes) -> Spans:
     for one, other in ((starts, token_end), *spans.values()):
         lengths = other - one
         if lengths.min() < 0 or lengths.max() > LONGEST:
-            raise Aside("fields out of order, or a long one")
+            raise UnsupportedLayout("fields out of order, or a long one")
     lists = list(zip(begins, ends, firsts.tolist(), strict=True))
     return Spans(
         lists, own, (starts, token_end), spans["bytes"], _numbers(content, *spans["logprob"])
@@ -131,7 +132,7 @@ def _keys(content: bytes) -> tuple[Any, Any, list[int]]:
     openings = [OPENING.match(content, colon - 10) for colon in colons[lists[~top]].tolist()]
     begins = [each.end() for each in openings if each is not None]
     if not begins:
-        raise Aside("no list")
+        raise UnsupportedLayout("no list")
     keys[: colons.searchsorted(begins[0])] = False
     return colons[keys], names[keys], begins  # without those within tokens and outside of lists
 
@@ -142,10 +143,10 @@ def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
     """
     first = (names >> _BYTE == _TOKEN).nonzero()[0]
     if not len(first) or first[0] or first[-1] + 2 >= len(colons):
-        raise Aside("no entries")
+        raise UnsupportedLayout("no entries")
     own = np.concatenate([names, _END])[first + 3] == _LOGPROBS
     if not own[0] or (first[1:] - first[:-1] != 3 + own[:-1]).any():
-        raise Aside("entries with other keys")
+        raise UnsupportedLayout("entries with other keys")
     return (
         [colons[first], colons[first + 1], colons[first + 2]],
         own,
@@ -168,7 +169,7 @@ class _Layout:
         )
         self._firsts, self._lasts = firsts, np.concatenate([firsts[1:], [len(own)]]) - 1
         if (self._lasts < firsts).any() or not own[firsts].all():
-            raise Aside("a list without entries")
+            raise UnsupportedLayout("a list without entries")
         kinds = (own.nonzero()[0], (~own).nonzero()[0])
         samples = [self._entry(int(rows[0])) for rows in kinds if len(rows)]
         if len({self._shape(each) for each in samples}) == 1:
@@ -181,7 +182,7 @@ class _Layout:
         """
         found = self._pattern.match(self._content, int(self._colons[0][number]))
         if found is None:
-            raise Aside("an entry of another layout")
+            raise UnsupportedLayout("an entry of another layout")
         return found
 
     @staticmethod
@@ -195,7 +196,7 @@ class _Layout:
             starts[rows] = self._colons[0][rows] + self._shape(sample)[0]
         for begin, start in zip(begins, starts[self._firsts].tolist(), strict=True):
             if self._content[begin:start].translate(None, BLANKS) != b'[{"token":"':
-                raise Aside("a list of another layout")
+                raise UnsupportedLayout("a list of another layout")
         return starts
 
     def field(self, number: int) -> tuple[Any, Any]:
@@ -224,14 +225,14 @@ class _Layout:
             some = int(rows[0])
             glue = self._content[self._entry(some).end(5) : int(starts[some + 1])]
             if glue.translate(None, BLANKS) != expected:
-                raise Aside("entries of another layout")
+                raise UnsupportedLayout("entries of another layout")
             ends[rows] = starts[rows + 1] - len(glue)
             _check_same(self._content, ends[rows], glue)
         for number in self._lasts.tolist():
             ends[number] = self._entry(number).end(5)
             last = _closing(bool(own[number])).match(self._content, int(ends[number]))
             if last is None:
-                raise Aside("a list without an end")
+                raise UnsupportedLayout("a list without an end")
             list_ends.append(last.end())
         return ends, list_ends
 
@@ -254,7 +255,7 @@ def _closing(own: bool) -> re.Pattern[bytes]:
 def _check_same(content: bytes, places: Any, glue: bytes) -> None:
     """Check that ``glue`` stands at each of these places."""
     if at(content, places, len(glue)).tobytes() != glue * len(places):
-        raise Aside("an entry unlike the others")
+        raise UnsupportedLayout("an entry unlike the others")
 
 
 def _numbers(content: bytes, begins: Any, ends: Any) -> Any:
@@ -263,12 +264,12 @@ def _numbers(content: bytes, begins: Any, ends: Any) -> Any:
     """
     lengths = ends - begins
     if lengths.max() > WIDEST:
-        raise Aside("a long number")
+        raise UnsupportedLayout("a long number")
     text = words_at(content, ends - WIDEST, 3)
     text &= _KEEP.take(lengths, axis=0)
     text |= _PAD.take(lengths, axis=0)
     found = _FLOATS.decode(b"[" + text.tobytes()[:-1] + b"]")
     values = np.fromiter(found, np.float64, len(found))
     if len(values) != len(ends) or ((values == 0) & np.signbit(values) & (lengths == 2)).any():
-        raise Aside("not a number each, or the integer -0, which is 0")
+        raise UnsupportedLayout("not a number each, or the integer -0, which is 0")
     return values

@@ -5,8 +5,8 @@ An answer of 1,024 tokens with 20 alternatives is 1.3 MB, nearly all of it in ``
 ``AnswerReader`` cuts these lists out (``byte_spans``) and numbers their tokens (``token_cache``),
 all entries of all answers at hand at once; the rest, a kilobyte each, is read normally. Anything
 not of the plain kind (a key twice, an unknown field, a number that stands for "not given" among the
-alternatives, an entry that the profile does not describe) raises ``Aside``, and ``wire.response``
-reads the whole answer: that reader is the truth.
+alternatives, an entry that the profile does not describe) raises ``UnsupportedLayout``, and
+``wire.response`` reads the whole answer: that reader is the truth.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from blackbox_lb.api.wire.columns.arrays import LogprobColumns, sort
-from blackbox_lb.api.wire.columns.byte_spans import Aside, Spans, spans_of
+from blackbox_lb.api.wire.columns.byte_spans import Spans, UnsupportedLayout, spans_of
 from blackbox_lb.api.wire.columns.token_cache import TokenSpellings
 from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import BlbError
@@ -128,7 +128,7 @@ class AnswerReader:
         try:
             return self._cut(contents)
         except (
-            Aside,
+            UnsupportedLayout,
             BlbError,
             msgspec.MsgspecError,
             TypeError,
@@ -155,7 +155,7 @@ class AnswerReader:
                 end = stop
             before += len(each) + 1
             if not own:
-                raise Aside("no list")
+                raise UnsupportedLayout("no list")
             answers.append(
                 self._joined(loads(b"".join([*rest, content[end : before - 1]])), own, each)
             )
@@ -172,7 +172,7 @@ class AnswerReader:
         }
         for number, columns in enumerate(lists):
             if f"{_PLACE}{number}" not in at:
-                raise Aside("a list that is none of a choice")
+                raise UnsupportedLayout("a list that is none of a choice")
             at[f"{_PLACE}{number}"]["content"] = columns
         answer = Answer(found)
         answer.content = content

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blackbox_lb.api.wire.columns.byte_spans import Aside, Spans, words_at
+from blackbox_lb.api.wire.columns.byte_spans import Spans, UnsupportedLayout, words_at
 from blackbox_lb.api.wire.dialects.token_identity import Identity, checked_bytes
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
@@ -83,7 +83,7 @@ class TokenSpellings:
         if self._clash and any(
             found[self.ids[number]] != self._bytes[number] for number in used.tolist()
         ):
-            raise Aside("a token with two lists of bytes")
+            raise UnsupportedLayout("a token with two lists of bytes")
         return found
 
     @property
@@ -163,7 +163,7 @@ class TokenSpellings:
         if not (
             given is None or (type(given) is list and all(type(each) is int for each in given))
         ):
-            raise Aside("bytes that are none")
+            raise UnsupportedLayout("bytes that are none")
         found = self._identity.of_entry({"token": text, "bytes": given})
         spelled = (
             checked_bytes(self._provider, given)

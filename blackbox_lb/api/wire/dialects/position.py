@@ -95,7 +95,8 @@ class PositionReader:
         """
         censored = self.profile.logprobs.censored
         known = [
-            (each, checked_logprob(self.profile, value)) for each, value in self._told(list(listed))
+            (each, checked_logprob(self.profile, value))
+            for each, value in self._before_censored(list(listed))
         ]
         self._check_mass(known, token, logprob)
         top = likeliest(self.rules, known, self.asked)
@@ -109,7 +110,7 @@ class PositionReader:
         )
         return Position(token, value, top, bounded, drawn)
 
-    def _told(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    def _before_censored(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """The alternatives before the first without a logprob: it may be likelier than those behind
         it, and than those before it where they are not in order."""
         censored = self.profile.logprobs.censored

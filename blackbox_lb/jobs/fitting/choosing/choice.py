@@ -46,7 +46,7 @@ class TriedCandidate:
     entries: int
     reward: float
     samples: int = 0
-    fate: str = ""
+    status: str = ""
     tokens: float = math.nan
     accuracy: float | None = None
     kl: float | None = None
@@ -64,7 +64,7 @@ class TriedCandidate:
             "kl_nats_per_completion": _known(self.kl),
             "samples": self.samples,
             "by_setting": [each.as_json() for each in self.by_setting],
-            "fate": self.fate,
+            "fate": self.status,
         }
 
 

@@ -109,7 +109,7 @@ class _Race:
     def only(self, index: int) -> None:
         """Choose the only candidate."""
         self._drop(index, "chosen")
-        self._say(
+        self._report(
             f"chosen: {self.field[index].label}, the only candidate: with nothing to choose"
             " between, nothing is drawn on the validation prompts"
         )
@@ -128,7 +128,7 @@ class _Race:
         sampling = " where sampled" if sampled and greedy else ""
         steps = [f"{plan[0].samples} for each"]
         steps += [f"{rung.samples} for the best {rung.candidates}" for rung in plan[1:]]
-        self._say(
+        self._report(
             f"{candidates} candidates race on {prompts} validation prompts, for at most"
             f" {raced:,} completions beside {base:,} of the base; completions a prompt{sampling}:"
             f" {', '.join(steps)}"
@@ -160,14 +160,14 @@ class _Race:
             ranked = [racing[place] for place in order]
             racing = sorted(ranked[:kept])
             for index in ranked[kept:]:
-                self._told(index)
+                self._report_candidate(index)
                 self._drop(index, f"after {rung.samples} samples a prompt")
-        self._told(racing[0])
+        self._report_candidate(racing[0])
         return racing[0]
 
     def conclude(self, best: int) -> None:
         """Mark the winner and report its numbers."""
-        self.rows[best] = replace(self.rows[best], fate="chosen")
+        self.rows[best] = replace(self.rows[best], status="chosen")
         sampled, outcome = len(self.outcomes), self.outcomes[best]
         if math.isnan(self.goal.gain(self.base, outcome).value) and not math.isnan(
             outcome.reward.value
@@ -177,13 +177,13 @@ class _Race:
                 " lists all of its tokens; choose 'reward' or 'pareto'"
             )
         if not self.goal.beats(self.base, outcome):
-            self._say(
+            self._report(
                 "no candidate beat the base on the validation prompts by"
                 f" {_OBJECTIVES[self.goal.objective]}; the best of them is judged all the same, and"
                 " no bias may well be better"
             )
         if sampled > 1:
-            self._say(
+            self._report(
                 f"chosen: {self.field[best].label}; as the best of {sampled} its validation number"
                 " is too good: the test prompts say what it is worth"
             )
@@ -191,7 +191,7 @@ class _Race:
     @property
     def racing(self) -> list[int]:
         """The candidates still in the race."""
-        return [index for index, row in enumerate(self.rows) if not row.fate]
+        return [index for index, row in enumerate(self.rows) if not row.status]
 
     async def _measure(self, index: int, samples: int) -> None:
         bias = self.field[index].logit_bias
@@ -252,9 +252,9 @@ class _Race:
         )
 
     def _drop(self, index: int, why: str) -> None:
-        self.rows[index] = replace(self.rows[index], fate=why)
+        self.rows[index] = replace(self.rows[index], status=why)
 
-    def _told(self, index: int) -> None:
+    def _report_candidate(self, index: int) -> None:
         row, label = self.rows[index], self.trials.reward.label
         told = (
             f"{label} {short(row.reward)} (base {short(self.base_mean.reward)}; {row.samples}"
@@ -267,7 +267,7 @@ class _Race:
             told += f", tokens {short(tokens)} (base {short(base)})"
             if row.accuracy is not None and self.base.accuracy is not None:
                 told += f", accuracy {short(row.accuracy)} (base {short(self.base.accuracy.value)})"
-        self._say(f"validation, {self.field[index].label}: {told}")
+        self._report(f"validation, {self.field[index].label}: {told}")
 
     @property
     def _where(self) -> str:
@@ -283,8 +283,8 @@ class _Race:
             else f", mean of {', '.join(names)}"
         )
 
-    def _say(self, text: str) -> None:
-        self.trials.report.remark(text)
+    def _report(self, text: str) -> None:
+        self.trials.report.notice(text)
 
 
 def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:

@@ -56,7 +56,7 @@ MODEL_WEIGHTS = (1.0, 0.5, 0.2)
 towards 0 a classifier.
 """
 FOLDS = 5
-SURE = 2.0
+STANDARD_ERRORS = 2.0
 """Standard errors by which it must decide more right than a fixed bias, over left-out training and
 validation prompts together. It is the best of 18 settings on them; with 2, noise passed in 3 of 100
 draws."""
@@ -178,7 +178,9 @@ def dependent_candidate(
     gains = np.concatenate(
         [(best.hits - without.hits)[left_out], right.astype(np.float64) - before]
     )
-    if right.sum() <= before.sum() or gains.mean() < SURE * gains.std() / np.sqrt(len(gains)):
+    if right.sum() <= before.sum() or gains.mean() < STANDARD_ERRORS * gains.std() / np.sqrt(
+        len(gains)
+    ):
         return (
             f"{on.name}: on {len(right)} validation prompts it is predicted to decide"
             f" {right.mean():.3f} right, and the fixed bias {before.mean():.3f}{guessed}; with"

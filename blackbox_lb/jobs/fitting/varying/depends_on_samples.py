@@ -18,7 +18,7 @@ from blackbox_lb.jobs.fitting.varying.depends import (
     FOLDS,
     NO_FEATURE,
     SLOPE_L2,
-    SURE,
+    STANDARD_ERRORS,
     DependentCandidate,
     learned_bias,
 )
@@ -66,7 +66,7 @@ async def sampled_candidate(
         features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2
     )
     title = f"depends on {name}"
-    earned = await earned_over(trials, task, training, plan, fixed, title, bias)
+    earned = await paired_gain(trials, task, training, plan, fixed, title, bias)
     if not earned.proven:
         return f"{name}: {earned.declined}"
     settings = {**fixed.settings, "depends_on": name, "slope_l2": slope_l2}
@@ -76,7 +76,7 @@ async def sampled_candidate(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Earned:
+class PairedGain:
     """Worth of a bias beside the fixed one by the goal of the fit, on the validation prompts, over
     the settings to deploy with.
 
@@ -95,11 +95,11 @@ class Earned:
 
     @property
     def proven(self) -> bool:
-        """Whether it earns more than the fixed bias by ``SURE`` standard errors."""
+        """Whether it earns more than the fixed bias by ``STANDARD_ERRORS`` standard errors."""
         return bool(
             self.keeps
             and self.gains.mean() > 0
-            and self.gains.mean() >= SURE * self.gains.std() / np.sqrt(len(self.gains))
+            and self.gains.mean() >= STANDARD_ERRORS * self.gains.std() / np.sqrt(len(self.gains))
         )
 
     @property
@@ -113,7 +113,7 @@ class Earned:
         )
 
 
-async def earned_over(
+async def paired_gain(
     trials: Trials,
     task: Task,
     training: Training,
@@ -122,7 +122,7 @@ async def earned_over(
     title: str,
     bias: AnyBias,
     samples: int | None = None,
-) -> Earned:
+) -> PairedGain:
     """``bias`` beside the fixed one by the goal of ``plan``, on fresh completions of the validation
     prompts.
 
@@ -161,7 +161,7 @@ async def earned_over(
         measure = f"{measure} less {goal.tau:g} x KL"
         fixed_worth -= goal.tau * before.kl.value
     keeps = goal.keeps(before, after)
-    return Earned(gains, fixed_worth + gain.value, fixed_worth, measure, after, before, keeps)
+    return PairedGain(gains, fixed_worth + gain.value, fixed_worth, measure, after, before, keeps)
 
 
 class _Search:

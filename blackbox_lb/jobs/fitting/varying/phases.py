@@ -20,7 +20,7 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.explain import sent_errors
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.varying.depends_on_samples import Earned, earned_over
+from blackbox_lb.jobs.fitting.varying.depends_on_samples import PairedGain, paired_gain
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.phased import phases_of
 from blackbox_lb.rollouts.progress import short
@@ -44,7 +44,7 @@ class PhasedCandidate:
     rows: tuple[PhaseVector, ...]
     rest: Candidate
     errors: Vector
-    earned: Earned
+    earned: PairedGain
 
     @property
     def sentence(self) -> str:
@@ -84,18 +84,18 @@ async def phased_candidate(
     for name, part in zip(phases.names, parts, strict=True):
         found = part.learned(sweep, limits)
         if isinstance(found, str):
-            trials.report.remark(f"phase {name}: {found}; it gets the common vector")
+            trials.report.notice(f"phase {name}: {found}; it gets the common vector")
         fields.append([fixed] if isinstance(found, str) else found)
     if all(field == [fixed] for field in fields):
         return "no phase has enough to be learned from"
     combinations = list(_together(fields))
-    results = list[tuple[Earned, tuple[Candidate, ...], PhasedBias]]()
+    results = list[tuple[PairedGain, tuple[Candidate, ...], PhasedBias]]()
     for rung in rungs(len(combinations), plan.validation_samples, paid_candidates(sweep)):
         results = []
         for chosen in combinations[: rung.candidates]:
             bias = PhasedBias(phases, tuple(candidate.logit_bias for candidate in chosen))
             title = f"phases {phases.spec}, {chosen[-1].label}"
-            earned = await earned_over(
+            earned = await paired_gain(
                 trials, task, training, plan, fixed, title, bias, rung.samples
             )
             results.append((earned, chosen, bias))
