@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.errors import InputError
 from blackbox_lb.rollouts.judging.intervals import bootstrap
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, check_values, paired
@@ -146,6 +147,7 @@ async def rescore(
     requests, a judge within ``budget``.
 
     Raises InputError: no stored completion is of a prompt of the task, or a reward is not finite.
+    Interrupted: a signal ended the scoring.
     """
     groups: list[Group] = []
     requests, others = store.requests(), 0
@@ -227,7 +229,8 @@ async def _scored(
     rewards, correct, tokens, left_out = [], [], [], 0
     for example, row in zip(examples, keys, strict=True):
         each = zip(row, store.completions(row), strict=True)
-        records = [_record(reward, split, example, key, completion) for key, completion in each]
+        with computing():
+            records = [_record(reward, split, example, key, completion) for key, completion in each]
         for record in records:
             watch(record)
         read = [record for record in records if record.value is not None]

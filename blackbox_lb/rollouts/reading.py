@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.columns import LISTED, columns, resolve_end_tokens, sampled_ids
@@ -112,7 +113,8 @@ class Reading:
         for batch in _batches(kept_completions(store, self.owner, self.encode, count)):
             prompts = [self.owner[key] for key in batch]
             scored_as = zip(prompts, batch.values(), strict=True)
-            rewards = [self.reward.score(self.examples[p], each) for p, each in scored_as]
+            with computing():
+                rewards = [self.reward.score(self.examples[p], each) for p, each in scored_as]
             yield columns(batch, prompts, rewards, self.end_tokens)
 
     def nothing(self, count: Counter[str]) -> NoLogprobs:

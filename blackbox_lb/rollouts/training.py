@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.bias.records import Censored
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids
@@ -217,9 +218,10 @@ def scored(
     if not any(each.top_ids.size for each in kept.values()):
         raise nothing_to_learn(len(owner), count["filtered"], None)
     prompts = [owner[key] for key in kept]
-    rewards = [
-        reward.score(examples[p], each) for p, each in zip(prompts, kept.values(), strict=True)
-    ]
+    with computing():
+        rewards = [
+            reward.score(examples[p], each) for p, each in zip(prompts, kept.values(), strict=True)
+        ]
     return columns(kept, prompts, rewards, end_tokens), count
 
 

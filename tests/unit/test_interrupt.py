@@ -173,11 +173,44 @@ def test_the_second_signal_ends_at_once(data: Path, tmp_path: Path) -> None:
         assert 0 < in_flight <= IN_FLIGHT
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_signal_ends_a_running_score(
+    server: ExactServer, data: Path, tmp_path: Path, number: int
+) -> None:
+    """Although a completion takes the user's function a minute, blb score ends within seconds."""
+    server.delay = 0.0
+    collected = command(server, data, tmp_path / "run")
+    subprocess.run(collected, check=True, timeout=50, capture_output=True)
+    begun = tmp_path / "begun"
+    (tmp_path / "forever.py").write_text(
+        "import pathlib, time\n"
+        "def reward(example, completion):\n"
+        f"    pathlib.Path({str(begun)!r}).touch()\n"
+        "    end = time.monotonic() + 60\n"
+        "    while time.monotonic() < end:\n"
+        "        try:\n            sum(range(1000))\n        except Exception:\n            pass\n"
+        "    return 0.0\n"
+    )
+    scoring = [sys.executable, "-m", "blackbox_lb", "score", str(tmp_path / "run")]
+    scoring += ["--data", str(data), "--reward", "forever:reward", "--quiet"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(scoring, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        end = time.monotonic() + 30
+        while not begun.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(number)
+        try:
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err.strip()) == (130, "", "Interrupted")
+
+
 SCRIPT = """
 import asyncio, os, signal, sys, threading, time
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.errors import Interrupted
-from blackbox_lb.api.limits.interrupts import run_interruptible
+from blackbox_lb.api.limits.interrupts import computing, run_interruptible
 
 def after(seconds, number):
     threading.Timer(seconds, os.kill, (os.getpid(), number)).start()
@@ -193,19 +226,31 @@ async def computes():
     while time.monotonic() < end:
         pass
 
+async def scores():
+    after(0.2, signal.SIGTERM)
+    end = time.monotonic() + 60
+    with computing():
+        while time.monotonic() < end:
+            try:
+                pass
+            except Exception:
+                pass
+
 try:
-    run_interruptible({"idle": idle, "computes": computes}[sys.argv[1]](), Budget())
+    main = {"idle": idle, "computes": computes, "scores": scores}[sys.argv[1]]
+    run_interruptible(main(), Budget())
 except (Interrupted, KeyboardInterrupt) as error:
     print(type(error).__name__, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
 
 
 @pytest.mark.parametrize(
-    ("what", "error"), [("idle", "Interrupted"), ("computes", "KeyboardInterrupt")]
+    ("what", "error"),
+    [("idle", "Interrupted"), ("computes", "KeyboardInterrupt"), ("scores", "Interrupted")],
 )
 def test_without_anything_in_flight(what: str, error: str) -> None:
-    """An idle loop ends at the first signal, one that computes at the second; the handlers are
-    those of before afterwards.
+    """An idle loop ends at the first signal, and so does a marked computation; one that is not
+    marked ends at the second. The handlers are those of before afterwards.
     """
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=50, check=True

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.api.wire import parse_response
+from blackbox_lb.api.wire.response import LONGEST_TOKEN
 from blackbox_lb.errors import CorruptResponse, NoLogprobs, ProfileError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, Sampling
@@ -371,6 +372,26 @@ def test_a_text_of_unknown_length_is_refused(
     answer["choices"] = [choice(0, logprobs=None)]
     (found,) = parse_response(profile, "chat", answer, sampling)
     assert (found.text, found.n_tokens, found.whole) == ("", 0, False)
+
+
+def test_a_text_longer_than_its_tokens_is_refused(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
+    """A text that ``max_tokens`` tokens cannot spell is corrupt, so that no reward reads it; beside
+    a readable choice it is left out.
+    """
+    long = choice(2)
+    long["message"] = {**long["message"], "content": "x" * (LONGEST_TOKEN * 3 + 1)}
+    sampling = Sampling(max_tokens=3)
+    answer = {"choices": [long], "usage": {"completion_tokens": 2}}
+    with pytest.raises(CorruptResponse):
+        parse_response(profile_with(), "chat", answer, sampling, vocabulary)
+    answer["choices"] = [choice(2), {**long, "index": 1}]
+    readable, left_out = parse_response(profile_with(), "chat", answer, sampling, vocabulary)
+    assert readable.readable
+    assert (left_out.text, left_out.readable) == ("", False)
+    long["message"]["content"] = "x" * LONGEST_TOKEN * 3
+    assert parse_response(profile_with(), "chat", answer, sampling, vocabulary)[1].text
 
 
 def test_a_sum_over_several_texts_tells_no_length(profile_with: ProfileWith) -> None:

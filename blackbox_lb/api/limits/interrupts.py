@@ -1,8 +1,7 @@
 """An orderly end: the first Ctrl-C or SIGTERM lets requests in flight arrive, the second ends at
-once.
+once. A computation ends at the first where nothing is in flight.
 """
 
-import _thread
 import asyncio
 import os
 import signal
@@ -10,21 +9,22 @@ import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, TypeVar
 
 from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.errors import Interrupted
 
 T = TypeVar("T")
 ORDERLY = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
 """The signals, each with its handler's installer: a program that ignores one, as under nohup, goes
 on ignoring it.
 """
-PATIENCE = 5.0
-"""Seconds after the first signal in which the event loop must have learned of it. One that has not
-computes, with nothing in flight that could arrive: it is interrupted.
-"""
 NOTICE = b"\nStopping: what is in flight is received and kept; Ctrl-C again stops now.\n"
+
+
+_RUNNING: ContextVar["_Stop | None"] = ContextVar("_RUNNING", default=None)
 
 
 def run_interruptible(main: Coroutine[Any, Any, T], budget: SpendLimit) -> T:
@@ -41,14 +41,43 @@ def run_interruptible(main: Coroutine[Any, Any, T], budget: SpendLimit) -> T:
         return asyncio.run(stop.watched(main))
 
 
+@contextmanager
+def computing() -> Iterator[None]:
+    """Inside, the first signal ends what is computed, at once where nothing is in flight.
+
+    The loop cannot do so: it waits for the computation. A block must not await. KeyboardInterrupt,
+    which no ``except Exception`` of a user's function catches, ends it.
+
+    Raises Interrupted: a signal ended the computation.
+    """
+    stop = _RUNNING.get()
+    if stop is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    stop.computations += 1
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not stop.ended_computation:
+            raise
+        raise Interrupted("Interrupted") from None
+    finally:
+        stop.computations -= 1
+
+
 class _Stop:
-    """The received signals, and the loop to inform."""
+    """The received signals, and the loop to inform.
+
+    computations: the number of entered ``computing`` blocks.
+    ended_computation: whether a signal has ended one.
+    """
 
     def __init__(self, budget: SpendLimit) -> None:
+        self.computations = 0
+        self.ended_computation = False
         self._budget, self._signals = budget, 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._watchdog: threading.Timer | None = None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -61,10 +90,11 @@ class _Stop:
         }
         for number in before:
             signal.signal(number, self._on_signal)
+        token = _RUNNING.set(self)
         try:
             yield
         finally:
-            self._calm()
+            _RUNNING.reset(token)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -78,8 +108,12 @@ class _Stop:
             raise
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del frame
+        del number, frame
         self._signals += 1
+        if self._signals == 1 and self.computations and not self._budget.in_flight:
+            self.ended_computation = True
+            self._budget.close()
+            raise KeyboardInterrupt
         if self._signals > 1 or self._loop is None:
             if self._loop is not None:
                 self._loop.set_exception_handler(
@@ -88,17 +122,9 @@ class _Stop:
             raise KeyboardInterrupt
         if sys.stderr.isatty():
             os.write(2, NOTICE)  # a handler may interrupt a print, which cannot be entered twice
-        self._watchdog = threading.Timer(PATIENCE, _thread.interrupt_main, [number])
-        self._watchdog.daemon = True
-        self._watchdog.start()
         self._loop.call_soon_threadsafe(self._close)
 
-    def _calm(self) -> None:
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-
     def _close(self) -> None:
-        self._calm()
         self._budget.close()
         # Received answers are stored in the same step of their task, so nothing is lost where
         # nothing is in flight.

@@ -38,6 +38,9 @@ Fault: TypeAlias = NoLogprobs | CorruptResponse
 SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
 """Python's errors for an answer of another shape than its dialect."""
 
+LONGEST_TOKEN = 1_024
+"""Characters of the longest token of any vocabulary, with room: OpenAI's and Llama's have 128."""
+
 
 def read_answer(
     profile: Profile, draw: Draw, answer: Any, vocabulary: Vocabulary | None, n: int
@@ -165,7 +168,7 @@ def _parsed(
         alone = len(choices) == 1
         thoughts = [has_thoughts(answer, choice, alone=alone) for choice in choices]
         attempts = [
-            _attempt(reader, endpoint, *each, answer)
+            _attempt(reader, endpoint, *each, answer, sampling.max_tokens)
             for each in zip(choices, thoughts, strict=True)
         ]
         read, faults = zip(*attempts, strict=True)
@@ -221,9 +224,17 @@ def _described(profile: Profile, answer: Any) -> Iterator[None]:
 
 
 def _attempt(
-    reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any], thought: bool, answer: Any
+    reader: PositionReader,
+    endpoint: Endpoint,
+    choice: dict[str, Any],
+    thought: bool,
+    answer: Any,
+    max_tokens: int,
 ) -> tuple[Completion, Fault | None]:
     """The readable part of the completion, and the reason why the rest is not readable."""
+    too_long = _too_long(reader.profile, choice, max_tokens)
+    if too_long is not None:
+        return _completion("", choice, None), too_long
     try:
         with _described(reader.profile, answer):
             positions = _read(reader, endpoint, choice)
@@ -250,6 +261,22 @@ def _attempt(
                 )
             return _completion(text, choice, [] if is_blank(choice, text) else None), fault
         return _completion("", choice, None), fault
+
+
+def _too_long(profile: Profile, choice: dict[str, Any], max_tokens: int) -> CorruptResponse | None:
+    """The fault of a text that ``max_tokens`` tokens cannot spell, so that no reward has to read
+    it.
+    """
+    with suppress(*SHAPE):
+        length = len(text_of(choice))
+        most = LONGEST_TOKEN * max_tokens
+        if length > most:
+            return CorruptResponse(
+                f"{profile.name} answered with a text of {length:,} characters, which is more than"
+                f" the {max_tokens:,} tokens that were asked for can have ({most:,}); is this an"
+                " inference API?"
+            )
+    return None
 
 
 def _read(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
@@ -104,10 +105,10 @@ def score(
     for example, row in zip(examples, completions, strict=True):
         read = [each for each in row if each.readable]
         stopped += len(row) - len(read)
-        values.append(
-            np.array([reward.value(reward.score(example, each)) for each in read], dtype=float)
-        )
-        correct.append([reward.correct(example, each) for each in read])
+        with computing():
+            rewards = [reward.value(reward.score(example, each)) for each in read]
+            correct.append([reward.correct(example, each) for each in read])
+        values.append(np.array(rewards, dtype=float))
         tokens.append(np.array([each.n_tokens for each in read], dtype=float))
         for name, column in _thinking(reward, read).items():
             thinking.setdefault(name, []).append(column)

@@ -6,6 +6,9 @@ true, false, or the answer that is no mathematics. A comparison that takes more 
 processor time ends the process. math-verify's own time limit is off: it uses signals that only a
 main thread gets and that do not interrupt a long multiplication
 (https://github.com/huggingface/Math-Verify).
+
+An answer or a completion without marks is LaTeX first, and then all of it: math-verify by itself
+takes the first number of a text without marks, so that ``2\\sqrt{3}`` would equal 2.
 """
 
 import importlib
@@ -14,7 +17,6 @@ import logging
 import re
 import signal
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,128 +24,105 @@ SECONDS = 10
 """Of processor time, so that a busy machine changes no verdict. Comparing homework answers takes
 milliseconds.
 """
-
-
-MARKS = ("$", r"\(", r"\[", r"\boxed")
-"""What marks LaTeX inside a text."""
-FINAL = re.compile(r"####[ \t]*([^\n]*\d[^\n]*)")
-"""The final answer in GSM8K's solutions, and in those of models that follow them
-(https://github.com/openai/grade-school-math).
-"""
-WRAPPED = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
-LETTER = re.compile(r"\(?([A-Za-z])\)?")
-WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-]+[^\W\d_]+)*\.?")
-SPACED_WORD = re.compile(r"(?<!\w)[^\W\d_]{2,}(?!\w)")
-COMMAND = re.compile(r"\\[A-Za-z]+")
-LONG_WORD = re.compile(r"[^\W\d_]{3,}")
-BOX = re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """An accepted answer, read once.
-
-    Attributes:
-        words: the answer in lower case where it is a text or a letter, "" where it is mathematics.
-        letter: whether it is a single letter.
-        expressions: what math-verify reads in it: LaTeX, or a plain expression where it is none.
-    """
-
-    words: str
-    letter: bool
-    expressions: tuple[Any, ...]
-
-
-def _parsed(text: str, *configs: str) -> tuple[Any, ...]:
-    """The expressions that math-verify reads in ``text`` with these extraction configurations."""
-    library = importlib.import_module("math_verify")
-    chosen = [getattr(library, name)() for name in configs]
-    parsed = library.parse(text, extraction_config=chosen, parsing_timeout=0)
-    return tuple(item for item in parsed if not isinstance(item, str))
+NUMBER = r"[-+]?(?:\d{1,3}(?:[ ,]\d{3})+|\d+)?(?:\.\d+)?"
+_NUMBER_IN_GROUPS = re.compile(r"[-+]?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?")
+_MIXED_NUMBER = re.compile(r"(?<![\d.,}])(\d+) (\d+)/(\d+)(?![\d.,])")
+_UNIT_WITH_POWER = re.compile(
+    r"(?<=\d)(?:\s+m|\s*(?:mm|cm|dm|km|in|ft|yd|mi|m(?=[23²³])))(?:\^?\{?[23]\}?|[²³])$"
+)
+_QUANTITY = re.compile(rf"[€£¥₹]?\s*{NUMBER}\s*(?:[€£¥₹]|[^\W\d_]+(?:\s+[^\W\d_]+)*)?")
+_ARITHMETIC = re.compile(r"[\d.,\s+*/^()×÷-]+")
+_MULTIPLIERS = re.compile(
+    r"\b(?:hundred|thousand|million|billion|trillion|dozen|third|quarter|hal(?:f|ve))s?\b",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"(?<![\\A-Za-z\d])[A-Za-z]{3,}(?![A-Za-z])|[A-Za-z]{2,}\s+[A-Za-z]{2,}")
+_COMMAND = re.compile(r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+")
+_NO_WORDS = re.compile("sin|cos|tan|cot|sec|csc|log|exp|max|min|gcd|lcm|det|deg|mod|abc|xyz")
+_DELIMITED = re.compile(
+    r"\$+([^$]+)\$+|\\\((.+)\\\)|\\\[(.+)\\\]|\\boxed\s*\{((?:(?!\\boxed).)+)\}", re.DOTALL
+)
+_MARK = re.compile(r"(?<!\\)\$[^$]+(?<!\\)\$|\\\(|\\\[|\\boxed|\\fbox")
+_ANSWER_LINE = re.compile(r"(?:####|(?i:\banswer\s*(?:is|:|=)))[ \t:]*([^\n]*)")
 
 
 @lru_cache(maxsize=4096)
-def _accepted(answer: str) -> Accepted:
-    """Read an accepted answer: as a text or a letter, else as LaTeX with all of it consumed, else
-    as a plain expression. A number cut out of an expression would accept wrong answers.
-    """
-    bare = answer.strip().strip("$").strip()
-    unwrapped = WRAPPED.sub(r"\1", bare).strip()
-    letter = LETTER.fullmatch(unwrapped)
-    if letter is not None:
-        return Accepted(letter[1], True, ())
-    is_text = unwrapped != bare or LONG_WORD.search(unwrapped) is not None
-    if is_text and WORDS.fullmatch(unwrapped) is not None:
-        return Accepted(_in_words(unwrapped), False, ())
-    marked = any(mark in answer.replace(r"\$", "") for mark in MARKS)
-    latex = _parsed(answer if marked else rf"\boxed{{{bare}}}", "LatexExtractionConfig")
-    return Accepted("", False, latex or _parsed(answer, "ExprExtractionConfig"))
+def _accepted(answer: str) -> tuple[Any, ...]:
+    """The values of an accepted answer; none where it is no mathematics."""
+    parse = importlib.import_module("math_verify").parse
+    text = answer.strip()
+    delimited = _DELIMITED.fullmatch(text)
+    if delimited is not None:
+        text = next(group for group in delimited.groups() if group is not None).strip()
+    if _ANSWER_LINE.search(text):  # a worked solution
+        return _values(_given(text))
+    if _MARK.search(text):
+        return _values(parse(text, parsing_timeout=0))
+    return _whole(text) or _plain(text)
 
 
-def _in_words(text: str) -> str:
-    """The words of ``text`` in lower case, with one space between them."""
-    return " ".join(re.findall(r"[^\W_]+", WRAPPED.sub(r"\1", text).casefold()))
-
-
-def _says(text: str, accepted: Accepted) -> bool:
-    """Whether a completion gives an answer of words or of one letter: in its last box if it has
-    one, as the whole text, or, of words, anywhere as whole words.
-    """
-    boxes = BOX.findall(text)
-    stated = boxes[-1] if boxes else text.strip().strip("$").strip()
-    if accepted.letter:
-        letter = LETTER.fullmatch(WRAPPED.sub(r"\1", stated).strip(" ."))
-        if letter is not None:
-            return letter[1] == accepted.words
-        return not boxes and _named_letter(text) == accepted.words
-    words = _in_words(stated)
-    if boxes:
-        return words == accepted.words
-    return f" {accepted.words} " in f" {words} "
-
-
-def _named_letter(text: str) -> str | None:
-    """The letter that ``text`` names last behind "is", "answer" or "option", if it does."""
-    named = re.findall(
-        r"(?:\bis|\banswer:?|\boption|\bchoice)\s*:?\s*\$?\(?([A-Za-z])\)?\$?(?![\w'])", text
+def _whole(text: str) -> tuple[Any, ...]:
+    """The values of a text that is one LaTeX expression from its first to its last character."""
+    library = importlib.import_module("math_verify")
+    text = text.strip().rstrip(".;:").rstrip()
+    if _NUMBER_IN_GROUPS.fullmatch(text):
+        text = text.replace(" ", "").replace(",", "")
+    text = _UNIT_WITH_POWER.sub("", text)
+    text = _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", text)
+    dollars = re.sub(r"(?<!\\)\$", "", text).replace("\n", " ")
+    config = library.LatexExtractionConfig(boxed_match_priority=-1)
+    parsed = library.parse(
+        f"${dollars}$", [config], parsing_timeout=0, extraction_mode="first_match"
     )
-    return named[-1] if named else None
+    if not parsed or _is_prose(str(parsed[-1])):
+        return ()
+    return _values(parsed)
 
 
-def _readings(text: str) -> list[list[Any]]:
-    """What a completion may state: the last expression in it, as math-verify finds it, and, where
-    nothing in it is marked as LaTeX, the whole of it as one LaTeX expression, as in ``(3,4]``. A
-    text without words is that expression alone: ``51`` is no reading of ``\\sqrt{51}``.
+def _plain(text: str) -> tuple[Any, ...]:
+    """The value of a number with or without a unit, or of an arithmetic expression."""
+    library = importlib.import_module("math_verify")
+    is_quantity = _QUANTITY.fullmatch(text) is not None and not _MULTIPLIERS.search(text)
+    if not is_quantity and _ARITHMETIC.fullmatch(text) is None:
+        return ()
+    return _values(library.parse(text, [library.ExprExtractionConfig()], parsing_timeout=0))
+
+
+def _is_prose(latex: str) -> bool:
+    """Whether words stand in an expression, which LaTeX reads as products of letters."""
+    words = [match[0] for match in _WORD.finditer(_COMMAND.sub(" ", latex))]
+    return not all(_NO_WORDS.fullmatch(word) for word in words)
+
+
+def _values(parsed: list[Any]) -> tuple[Any, ...]:
+    return tuple(item for item in parsed if not isinstance(item, str))
+
+
+def _given(text: str) -> list[Any]:
+    """The values that a completion gives: of its box, else of the line with its answer where that
+    is one expression without marks, else of the last expression that math-verify finds.
     """
     library = importlib.import_module("math_verify")
-    final = FINAL.findall(text)
-    stated = (final[-1] if final else text).strip()
-    whole: list[Any] = []
-    if not any(mark in stated for mark in MARKS) and "\n" not in stated:
-        whole = list(_parsed(rf"\boxed{{{stated}}}", "LatexExtractionConfig"))
-    has_words = SPACED_WORD.search(COMMAND.sub(" ", stated)) is not None
-    if whole and not has_words:
-        return [whole]
-    return [reading for reading in (whole, library.parse(stated, parsing_timeout=0)) if reading]
+    if r"\boxed" not in text and r"\fbox" not in text:
+        named = _ANSWER_LINE.findall(text)
+        lines = [line for line in text.splitlines() if line.strip()]
+        line = (named or lines or [""])[-1].strip().strip("*").strip()
+        is_marked = _MARK.search(line) is not None or line.startswith(("- ", "* ", "+ "))
+        if not is_marked and re.search(r"[\d\\]", line):
+            values = _whole(line)
+            if values:
+                return list(values)
+    return list(library.parse(text, parsing_timeout=0))
 
 
 def _correct(answers: list[str], text: str) -> bool | str:
-    """Whether ``text`` gives one of ``answers``; or the answer that cannot be read."""
     library = importlib.import_module("math_verify")
-    accepted = [_accepted(answer) for answer in answers]
-    for answer, row in zip(answers, accepted, strict=True):
-        if not row.words and not row.expressions:
+    for answer in answers:
+        if not _accepted(answer):
             return answer
-    if any(row.words and _says(text, row) for row in accepted):
-        return True
-    expressions = [row.expressions for row in accepted if row.expressions]
-    if not expressions:
-        return False
-    readings = _readings(text)
+    given = _given(text)
     return any(
-        library.verify(list(row), reading, timeout_seconds=0)
-        for row in expressions
-        for reading in readings
+        library.verify(list(_accepted(answer)), given, timeout_seconds=0) for answer in answers
     )
 
 

@@ -7,127 +7,103 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.printable import printable, shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.untrusted import parse_json, read_settings
 from blackbox_lb.types import Completion, Example
 
-OPENING = re.compile(r"(?:[-*+]|\d+[.)])?[ \t]*```[ \t]*([\w+-]*)[ \t]*")
-"""The line before a fenced block, behind the mark of a list's item if it has one, with the block's
-language.
-"""
-JSON_LANGUAGES = frozenset({"json", "jsonc", "json5"})
-CLOSING = "```"
-INLINE = re.compile(r"```[ \t]*(?:json)?[ \t]+(\S.*\S)[ \t]*```", re.IGNORECASE)
-"""A block that begins and ends on one line."""
-KEYWORDS = frozenset(
-    {
-        *("$ref", "$dynamicRef", "type", "enum", "const", "allOf", "anyOf", "oneOf", "not"),
-        *("if", "then", "else", "properties", "patternProperties", "additionalProperties"),
-        *("propertyNames", "required", "dependentRequired", "dependentSchemas", "dependencies"),
-        *("minProperties", "maxProperties", "unevaluatedProperties", "items", "prefixItems"),
-        *("additionalItems", "contains", "minContains", "maxContains", "minItems", "maxItems"),
-        *("uniqueItems", "unevaluatedItems", "minimum", "maximum", "exclusiveMinimum"),
-        *("exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "extends"),
-        *("disallow", "divisibleBy"),
-    }
-)
-"""Keywords that can refuse a value, of every draft (https://json-schema.org/specification)."""
-WRAPPERS = (
-    ("json_schema", "schema"),
-    ("function", "parameters"),
-    ("format", "schema"),
-    ("schema",),
-)
-"""Where APIs put the schema in an object of their own: OpenAI's ``response_format`` and tools, the
-Responses API's ``text``, and what is inside of these.
+MARKS = ("json", "jsonc", "json5")
+"""Words behind the opening fence of a Markdown block that mark it as JSON, in any case."""
+WRAPPINGS = (("json_schema", "schema"), ("schema",), ("function", "parameters"), ("parameters",))
+"""Paths to the schema in what APIs wrap around it: OpenAI's ``response_format`` for chat and for
+responses, and tools of both.
 """
 NOTHING = object()
 """The result for a text without JSON; null is a value."""
+_OPENING = re.compile(r"[ \t]*(?:(?:[-*+>]|\d{1,9}[.)])[ \t]+)?`{3,}[ \t]*(\w*)[ \t]*(.*)")
+_CLOSING = re.compile(r"`{3,}")
+_SMALL: tuple[Any, ...] = (None, True, 0, 0.5, "", [], {})
+"""Values so small that only a schema without end has no verdict on them."""
 
 
 def json_schema(file: str) -> Callable[[Example, Completion], float]:
     """Make the reward that is 1 where a completion is JSON that the schema in ``file`` accepts,
     else 0.
 
-    The whole completion must be JSON, or hold a fenced block of JSON: the first that Markdown marks
-    as ``json``, else the first without a mark. The draft is the one that ``$schema`` names, else
-    2020-12. ``format`` is an annotation, as the specification has it by default, and not checked.
-    A completion that the validator cannot work through (a number beyond float64, lists nested
-    beyond Python's stack) is not accepted.
+    The whole completion must be JSON, or hold a fenced block of it (see ``json_in``). The draft is
+    the one that ``$schema`` names, else 2020-12. ``format`` is an annotation, as the specification
+    has it by default, and not checked. A value that the validator cannot compute with, such as a
+    number beyond all floats or lists nested deeper than Python's stack, is not accepted.
 
-    Raises InputError: jsonschema is not installed, or the file holds no schema; at a call, a
-    reference that leaves the file, or a pattern that is no regular expression.
+    Raises InputError: jsonschema is not installed; the file holds no schema, or one without a
+    keyword that refuses anything; a reference leaves the file or leads nowhere; a pattern is no
+    regular expression of Python's; references lead back to themselves without end.
     """
-    validator = _validator(Path(file))
-    from referencing.exceptions import Unresolvable
+    path = Path(file)
+    validator = _validator(path)
+
+    def accepts(value: object) -> bool:
+        from referencing.exceptions import Unresolvable
+
+        try:
+            return bool(validator.is_valid(value))
+        except (ArithmeticError, RecursionError):
+            return False
+        except (Unresolvable, re.error) as error:  # one behind a $dynamicRef, which is not followed
+            raise _unusable(path, error) from error
 
     def scored(example: Example, completion: Completion) -> float:
-        found = json_in(completion.text)
-        if found is NOTHING:
-            return 0.0
-        try:
-            return float(validator.is_valid(found))
-        except (Unresolvable, re.error) as error:
-            raise InputError(
-                f"the schema {file} cannot be applied to the completion of example {example.id!r}:"
-                f" {printable(_reason(error)[:200])}; references must stay inside the file, under"
-                " $defs, and patterns must be regular expressions"
-            ) from error
-        except (ArithmeticError, RecursionError, ValueError, TypeError):
-            return 0.0
+        value = json_in(completion.text)
+        return float(value is not NOTHING and accepts(value))
 
     return scored
 
 
-def _reason(error: Exception) -> str:
-    reference = getattr(error, "ref", None)
-    return f"nothing is at the reference {reference!r}" if reference else str(error)
-
-
 def json_in(text: str) -> object:
-    """The JSON value of a text, or of its first fenced block of JSON; ``NOTHING`` where there is
-    none. A byte order mark before it is no part of it.
+    """The JSON value of a text, or of its first fenced block; ``NOTHING`` where there is none.
+
+    The first block that is marked as JSON counts, else the first one without a mark. A block ends
+    at its closing fence, on the line of the opening one or a later one, or with the text.
     """
-    bare = text.removeprefix("\ufeff")
-    value = _loaded(bare)
-    if value is not NOTHING or "```" not in bare:
+    text = text.removeprefix("\ufeff")
+    value = _parsed(text)
+    if value is not NOTHING:
         return value
-    marked, unmarked = _fenced(bare)
-    block = marked if marked is not None else unmarked
-    return NOTHING if block is None else _loaded(block)
+    unmarked = None
+    for mark, content in _blocks(text):
+        if mark.lower() in MARKS:
+            return _parsed(content)
+        if not mark and unmarked is None:
+            unmarked = content
+    return NOTHING if unmarked is None else _parsed(unmarked)
 
 
-def _loaded(text: str) -> object:
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The fenced blocks of a Markdown text, each with the word behind its opening fence."""
+    mark: str | None = None
+    lines: list[str] = []
+    for line in text.split("\n"):
+        opening = _OPENING.match(line)
+        if mark is not None and _CLOSING.fullmatch(line.strip()):
+            yield mark, "\n".join(lines)
+            mark = None
+        elif mark is not None:
+            lines.append(line)
+        elif opening is not None:
+            mark = opening[1]
+            rest = opening[2].rstrip()
+            lines = []
+            if rest.endswith("```"):
+                yield mark, rest.removesuffix("```")
+                mark = None
+    if mark is not None:
+        yield mark, "\n".join(lines)
+
+
+def _parsed(text: str) -> object:
     try:
-        value: object = json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return NOTHING
-    return value
-
-
-def _fenced(text: str) -> tuple[str | None, str | None]:
-    """The first fenced block that is marked as JSON, and the first without a mark, each None where
-    there is none. A block that is not closed goes to the end. Each line is looked at once.
-    """
-    first: dict[str, str] = {}
-    lines: list[str] | None = None
-    language = ""
-    for line in text.splitlines():
-        stripped = line.strip()
-        if lines is not None:
-            if stripped == CLOSING:
-                first.setdefault(language, "\n".join(lines))
-                lines = None
-            else:
-                lines.append(line)
-        elif (opening := OPENING.fullmatch(stripped)) is not None:
-            lines = []
-            language = "json" if opening[1].lower() in JSON_LANGUAGES else opening[1]
-        elif (inline := INLINE.fullmatch(stripped)) is not None:
-            first.setdefault("json", inline[1])
-    if lines is not None:
-        first.setdefault(language, "\n".join(lines))
-    return first.get("json"), first.get("")
 
 
 def _refuse(constant: str) -> object:
@@ -139,6 +115,8 @@ def _validator(path: Path) -> Any:
         from jsonschema import SchemaError
         from jsonschema.validators import Draft202012Validator, extend, validator_for
         from referencing import Registry
+        from referencing.exceptions import Unresolvable
+        from referencing.jsonschema import specification_with
     except ImportError as error:
         raise InputError(
             "the reward json-schema needs jsonschema, which is not installed: pip install"
@@ -149,61 +127,98 @@ def _validator(path: Path) -> Any:
         raise InputError(
             f"the schema {path} is {shorten(schema)}; a schema is an object, true or false"
         )
-    if isinstance(schema, dict):
-        schema = _unwrapped(schema, path)
-    kind = validator_for(schema, default=Draft202012Validator)
+    if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
+        raise InputError(
+            f"the schema {path} has {shorten(schema['$schema'])} as $schema; that is the address of"
+            " a draft, or left out"
+        )
+    draft = validator_for(schema, default=Draft202012Validator)
+    keywords = draft.VALIDATORS.keys() - {"format"}
+    _check_not_wrapped(path, schema, keywords)
     try:
-        kind.check_schema(schema)
+        draft.check_schema(schema)
     except SchemaError as error:
         where = "/".join(map(str, error.absolute_path)) or "the top"
         raise InputError(
             f"the schema {path} is not valid at {where}: {shorten(error.message)}; correct it"
         ) from error
-    kind = extend(kind, {"uniqueItems": _unique_items})
-    return kind(schema, registry=Registry())  # an empty registry fetches nothing from the network
-
-
-def _unwrapped(schema: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The schema, or the one inside an object in which an API takes schemas.
-
-    Raises InputError: an object without any keyword of JSON Schema, which would accept everything.
-    """
-    for names in WRAPPERS:
-        inner: Any = schema
-        for name in names:
-            inner = inner.get(name) if isinstance(inner, dict) else None
-        if isinstance(inner, dict) and KEYWORDS.isdisjoint(schema.keys() - {"type"}):
-            return _unwrapped(inner, path)
-    if schema and KEYWORDS.isdisjoint(schema):
+    if isinstance(schema, dict) and schema and not schema.keys() & keywords:
         raise InputError(
-            f"the schema {path} holds no keyword of JSON Schema, only"
-            f" {shorten(', '.join(sorted(schema)))}, so that it would accept everything; describe"
-            ' the values, as in {"type": "object", "properties": {...}}, or write {} to'
-            " accept any JSON"
+            f"the schema {path} has no keyword of JSON Schema but {shorten(', '.join(schema))}, so"
+            " that it would accept any JSON; is it an example? Write its schema, as in"
+            ' {"type": "object", "required": [...]}, or give true to accept any JSON'
         )
-    return schema
+    registry = Registry()  # an empty registry fetches nothing from the network
+    specification = specification_with(draft.META_SCHEMA.get("$schema", "").rstrip("#"))
+    resource = specification.create_resource(schema)
+    resolver = registry.with_resource(resource.id() or "", resource).resolver(resource.id() or "")
+    validator = extend(draft, {"uniqueItems": _unique_items})(schema, registry=registry)
+    try:
+        _check_references(resource, resolver)
+        for value in _SMALL:
+            validator.is_valid(value)
+    except (Unresolvable, re.error, RecursionError) as error:
+        raise _unusable(path, error) from error
+    return validator
 
 
-def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> Iterator[Any]:
-    """``uniqueItems`` in time linear in the list's length: jsonschema compares each pair where
-    items are objects.
+def _check_not_wrapped(path: Path, schema: Any, keywords: set[str]) -> None:
+    """Raise InputError where the file holds what an API wraps around a schema."""
+    if not isinstance(schema, dict) or schema.keys() & (keywords - {"type"}):
+        return
+    for keys in WRAPPINGS:
+        inner: Any = schema
+        for key in keys:
+            inner = inner.get(key) if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and inner.keys() & keywords:
+            raise InputError(
+                f"{path} holds a schema inside what an API wraps around it, under"
+                f" {'.'.join(keys)}; give a file with that inner schema alone"
+            )
+
+
+def _check_references(resource: Any, resolver: Any) -> None:
+    """Look up every reference of a schema. Raises Unresolvable: one leads nowhere, or out of the
+    file.
+    """
+    if isinstance(resource.contents, dict):
+        reference = resource.contents.get("$ref")
+        if isinstance(reference, str):
+            resolver.lookup(reference)
+    for inner in resource.subresources():
+        _check_references(inner, resolver.in_subresource(inner))
+
+
+def _unusable(path: Path, error: Exception) -> InputError:
+    if isinstance(error, re.error):
+        fault = f"its pattern {shorten(str(error.pattern))} is no regular expression: {error}"
+        remedy = "write it in the syntax of Python's re module"
+    elif isinstance(error, RecursionError):
+        fault = "its references lead back to themselves without end"
+        remedy = "let each of them lead to a smaller part of the value"
+    else:
+        fault = f"its reference {shorten(str(getattr(error, 'ref', error)))} cannot be resolved"
+        remedy = "references must stay inside the file, under $defs"
+    return InputError(f"the schema {path} cannot be applied, because {fault}; {remedy}")
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """The keyword ``uniqueItems`` in time that grows with the length of the list.
+
+    jsonschema compares all pairs where the items cannot be sorted.
     """
     from jsonschema import ValidationError
 
-    if unique and validator.is_type(instance, "array"):
-        items = [_hashable(item) for item in instance]
-        if len(set(items)) < len(items):
+    if unique is True and isinstance(instance, list):
+        keys = [_key(item) for item in instance]
+        if len(set(keys)) < len(keys):
             yield ValidationError("the list has non-unique elements")
 
 
-def _hashable(value: Any) -> Any:
-    """``value`` as something that is equal where JSON Schema says so: 1 and 1.0 are, 1 and true are
-    not.
-    """
-    if isinstance(value, bool):
-        return ("boolean", value)
-    if isinstance(value, list):
-        return ("array", *(_hashable(item) for item in value))
+def _key(value: Any) -> object:
+    """A hashable value that is equal for equal JSON: 1 equals 1.0, and true is no number."""
     if isinstance(value, dict):
-        return frozenset((name, _hashable(item)) for name, item in value.items())
-    return value
+        return dict, frozenset((name, _key(item)) for name, item in value.items())
+    if isinstance(value, list):
+        return list, tuple(_key(item) for item in value)
+    return isinstance(value, bool), value

@@ -4,14 +4,13 @@
 exact-match     the whole completion equals an accepted answer, both normalised
 contains        an accepted answer occurs in the completion at word boundaries, both normalised
 math            its last mathematical expression (the boxed one, if any) equals an accepted answer,
-                by math-verify
+                all of it, by math-verify; an answer that is a text or a letter is compared as text
 regex:PATTERN   ``re.search(PATTERN, completion)`` on the text as it is; ``{answer}`` stands for
                 the answers
 =============== ==================================================================================
 """
 
 import re
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,78 +18,12 @@ from functools import lru_cache
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.rewards.math_equality import check_installed, mathematically_equal
+from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example
 
-_APOSTROPHES = "'`´‘’‛′ʹʻʼʽʾʿˈ"
-_REWRITTEN = str.maketrans(
-    dict.fromkeys(_APOSTROPHES, "")
-    | {
-        "ø": "o",
-        "ł": "l",
-        "đ": "d",
-        "ħ": "h",
-        "ı": "i",
-        "æ": "ae",
-        "œ": "oe",
-        "−": "-",
-    }  # NFKD leaves these whole
-)
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_INITIALS = re.compile(r"(?<=\b[^\W\d_])\.(?=[^\W\d_]\b)")
-# Han, kana and Hangul, Thai, Lao, Myanmar, Khmer: scripts that put no space (or a particle) between
-# words.
-_UNSPACED = re.compile(
-    "[\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\U00020000-\U0003ffff]"
-)
+__all__ = ["Matcher", "normalise", "parse_matcher"]
+
 _ANSWER = "{answer}"
-MOST_MARKS = 30
-"""Combining marks in a row that no language exceeds (Unicode Standard Annex 15, "Stream-Safe Text
-Format").
-"""
-
-
-def normalise(text: str) -> str:
-    """Words of ``text`` in one spelling: NFKD without accents, casefolded, apostrophes dropped,
-    other punctuation a space.
-
-    Numbers stay numbers: ``1,234`` is ``1234``, while the point of ``3.5`` and the sign of ``-5``
-    are kept. Initials close up (``D.C.`` is ``dc``). Each letter of a script written without spaces
-    is a word, so that ``contains`` works there too. Applying it twice changes nothing.
-    """
-    folded = unicodedata.normalize("NFKD", _few_marks(text.translate(_REWRITTEN)))
-    folded = unicodedata.normalize("NFKD", folded.casefold())
-    bare = "".join(char for char in folded if not unicodedata.combining(char))
-    bare = unicodedata.normalize("NFC", bare.translate(_REWRITTEN))
-    bare = _INITIALS.sub("", _THOUSANDS.sub("", bare))
-    return " ".join("".join(_spaced(bare, index) for index in range(len(bare))).split())
-
-
-def _few_marks(text: str) -> str:
-    """``text`` with at most ``MOST_MARKS`` combining marks in a row: Python sorts a run of them in
-    quadratic time, and ``normalise`` drops them all.
-    """
-    if text.isascii():
-        return text
-    kept: list[str] = []
-    marks = 0
-    for char in text:
-        marks = marks + 1 if unicodedata.combining(char) else 0
-        if marks <= MOST_MARKS:
-            kept.append(char)
-    return "".join(kept)
-
-
-def _spaced(text: str, index: int) -> str:
-    char, before, after = text[index], text[index - 1] if index else "", text[index + 1 : index + 2]
-    if _in_word(char):
-        return f" {char} " if _UNSPACED.match(char) and not char.isdecimal() else char
-    point = char == "." and before.isdecimal() and after.isdecimal()
-    sign = char == "-" and after.isdecimal() and before != "-" and not _in_word(before)
-    return char if point or sign else " "
-
-
-def _in_word(char: str) -> bool:
-    return char.isalnum() or (char != "" and unicodedata.category(char).startswith("M"))
 
 
 def _key(text: str) -> str:

@@ -1,5 +1,5 @@
-"""Whether the last expression in a text equals an accepted one mathematically: math-verify, in a
-process of its own.
+"""Whether a completion gives an accepted answer of a mathematics problem: math-verify, in a process
+of its own, for what is no text.
 """
 
 import atexit
@@ -17,6 +17,7 @@ from typing import IO, cast
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.rewards._math_process import SECONDS
+from blackbox_lb.tasks.rewards.math_texts import gives_text, is_only_text, is_sentence, text_of
 
 _WORKER = Path(__file__).with_name("_math_process.py")
 
@@ -32,24 +33,38 @@ def check_installed() -> None:
 
 @lru_cache(maxsize=65_536)
 def mathematically_equal(answers: tuple[str, ...], text: str) -> bool:
-    """True where the last expression in ``text`` (the boxed one, if any) equals one of ``answers``.
+    """True where ``text`` gives one of ``answers``.
+
+    An accepted answer is a text or a letter, which is compared as text; else LaTeX, all of it; else
+    a number, with or without a unit, or an arithmetic expression. Of the text, the last expression
+    counts (the boxed one, if any).
 
     Unparsable text is False; so is, with a warning, a comparison of more than 10 seconds of
-    processor time. DataError: an accepted answer is no mathematics.
+    processor time. DataError: an accepted answer is none of these.
     """
-    found = _process.ask(answers, text)
-    if isinstance(found, str):
-        raise DataError(
-            f"the accepted answer {shorten(found)} is no mathematical expression; correct it, or"
-            " choose another matcher"
-        )
-    if found is None:
-        warnings.warn(
-            f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts as"
-            " incorrect",
-            stacklevel=2,
-        )
-    return bool(found)
+    if any(text_of(answer) is not None and gives_text(answer, text) for answer in answers):
+        return True
+    expressions = [answer for answer in answers if not is_only_text(answer)]
+    while expressions:
+        verdict = _process.ask(tuple(expressions), text)
+        if verdict is None:
+            warnings.warn(
+                f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts"
+                " as incorrect",
+                stacklevel=2,
+            )
+            return False
+        if isinstance(verdict, bool):
+            return verdict
+        if not is_sentence(verdict):
+            raise DataError(
+                f"the accepted answer {shorten(verdict)} is no mathematical expression; correct it,"
+                " or choose another matcher"
+            )
+        if gives_text(verdict, text):
+            return True
+        expressions.remove(verdict)
+    return False
 
 
 class _Process:
@@ -70,6 +85,10 @@ class _Process:
                 line = stdout.readline()
             except BrokenPipeError:
                 line = ""
+            except BaseException:  # its verdict would be read as that of the next question
+                process.kill()
+                self._end()
+                raise
             if line:
                 return cast("bool | str", json.loads(line))
             code = self._end()

@@ -33,7 +33,7 @@ REWARDS = {
         " accepted answers"
     ),
     "json-schema:FILE": (
-        "1 if the completion, or its first ```json block, is JSON that the schema in the file"
+        "1 if the completion, or its first fenced block, is JSON that the schema in the file"
         " accepts, else 0"
     ),
     "accuracy": "1 if correct, else 0",
