@@ -208,7 +208,7 @@ def test_one_signal_ends_a_running_score(
 
 SCRIPT = """
 import asyncio, os, signal, sys, threading, time
-from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.errors import Interrupted
 from blackbox_lb.api.limits.interrupts import computing, run_interruptible
 
@@ -238,7 +238,7 @@ async def scores():
 
 try:
     main = {"idle": idle, "computes": computes, "scores": scores}[sys.argv[1]]
-    run_interruptible(main(), Budget())
+    run_interruptible(main(), SpendLimit())
 except (Interrupted, KeyboardInterrupt) as error:
     print(type(error).__name__, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
@@ -262,10 +262,10 @@ def test_without_anything_in_flight(what: str, error: str) -> None:
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """Under nohup or in the background of a shell, Ctrl-C is for somebody else."""
     script = (
-        "import asyncio, os, signal\nfrom blackbox_lb.api.limits.budget import Budget\nfrom"
+        "import asyncio, os, signal\nfrom blackbox_lb.api.limits.budget import SpendLimit\nfrom"
         " blackbox_lb.api.limits.interrupts import run_interruptible\nsignal.signal(signal.SIGINT,"
         " signal.SIG_IGN)\nasync def main():\n    os.kill(os.getpid(), signal.SIGINT)\n    await"
-        " asyncio.sleep(0.1)\n    return 'done'\nprint(run_interruptible(main(), Budget()))"
+        " asyncio.sleep(0.1)\n    return 'done'\nprint(run_interruptible(main(), SpendLimit()))"
     )
     found = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=True

@@ -1,5 +1,5 @@
-"""Budget: the limits of one command's requests, reserved before a request goes out and settled by
-its answer.
+"""SpendLimit: the limits of one command's requests, reserved before a request goes out and settled
+by its answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Pace: the number of requests in flight up to which a server gets faster, found while it works."""
+"""AdaptiveConcurrency: the number of requests in flight up to which a server gets faster, found
+while it works.
+"""
 
 from collections.abc import Generator
 from typing import NamedTuple

@@ -41,7 +41,7 @@ def arrays_of(
     """The fields of a ``Completion`` from the list ``columns`` of ``choice``, equal to those of
     ``position.Reader``.
 
-    Raises Aside: the equality is not certain.
+    Raises UnsupportedLayout: the equality is not certain.
     """
     if choice["logprobs"].get("refusal"):
         raise UnsupportedLayout("two lists")
@@ -87,7 +87,7 @@ def _checked(values: Any) -> Any:
 
 def sort(widths: Any, top_ids: Any, top_logprobs: Any) -> Table:
     """All alternatives (t, k), from the most likely, equal ones by id, padded with -1 and -inf.
-    Raises Aside.
+    Raises UnsupportedLayout.
     """
     t, k = len(widths), int(widths.max(initial=0))
     if len(top_ids) == t * k:  # as wide everywhere

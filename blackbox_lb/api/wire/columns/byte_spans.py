@@ -95,8 +95,8 @@ def words_at(content: Any, places: Any, words: int = 1) -> Any:
 
 
 def spans_of(content: bytes) -> Spans:
-    """The spans of all lists ``{"logprobs": {"content": [...]}}`` in ``content``. Raises Aside, and
-    what msgspec raises.
+    """The spans of all lists ``{"logprobs": {"content": [...]}}`` in ``content``. Raises
+    UnsupportedLayout, and what msgspec raises.
     """
     colons, names, begins = _keys(content)
     entries, own, order = _entries(colons, names)
@@ -156,7 +156,7 @@ def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
 
 class _Layout:
     """The text between the fields of the lists that begin with the entries ``firsts``. Its methods
-    raise Aside where that differs between entries."""
+    raise UnsupportedLayout where that differs between entries."""
 
     def __init__(
         self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str], firsts: Any
@@ -259,8 +259,8 @@ def _check_same(content: bytes, places: Any, glue: bytes) -> None:
 
 
 def _numbers(content: bytes, begins: Any, ends: Any) -> Any:
-    """The numbers there (n,), read by msgspec as one list of equal widths. Raises Aside, and
-    msgspec's errors.
+    """The numbers there (n,), read by msgspec as one list of equal widths. Raises
+    UnsupportedLayout, and msgspec's errors.
     """
     lengths = ends - begins
     if lengths.max() > WIDEST:

@@ -40,7 +40,7 @@ TOGETHER = 1 << 18
 
 
 def _columns(names: TokenSpellings, content: bytes, spans: Spans) -> list[LogprobColumns]:
-    """The lists in columns. Raises Aside, ValueError, and what ``Identity`` raises."""
+    """The lists in columns. Raises UnsupportedLayout, ValueError, and what ``Identity`` raises."""
     numbers = names.numbers(content, spans)
     own = spans.own
     at, listed = own.nonzero()[0], numbers[~own]

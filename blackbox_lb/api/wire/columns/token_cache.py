@@ -61,8 +61,8 @@ class TokenSpellings:
         self._kept = STEP
 
     def numbers(self, content: bytes, spans: Spans) -> Any:
-        """The number of each entry's spelling (n,). Raises Aside, ValueError, and the errors of
-        ``Identity``.
+        """The number of each entry's spelling (n,). Raises UnsupportedLayout, ValueError, and the
+        errors of ``Identity``.
         """
         windows = [
             words_at(content, ends - STEP, STEP // 8) for _, ends in (spans.token, spans.raw)
@@ -75,8 +75,8 @@ class TokenSpellings:
         return found
 
     def bytes_of(self, numbers: Any) -> ListedBytes:
-        """Id -> bytes of these tokens, where the profile's are exact. Raises Aside where one id has
-        two.
+        """Id -> bytes of these tokens, where the profile's are exact. Raises UnsupportedLayout
+        where one id has two.
         """
         used = numbers if self._all_told else numbers[self._told[numbers]]
         found = ListedBytes(self.ids[used], used, self._bytes)
