@@ -33,7 +33,7 @@ from tests.support.exact import ExactServer
 from tests.unit.chaos_dialects import DIALECTS, KEY, MODEL, Dialect, register
 
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(6)]
-REWARD = parse_reward(r"regex:\b[cd]\b", max_tokens=6)
+REWARD = parse_reward(r"regex:^\W*[a-l]", max_tokens=6)
 LONGEST = 60.0
 """Seconds that no run may take; a hang is a failure."""
 ARRAYS = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "bounded")

@@ -105,7 +105,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "estimator",
     [
-        ("projection",),
+        ("projection", "--l2", "cv"),
         pytest.param(("ips", "--alpha", 0.3), marks=pytest.mark.slow),
         ("ratio", "--kappa", 16),
     ],
