@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import Ratio
+from blackbox_lb.estimate.counting.ips import TokenIPS
+from blackbox_lb.estimate.counting.ratio import TokenRatio
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
@@ -81,7 +81,7 @@ def _ips(relative: tuple[float, ...], absolute: tuple[float, ...] = ()) -> Estim
     grid = [(alpha, True) for alpha in relative] + [(alpha, False) for alpha in absolute]
 
     def fits(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
-        ips = IPS(statistics_of(rollouts, taus))
+        ips = TokenIPS(statistics_of(rollouts, taus))
         for tau, (alpha, is_relative) in itertools.product(taus, grid):
             setting = f"alpha {alpha:g} {'x mean weight' if is_relative else 'absolute'}"
             yield Fitted(tau, setting, ips.token_ids, ips.delta(tau, alpha, relative=is_relative))
@@ -90,7 +90,7 @@ def _ips(relative: tuple[float, ...], absolute: tuple[float, ...] = ()) -> Estim
 
 
 def _ratio(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
-    ratio = Ratio(statistics_of(rollouts, taus))
+    ratio = TokenRatio(statistics_of(rollouts, taus))
     for tau in taus:
         for kappa in KAPPA:
             yield Fitted(tau, f"kappa {kappa:g}", ratio.token_ids, ratio.delta(tau, kappa))

@@ -30,7 +30,7 @@ from scipy import sparse
 
 from bench.measuring import OUT, REPEATS, Measured, alternately, apart, ratio, row, write
 from bench.sampled import sampled
-from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -182,7 +182,7 @@ def digest(deltas: Iterator[Vector]) -> Vector:
 
 def swept(gathered: Statistics) -> Vector:
     """All 50 biases."""
-    ips = IPS(gathered)
+    ips = TokenIPS(gathered)
     return digest(ips.delta(tau, alpha) for tau, alpha in itertools.product(TAUS, ALPHAS))
 
 

@@ -19,7 +19,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.counted import Smoothed
 from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
 from blackbox_lb.estimate.choice.table import ROWS
-from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -30,23 +30,23 @@ from blackbox_lb.tasks import Task
 NAME = "clusters"
 
 
-class TiedIPS(IPS):
+class TiedIPS(TokenIPS):
     """Zhat with every token at the mean of its cluster's observed tokens (the paper, appendix
     "Cluster-tied bias").
 
         Zbar(k) = mean of Zhat(y) over the sampled tokens y of cluster k,
         Z_tied(y) = Zbar(c(y)) for every token.
 
-    All methods of ``IPS`` are there, over the whole vocabulary: ``token_ids`` is (v,) 0 .. v - 1,
-    ``counts`` (v,) times sampled, and ``delta`` (v,) ``log(alpha + Z_tied) - log(alpha)`` in nats,
-    0 for what has no estimate. Tying is a change of policy only between clusters: with one cluster
-    the bias is a constant.
+    All methods of ``TokenIPS`` are there, over the whole vocabulary: ``token_ids`` is (v,) 0 .. v -
+    1, ``counts`` (v,) times sampled, and ``delta`` (v,) ``log(alpha + Z_tied) - log(alpha)`` in
+    nats, 0 for what has no estimate. Tying is a change of policy only between clusters: with one
+    cluster the bias is a constant.
 
-    A cluster of which no token was sampled has Z_tied = 0, as an unsampled token has in ``IPS``. A
-    token without a cluster is tied to nothing: it keeps its own Zhat. Because only sampled tokens
-    enter the mean, as in the paper, Zbar is the cluster's mean Z divided by the chance to be
-    sampled, roughly: a cluster of rare tokens comes out too high, the more so the fewer the
-    rollouts.
+    A cluster of which no token was sampled has Z_tied = 0, as an unsampled token has in
+    ``TokenIPS``. A token without a cluster is tied to nothing: it keeps its own Zhat. Because only
+    sampled tokens enter the mean, as in the paper, Zbar is the cluster's mean Z divided by the
+    chance to be sampled, roughly: a cluster of rare tokens comes out too high, the more so the
+    fewer the rollouts.
 
     n_clusters: clusters with at least one token. n_unobserved: those of which none was sampled.
     n_untied: sampled tokens without a cluster. observed_share: the share of the tokens in clusters
@@ -56,8 +56,8 @@ class TiedIPS(IPS):
     def __init__(self, statistics: Statistics, labels: npt.ArrayLike) -> None:
         """``labels``: (v,) whole numbers, the cluster of each token id, -1 for an id without one.
 
-        InputError: labels of another form or none, a token was sampled beyond them, or what ``IPS``
-        refuses.
+        InputError: labels of another form or none, a token was sampled beyond them, or what
+        ``TokenIPS`` refuses.
         """
         super().__init__(statistics)
         cluster_of = _checked(labels)
@@ -80,7 +80,7 @@ class TiedIPS(IPS):
         self.counts[sampled] = counts
 
     def scaled(self, tau: float) -> tuple[Vector, float]:
-        """(v,) ``Z_tied / exp(log_scale)`` and log_scale in nats; see ``IPS.scaled``."""
+        """(v,) ``Z_tied / exp(log_scale)`` and log_scale in nats; see ``TokenIPS.scaled``."""
         values, log_scale = super().scaled(tau)
         sums = np.bincount(self._sampled_cluster, weights=values, minlength=len(self._observed))
         means: Vector = sums / np.maximum(self._observed, 1)

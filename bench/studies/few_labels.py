@@ -38,7 +38,7 @@ from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, Sweep
 from blackbox_lb.jobs.fitting.given_answers import (
-    GivenAnswers,
+    AnswersToLearn,
     alone,
     choose_predicted,
     given_answers,
@@ -130,7 +130,9 @@ def _vectors(model: str) -> TextVectors:
     return TextVectors(model)
 
 
-def _right(test: FirstTokens, bias: Mapping[int, float] | PromptBias, given: GivenAnswers) -> Bools:
+def _right(
+    test: FirstTokens, bias: Mapping[int, float] | PromptBias, given: AnswersToLearn
+) -> Bools:
     """(p,) whether greedy decoding begins the answer of each test prompt right, and no token
     outside its list might win.
     """

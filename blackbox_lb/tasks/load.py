@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.tasks.harness_options import HarnessOptions
 from blackbox_lb.tasks.records.files import SPLIT_NAMES, ColumnNames, read_rows, row_of
 from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.records.repeats import (
@@ -24,9 +24,6 @@ from blackbox_lb.tasks.records.repeats import (
 from blackbox_lb.tasks.sets.countries import capitals, continents
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest
 from blackbox_lb.types import Split
-
-if TYPE_CHECKING:
-    from blackbox_lb.extras.harness import HarnessOptions
 
 NAMES: dict[str, Split] = {
     **SPLIT_NAMES,

@@ -13,7 +13,7 @@ from scipy import stats
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -46,7 +46,7 @@ def zhat(
     data: Rollouts, rule: Unobserved = "bound", positions: int | None = None, seed: int = 0
 ) -> np.ndarray:
     """(v,) Zhat of every token."""
-    ips = IPS(statistics_of(data, TAU, positions=positions, seed=seed, unobserved=rule))
+    ips = TokenIPS(statistics_of(data, TAU, positions=positions, seed=seed, unobserved=rule))
     out = np.zeros(MODEL.vocab_size)
     out[ips.token_ids] = zhat_of(ips, TAU)
     return out

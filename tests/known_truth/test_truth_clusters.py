@@ -13,7 +13,7 @@ import pytest
 from bench.paper.centering import center, centered
 from bench.paper.clusters import TiedIPS
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from tests.support.exact import ExactModel
@@ -74,7 +74,7 @@ def test_tying_tokens_of_equal_value_reduces_the_error() -> None:
     errors = np.zeros(2)
     for statistics in sets:
         alone = np.zeros(VOCABULARY)
-        ips = IPS(statistics)
+        ips = TokenIPS(statistics)
         alone[ips.token_ids] = zhat_of(ips, TAU)
         tied = zhat_of(TiedIPS(statistics, GROUPS), TAU)
         errors += ((alone - truth) ** 2).sum(), ((tied - truth) ** 2).sum()
@@ -99,11 +99,11 @@ def test_a_mean_over_observed_tokens_only_is_too_high_where_many_are_not() -> No
 
 
 def test_every_token_its_own_cluster_is_plain_ips() -> None:
-    """K = vocabulary gives the bias of ``IPS`` bit for bit and 0 elsewhere, whether as labels or as
+    """K = vocabulary gives the bias of ``TokenIPS`` bit for bit and 0 elsewhere, whether as labels or as
     no cluster at all.
     """
     statistics = some(8)
-    ips = IPS(statistics)
+    ips = TokenIPS(statistics)
     expected = np.zeros(VOCABULARY)
     expected[ips.token_ids] = ips.delta(TAU, ALPHA, relative=True)
     assert len(ips.token_ids) < VOCABULARY
@@ -133,7 +133,7 @@ def test_the_tied_bias_is_the_papers() -> None:
     (algorithm "Cluster-tied Zbar").
     """
     statistics, labels = some(8), np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3])
-    ips = IPS(statistics)
+    ips = TokenIPS(statistics)
     zhat = dict(zip(ips.token_ids.tolist(), zhat_of(ips, TAU).tolist(), strict=True))
     z = np.zeros(VOCABULARY)
     for token in range(VOCABULARY):
@@ -222,6 +222,6 @@ def test_labels_that_do_not_fit_are_refused(labels: list[int], message: str) -> 
 
 
 def test_no_reward_at_all_is_an_error() -> None:
-    """All rewards -inf: refused as by ``IPS``."""
+    """All rewards -inf: refused as by ``TokenIPS``."""
     with pytest.raises(InputError, match="no completion earned a reward"):
         TiedIPS(drawn(0, 1, rewards=(-math.inf, -math.inf)), [0, 1]).delta(1.0, 0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
@@ -56,7 +56,7 @@ def test_the_divergence_is_the_exact_one(kind: str, top: int, tolerance: float) 
     if kind == "random":
         delta = np.random.default_rng(2).normal(size=40)
     if kind == "ips":
-        ips = IPS(statistics_of(base, 1.0))
+        ips = TokenIPS(statistics_of(base, 1.0))
         delta[ips.token_ids] = ips.delta(1.0, 0.05)
     truth = Exact(MODEL, ends_low).kl(delta)
     found = divergence(

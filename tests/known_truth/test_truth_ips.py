@@ -11,7 +11,7 @@ from scipy import stats
 
 from bench.paper.centering import center, centered
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting.weight_diagnostics import delta_statistics
@@ -38,7 +38,7 @@ def replicated(
     """(replications, v) Zhat of independent rollout sets."""
     out = np.zeros((replications, model.vocab_size))
     for seed in range(replications):
-        ips = IPS(
+        ips = TokenIPS(
             statistics_of(
                 model.rollouts(size, reward, seed, top=0), TAUS, positions=positions, seed=seed
             )
@@ -121,7 +121,9 @@ def pooled(model: ExactModel, reward: RewardOf, seed: int, parts: int, size: int
         for part, each in enumerate(drawn)
     ]
     highest = max(float(each.rewards.max()) for each in drawn)
-    ips = IPS(sum((statistics_of(each, TAU, highest=highest) for each in named), Statistics.zero()))
+    ips = TokenIPS(
+        sum((statistics_of(each, TAU, highest=highest) for each in named), Statistics.zero())
+    )
     out = np.zeros(model.vocab_size)
     out[ips.token_ids] = zhat_of(ips, TAU)
     return out
@@ -172,7 +174,7 @@ def test_zhat_is_the_sum_over_positions() -> None:
                 np.exp(r / TAU - rollouts.logprobs[m].astype(float)) / length / 40
             )
         at += length
-    ips = IPS(statistics_of(rollouts, TAUS))
+    ips = TokenIPS(statistics_of(rollouts, TAUS))
     np.testing.assert_allclose(zhat_of(ips, TAU), expected[ips.token_ids], rtol=1e-12)
 
 
@@ -180,7 +182,7 @@ def test_delta_and_center_are_the_papers() -> None:
     """delta + log(alpha) - c is ``log(alpha + Zhat) - c`` over the whole vocabulary, whose mean is
     0.
     """
-    ips = IPS(statistics_of(ExactModel(30, 2, seed=1).rollouts(12, reward, 3), TAUS))
+    ips = TokenIPS(statistics_of(ExactModel(30, 2, seed=1).rollouts(12, reward, 3), TAUS))
     alpha, vocab = 0.052, 50
     z = np.zeros(vocab)
     z[ips.token_ids] = zhat_of(ips, TAU)
@@ -200,8 +202,8 @@ def test_relative_alpha_forgets_the_scale_of_the_reward() -> None:
     """
     rollouts = ExactModel(6, 3, seed=2).rollouts(50, reward, 1)
     near, far = (
-        IPS(statistics_of(rollouts, TAUS)),
-        IPS(statistics_of(_shifted(rollouts, 1e4), TAUS)),
+        TokenIPS(statistics_of(rollouts, TAUS)),
+        TokenIPS(statistics_of(_shifted(rollouts, 1e4), TAUS)),
     )
     np.testing.assert_allclose(
         far.delta(TAU, 0.1, relative=True), near.delta(TAU, 0.1, relative=True), rtol=1e-8
@@ -214,7 +216,9 @@ def test_relative_alpha_forgets_the_scale_of_the_reward() -> None:
 
 def test_zhat_beyond_float64_has_a_scale() -> None:
     """Nothing is subtracted silently: ``scaled`` gives an overflowing Zhat with its scale."""
-    ips = IPS(statistics_of(_shifted(ExactModel(6, 3, seed=2).rollouts(50, reward, 1), 1e4), TAUS))
+    ips = TokenIPS(
+        statistics_of(_shifted(ExactModel(6, 3, seed=2).rollouts(50, reward, 1), 1e4), TAUS)
+    )
     values, log_scale = ips.scaled(TAU)
     assert np.isfinite(values).all()
     assert log_scale > 1e4
@@ -224,7 +228,7 @@ def test_zhat_beyond_float64_has_a_scale() -> None:
 def test_log_accuracy_makes_tau_inert() -> None:
     """Rewards of 0 and -inf give the same Zhat at every tau."""
     model = ExactModel(5, 3, seed=3)
-    ips = IPS(
+    ips = TokenIPS(
         statistics_of(
             model.rollouts(60, lambda tokens, _: 0.0 if 2 in tokens else -np.inf, 1), TAUS
         )
@@ -235,7 +239,7 @@ def test_log_accuracy_makes_tau_inert() -> None:
 def test_tokens_of_worthless_completions_get_no_bias() -> None:
     """A token seen only in completions of weight 0 has Zhat 0 and delta 0, like one never seen."""
     model = ExactModel(5, 2, seed=3)
-    ips = IPS(
+    ips = TokenIPS(
         statistics_of(
             model.rollouts(200, lambda tokens, _: -np.inf if 2 in tokens else 0.0, 1), TAUS
         )
@@ -249,14 +253,16 @@ def test_tokens_of_worthless_completions_get_no_bias() -> None:
 @pytest.mark.parametrize("bad", [{"tau": 0.0}, {"tau": np.nan}, {"alpha": -1.0}, {"alpha": 0.0}])
 def test_bad_settings_are_named(bad: dict[str, float]) -> None:
     """tau and alpha outside (0, inf) are refused by name."""
-    ips = IPS(statistics_of(ExactModel(5, 2, seed=3).rollouts(20, lambda *_: 0.0, 1), TAUS))
+    ips = TokenIPS(statistics_of(ExactModel(5, 2, seed=3).rollouts(20, lambda *_: 0.0, 1), TAUS))
     with pytest.raises(InputError, match=next(iter(bad))):
         ips.delta(bad.get("tau", 1.0), bad.get("alpha", 0.1))
 
 
 def test_no_reward_at_all_is_an_error() -> None:
     """All rewards -inf: the message says that no completion earned a reward."""
-    ips = IPS(statistics_of(ExactModel(5, 2, seed=3).rollouts(20, lambda *_: -np.inf, 1), TAUS))
+    ips = TokenIPS(
+        statistics_of(ExactModel(5, 2, seed=3).rollouts(20, lambda *_: -np.inf, 1), TAUS)
+    )
     with pytest.raises(InputError, match="no completion earned a reward"):
         zhat_of(ips, 1.0)
 
@@ -278,7 +284,7 @@ def test_clipping_lowers_the_expectation_as_far_as_it_should(
     assert ((clipped - whole) / whole).min() < -0.3, "a clip that matters"
     values = np.zeros((200, 8))
     for seed in range(200):
-        ips = IPS(
+        ips = TokenIPS(
             statistics_of(
                 model.rollouts(60, reward, seed, top=0),
                 TAUS,
@@ -304,8 +310,8 @@ def test_clipping_comes_on_top_of_bounds() -> None:
     )
 
     def removed(data: Rollouts) -> npt.NDArray[np.float64]:
-        return zhat_of(IPS(statistics_of(data, TAUS)), TAU) - zhat_of(
-            IPS(statistics_of(data, TAUS, clip=clip)), TAU
+        return zhat_of(TokenIPS(statistics_of(data, TAUS)), TAU) - zhat_of(
+            TokenIPS(statistics_of(data, TAUS, clip=clip)), TAU
         )
 
     bound, whole = removed(censored), removed(given_)
@@ -317,7 +323,10 @@ def test_the_papers_statistics_are_of_the_centred_bias() -> None:
     """Sampled fraction, sigma, min, max and selected fraction of ``delta`` are those of the whole
     centred vector, by definition.
     """
-    ips, vocab = IPS(statistics_of(ExactModel(300, 2, seed=1).rollouts(40, reward, 3), TAUS)), 1_000
+    ips, vocab = (
+        TokenIPS(statistics_of(ExactModel(300, 2, seed=1).rollouts(40, reward, 3), TAUS)),
+        1_000,
+    )
     found, full = delta_statistics(ips.delta(TAU, 0.052), vocab), centered(ips, TAU, 0.052, vocab)
     assert found.sampled_fraction == len(ips.token_ids) / vocab
     assert (found.sigma, found.low, found.high) == pytest.approx(
@@ -332,7 +341,7 @@ def test_the_papers_statistics_are_of_the_centred_bias() -> None:
 @pytest.mark.parametrize("n", [1, 2])
 def test_few_rollouts_and_equal_rewards_are_no_trouble(n: int) -> None:
     """One rollout, or all rewards equal, give finite numbers: noise, but no error."""
-    ips = IPS(
+    ips = TokenIPS(
         statistics_of(ExactModel(5, 2, seed=3).rollouts(n, lambda *_: -2.0, 1), TAUS, clip=3.0)
     )
     assert np.isfinite(ips.delta(0.5, 0.1)).all()

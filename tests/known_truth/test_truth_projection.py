@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit, projection
@@ -95,7 +95,7 @@ def test_projection_beats_ips_on_its_own_objective(
     """
     model, exact, best = truth
     rollouts = model.rollouts(2_000, contains_rare, 1, top=5)
-    ips = IPS(statistics_of(rollouts, TAU))
+    ips = TokenIPS(statistics_of(rollouts, TAU))
     best_ips = np.inf
     for alpha in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0):
         delta = np.zeros(VOCAB)

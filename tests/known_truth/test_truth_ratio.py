@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.ratio import Ratio
+from blackbox_lb.estimate.counting.ratio import TokenRatio
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from tests.support.exact import ExactModel
 from tests.support.statistics import statistics_of
@@ -45,7 +45,7 @@ def test_the_ratio_converges_to_the_conditional_mean() -> None:
     errors, for every token.
     """
     data = MODEL.rollouts(20_000, reward, 1, top=0)
-    ratio, truth = Ratio(statistics_of(data, TAUS)), exact_relative(Exact(MODEL, reward))
+    ratio, truth = TokenRatio(statistics_of(data, TAUS)), exact_relative(Exact(MODEL, reward))
     v = np.exp(data.rewards / TAU)
     zbar = data.lengths @ v / data.lengths.sum()
     counts = np.zeros((len(v), MODEL.vocab_size))
@@ -71,7 +71,7 @@ def test_delta_is_the_formula() -> None:
         sums[token] += v[row]
         counts[token] += 1
     expected = np.log((kappa * zbar + sums) / (kappa + counts)) - np.log(zbar)
-    ratio = Ratio(statistics_of(data, TAUS))
+    ratio = TokenRatio(statistics_of(data, TAUS))
     np.testing.assert_allclose(
         ratio.delta(TAU, kappa), expected[ratio.token_ids], rtol=1e-10, atol=1e-12
     )
@@ -84,15 +84,15 @@ def test_logprobs_do_not_matter() -> None:
     """
     data = MODEL.rollouts(200, reward, 4)
     np.testing.assert_array_equal(
-        Ratio(statistics_of(text_only(data), TAUS)).delta(TAU, 2.0),
-        Ratio(statistics_of(data, TAUS)).delta(TAU, 2.0),
+        TokenRatio(statistics_of(text_only(data), TAUS)).delta(TAU, 2.0),
+        TokenRatio(statistics_of(data, TAUS)).delta(TAU, 2.0),
     )
 
 
 @pytest.mark.parametrize("level", [0.0, -7.3, 1e4])
 def test_a_constant_reward_gives_exactly_no_bias(level: float) -> None:
     """Whatever the constant, and however long the completions are: 0, not about 0."""
-    ratio = Ratio(statistics_of(MODEL.rollouts(100, lambda *_: level, 5), TAUS))
+    ratio = TokenRatio(statistics_of(MODEL.rollouts(100, lambda *_: level, 5), TAUS))
     assert not ratio.delta(0.3, 2.0).any()
 
 
@@ -100,7 +100,7 @@ def test_a_planted_token_stands_out_and_shrinkage_pulls_it_back() -> None:
     """A token that is worth 2 nats wherever it occurs has the largest bias; kappa moves every value
     toward 0, none across it.
     """
-    ratio = Ratio(
+    ratio = TokenRatio(
         statistics_of(MODEL.rollouts(3_000, lambda tokens, _: 2.0 * (5 in tokens), 6), TAUS)
     )
     weak, strong = ratio.delta(1.0, 1.0), ratio.delta(1.0, 1_000.0)
@@ -115,11 +115,14 @@ def test_rewards_beyond_float64_are_no_trouble() -> None:
     pulls its tokens down.
     """
     data = MODEL.rollouts(100, reward, 7)
-    far = Ratio(statistics_of(replace(data, rewards=data.rewards + 1e4), TAUS))
+    far = TokenRatio(statistics_of(replace(data, rewards=data.rewards + 1e4), TAUS))
     np.testing.assert_allclose(
-        far.delta(TAU, 2.0), Ratio(statistics_of(data, TAUS)).delta(TAU, 2.0), rtol=1e-8, atol=1e-10
+        far.delta(TAU, 2.0),
+        TokenRatio(statistics_of(data, TAUS)).delta(TAU, 2.0),
+        rtol=1e-8,
+        atol=1e-10,
     )
-    worthless = Ratio(
+    worthless = TokenRatio(
         statistics_of(
             MODEL.rollouts(300, lambda tokens, _: -np.inf if 3 in tokens else 0.0, 8), TAUS
         )
@@ -132,7 +135,7 @@ def test_rewards_beyond_float64_are_no_trouble() -> None:
 
 def test_one_rollout_says_nothing() -> None:
     """Every token is as good as all of them."""
-    ratio = Ratio(statistics_of(MODEL.rollouts(1, lambda *_: -3.0, 9), TAUS))
+    ratio = TokenRatio(statistics_of(MODEL.rollouts(1, lambda *_: -3.0, 9), TAUS))
     assert len(ratio.token_ids) > 0
     assert not ratio.delta(1.0, 2.0).any()
 
@@ -143,7 +146,7 @@ def test_one_rollout_says_nothing() -> None:
 def test_bad_settings_are_named(bad: dict[str, float]) -> None:
     """tau and kappa outside (0, inf) are refused by name."""
     with pytest.raises(InputError, match=next(iter(bad))):
-        Ratio(statistics_of(MODEL.rollouts(20, reward, 1), TAUS)).delta(
+        TokenRatio(statistics_of(MODEL.rollouts(20, reward, 1), TAUS)).delta(
             bad.get("tau", 1.0), bad.get("kappa", 2.0)
         )
 
@@ -151,7 +154,7 @@ def test_bad_settings_are_named(bad: dict[str, float]) -> None:
 def test_no_reward_at_all_is_an_error() -> None:
     """All rewards -inf: the message says that no completion earned a reward."""
     with pytest.raises(InputError, match="no completion earned a reward"):
-        Ratio(statistics_of(MODEL.rollouts(20, lambda *_: -np.inf, 1), TAUS)).delta(1.0, 2.0)
+        TokenRatio(statistics_of(MODEL.rollouts(20, lambda *_: -np.inf, 1), TAUS)).delta(1.0, 2.0)
 
 
 def text_only(data: Rollouts) -> Rollouts:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from bench.paper.centering import fits
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import Ratio
+from blackbox_lb.estimate.counting.ips import TokenIPS
+from blackbox_lb.estimate.counting.ratio import TokenRatio
 from blackbox_lb.estimate.counting.statistics import REMEMBERED, Statistics
 from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved
@@ -146,9 +146,14 @@ def test_any_sharding_and_order_is_the_whole(
     total = sum((of(shard, positions, seed, rule, clip) for shard in shards), Statistics.zero())
     assert close(total, whole)
     if whole.observed and (columns(some).rewards[columns(some).lengths > 0] > -np.inf).any():
-        np.testing.assert_allclose(zhat_of(IPS(total), 1.3), zhat_of(IPS(whole), 1.3), rtol=1e-12)
         np.testing.assert_allclose(
-            Ratio(total).delta(1.3, 2.0), Ratio(whole).delta(1.3, 2.0), rtol=1e-9, atol=1e-12
+            zhat_of(TokenIPS(total), 1.3), zhat_of(TokenIPS(whole), 1.3), rtol=1e-12
+        )
+        np.testing.assert_allclose(
+            TokenRatio(total).delta(1.3, 2.0),
+            TokenRatio(whole).delta(1.3, 2.0),
+            rtol=1e-9,
+            atol=1e-12,
         )
 
 
@@ -341,8 +346,10 @@ def test_empty_completions_do_not_enter_n() -> None:
     rows: list[Row] = [("a", 0.5, [(1, -0.5)]), ("b", 0.2, [(0, -1.0)])]
     with_empty = of([*rows, ("c", 3.0, [])])
     assert (with_empty.n_empty, with_empty.n_used) == (1, 2)
-    np.testing.assert_array_equal(zhat_of(IPS(with_empty), 1.3), zhat_of(IPS(of(rows)), 1.3))
-    for each in (IPS, Ratio):
+    np.testing.assert_array_equal(
+        zhat_of(TokenIPS(with_empty), 1.3), zhat_of(TokenIPS(of(rows)), 1.3)
+    )
+    for each in (TokenIPS, TokenRatio):
         assert each(with_empty).token_ids.tolist() == [0, 1]
         with pytest.raises(InputError, match="no token position"):
             each(of([("c", 3.0, [])]))
@@ -357,12 +364,12 @@ def test_without_any_logprob_only_the_ratio_is_left(rule: Unobserved) -> None:
     with pytest.raises(
         InputError, match=r"none of the 3 sampled tokens has a logprob.*``estimator=ratio``"
     ):
-        IPS(of(rows, rule=rule))
+        TokenIPS(of(rows, rule=rule))
     given_: list[Row] = [
         (key, reward, [token[:2] for token in tokens]) for key, reward, tokens in rows
     ]
     np.testing.assert_array_equal(
-        Ratio(of(rows, rule=rule)).delta(1.3, 2.0), Ratio(of(given_)).delta(1.3, 2.0)
+        TokenRatio(of(rows, rule=rule)).delta(1.3, 2.0), TokenRatio(of(given_)).delta(1.3, 2.0)
     )
 
 
@@ -377,9 +384,9 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(InputError, match="tau is 0"):
         statistics_of(columns([]), (1.0, 0.0))
     with pytest.raises(InputError, match=r"gathered for tau 0\.7, 1\.3, and not 2"):
-        zhat_of(IPS(of([("a", 0.0, [(5, -0.5)])])), 2.0)
+        zhat_of(TokenIPS(of([("a", 0.0, [(5, -0.5)])])), 2.0)
     with pytest.raises(InputError, match="not gathered for ratio"):
-        Ratio(statistics_of(columns([("a", 0.0, [(5, -0.5)])]), 1.0, estimators=["ips"]))
+        TokenRatio(statistics_of(columns([("a", 0.0, [(5, -0.5)])]), 1.0, estimators=["ips"]))
     with pytest.raises(InputError, match="highest is nan"):
         of([], highest=np.nan)
     for clip in (0.99, -1.0, np.nan, np.inf):

@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Unobserved
@@ -61,7 +61,7 @@ def close(one: Statistics, other: Statistics) -> bool:
     return True
 
 
-def zhat_of(ips: IPS, tau: float) -> Vector:
-    """(s,) ``Zhat(y)`` of ``IPS.scaled`` with its scale."""
+def zhat_of(ips: TokenIPS, tau: float) -> Vector:
+    """(s,) ``Zhat(y)`` of ``TokenIPS.scaled`` with its scale."""
     values, log_scale = ips.scaled(tau)
     return values * math.exp(log_scale)

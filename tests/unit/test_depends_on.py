@@ -20,7 +20,7 @@ from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.cli import main
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone
+from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone
 from blackbox_lb.jobs.fitting.varying.depends import DependentCandidate, dependent_candidate
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens
@@ -304,7 +304,7 @@ def planted(seed: int, signal: bool) -> DependentCandidate | str:
         )
 
     training, validation = found(60, "t"), found(50, "v")
-    given = GivenAnswers(training.rollouts(), training, None, np.array([0, 1]))
+    given = AnswersToLearn(training.rollouts(), training, None, np.array([0, 1]))
     table = alone(given.rollouts, None)
     limits = CompileLimits(None, -100.0, 100.0, integers=False)
     (fixed,) = candidates(table.rollouts, table.next_token, Sweep(l2=(1.0,)), limits)

@@ -12,8 +12,8 @@ from blackbox_lb.estimate.choice.estimator import (
     EstimatorSettings,
     LearnedVector,
 )
-from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import Ratio
+from blackbox_lb.estimate.counting.ips import TokenIPS
+from blackbox_lb.estimate.counting.ratio import TokenRatio
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.sweep import Sweep
 
@@ -23,7 +23,7 @@ class Smoothed:
     """Inverse propensities smoothed by each alpha."""
 
     facts: EstimatorFacts
-    of: Callable[[Statistics], IPS]
+    of: Callable[[Statistics], TokenIPS]
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau and alpha."""
@@ -44,12 +44,12 @@ class Shrunk:
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau and kappa."""
-        ratio = Ratio(data.statistics(sweep))
+        ratio = TokenRatio(data.statistics(sweep))
         for tau, kappa in itertools.product(sweep.tau, sweep.kappa):
             yield LearnedVector(
                 {"tau": tau, "kappa": kappa}, ratio.token_ids, ratio.delta(tau, kappa)
             )
 
 
-IPS_OF_TOKENS = Smoothed(EstimatorFacts(("alpha",), "ips", reads_propensities=True), IPS)
+IPS_OF_TOKENS = Smoothed(EstimatorFacts(("alpha",), "ips", reads_propensities=True), TokenIPS)
 RATIO_OF_TOKENS = Shrunk(EstimatorFacts(("kappa",), "ratio"))

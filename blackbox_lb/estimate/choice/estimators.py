@@ -40,7 +40,7 @@ class Logged(Protocol):
         """The next-token distributions at their positions."""
 
 
-class Learned:
+class FittedEstimator:
     """What every estimator has after ``fit``.
 
     Attributes:
@@ -60,7 +60,7 @@ class Learned:
         return {token: value for token, value in pairs if value}
 
 
-class Projection(Learned):
+class Projection(FittedEstimator):
     """The fixed bias closest to the reward-tilted model: weighted maximum likelihood.
 
     l2: a pull to 0, in weighted tokens.
@@ -99,7 +99,7 @@ class Projection(Learned):
         return weighted_standard_errors(rollouts, table, self._fit, weights, l2=self.l2).errors
 
 
-class IPS(Learned):
+class IPS(FittedEstimator):
     """The paper's estimator, ``log(alpha + Zhat) - log(alpha)``, by inverse propensities.
 
     alpha: a multiple of the mean weight, or, with ``alpha_scale`` "absolute", the paper's
@@ -129,14 +129,14 @@ class IPS(Learned):
         recipe = _recipe(
             "ips", positions, weights, self.draws, self.seed, self.unobserved, self.clip
         )
-        found = ips.IPS(_gathered(positions, recipe))
+        found = ips.TokenIPS(_gathered(positions, recipe))
         relative = self.alpha_scale == "relative"
         self.token_ids_ = found.token_ids
         self.values_ = found.delta(weights.tau, self.alpha, relative=relative)
         return self
 
 
-class Ratio(Learned):
+class Ratio(FittedEstimator):
     """The mean weight where a token was sampled against that everywhere; it needs no logprobs.
 
     kappa: in samples; a token sampled kappa times counts half.
@@ -148,7 +148,7 @@ class Ratio(Learned):
 
     def fit(self, positions: Logged, weights: RewardTilt) -> Self:
         """Learn from the completions of ``positions``. Raises InputError: as ``IPS.fit``."""
-        found = ratio.Ratio(_gathered(positions, _recipe("ratio", positions, weights)))
+        found = ratio.TokenRatio(_gathered(positions, _recipe("ratio", positions, weights)))
         self.token_ids_, self.values_ = found.token_ids, found.delta(weights.tau, self.kappa)
         return self
 

@@ -10,7 +10,7 @@ from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 
 
-class IPS:
+class TokenIPS:
     """Zhat for each tau of the statistics (the paper, sections "Method" and "Matrix form").
 
     ``token_ids``: (s,) the sampled tokens, sorted. Every other token has Zhat = 0. ``counts``: (s,)

@@ -10,7 +10,7 @@ from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 
 
-class Ratio:
+class TokenRatio:
     """``log[(kappa zbar + sum_n v_n c_n(y)) / (kappa + sum_n c_n(y))] - log zbar``, with
     v = exp(r / tau) and c_n(y) the samples of y in rollout n.
 

@@ -21,7 +21,7 @@ impossible token.
 """
 
 
-class Positions(Protocol):
+class WeightedPotential(Protocol):
     """The interface of a fit to logged positions. ``NextToken`` is one; several of them, wherever
     they are, can be another.
 
@@ -41,7 +41,7 @@ class Positions(Protocol):
         """``sum_m w_m log_normaliser_m(delta)`` and its gradient (s,) in delta."""
 
 
-class LoggedPositions(Positions, Protocol):
+class LoggedPositions(WeightedPotential, Protocol):
     """The interface of learning to logged positions, beyond a fit: ``NextToken`` has all of it."""
 
     @property

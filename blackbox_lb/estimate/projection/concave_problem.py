@@ -12,7 +12,7 @@ import numpy as np
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.next_token.parallel import dot
-from blackbox_lb.estimate.next_token.potential import Positions
+from blackbox_lb.estimate.next_token.potential import WeightedPotential
 from blackbox_lb.estimate.projection.lbfgs import Pair, descend
 
 TOLERANCE = 1e-7
@@ -47,7 +47,7 @@ class _Problem:
     """
 
     linear: Vector
-    positions: Positions
+    positions: WeightedPotential
     weights: Vector
     total: float
     l2: float
@@ -69,7 +69,7 @@ class _Problem:
 
 def maximise(
     linear: Vector,
-    positions: Positions,
+    positions: WeightedPotential,
     position_weights: Vector | None = None,
     *,
     l2: float = 0.0,

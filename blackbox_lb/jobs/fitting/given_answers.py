@@ -94,7 +94,7 @@ def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GivenAnswers:
+class AnswersToLearn:
     """The answers of the training rows with their lists.
 
     rollouts: as they are learned from.
@@ -120,7 +120,9 @@ class GivenAnswers:
         return float(((base != biased) & np.isin(biased, self.begins)).mean())
 
 
-async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPlan) -> GivenAnswers:
+async def given_answers(
+    trials: Trials, examples: Sequence[Example], plan: FitPlan
+) -> AnswersToLearn:
     """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
     found = await first_tokens(trials, examples, "training", plan.listed)
     trials.report.notice(found.sentence)
@@ -142,11 +144,13 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
     begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
     after = await followed(trials, found) if plan.learn_from == "answers" else None
     if after is None:
-        return GivenAnswers(found.rollouts(_weights(found, plan)), found, None, begins)
+        return AnswersToLearn(found.rollouts(_weights(found, plan)), found, None, begins)
     rest, ends = after
     found = found.with_tokens(ends)
     rollouts = Rollouts.join([found.rollouts(_weights(found, plan)), rest])
-    return GivenAnswers(rollouts, found, FirstLists(rest.top_ids, rest.top_logprobs), begins, ends)
+    return AnswersToLearn(
+        rollouts, found, FirstLists(rest.top_ids, rest.top_logprobs), begins, ends
+    )
 
 
 def alone(given: Rollouts, vocab_size: int | None) -> Training:
@@ -194,7 +198,7 @@ async def choose_predicted(
     examples: Sequence[Example],
     field: Sequence[Candidate],
     plan: FitPlan,
-    given: GivenAnswers,
+    given: AnswersToLearn,
 ) -> Choice:
     """Return the candidate with the best greedy decisions on ``examples``, known from one list a
     prompt, without drawing any.
@@ -257,7 +261,7 @@ class _Judge:
         found: FirstTokens,
         objective: Objective,
         labels: Labels | None,
-        given: GivenAnswers,
+        given: AnswersToLearn,
         along: Rollouts | None,
     ) -> None:
         self.found, self.lists, self.given, self.along = (

@@ -27,7 +27,7 @@ from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
-from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, choose_predicted
+from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, choose_predicted
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
@@ -89,7 +89,7 @@ class _Fit:
 
     data: TrainingData
     training: Training
-    given: GivenAnswers | None
+    given: AnswersToLearn | None
     truncation: Truncation | None
     choice: Choice
     fixed: dict[int, float]

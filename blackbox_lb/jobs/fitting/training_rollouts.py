@@ -13,7 +13,12 @@ from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.explain import room_for_gain
-from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, check_answers, given_answers
+from blackbox_lb.jobs.fitting.given_answers import (
+    AnswersToLearn,
+    alone,
+    check_answers,
+    given_answers,
+)
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.prompt_features import check_features
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -159,7 +164,7 @@ class TrainingData:
             plan,
         )
         self._source = ReadOnce(trials.store)
-        self.given: GivenAnswers | None = None
+        self.given: AnswersToLearn | None = None
         self.truncation: Truncation | None = None
 
     async def first_look(self) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
@@ -105,6 +104,8 @@ def score(
     for example, row in zip(examples, completions, strict=True):
         read = [each for each in row if each.readable]
         stopped += len(row) - len(read)
+        from blackbox_lb.api.limits.interrupts import computing  # a command's help needs none
+
         with computing():
             rewards = [reward.value(reward.score(example, each)) for each in read]
             correct.append([reward.correct(example, each) for each in read])

@@ -37,7 +37,7 @@ from blackbox_lb.estimate.projection.prompt_dependent import (
     fit_prompts,
     standard_errors,
 )
-from blackbox_lb.jobs.fitting.given_answers import GivenAnswers
+from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens
@@ -140,7 +140,7 @@ def dependent_candidate(
     features: PromptFeatures,
     examples: Sequence[Example],
     validation: FirstTokens,
-    given: GivenAnswers,
+    given: AnswersToLearn,
     fixed: Candidate,
     limits: CompileLimits,
     seed: int = 0,
@@ -283,7 +283,7 @@ class _Search:
     def __init__(
         self,
         features: PromptFeatures,
-        given: GivenAnswers,
+        given: AnswersToLearn,
         validation: FirstTokens,
         fixed: Candidate,
         tokens: Ids,
