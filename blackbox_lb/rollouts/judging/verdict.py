@@ -99,13 +99,13 @@ def score(
     """Score the completions of each example, row by row; those without anything to score are only
     counted.
     """
+    from blackbox_lb.api.limits.interrupts import computing  # a command's help needs none
+
     values, correct, tokens, stopped = [], [], [], 0
     thinking: dict[str, list[Array]] = {}
     for example, row in zip(examples, completions, strict=True):
         read = [each for each in row if each.readable]
         stopped += len(row) - len(read)
-        from blackbox_lb.api.limits.interrupts import computing  # a command's help needs none
-
         with computing():
             rewards = [reward.value(reward.score(example, each)) for each in read]
             correct.append([reward.correct(example, each) for each in read])
