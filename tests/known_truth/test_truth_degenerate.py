@@ -237,7 +237,7 @@ def test_too_little_to_cross_validate_is_said(case: str, found: str | None) -> N
     message = (
         "no completion earned a reward"
         if found is None
-        else f"{found} completions hold a token .* --l2 as numbers"
+        else f"{found} completions hold a token .* ``l2`` as numbers"
     )
     for sweep in (Sweep(l2=("cv",)), Sweep(l2=(5.0, "cv"))):
         with pytest.raises(InputError, match=message):

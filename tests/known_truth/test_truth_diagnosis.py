@@ -161,7 +161,7 @@ def test_censored_lists_are_named_for_who_reads_them(seed: int) -> None:
     ips = diagnose(replace(known, estimator="ips"))
     assert failed(ips) == ["censoring"]
     assert ips[0].code == "censoring"
-    assert "more alternatives than 1 (--top-logprobs)" in ips[0].remedy
+    assert "more alternatives than 1 (``top_logprobs``)" in ips[0].remedy
     assert failed(diagnose(known)) == []
 
 
@@ -244,7 +244,7 @@ def test_a_projection_without_errors_is_not_sent_to_the_projection() -> None:
         assert found[code].word == "NOT CHECKED"
         assert "1 completion earned a reward" in found[code].sentence
         assert "projection" not in found[code].remedy
-    assert "--estimator projection" in by_code(diagnose(Facts("ips")))["samples"].remedy
+    assert "``estimator=projection``" in by_code(diagnose(Facts("ips")))["samples"].remedy
 
 
 def test_lengths_hidden_by_the_limit_are_the_first_reason() -> None:

@@ -203,8 +203,8 @@ def test_whose_speed_it_was(tmp_path: Path) -> None:
     assert done.throughput.places == pytest.approx(2, abs=0.3)
     assert done.throughput.without_server < 0.3
     assert "2 requests at a time" in done.throughput.told()
-    assert "--shard" not in done.throughput.told()
-    assert "--shard" in done.throughput._replace(cpu=0.99).told()
+    assert "``shard``" not in done.throughput.told()
+    assert "``shard``" in done.throughput._replace(cpu=0.99).told()
 
 
 def test_time_without_the_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

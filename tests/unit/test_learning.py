@@ -109,7 +109,7 @@ def test_lengths_that_the_limit_hides_are_said_at_first_sight(fit: Call, tmp_pat
         each for each in Bias.load(tmp_path / "run" / "bias.json").findings if each.word == "FAIL"
     ]
     assert failed[0].code == "truncated"
-    assert "--max-tokens" in failed[0].remedy
+    assert "``max_tokens=" in failed[0].remedy
     assert not any("collect" in each.remedy for each in failed)
 
 

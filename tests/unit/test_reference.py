@@ -319,7 +319,7 @@ def test_where_no_whole_distribution_can_be_had(server: Server, tmp_path: Path) 
         for profile, size, top, error, said in (
             (none, V, TOP, ProfileError, "lists at most 20 tokens"),
             (load_profile("sglang"), V, TOP, ProfileError, "not known to give it"),
-            (full, V, 0, InputError, "--top-logprobs 0"),
+            (full, V, 0, InputError, "``top_logprobs=0``"),
             (full, None, TOP, InputError, "size of the vocabulary"),
         ):
             with pytest.raises(error, match=said):
