@@ -276,7 +276,7 @@ def test_trust_is_for_one_path_and_one_content(
         ("fit", 'provider = "mine.toml"'), ("fit", 'base_url = "http://h/v1"'), ("fit", "yes = true"),
         ("fit", 'reward = "judge:j.toml"'), ("fit", 'reward = "https://h/r"'), ("fit", 'out = "../x"'),
         ("fit", 'depends_on = "embedding:m@http://h/v1"'), ("fit", 'depends_on = ["words", "embedding:m"]'),
-        ("fit", 'store = "/tmp/x.db"'), ("eval", "save = true"), ("eval", 'classifier = "embedding:m"'),
+        ("fit", 'store = "/elsewhere/x.db"'), ("eval", "save = true"), ("eval", 'classifier = "embedding:m"'),
         ("report", 'out = "~/.bashrc"'), ("report", 'out = ".git/hooks/x"'), ("report", 'out = "away/x"'),
         ("report", 'plots = "/etc"'), ("doctor", 'save = "../mine.toml"'), ("score", 'per_completion = "../x"'),
         ("proxy", 'upstream = "http://h/v1"'), ("proxy", 'host = "0.0.0.0"'), ("proxy", 'allow_host = "h"'),
