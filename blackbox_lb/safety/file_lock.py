@@ -27,7 +27,7 @@ def locked(path: Path, refusal: str, *, reentrant: bool = False) -> Iterator[Non
         raise InputError(refusal) from error
     except OSError as error:
         raise InputError(
-            f"cannot lock {path}: {error.strerror or error}; give another `out`"
+            f"cannot lock {path}: {error.strerror or error}; give another ``out``"
         ) from error
     try:
         yield

@@ -166,11 +166,11 @@ def test_where_no_answer_begins_with_a_label_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("reward", "correct", "kept", "remedy"),
     [
-        ("exact-match", "contains", 1, "--reward accuracy"),
-        ("contains", "contains", 3, "--max-tokens 1"),
-        ("accuracy", "exact-match", 1, "leaving out --correct"),
-        ("accuracy", None, 3, "--max-tokens 1"),
-        (r"regex:^\W*{answer}\b", "contains", 3, "--max-tokens 1"),
+        ("exact-match", "contains", 1, "``reward`` accuracy"),
+        ("contains", "contains", 3, "``max_tokens=1``"),
+        ("accuracy", "exact-match", 1, "leaving out ``correct``"),
+        ("accuracy", None, 3, "``max_tokens=1``"),
+        (r"regex:^\W*{answer}\b", "contains", 3, "``max_tokens=1``"),
     ],
 )
 def test_answers_are_tested_with_the_label_that_they_begin_with(

@@ -172,7 +172,7 @@ def test_an_encoder_that_makes_no_vectors_is_refused(
 
 def test_a_tokenizer_behind_a_server_is_not_enough() -> None:
     """Without a vocabulary the message asks for the tokenizer's file."""
-    with pytest.raises(InputError, match="``tokenizer=FILE``"):
+    with pytest.raises(InputError, match="--tokenizer FILE"):
         cluster_vocabulary(None, ["some words"])
 
 

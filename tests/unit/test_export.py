@@ -234,7 +234,7 @@ def test_vllm_says_where_a_bias_is_too_large_for_a_request() -> None:
     assert (
         "# Not in the request itself: the bias has 1025 entries, vllm takes at most 1024; " in text
     )
-    assert "blb compile --provider vllm" in text
+    assert "blb compile ``provider=vllm``" in text
 
 
 @pytest.mark.parametrize("format", sorted(set(FORMATS) - {"vllm"}))
@@ -265,7 +265,7 @@ def test_special_tokens_of_openai_are_refused() -> None:
     assert logit_bias(learned(entries=whole[:1], **fields), "openai") == {"5": 1}
     unnamed = learned(provider="openai", model="prod", compiled=Compiled(), entries=whole[:1])
     assert logit_bias(unnamed, "openai") == {"5": 1}
-    with pytest.raises(InputError, match="give ``tokenizer``"):
+    with pytest.raises(InputError, match="give ``tokenizer="):
         logit_bias(learned(model="prod", entries=whole[:1]), "openai")
 
 

@@ -115,7 +115,7 @@ def work_in(folder: Path) -> AbstractContextManager[None]:
     return locked(
         folder / LOCK,
         f"another command is at work in {folder}, and both would pay for the same completions; wait"
-        " until it ends, stop it, or give another `out`",
+        " until it ends, stop it, or give another ``out``",
         reentrant=True,
     )
 
@@ -255,7 +255,7 @@ class Manifest:
         if changes:
             raise InputError(
                 f"{self.path.parent} holds the results of another {self.name}: {changes}; give"
-                " another `out`, or `restart` to put them into a folder beside the new ones"
+                " another ``out``, or ``restart`` to put them into a folder beside the new ones"
             )
 
     def _set_aside(self) -> None:
@@ -263,7 +263,7 @@ class Manifest:
         if self._results is None or not self._other_question():
             return
         folder = self.path.parent
-        with explained(f"put the results in {folder} aside", "make room, or give another `out`"):
+        with explained(f"put the results in {folder} aside", "make room, or give another ``out``"):
             number = 1 + sum(1 for _ in folder.glob("replaced-*"))
             aside = folder / f"replaced-{number}"
             aside.mkdir()
