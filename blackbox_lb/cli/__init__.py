@@ -90,7 +90,7 @@ class Commands(click.Group):
                 raise
             _drop_output()
             with suppress(OSError):
-                echo(f"Error: {with_option_names(sentence)}", err=True)
+                echo(f"Error: {sentence}", err=True)
             sys.exit(2)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -104,10 +104,10 @@ class Commands(click.Group):
             with guarded():
                 return super().invoke(ctx)
         except Interrupted as error:
-            echo(f"\n{with_option_names(str(error))}", err=True)
+            echo(f"\n{error}", err=True)
             ctx.exit(INTERRUPTED)
         except BlbError as error:
-            echo(f"Error: {with_option_names(_sentence(error))}", err=True)
+            echo(f"Error: {_sentence(error)}", err=True)
             ctx.exit(2)
         except click.ClickException as error:
             error.message = shown(with_option_names(error.message))  # type: ignore[misc]  # final for subclasses, and what show() prints

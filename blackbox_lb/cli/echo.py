@@ -1,4 +1,6 @@
-"""The door to the terminal: every text goes through ``shown`` before anybody sees it."""
+"""The door to the terminal: every text goes through ``shown`` before anybody sees it, and sentences
+through ``echo``, which names options where the library names parameters.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import sys
 import click
 from click.core import ParameterSource
 
+from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.secrets import redacted
 
@@ -21,13 +24,15 @@ def shown(text: object) -> str:
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a text on stdout, or on stderr."""
-    click.echo(shown(text), err=err, nl=nl)
+    """Print a sentence on stdout, or on stderr, with the names of options."""
+    click.echo(shown(with_option_names(str(text))), err=err, nl=nl)
 
 
 def echo_code(code: str, *, nl: bool = True) -> None:
-    """Print a program on stdout as it is, but for characters that act on a terminal."""
-    click.echo(legible(code), nl=nl)
+    """Print a program on stdout as it is, but for the names of options and characters that act on a
+    terminal.
+    """
+    click.echo(legible(with_option_names(code)), nl=nl)
 
 
 def quiet_by_hand() -> bool:

@@ -157,11 +157,6 @@ def _clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def say(sentence: str) -> None:
-    """Print a sentence of the library on stdout, with the names of options."""
-    echo(with_option_names(sentence))
-
-
 def reporter(*, quiet: bool) -> Reporter:
     return Silent() if quiet else Terminal()
 
@@ -277,5 +272,5 @@ def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = Fal
     for rank, each in enumerate(rows):
         if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
             remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""
-            sentence = with_option_names(f"{each.sentence}{remedy}")
+            sentence = f"{each.sentence}{remedy}"
             echo(f"{each.word:12} {printable(each.code)}: {printable(sentence)}")

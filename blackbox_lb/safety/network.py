@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.causes import causes
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.secrets import redacted
 
@@ -219,13 +220,10 @@ def _is_inside(host: str, network: str) -> bool:
 
 def untrusted_certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
     """The failed check of a certificate among an error and its causes; None where there is none."""
-    seen = set[int]()
-    while error is not None and id(error) not in seen:
+    for cause in causes(error):
         # aiohttp's own error is of this class, too, and lacks what OpenSSL found.
-        if isinstance(error, ssl.SSLCertVerificationError) and hasattr(error, "verify_code"):
-            return error
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
+        if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_code"):
+            return cause
     return None
 
 

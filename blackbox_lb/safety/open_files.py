@@ -6,6 +6,8 @@ import errno
 import os
 import sys
 
+from blackbox_lb.safety.causes import causes
+
 TOO_MANY = (errno.EMFILE, errno.ENFILE)
 """Numbers of the system's error where no more files may be opened, by this process or by all."""
 
@@ -22,13 +24,7 @@ def most_open_files() -> int | None:
 
 def has_too_many(error: BaseException | None) -> bool:
     """Whether an error, or one that it comes from, is that no more files may be opened."""
-    seen = set[int]()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, OSError) and error.errno in TOO_MANY:
-            return True
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return False
+    return any(isinstance(cause, OSError) and cause.errno in TOO_MANY for cause in causes(error))
 
 
 def none_left() -> bool:

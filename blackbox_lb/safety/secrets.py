@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from blackbox_lb.safety.causes import causes
 from blackbox_lb.safety.escapes import Span, masked_behind_escapes, may_escape_ascii, near_escapes
 
 MASK = "[masked]"
@@ -155,14 +156,12 @@ class Redactor:
 
     def clean(self, error: BaseException) -> None:
         """Mask the words of an error and of its causes, which a traceback would show."""
-        seen: set[int] = set()
-        link: BaseException | None = error
-        while link is not None and id(link) not in seen:
-            seen.add(id(link))
-            link.args = tuple(self(each) if isinstance(each, str) else each for each in link.args)
-            if isinstance(getattr(link, "message", None), str):
-                link.message = self(link.message)  # type: ignore[attr-defined]  # of the SDK's errors
-            link = link.__cause__ or link.__context__
+        for cause in causes(error):
+            cause.args = tuple(
+                self(argument) if isinstance(argument, str) else argument for argument in cause.args
+            )
+            if isinstance(getattr(cause, "message", None), str):
+                cause.message = self(cause.message)  # type: ignore[attr-defined]  # of the SDK's
 
     def __repr__(self) -> str:
         return "<Redactor>"

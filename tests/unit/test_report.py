@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli import main
+from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import figures
 from blackbox_lb.extras.report.data import read_run
@@ -98,6 +99,23 @@ def test_numbers_read_as_their_metric() -> None:
     assert (amount("accuracy", 0.251), change("accuracy", -0.17)) == ("25.1 %", "−17.0")
     assert (amount("tokens", 1833.84), change("tokens", 0.01)) == ("1,833.8", "0.0")
     assert (amount("T/len", 1.0949), change("T/len", -0.0552)) == ("1.09", "−0.055")
+
+
+def test_the_page_names_options_and_how_each_candidate_ended(tmp_path: Path) -> None:
+    """Parameters in the library's sentences become options where the caller says so; what became of
+    a candidate is read from the file.
+    """
+    run = read_run(write_run(tmp_path / "run", "helps", full=True))
+    assert run.result is not None
+    ends = [candidate.status for candidate in run.result.validation.tried]
+    assert ends.count("chosen") == 1
+    assert "after 6 samples a prompt" in ends
+    finding = run.bias.findings[0].model_copy(
+        update={"word": "FAIL", "remedy": "raise ``max_tokens``"}
+    )
+    bias = run.bias.model_copy(update={"findings": (finding,)})
+    page = text_of(render(replace(run, bias=bias), wording=with_option_names))
+    assert "raise --max-tokens" in page
 
 
 def test_a_full_run_shows_everything(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.options import STORE, ModelOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import print_table, reporter, say
+from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.extras.analysis.biased_completions import (
     Biased,
@@ -186,7 +186,7 @@ async def _exact(
 
 def _print(found: Analysis, top: int) -> None:
     for sentence in found.summary:
-        say(sentence)
+        echo(sentence)
     echo(_source(found))
     unknown = sum(each.surface == "not known" for each in found.tokens)
     if unknown:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.cli.commands.learning.check import CheckOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import say
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.check import LOOKED_AT, Checked, check
 from blackbox_lb.jobs.forecast import ForecastStage
@@ -27,8 +27,8 @@ def execute(options: CheckOptions) -> None:
     if options.as_json:
         print_json(found.as_json())
         return
-    say(found.found.sentence)
-    say(found.read)
+    echo(found.found.sentence)
+    echo(found.read)
 
 
 async def _run(

@@ -17,7 +17,6 @@ from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import COLLECTING, load, open_trials
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import say
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.batches import OfflineSession, Pending, cancel_batches, collect_batches
 from blackbox_lb.extras.batches.offline import tokenizer_beside
@@ -58,7 +57,7 @@ def execute(options: CollectOptions) -> None:
         return
     echo(_sentence(summary, reward))
     for notice in notices:
-        say(notice)
+        echo(notice)
 
 
 def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:

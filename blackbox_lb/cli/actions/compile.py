@@ -16,7 +16,7 @@ from blackbox_lb.cli.commands.learning.compile import CompileOptions
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
-from blackbox_lb.cli.terminal import print_table, say
+from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import (
     Kept,
@@ -148,7 +148,7 @@ def _explain(
         f" positions of {prefixes.completions:,} base completions in {store}"
     )
     for notice in prefixes.notices:
-        say(notice)
+        echo(notice)
     whole = bias_file.with_name(LEARNED)
     if bias.compiled is not None:
         remedy = (

@@ -26,7 +26,7 @@ from blackbox_lb.cli.resources import (
     run_folder,
 )
 from blackbox_lb.cli.run_limits import prices_of, run
-from blackbox_lb.cli.terminal import print_table, say
+from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.extras.rivals.hand_lists import written
 from blackbox_lb.extras.rivals.table import RIVALS, rivals
@@ -181,14 +181,14 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
 
 def _print(found: Evaluation) -> None:
     for sentence in found.summary:
-        say(sentence)
+        echo(sentence)
     for setting in dict.fromkeys(row.setting for row in found.policies):
         _policies(found, setting)
         _decisions(found, setting)
     if found.comparisons:
         _comparisons(found.comparisons)
     for note in found.notes:
-        say(note)
+        echo(note)
 
 
 def _policies(found: Evaluation, setting: str) -> None:

@@ -29,7 +29,7 @@ from blackbox_lb.cli.resources import (
     run_folder,
 )
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import findings_list, print_table, say, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
@@ -259,9 +259,9 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"
     )
     if bias.compiled:
-        say(f"compiled: {bias.compiled.sentence}")
+        echo(f"compiled: {bias.compiled.sentence}")
     if bias.censoring and bias.sampling:
-        say(bias.censoring.sentence(bias.sampling.top_logprobs))
+        echo(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
     if "bias.json" not in unwritten:
         echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")

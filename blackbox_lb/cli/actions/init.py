@@ -13,7 +13,6 @@ import tomli_w
 from blackbox_lb.api.transport.channel import address_of
 from blackbox_lb.cli.commands.setup.init import InitOptions
 from blackbox_lb.cli.echo import echo, shown
-from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.cli.settings import FILE, SHARED, find_settings
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
@@ -88,7 +87,7 @@ class Questions:
             try:
                 check(answer)
             except BlbError as error:
-                echo(f"  {with_option_names(str(error))}", err=True)
+                echo(f"  {error}", err=True)
                 continue
             return str(answer)
 

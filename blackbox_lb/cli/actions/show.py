@@ -10,7 +10,7 @@ from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry, Learned, settings_text
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.terminal import findings_list, print_table, say, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
 
@@ -44,7 +44,7 @@ def _origin(bias: Bias) -> None:
     )
     if bias.censoring:
         listed = bias.sampling.top_logprobs if bias.sampling else None
-        say(f"kept back  {bias.censoring.sentence(listed)}")
+        echo(f"kept back  {bias.censoring.sentence(listed)}")
     echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
     echo(f"entries    {len(bias.entries)}{f', {bias.compiled.sentence}' if bias.compiled else ''}")
     if bias.learned:

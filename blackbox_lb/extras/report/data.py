@@ -38,8 +38,8 @@ class Point(_Known):
 
 
 class CandidateRow(Point):
-    """A candidate. ``samples``: fresh completions a prompt, 0 where none were drawn. ``fate``:
-    "chosen", or why it was dropped.
+    """A candidate. ``samples``: fresh completions a prompt, 0 where none were drawn. ``status``:
+    "chosen", or why it was dropped; the file calls it fate.
     """
 
     estimator: str
@@ -47,7 +47,7 @@ class CandidateRow(Point):
     entries: int
     kl_nats_per_completion: Number | None = None
     samples: int = 0
-    status: str = ""
+    status: str = Field("", alias="fate")
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import io
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
@@ -31,10 +32,15 @@ DPI = 200
 
 
 def write_report(
-    folder: Path, out: Path | None = None, plots_folder: Path | None = None
+    folder: Path,
+    out: Path | None = None,
+    plots_folder: Path | None = None,
+    *,
+    wording: Callable[[str], str] = str,
 ) -> list[Path]:
     """Write the report of the run ``folder`` to ``out`` (``report.html`` in it), and its plots as
-    files; returns what was written.
+    files; returns what was written. ``wording`` rewrites the library's sentences for the page's
+    readers.
 
     Raises InputError: the folder holds no run, a document is damaged, a package is missing, or a
     file cannot be written.
@@ -42,7 +48,7 @@ def write_report(
     run = read_run(folder)
     drawn = plots(run, _label(run))
     path = out or folder / "report.html"
-    text = render(run, drawn)
+    text = render(run, drawn, wording)
     with explained(f"write the report {path}", "give another --out"):
         write_whole(path, text.encode())
     saved = (
@@ -53,9 +59,12 @@ def write_report(
     return [path, *saved]
 
 
-def render(run: Run, drawn: dict[str, Plot] | None = None) -> str:
+def render(
+    run: Run, drawn: dict[str, Plot] | None = None, wording: Callable[[str], str] = str
+) -> str:
     """The page as HTML. Raises InputError: jinja2 or matplotlib is missing."""
     environment, markup = _jinja()
+    environment.filters["worded"] = wording
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rows = rows_of(run)

@@ -10,7 +10,6 @@ import click
 from blackbox_lb.cli.completers import bias_files, known
 from blackbox_lb.cli.echo import echo_code
 from blackbox_lb.cli.grouped import LateChoice
-from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.providers.names import profile_names
 
 
@@ -62,4 +61,4 @@ def export_command(
     code = export(
         bias_file, format, provider=provider, model=model, base_url=base_url, tokenizer=tokenizer
     )
-    echo_code(with_option_names(code), nl=False)
+    echo_code(code, nl=False)

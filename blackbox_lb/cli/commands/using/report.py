@@ -29,7 +29,8 @@ def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
     ones. The page asks no network, follows light and dark, prints, and reads on a phone. Needs the
     extra report: pip install 'blackbox-lb[report]'.
     """
+    from blackbox_lb.cli.option_names import with_option_names
     from blackbox_lb.extras.report.page import write_report
 
-    for path in write_report(run, out, plots):
+    for path in write_report(run, out, plots, wording=with_option_names):
         echo(f"wrote {path}")

@@ -38,7 +38,7 @@ class TriedCandidate:
     reward, tokens, accuracy: means over the settings to deploy with, of ``samples`` fresh
     completions a prompt at each (one at greedy), NaN where there were none; accuracy is None where
     no answer is known. by_setting: the same at each. kl: nats a completion at temperature 1, None
-    where it was not measured. fate: "chosen", or where and why it was dropped.
+    where it was not measured. status: "chosen", or where and why it was dropped.
     """
 
     estimator: str
