@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 import tomli_w
 from click.testing import CliRunner, Result
+from scipy import optimize
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import CorruptResponse, ProfileError
+from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.extras.doctor.asking.findings import Report, RowFinding
 from blackbox_lb.extras.doctor.run import CHECKS, examine
 from blackbox_lb.extras.doctor.save import save_profile
@@ -48,6 +50,9 @@ MODEL = ExactModel(
 )
 ANSWERS = ("b", "c d", "e f g")
 """One, two and three tokens; the model hardly begins with any of them."""
+END = 13
+"""The token that ends an answer, the last of the model's."""
+L2 = 1.5
 SEEDS = range(4)
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
@@ -97,7 +102,7 @@ def fitted(way: str, server: ExactServer, data: Path, out: Path) -> tuple[Bias, 
         "--learn-from",
         "answers",
         "--l2",
-        1.5,
+        L2,
         "--deploy",
         "greedy",
     )
@@ -435,3 +440,30 @@ def test_lists_are_as_long_as_the_server_was_started_for(most: int, tmp_path: Pa
         assert [body["top_logprobs"] for body in drawn(server)] == [
             most
         ] * 3  # less the one that was refused
+
+
+def test_what_follows_an_answer_is_learned_like_its_first_token(data: Path, tmp_path: Path) -> None:
+    """The learned bias is the maximum of the penalised likelihood of whole answers with the token
+    that ends them, solved again here: every position weighs 1, and none is a draw of the model.
+    """
+    with GivenServer(MODEL, prompt_of=prompt_of) as server:
+        fitted("token ids", server, data, tmp_path / "run")
+    learned = Bias.load(tmp_path / "run" / "learned.json").logit_bias
+    positions = []
+    for line in data.read_text().splitlines()[:36]:
+        row, said = json.loads(line), list[int]()
+        for token in (*(ord(letter) - ord("a") for letter in row["answer"].split()), END):
+            logprobs = np.asarray(MODEL.logprobs(said, prompt_of(row["prompt"])))
+            positions.append((token, logprobs))
+            said.append(token)
+    tokens = np.array([token for token, _ in positions])
+    lists = np.stack([logprobs for _, logprobs in positions])
+
+    def loss(delta: Vector) -> float:
+        tilted = lists + delta
+        chosen = tilted[np.arange(len(tokens)), tokens] - np.logaddexp.reduce(tilted, axis=1)
+        return float(L2 / 2 * delta @ delta - chosen.sum())
+
+    best = optimize.minimize(loss, np.zeros(lists.shape[1]), method="L-BFGS-B", tol=1e-12).x
+    assert learned.keys() == set(range(14))
+    np.testing.assert_allclose([learned[token] for token in range(14)], best, atol=1e-4)

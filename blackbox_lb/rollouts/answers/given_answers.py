@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError, NoLogprobs, RequestRejected
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
 from blackbox_lb.rollouts.answers.continued import lists_along
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -310,9 +310,10 @@ async def followed(
     that ends it.
 
     Both count as completions of reward 0, which weigh 1: so the rest is learned too, and that
-    nothing follows the answer. Where no end token is known or listed, the base model's likeliest
-    token stands for it, so that greedy decoding goes on as it did. The end tokens come beside the
-    rollouts. None on a server that is not known to continue an answer, which is remarked.
+    nothing follows the answer. No known policy drew them, so no part of that weight is a baseline.
+    Where no end token is known or listed, the base model's likeliest token stands for it, so that
+    greedy decoding goes on as it did. The end tokens come beside the rollouts. None on a server
+    that is not known to continue an answer, which is remarked.
     """
     room = trials.reward.max_tokens - 1
     answers = [
@@ -340,7 +341,10 @@ async def followed(
                 token = ids[size] if size < len(ids) else _after(each, ends)
                 rows[f"{place}\0{size}"] = _with_token(each, token, common)
                 places.append(place)
-    return (columns(rows, places, [0.0] * len(rows), trials.end_tokens), ends) if rows else None
+    if not rows:
+        return None
+    rest = columns(rows, places, [0.0] * len(rows), trials.end_tokens)
+    return replace(rest, origins=np.full(len(rows), NOT_KNOWN)), ends
 
 
 def _ends(said: Sequence[Completion], known: EndTokens) -> frozenset[int]:
