@@ -37,12 +37,9 @@ from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, Sweep
-from blackbox_lb.jobs.fitting.given_answers import (
-    AnswersToLearn,
-    alone,
-    choose_predicted,
-    given_answers,
-)
+from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.choosing.select import Search, select
+from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import limits_of
 from blackbox_lb.jobs.fitting.varying.depends import classified, dependent_candidate, surely_right
@@ -87,7 +84,16 @@ async def measured(
     field = candidates(
         training.rollouts, training.next_token, plan.sweep, limits, whole=training.whole
     )
-    fixed = (await choose_predicted(trials, task.validation, list(field), plan, given)).candidate
+    choice = await select(
+        field,
+        await FromLists.of(trials, task.validation, plan, given),
+        plan.goal,
+        Search.of(plan),
+        training.next_token,
+        limits,
+        trials.report,
+    )
+    fixed = choice.candidate
     validation = (await first_tokens(trials, task.validation, "validation", None)).with_tokens(
         given.ends
     )

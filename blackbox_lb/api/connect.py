@@ -4,6 +4,7 @@ last.
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
@@ -39,6 +40,7 @@ async def connect(
     """
     profile = load_profile(provider)
     profile.require(needs, "the run", model)
+    vocabulary_file: Path | None = None
     async with AsyncExitStack() as stack:
         if profile.connection.embedded:
             if base_url is not None:
@@ -54,7 +56,9 @@ async def connect(
             engine = stack.enter_context(
                 LocalEngine(resolve_model(model), parallel=slots, context=room + max_tokens)
             )
-            model, base_url = None, engine.base_url
+            model = None
+            base_url = engine.base_url
+            vocabulary_file = engine.model_path
         opened = session(
             profile,
             model=model,
@@ -64,6 +68,7 @@ async def connect(
             token_provider=token_provider,
             budget=budget,
         )
+        opened.vocabulary_file = vocabulary_file
         yield await stack.enter_async_context(opened)
 
 

@@ -4,6 +4,7 @@ its endpoints.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -88,6 +89,7 @@ class Session:
         self._model = model
         self._tokenizer = tokenizer
         self.vocabulary: Vocabulary | None = None
+        self.vocabulary_file: Path | None = None
         self._model_behind: str | None = None
         self.channel = Channel(profile, base_url, attempts=attempts, token_provider=token_provider)
 
@@ -119,6 +121,16 @@ class Session:
         """Whether completions sampled with a bias carry the unbiased model's logprobs."""
         same = self.biased_endpoint == self.endpoint
         return same and self.profile.logprobs.meaning == "before bias"
+
+    def texts_of_vocabulary(self) -> Mapping[int, bytes]:
+        """Token id -> bytes of every token that stands for text; empty where the vocabulary is not
+        at hand.
+        """
+        if self.vocabulary is not None:
+            return self.vocabulary.ordinary
+        if self.vocabulary_file is None:
+            return {}
+        return load_vocabulary(self.vocabulary_file).ordinary
 
     @property
     def highest_id(self) -> int | None:

@@ -7,16 +7,18 @@ from dataclasses import astuple, dataclass
 from operator import add
 
 from blackbox_lb.api.limits.budget import prompt_bound
-from blackbox_lb.estimate.choice.table import most_candidates, paid_candidates
+from blackbox_lb.estimate.choice.table import most_candidates
 from blackbox_lb.jobs.evaluation.arms import arms_at
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
+from blackbox_lb.jobs.fitting.choosing.proposing import most_beside
+from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import KL_PROMPTS
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.collect import batch_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
-from blackbox_lb.tasks import Task
+from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example, Sampling
 
 CHARACTERS_A_TOKEN = 4
@@ -94,8 +96,11 @@ def _of(trials: Trials, stage: ForecastStage) -> Forecast:
     )
 
 
-def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
+def fit_stages(task: Task, plan: FitPlan, reward: Reward) -> list[ForecastStage]:
     """The most that a fit asks for: training, the race on the validation prompts, and the test."""
+    candidates = most_candidates(plan.sweep)
+    if plan.searches != "named":
+        candidates += most_beside(reward)
     firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.uses_given_answers else []
     settings = dict.fromkeys(plan.settings)
     extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
@@ -103,7 +108,10 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
         (
             ForecastStage(task.validation, 1, 1)
             if plan.selects_offline
-            else ForecastStage(task.validation, _validation_samples(plan, setting))
+            else ForecastStage(
+                task.validation,
+                _validation_samples(plan, setting, candidates, len(task.validation)),
+            )
         )
         for setting in [*settings, *[SAMPLED] * extra]
     ]
@@ -124,15 +132,16 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
     ]
 
 
-def _validation_samples(plan: FitPlan, setting: Setting) -> int:
-    """Most completions a validation prompt at one setting."""
+def _validation_samples(plan: FitPlan, setting: Setting, candidates: int, prompts: int) -> int:
+    """Most completions a validation prompt at one setting, of ``prompts``."""
     samples = _count(setting, plan.validation_samples)
-    raced = max(most_candidates(plan.sweep), paid_candidates(plan.sweep) * samples)
-    most = samples + raced
+    raced = Search.of(plan).most(candidates, prompts, lambda count: _count(setting, count))
+    searched = -(-raced // max(prompts, 1))
+    most = samples + searched
     if plan.depends_on:
         most += samples * (len(plan.depends_on) + 1)  # the fixed bias may need more beside them
     if plan.phases:
-        most += 3 * raced  # completions of two parts, and those of the fixed bias beside them
+        most += 3 * searched  # completions of two parts, and those of the fixed bias beside them
     return most
 
 

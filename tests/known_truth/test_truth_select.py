@@ -16,19 +16,18 @@ from scipy.special import softmax
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
-from blackbox_lb.estimate.choice.goal import Goal, Objective, race_cost, rungs
+from blackbox_lb.estimate.choice.goal import LEAST_PROMPTS, Goal, Objective, race_cost, rungs
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
-from blackbox_lb.estimate.choice.table import paid_candidates
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
-from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.types import Completion, Draw, EndTokens, Example, Prompt
+from tests.support.choosing import choose
 from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
@@ -252,7 +251,6 @@ def test_the_goal_and_not_the_likelihood_chooses_the_default_strength() -> None:
     cross-validation alone lose, on no more than the draws of three candidates.
     """
     sweep = Sweep(tau=(1.0,))
-    paid = paid_candidates(sweep)
     exact = Exact(MODEL, lambda tokens, prompt: float(tokens.count(2)))
     lost_by_likelihood = list[float]()
     lost_by_goal = list[float]()
@@ -278,9 +276,9 @@ def test_the_goal_and_not_the_likelihood_chooses_the_default_strength() -> None:
         validated = [each for each in field if each.projected and each.projected.cross_validation]
         for losses, raced in ((lost_by_likelihood, validated), (lost_by_goal, field)):
             trials = Simulated(reward_of(scored), seed)
-            choice = selected(trials, raced, samples=6, paid=paid)
+            choice = selected(trials, raced, samples=6, budget=18.0)
             losses.append(max(gains.values()) - gains[choice.candidate.label])
-            assert sum(row.samples for row in choice.tried) <= 6 * paid
+            assert sum(row.samples for row in choice.tried) <= 18
     assert np.mean(lost_by_goal) < 0.8 * np.mean(lost_by_likelihood)
 
 
@@ -395,23 +393,29 @@ def test_the_three_objectives_by_eye() -> None:
         Goal("reward-kl", 0.0)
 
 
-@pytest.mark.parametrize("candidates", [1, 2, 3, 5, 8, 50])
-@pytest.mark.parametrize("samples", [1, 2, 6, 20])
-@pytest.mark.parametrize("paid", [None, 1, 3, 100])
-def test_halving_stays_within_the_budget(candidates: int, samples: int, paid: int | None) -> None:
-    """All start, fewer go on, each has more samples than the rung before, and nobody pays for more
-    than a plain comparison of the paid candidates, or one sample of each.
+@pytest.mark.parametrize("candidates", [1, 2, 3, 5, 8, 13, 50])
+@pytest.mark.parametrize("budget", [1.0, 3.0, 9.0, 18.0, 300.0])
+@pytest.mark.parametrize("prompts", [1, 8, 30, 100])
+def test_halving_stays_within_the_budget(candidates: int, budget: float, prompts: int) -> None:
+    """All start, fewer go on, each has more samples than the rung before, and the completions stay
+    within the budget, but for what it takes to see each candidate on a few prompts and two of them
+    on all.
     """
-    plan = rungs(candidates, samples, paid)
+    plan = rungs(candidates, budget, prompts)
     assert plan[0].candidates == candidates
-    spent, drawn = 0, 0
+    seen = 0
     for rung, following in zip(plan, [*plan[1:], None], strict=True):
-        assert rung.samples > drawn
-        spent += rung.candidates * (rung.samples - drawn)
-        drawn = rung.samples
+        assert rung.samples * rung.prompts > seen
+        seen = rung.samples * rung.prompts
         assert following is None or 1 <= following.candidates < rung.candidates
-    assert spent == race_cost(plan)
-    assert spent <= max(candidates, samples * min(candidates, paid or candidates))
-    assert paid is not None or plan[-1].samples >= samples
-    with pytest.raises(InputError, match="at least one of each"):
-        rungs(candidates, 0)
+    assert plan[-1].prompts == prompts
+    least = candidates * min(LEAST_PROMPTS, prompts)
+    assert race_cost(plan) <= max(budget * prompts, least) + 2 * prompts
+    assert budget < candidates or plan[0].prompts == prompts
+
+
+def test_a_race_of_nobody_is_refused() -> None:
+    """No candidate, no prompt, no completion."""
+    for count, budget, prompts in ((0, 3.0, 5), (3, 0.0, 5), (3, 3.0, 0)):
+        with pytest.raises(InputError):
+            rungs(count, budget, prompts)

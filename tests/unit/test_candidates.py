@@ -13,13 +13,15 @@ import pytest
 from bench.paper.clusters import clusters_in_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
-from blackbox_lb.estimate.choice.table import ROWS, most_candidates, paid_candidates, rule
+from blackbox_lb.estimate.choice.table import ROWS, most_candidates, rule
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.cross_validation import choose_l2
 from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.jobs.fitting.choosing.select import Search
+from blackbox_lb.jobs.fitting.plan import FitPlan
 from tests.support.exact import ExactModel
 
 END, TAU = 19, 0.2
@@ -164,17 +166,37 @@ def test_the_default_strengths_are_those_of_cross_validation_and_fixed_ones() ->
             assert {each.settings["l2"] for each in alone} == expected
 
 
-def test_default_strengths_share_the_draws_of_three_candidates() -> None:
-    """So do those for given answers. Strengths that the user names have their own."""
-    for l2, most, paid in (
-        (DEFAULT_L2, 5, 3),
-        (ANSWERS_L2, 7, 3),
-        (("cv",), 2, 2),
-        ((20.0, 10.0, 5.0, 2.5), 4, 4),
+def test_a_sweep_knows_its_size() -> None:
+    """Cross-validation stands for two strengths."""
+    for l2, most in (
+        (DEFAULT_L2, 5),
+        (ANSWERS_L2, 7),
+        (("cv",), 2),
+        ((20.0, 10.0, 5.0, 2.5), 4),
     ):
         sweep = Sweep(("projection", "ips"), tau=(0.5, 1.0), l2=l2, alpha=(0.1, 0.3))
         assert most_candidates(sweep) == 2 * (most + 2)
-        assert paid_candidates(sweep) == 2 * (paid + 2)
+
+
+def test_named_strengths_are_judged_whole_and_default_ones_within_a_budget() -> None:
+    """Two named strengths draw what two candidates take; a default search the samples of three,
+    whatever it tries; a thorough one of ten.
+    """
+
+    def drawn(plan: FitPlan, candidates: int) -> int:
+        return Search.of(plan).most(candidates, 50, lambda samples: samples)
+
+    named = FitPlan(sweep=Sweep(l2=(20.0, 5.0)))
+    assert named.searches == "named"
+    assert drawn(named, 2) == 50 * 2 * named.validation_samples
+    assert FitPlan(sweep=Sweep(("ips",))).searches == "named"
+    brief = FitPlan()
+    assert brief.searches == "brief"
+    for count in (2, 5, 9, 13):
+        assert drawn(brief, count) <= 1.1 * 50 * 3 * brief.validation_samples
+    thorough = FitPlan(search="thorough")
+    assert drawn(thorough, 13) <= 1.1 * 50 * 10 * brief.validation_samples
+    assert drawn(thorough, 13) > 2 * drawn(brief, 13)
 
 
 def test_a_tau_that_changes_nothing_is_tried_once() -> None:

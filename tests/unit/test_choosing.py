@@ -21,7 +21,6 @@ from blackbox_lb.estimate.choice.goal import Goal, Objective
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
-from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.depends_on_samples import paired_gain
 from blackbox_lb.providers.profile import load_profile
@@ -31,6 +30,7 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.types import EndTokens, Example, Prompt
+from tests.support.choosing import choose
 from tests.support.exact import ExactModel, ExactServer
 
 END, MAX_TOKENS, PROMPTS = 5, 6, 16
@@ -129,7 +129,7 @@ def test_candidates_share_the_draws_of_fewer(chosen: Chooser) -> None:
     first completion.
     """
     biases = [{END: 3.0 + n, 0: 5.0} for n in range(5)]
-    choice, said, asked = chosen(*biases, samples=6, paid=3)
+    choice, said, asked = chosen(*biases, samples=6, budget=18)
     spent = [row.samples for row in choice.tried]
     assert min(spent) >= 1
     assert sum(spent) <= 3 * 6

@@ -34,7 +34,7 @@ from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
-from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.forecast import fit_stages
@@ -48,6 +48,7 @@ from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels
 
 ALL = "all"
+FEW = "few"
 FILES = (
     *("result.json", "bias.json", "learned.json"),
     *("evaluation.json", "analysis.json", "report.html"),
@@ -141,6 +142,8 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         go_on=options.go_on,
         only_stored=options.only_stored,
         entries=_entries(options.entries),
+        few=options.entries == FEW,
+        search=options.search,
         integers=options.integers,
         settings=settings,
         learn_from=learn_from,
@@ -184,9 +187,12 @@ def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -
 def _entries(text: str) -> int | None:
     if text == ALL:
         return None
+    if text == FEW:
+        return MOST_ENTRIES
     if not text.isdecimal() or int(text) == 0:
         raise click.BadParameter(
-            f"{text!r} is neither a number from 1 nor {ALL!r}", param_hint="--entries"
+            f"{text!r} is neither a number from 1 nor {ALL!r} nor {FEW!r}",
+            param_hint="--entries",
         )
     return int(text)
 
@@ -200,7 +206,7 @@ async def _run(
         task,
         reward,
         budget,
-        stages=lambda trials: fit_stages(task, plan),
+        stages=lambda trials: fit_stages(task, plan, reward),
         elsewhere=options.rollouts,
         results=results_of(options, reward, *FILES),
     ) as trials:

@@ -1,16 +1,23 @@
-"""Candidate biases: one for each estimator setting of a sweep, already within the provider's
-limits.
+"""Candidate biases, already within the provider's limits: one for each estimator setting of a
+sweep, and those that ``proposals`` makes without learning.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
-from blackbox_lb.estimate.choice.estimator import EstimatorInput, LearnedVector, Projected
-from blackbox_lb.estimate.choice.table import estimators
+from blackbox_lb.estimate.choice.estimator import (
+    EstimatorInput,
+    EstimatorSettings,
+    LearnedVector,
+    Projected,
+)
+from blackbox_lb.estimate.choice.table import ROWS, estimators
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.prior import Prior, TokenCosts
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -51,10 +58,16 @@ class CompileLimits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """One setting's bias. ``settings``: of the estimator. ``learned``: (s,) nats on ``token_ids``,
-    the support of the rollouts and further tokens of the estimator. ``sparse``: the bias sent.
+    """One bias that may be chosen.
 
-    projected: of a projection, else None.
+    Attributes:
+        settings: what made it, for the bias file.
+        token_ids: (s,) the support of the rollouts and further tokens of the estimator.
+        learned: (s,) nats, before the compile.
+        sparse: the bias sent.
+        estimator: its name, or what made it in its place: rule, boost, sum.
+        projected: of a projection, else None.
+        origin: where it comes from, in words for a reader.
     """
 
     settings: dict[str, float | int | str | None]
@@ -63,9 +76,28 @@ class Candidate:
     sparse: Sparse
     estimator: str = "projection"
     projected: Projected | None = None
+    origin: str = "learned"
+
+    @classmethod
+    def of_vector(
+        cls,
+        values: Vector,
+        next_token: NextToken,
+        limits: CompileLimits,
+        *,
+        estimator: str,
+        settings: EstimatorSettings,
+        origin: str,
+    ) -> Self:
+        """``values`` (s,) nats on the support of ``next_token``, within ``limits``."""
+        sparse = limits.compiled(next_token, values)
+        return cls(settings, next_token.token_ids, values, sparse, estimator, origin=origin)
 
     @property
     def label(self) -> str:
+        """What it is, in words: its estimator and settings, or its origin where none made it."""
+        if self.estimator not in ROWS:
+            return self.origin
         pairs = ((name, value) for name, value in self.settings.items() if value is not None)
         told = (
             f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
@@ -86,16 +118,17 @@ def candidates(
     limits: CompileLimits,
     *,
     whole: ShardedDataset | None = None,
+    priors: tuple[Prior | TokenCosts, ...] = (),
 ) -> Iterator[Candidate]:
     """Return the candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: the data to
     learn from, where it is more than ``rollouts``, which then serve the compile alone; on its
-    support.
+    support. priors: what is known of tokens beside the rollouts.
 
     Raises InputError: no completion earned a reward, or a setting is out of range.
     """
     if _tau_is_inert(rollouts, sweep):
         sweep = replace(sweep, tau=sweep.tau[:1])
-    data = EstimatorInput(rollouts, next_token, whole)
+    data = EstimatorInput(rollouts, next_token, whole, priors)
     for name, each in estimators(sweep).items():
         for learned in each.learn(data, sweep):
             yield _candidate(name, learned, data, limits)
@@ -123,11 +156,27 @@ def _candidate(
         values = wide.align(learned.token_ids, learned.values)
         sparse = limits.compiled(wide, values)
         return Candidate(learned.settings, wide.token_ids, values, sparse, name)
-    table, support = data.next_token, _support(data, projected, limits)
+    table = data.next_token
+    support = None
+    if projected.prior is None:  # with a prior, tokens that no list shows count too
+        support = _support(data, projected, limits)
     if support is not None:
         projected = replace(projected, fit=projected.again(support), support=support)
     sparse = against(table, learned.values, limits.compiled(table, projected.fit.delta))
-    return Candidate(learned.settings, table.token_ids, learned.values, sparse, name, projected)
+    origin = _origin(projected, learned.settings)
+    return Candidate(
+        learned.settings, table.token_ids, learned.values, sparse, name, projected, origin
+    )
+
+
+def _origin(projected: Projected, settings: EstimatorSettings) -> str:
+    """Where a learned bias comes from, in words."""
+    parts = ["learned"]
+    if "gamma" in settings:
+        parts.append("credit by span")
+    if projected.prior is not None:
+        parts.append(f"from {projected.prior.name}")
+    return ", ".join(parts)
 
 
 def _support(data: EstimatorInput, made: Projected, limits: CompileLimits) -> Ids | None:

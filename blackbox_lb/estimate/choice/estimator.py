@@ -13,6 +13,7 @@ from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.prior import Prior, TokenCosts
 from blackbox_lb.estimate.inputs.recipe import Counted, Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -56,7 +57,7 @@ class Projected:
     standard errors.
 
     fit: on ``support`` (ids), on all tokens where that is None.
-    rule, l2: its settings.
+    rule, l2, prior: its settings.
     cross_validation: the choice of ``l2``, None where it was given.
     again: the fit with these ids alone.
     shares: (n,) as in ``Rollouts``, under the fit.
@@ -69,6 +70,7 @@ class Projected:
     again: Callable[[Ids], Fit]
     shares: Vector | None = None
     support: Ids | None = None
+    prior: Prior | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,11 +95,13 @@ class EstimatorInput:
 
     rollouts, next_token: those in this process, and their positions.
     whole: all rollouts where they are spread over processes, None where they are here.
+    priors: what is known of tokens beside the rollouts.
     """
 
     rollouts: Rollouts
     next_token: NextToken
     whole: ShardedDataset | None = None
+    priors: tuple[Prior | TokenCosts, ...] = ()
     _made: dict[Recipe, Statistics] = field(default_factory=dict)
 
     @property

@@ -21,65 +21,81 @@ from blackbox_lb.estimate.inputs.checks import positive
 Objective: TypeAlias = Literal["reward", "reward-kl", "pareto", "macro-f1"]
 
 
+LEAST_PROMPTS = 8
+"""Prompts on which a candidate is seen at least before it can be dropped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """``candidates`` still in the race, and the ``samples`` a prompt of each at the end of the
-    rung.
+    """``candidates`` still in the race, and the ``samples`` of each on each of ``prompts`` prompts
+    at the end of the rung.
     """
 
     candidates: int
     samples: int
+    prompts: int
 
 
-def rungs(candidates: int, samples: int, paid: int | None = None) -> tuple[Rung, ...]:
+def rungs(candidates: int, budget: float, prompts: int) -> tuple[Rung, ...]:
     """Successive halving (Karnin, Koren and Somekh 2013): a plan within a budget of completions.
 
     Each rung may spend an equal share of what is left of the budget, and keeps earlier samples
-    (Jamieson and Talwalkar 2016). With fewer samples than halvings there are fewer rungs, and each
-    drops more. A rung without a sample for each of its candidates is left out.
+    (Jamieson and Talwalkar 2016). A rung without a sample for each of its candidates is left out.
+    Where the budget has no sample of every prompt for every candidate, the first rung shows all of
+    them on some of the prompts, for half of the budget.
 
     Args:
         candidates: policies at the start.
-        samples: completions a prompt and paid candidate.
-        paid: candidates whose samples all of them share; None for all. The budget is ``paid *
-            samples`` completions a prompt, and at least one for each candidate.
+        budget: completions a prompt, of all candidates together. Two candidates get a sample of
+            every prompt in any case.
+        prompts: on which they are compared.
 
     Returns:
         The rungs, with fewer candidates and more samples from one to the next.
 
     Raises:
-        InputError: no candidate, or no sample.
+        InputError: no candidate, no prompt, or a budget that is not above 0.
     """
-    if candidates < 1 or samples < 1:
+    if candidates < 1 or prompts < 1 or not budget > 0:
         raise InputError(
-            f"{candidates} candidates with {samples} samples a prompt: there must be at least one"
-            " of each"
+            f"{candidates} candidates on {prompts} prompts with {budget:g} completions a prompt:"
+            " there must be some of each"
         )
     if candidates == 1:
-        return (Rung(1, samples),)
-    count = min(math.ceil(math.log2(candidates)), samples)
-    left = samples * min(candidates, candidates if paid is None else paid)
-    drawn = 0
+        return (Rung(1, max(math.floor(budget), 1), prompts),)
     plan: list[Rung] = []
+    left = float(budget)
+    first = candidates
+    shown = max(math.floor(prompts * budget / 2 / candidates), LEAST_PROMPTS)
+    if candidates > max(budget, 2) and shown < prompts:
+        plan.append(Rung(candidates, 1, shown))
+        left -= candidates * shown / prompts
+        first = min(max(math.floor(left), 2), candidates - 1)
+    drawn = 0
+    count = max(math.ceil(math.log2(first)), 1)
     for number in range(count):
-        racing = math.ceil(candidates ** (1 - number / count) - 1e-9)
-        more = left // (count - number) // racing
+        racing = max(math.ceil(first ** (1 - number / count) - 1e-9), 2)
+        more = math.floor(left / (count - number) / racing + 1e-9)
         if number == 0:
             more = max(more, 1)
         if more > 0:
             drawn += more
             left -= more * racing
-            plan.append(Rung(racing, drawn))
+            plan.append(Rung(racing, drawn, prompts))
     return tuple(plan)
 
 
 def race_cost(plan: Sequence[Rung]) -> int:
-    """Completions a prompt that the rungs of ``plan`` draw."""
+    """Completions that the rungs of ``plan`` draw, over all of their prompts.
+
+    A later rung keeps what an earlier one drew.
+    """
     cost = 0
-    drawn = 0
+    seen = 0
     for rung in plan:
-        cost += rung.candidates * (rung.samples - drawn)
-        drawn = rung.samples
+        drawn = rung.samples * rung.prompts
+        cost += rung.candidates * max(drawn - seen, 0)
+        seen = drawn
     return cost
 
 
@@ -121,7 +137,7 @@ class Goal:
         if self.objective == "pareto":
             return base.tokens.minus(outcome.tokens)
         gain = outcome.reward.minus(base.reward)
-        if self.objective == "reward":
+        if self.objective != "reward-kl":
             return gain
         return gain.minus(
             ByPrompt(np.full(gain.parts.shape, np.nan)) if outcome.kl is None else outcome.kl,

@@ -9,10 +9,10 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 
 if TYPE_CHECKING:
-    from blackbox_lb.estimate.choice.estimator import Estimator
+    from blackbox_lb.estimate.choice.estimator import Estimator, EstimatorFacts
     from blackbox_lb.estimate.inputs.recipe import Unobserved
 
 ROWS = {
@@ -21,12 +21,6 @@ ROWS = {
     "ratio": "blackbox_lb.estimate.choice.counted:RATIO_OF_TOKENS",
 }
 """Name, as users and bias files spell it -> module and object, an ``Estimator``."""
-
-PAID_L2 = 3
-"""Candidates of one tau whose samples the default strengths of l2 share in the race on the
-validation prompts. In simulated races of five with the means and spreads of stock words in stories,
-the chosen one was .18 below the best with the samples of three, and .12 with those of five;
-cross-validation alone was 1.7 below it."""
 
 
 def estimator(name: str) -> Estimator:
@@ -37,28 +31,29 @@ def estimator(name: str) -> Estimator:
     return found
 
 
+def facts_of(name: str) -> EstimatorFacts:
+    """The facts on an estimator; those of one that reads nothing where no estimator made the bias,
+    as for a rule, a boost or a sum.
+    """
+    if name in ROWS:
+        return estimator(name).facts
+    from blackbox_lb.estimate.choice.estimator import EstimatorFacts
+
+    return EstimatorFacts()
+
+
 def estimators(sweep: Sweep) -> dict[str, Estimator]:
     """The estimators of a sweep, by name, in its order."""
     return {name: estimator(name) for name in sweep.estimators}
 
 
 def most_candidates(sweep: Sweep) -> int:
-    """Most biases of a sweep; cross-validation of l2 proposes two."""
-    return _combinations(sweep, sum(2 if value == "cv" else 1 for value in sweep.l2))
-
-
-def paid_candidates(sweep: Sweep) -> int:
-    """Candidates whose samples the race of a sweep may draw: all of them, except that the default
-    strengths of l2 share those of ``PAID_L2``.
+    """Most biases of a sweep where the reward is one number for each completion; cross-validation
+    of l2 proposes two.
     """
-    if sweep.l2 in (DEFAULT_L2, ANSWERS_L2):
-        return _combinations(sweep, PAID_L2)
-    return most_candidates(sweep)
-
-
-def _combinations(sweep: Sweep, strengths: int) -> int:
-    """Biases of a sweep where l2 stands for so many strengths."""
+    strengths = sum(2 if value == "cv" else 1 for value in sweep.l2)
     biases = 0
+
     for row in estimators(sweep).values():
         sizes = [
             strengths if field == "l2" else len(getattr(sweep, field)) for field in row.facts.swept

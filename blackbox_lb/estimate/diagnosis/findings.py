@@ -128,7 +128,7 @@ def censoring(kept: Censoring | None, estimator: str, top_logprobs: int | None) 
         f"{kept.bounded:,} of {kept.positions:,} sampled tokens ({share:.1%}) have only a bound for"
         " their logprob"
     )
-    if not table.estimator(estimator).facts.reads_propensities:
+    if not table.facts_of(estimator).reads_propensities:
         return Finding("censoring", "PASS", f"{sentence}, which {estimator} does not read")
     word = CENSORED.judge(share)
     if word == "PASS":
@@ -151,7 +151,7 @@ def tail(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) ->
         f"{seen.tail_mass:.1%} of the probability is outside the lists, {seen.unattributed:.1%}"
         " without any token to go to"
     )
-    if not table.estimator(estimator).facts.reads_lists:
+    if not table.facts_of(estimator).reads_lists:
         return Finding("tail", "PASS", f"{sentence}, which {estimator} does not read")
     order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
     word = min(

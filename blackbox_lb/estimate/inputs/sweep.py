@@ -49,6 +49,11 @@ class Sweep:
     seed: int = 0
     unobserved: Unobserved = "bound"
 
+    @property
+    def l2_is_default(self) -> bool:
+        """Whether the strengths are those of a fit that names none."""
+        return self.l2 in (DEFAULT_L2, ANSWERS_L2)
+
     def __post_init__(self) -> None:
         """Raise InputError: a setting that is not a finite number above 0, or no value of one."""
         for name in ("tau", "l2", "alpha", "kappa"):

@@ -1,7 +1,10 @@
 """The one concave problem behind the projection and the sparse refit, solved by L-BFGS.
 
 maximise over delta   linear . delta - sum_m w_m log sum_y pi_0(y | m) exp(delta(y))
-                      - l2/2 |delta|^2
+                      - l2/2 |delta - center|^2
+
+The center is 0 unless a prior says otherwise. Tokens that are ``lifted`` share a shift that costs
+no penalty: the penalty then counts their distances to the center less the mean of these distances.
 """
 
 from collections.abc import Sequence
@@ -41,6 +44,37 @@ class Maximum:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Penalty:
+    """``l2/2 |delta - center|^2``, where the ``lifted`` tokens may move together for nothing.
+
+    Attributes:
+        l2: in weighted tokens.
+        center: (s,) nats, None for 0.
+        lifted: (j,) indices into the s tokens, None for none.
+    """
+
+    l2: float
+    center: Vector | None = None
+    lifted: Ids | None = None
+
+    def value(self, delta: Vector) -> float:
+        """The penalty at ``delta`` (s,), in nats."""
+        distance = self._distance(delta)
+        return self.l2 / 2 * dot(distance, distance)
+
+    def gradient(self, delta: Vector) -> Vector:
+        """(s,) its gradient."""
+        return self.l2 * self._distance(delta)
+
+    def _distance(self, delta: Vector) -> Vector:
+        distance = delta if self.center is None else delta - self.center
+        if self.lifted is not None and len(self.lifted):
+            distance = distance.copy()
+            distance[self.lifted] -= distance[self.lifted].mean()
+        return distance
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
     """The objective on the free coordinates, per weighted position, in units where the curvature is
     about 1.
@@ -50,7 +84,7 @@ class _Problem:
     positions: WeightedPotential
     weights: Vector
     total: float
-    l2: float
+    penalty: Penalty
     free: Ids
     unit: Vector
 
@@ -62,8 +96,9 @@ class _Problem:
     def loss(self, x: Vector) -> tuple[float, Vector]:
         delta = self.full(x)
         potential, expected = self.positions.potential(delta, self.weights)
-        value = potential - dot(self.linear, delta) + self.l2 / 2 * dot(delta, delta)
-        gradient = (expected - self.linear + self.l2 * delta)[self.free] * self.unit
+        value = potential - dot(self.linear, delta) + self.penalty.value(delta)
+        slope = expected - self.linear + self.penalty.gradient(delta)
+        gradient = slope[self.free] * self.unit
         return float(value / self.total), gradient / self.total
 
 
@@ -81,6 +116,8 @@ def maximise(
     usage: Vector | None = None,
     shortfall: float = 0.0,
     pairs: Sequence[Pair] = (),
+    center: Vector | None = None,
+    lifted: Ids | None = None,
 ) -> Maximum:
     """Maximise over delta with ``low <= delta <= high`` on ``support`` and 0 elsewhere.
 
@@ -91,7 +128,8 @@ def maximise(
     (s,) ``sum_m w_m pi_0(y | m)``, computed if None. shortfall: estimated distance to the maximum,
     in nats per weighted position, that is small enough to stop; 0 goes on until rounding, and with
     bounds it is always 0. pairs: of an earlier fit on the same support, where there are no bounds:
-    with any l2 they save steps and change nothing else.
+    with any l2 they save steps and change nothing else. center: (s,) what the penalty pulls to, 0
+    if None. lifted: indices into the s tokens whose common shift costs nothing, see ``Penalty``.
     """
     size = len(positions.token_ids)
     weights = weight_vector("position_weights", position_weights, positions.n_positions)
@@ -108,8 +146,14 @@ def maximise(
     total = float(weights.sum())
     curvature = (usage + np.abs(counts))[free] / 2 + l2
     scale = np.sqrt(np.maximum(curvature, 1e-9 * total) / total)
-    problem = _Problem(counts, positions, weights, total, l2, free, 1 / scale)
-    begin = np.zeros(size) if start is None else vector("start", start, size)
+    penalty = Penalty(l2, center, lifted)
+    problem = _Problem(counts, positions, weights, total, penalty, free, 1 / scale)
+    if start is not None:
+        begin = vector("start", start, size)
+    elif center is not None:
+        begin = center
+    else:
+        begin = np.zeros(size)
     if not len(free) or low == high:
         return Maximum(np.zeros(size), 0.0, 0, 0.0)
     if low == -np.inf and high == np.inf:
@@ -126,9 +170,10 @@ def maximise(
             y *= scale * total
             y -= l2 * s
         missing = dot(found.slope, found.slope) / 2
-        return replace(
-            _maximum(problem, found.x, found.value, found.iterations, missing), pairs=found.pairs
-        )
+        result = _maximum(problem, found.x, found.value, found.iterations, missing)
+        if lifted is not None:  # the curvature of their penalty is not l2 in every direction
+            return result
+        return replace(result, pairs=found.pairs)
     return _within(
         problem, np.clip(begin[free], low, high) * scale, low * scale, high * scale, max_iterations
     )
@@ -164,5 +209,5 @@ def _maximum(
     problem: _Problem, x: Vector, value: float, iterations: int, shortfall: float
 ) -> Maximum:
     delta = problem.full(x)
-    objective = -value * problem.total + problem.l2 / 2 * dot(delta, delta)
+    objective = -value * problem.total + problem.penalty.value(delta)
     return Maximum(delta, objective, iterations, shortfall)

@@ -5,11 +5,12 @@ The best fixed bias for the target ``p* ~ p_0 exp(r / tau)`` (the paper, "KL-reg
 minimises ``KL(p* || p_delta)``. On logged rollouts that is
 
     maximise   sum_n w_n sum_t [ delta(y_nt) - log sum_y pi_0(y | x_n, y_n<t) exp(delta(y)) ]
-               - l2/2 |delta|^2,
+               - l2/2 |delta - center|^2,
 
 with ``w_n = exp(r_n / tau)`` scaled to mean 1. It is concave and never reads the sampled token's
 own probability. The part of the weights that all completions share is counted by expectation and
-not from samples (``linear_term``), so that equal rewards give a bias of exactly 0.
+not from samples (``linear_term``), so that equal rewards give a bias of exactly 0. The
+center is 0 unless a ``Prior`` says what tokens are worth before any data.
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
+from blackbox_lb.estimate.inputs.prior import Prior
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
@@ -79,12 +81,15 @@ def weighted_projection(
     support: npt.ArrayLike | None = None,
     start: Fit | None = None,
     next_token: LoggedPositions | None = None,
+    prior: Prior | None = None,
 ) -> Fit:
     """Fit the bias, as in the module docstring, with the weights of ``rule``.
 
     l2: a pseudocount-like pull to 0 in weighted tokens. support: ids that may be nonzero (a sparse
     refit); all seen tokens if None. start: a fit to begin from, on any support. next_token:
-    ``NextToken.of(rollouts)`` if available. Raises InputError: bad options, no reward anywhere.
+    ``NextToken.of(rollouts)`` if available. prior: what the penalty pulls to, 0 if None; what it
+    says of tokens off the support of ``next_token`` is left out. Raises InputError: bad options, no
+    reward anywhere.
     """
     positive("l2", l2)
     given: LoggedPositions = NextToken.of(rollouts) if next_token is None else next_token
@@ -98,6 +103,11 @@ def weighted_projection(
         raise InputError(
             "no completion with a reward holds a token; raise max_tokens or check the reward"
         )
+    center = None
+    lifted = None
+    if prior is not None:
+        center = table.align(prior.token_ids, prior.means)
+        lifted = _support(table, prior.lifted) if len(prior.lifted) else None
     found = maximise(
         linear_term(rollouts, table, weights),
         table,
@@ -105,6 +115,8 @@ def weighted_projection(
         l2=l2,
         support=_support(table, support),
         start=None if start is None else table.align(start.token_ids, start.delta),
+        center=center,
+        lifted=lifted,
     )
     return Fit(
         token_ids=table.token_ids,

@@ -30,12 +30,14 @@ from scipy import special
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
+from blackbox_lb.estimate.inputs.prior import Prior
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.parallel import dot, stretches
+from blackbox_lb.estimate.projection.concave_problem import Penalty
 from blackbox_lb.estimate.projection.linear_term import by_policy, differences
 from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
@@ -164,6 +166,7 @@ def weighted_standard_errors(
     l2: float,
     support: npt.ArrayLike | None = None,
     seed: int = 0,
+    prior: Prior | None = None,
 ) -> StandardErrors:
     """Standard errors of a ``delta`` (s,) that ``weighted_projection`` fitted to these rollouts
     with the same options.
@@ -211,7 +214,11 @@ def weighted_standard_errors(
         scores += shared
     expected, squares = problem.expected_by(len(shares))
     scores -= expected
-    scores -= np.outer(shares * l2, values)
+    penalty = Penalty(l2)
+    if prior is not None:
+        lifted = np.flatnonzero(np.isin(table.token_ids, prior.lifted))
+        penalty = Penalty(l2, table.align(prior.token_ids, prior.means), lifted)
+    scores -= np.outer(shares, penalty.gradient(values))
     scores[:, ~free] = 0.0
     problem.check(scores.sum(axis=0), expected.sum(axis=0))
     steps = problem.steps(shares, scores, expected, squares, shared)

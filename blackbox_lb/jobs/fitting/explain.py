@@ -84,7 +84,7 @@ def explain(
     rollouts, next_token = training.rollouts, training.next_token
     if chosen.projected is not None:
         rollouts = replace(rollouts, shares=chosen.projected.shares)
-    tau = float(chosen.settings["tau"] or 1.0)
+    tau = float(chosen.settings.get("tau") or 1.0)
     made = chosen.projected
     rule = weighting(tau, sweep.weights) if made is None else made.rule
     weights = rule.weights(rollouts).of_rollouts(rollouts)
@@ -129,7 +129,11 @@ def _errors(
     if made is None:
         return None, ""
     fit, share = made.fit, len(rollouts.keys) / made.fit.rollouts
-    settings: dict[str, Any] = {"l2": made.l2 * share, "support": made.support}
+    settings: dict[str, Any] = {
+        "l2": made.l2 * share,
+        "support": made.support,
+        "prior": made.prior,
+    }
     try:
         if share < 1:
             fit = weighted_projection(

@@ -11,6 +11,12 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
 from blackbox_lb.tasks.sets.labels import Labels
 
 LearnFrom: TypeAlias = Literal["samples", "answers", "both"]
+SearchExtent: TypeAlias = Literal["named", "brief", "thorough"]
+
+BUDGETS: dict[SearchExtent, int] = {"brief": 3, "thorough": 10}
+"""Candidates whose samples a search may draw in all."""
+MOST_ENTRIES = 300
+"""Entries of a bias at most by default, what OpenAI takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +30,10 @@ class FitPlan:
     or the sum of both objectives; listed: alternatives at the place of an answer, None for as many
     as help. labels: of a decision, None where there are none to score. depends_on: features of the
     prompt that a bias may depend on, each tried beside the fixed one. phases: of completions, each
-    of which may get a vector of its own; None for one vector. remarks: sentences on how the plan
-    came about.
+    of which may get a vector of its own; None for one vector. search: "named"
+    races the settings of the sweep alone, "brief" and "thorough" everything else that may be the
+    bias beside them; None for brief where the sweep names no strength, else named. few: the bias
+    is cut to as few entries as earn as much. notices: sentences on how the plan came about.
     """
 
     samples: int = 10
@@ -34,7 +42,9 @@ class FitPlan:
     test_samples: int = 6
     sweep: Sweep = field(default_factory=Sweep)
     goal: Goal = field(default_factory=Goal)
-    entries: int | None = None
+    entries: int | None = MOST_ENTRIES
+    few: bool = True
+    search: SearchExtent | None = None
     integers: bool = False
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
     go_on: bool = False
@@ -45,6 +55,16 @@ class FitPlan:
     depends_on: tuple[DependsOn, ...] = ()
     phases: Phases | None = None
     notices: tuple[str, ...] = ()
+
+    @property
+    def searches(self) -> SearchExtent:
+        """The extent of the search. Whoever names strengths or another estimator wants them judged,
+        and nothing else.
+        """
+        if self.search is not None:
+            return self.search
+        is_named = not self.sweep.l2_is_default or self.sweep.estimators != Sweep().estimators
+        return "named" if is_named else "brief"
 
     @property
     def uses_given_answers(self) -> bool:

@@ -18,16 +18,24 @@ from blackbox_lb.bias.records import (
     SamplingRecord,
     Verdict,
 )
-from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.choice.table import paid_candidates, rule
+from blackbox_lb.estimate.choice.candidates import CompileLimits
+from blackbox_lb.estimate.choice.table import ROWS, rule
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
-from blackbox_lb.jobs.fitting.choosing.choose import choose
+from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.choosing.proposing import (
+    Knowledge,
+    knowledge,
+    proposals,
+    with_knowledge,
+)
+from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples, Scorer
+from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, choose_predicted
+from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
@@ -132,30 +140,39 @@ class _Fit:
         """Learn a candidate for each setting of the sweep, and choose one on the validation
         prompts.
         """
-        training, plan = self.training, self.plan
+        plan = self.plan
+        trials = self.trials
         if plan.learn_from != "answers":
-            self.trials.report.notice(self._censored(plan.sweep).sentence(self.trials.top_logprobs))
-        field = candidates(
-            training.rollouts, training.next_token, plan.sweep, self.limits, whole=training.whole
+            trials.report.notice(self._censored(plan.sweep).sentence(trials.top_logprobs))
+        beside = Knowledge()
+        if plan.searches != "named":
+            beside = await knowledge(
+                trials, self.examples, self.training, self.given, plan, self.limits
+            )
+            self.training = with_knowledge(self.training, beside)
+        entrants = list(proposals(self.training, plan, self.limits, beside))
+        self.choice = await select(
+            entrants,
+            await self._scorer(),
+            plan.goal,
+            Search.of(plan),
+            self.training.next_token,
+            self.limits,
+            trials.report,
+            trials.reward.label,
         )
-        if plan.selects_offline and self.given is not None:
-            self.choice = await choose_predicted(
-                self.trials, self.task.validation, list(field), plan, self.given
-            )
-        else:
-            self.choice = await choose(
-                self.trials,
-                self.task.validation,
-                field,
-                training.next_token,
-                samples=plan.validation_samples,
-                paid=paid_candidates(plan.sweep),
-                goal=plan.goal,
-                settings=plan.settings,
-            )
         self.fixed = self.choice.candidate.logit_bias
         await self._choose_dependent()
         await self._choose_phased()
+
+    async def _scorer(self) -> Scorer:
+        """Lists, where they alone give the effects; else fresh completions."""
+        validation = self.task.validation
+        if self.plan.selects_offline and self.given is not None:
+            return await FromLists.of(self.trials, validation, self.plan, self.given)
+        return FromSamples(
+            self.trials, validation, self.training.next_token, self.plan.goal, self.plan.settings
+        )
 
     async def _choose_dependent(self) -> None:
         """Let the bias depend on the prompt, where that is predicted to decide better; the best of
@@ -292,7 +309,7 @@ class _Fit:
             censoring=(
                 None
                 if self.plan.learn_from == "answers"
-                else self._censored(replace(self.plan.sweep, estimators=(chosen.estimator,)))
+                else self._censored(_sweep_of(chosen.estimator, self.plan.sweep))
             ),
             compiled=compiled,
             learned=learned,
@@ -331,6 +348,11 @@ class _Fit:
     def _censored(self, sweep: Sweep) -> Censored:
         """The tokens that the provider withheld, with the rule that ``sweep`` uses for them."""
         return censored(self.training.rollouts, self.training.next_token, rule(sweep))
+
+
+def _sweep_of(estimator: str, sweep: Sweep) -> Sweep:
+    """``sweep`` with the estimator of the chosen bias alone, where an estimator made it."""
+    return replace(sweep, estimators=(estimator,)) if estimator in ROWS else sweep
 
 
 def limits_of(session: Session, plan: FitPlan) -> CompileLimits:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.goal import Objective
     from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
     from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale
-    from blackbox_lb.jobs.fitting.plan import FitPlan, LearnFrom
+    from blackbox_lb.jobs.fitting.plan import FitPlan, LearnFrom, SearchExtent
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def _choice(field: str) -> LateChoice:
         from blackbox_lb.estimate.choice.goal import Objective
         from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
         from blackbox_lb.estimate.inputs.sweep import AlphaScale
-        from blackbox_lb.jobs.fitting.plan import LearnFrom
+        from blackbox_lb.jobs.fitting.plan import LearnFrom, SearchExtent
 
         aliases = {
             "weights": Scale,
@@ -40,6 +40,7 @@ def _choice(field: str) -> LateChoice:
             "unobserved": Unobserved,
             "objective": Objective,
             "learn_from": LearnFrom,
+            "search": SearchExtent,
         }
         return get_args(aliases[field])
 
@@ -194,8 +195,16 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     entries: str = option(
         HelpGroup.CHOOSING,
-        "Most tokens in the bias, a number; or all that the provider takes.",
-        default="300",
+        "Most tokens in the bias, a number; or all that the provider takes; or few: the smallest"
+        " number, up to 300, that earns as much as the best bias.",
+        default="few",
+    )
+    search: SearchExtent | None = option(
+        HelpGroup.CHOOSING,
+        "Race only the settings that are named; or also, for the completions of 3 candidates"
+        " (brief) or 10 (thorough), rules, boosts, calibrations, sums and other strengths."
+        " [default: brief, where no --l2 and no --estimator is named; else named]",
+        type=_choice("search"),
     )
     integers: bool = option(HelpGroup.CHOOSING, "Whole numbers only.")
     objective: Objective = option(

@@ -38,7 +38,8 @@ class TriedCandidate:
     reward, tokens, accuracy: means over the settings to deploy with, of ``samples`` fresh
     completions a prompt at each (one at greedy), NaN where there were none; accuracy is None where
     no answer is known. by_setting: the same at each. kl: nats a completion at temperature 1, None
-    where it was not measured. status: "chosen", or where and why it was dropped.
+    where it was not measured. status: "chosen", or where and why it was dropped. origin: where it
+    comes from, in words.
     """
 
     estimator: str
@@ -51,6 +52,7 @@ class TriedCandidate:
     accuracy: float | None = None
     kl: float | None = None
     by_setting: tuple[Measured, ...] = ()
+    origin: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The record for JSON: null where not known."""
@@ -65,13 +67,14 @@ class TriedCandidate:
             "samples": self.samples,
             "by_setting": [each.as_json() for each in self.by_setting],
             "fate": self.status,
+            "origin": self.origin,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """``candidate``: the best by the goal. ``tried``: all candidates in the order given. ``base``:
-    the model without a bias.
+    the model without a bias. ``sentence``: where the winner comes from, and what came second.
 
     The numbers in ``tried`` made the choice, so that of the chosen one is too good; only other
     prompts show its worth.
@@ -83,6 +86,7 @@ class Choice:
     tried: tuple[TriedCandidate, ...]
     base: Measured
     base_by_setting: tuple[Measured, ...] = ()
+    sentence: str = ""
 
 
 def _known(value: float | None) -> float | None:

@@ -291,7 +291,7 @@ class _Search:
         seed: int,
     ) -> None:
         self.features, self.tokens, self.size = features, tokens, size
-        self.l2 = float(fixed.settings["l2"] or 1.0)
+        self.l2 = float(fixed.settings.get("l2") or 1.0)
         self.folds = np.random.default_rng(seed).permutation(size) % FOLDS
         self.training = _Decided(given.first, features.table[given.first.places], given.begins)
         self.validation = _Decided(
@@ -301,7 +301,7 @@ class _Search:
         self.rollouts = (
             given.rollouts if made is None else replace(given.rollouts, shares=made.shares)
         )
-        rule = weighting(float(fixed.settings["tau"] or 1.0)) if made is None else made.rule
+        rule = weighting(float(fixed.settings.get("tau") or 1.0)) if made is None else made.rule
         self.weights = rule.weights(self.rollouts)
         self._tables: dict[float, NextToken] = {}
 

@@ -12,7 +12,7 @@ from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
-from blackbox_lb.jobs.fitting.choosing.choose import outcome_of
+from blackbox_lb.jobs.fitting.choosing.scorers import outcome_of
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.depends import (
     FOLDS,

@@ -14,10 +14,10 @@ import numpy as np
 from blackbox_lb.bias.phases import PhasedBias, Phases, PhaseVector
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
-from blackbox_lb.estimate.choice.goal import rungs
-from blackbox_lb.estimate.choice.table import paid_candidates
+from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.fitting.explain import sent_errors
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.depends_on_samples import PairedGain, paired_gain
@@ -79,7 +79,9 @@ async def phased_candidate(
         trials.store.token_bytes(trials.tokenizer.fingerprint),
     )
     parts = [_Part(training, numbers == number) for number in range(len(phases.names))]
-    sweep = replace(plan.sweep, estimators=(fixed.estimator,))
+    sweep = plan.sweep
+    if fixed.estimator in ROWS:
+        sweep = replace(sweep, estimators=(fixed.estimator,))
     fields = list[list[Candidate]]()
     for name, part in zip(phases.names, parts, strict=True):
         found = part.learned(sweep, limits)
@@ -90,7 +92,7 @@ async def phased_candidate(
         return "no phase has enough to be learned from"
     combinations = list(_together(fields))
     results = list[tuple[PairedGain, tuple[Candidate, ...], PhasedBias]]()
-    for rung in rungs(len(combinations), plan.validation_samples, paid_candidates(sweep)):
+    for rung in Search.of(plan).race(len(combinations), len(task.validation)):
         results = []
         for chosen in combinations[: rung.candidates]:
             bias = PhasedBias(phases, tuple(candidate.logit_bias for candidate in chosen))

@@ -1,0 +1,166 @@
+"""Scores of greedy decisions, predicted from one list a prompt: nothing is drawn."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from blackbox_lb.estimate.choice.goal import Objective
+from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
+from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.inputs.checks import Bools, Ids
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.jobs.fitting.choosing.scorers import Scored
+from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens, followed
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Example
+
+
+class FromLists:
+    """The share of right first tokens under a bias, or the macro-F1 over the labels.
+
+    A decision that would begin the answer once more after it, as the lists after the ``given``
+    answers show, counts less.
+
+    Attributes:
+        first: the first position of each prompt.
+        along: what follows the answers of these prompts, None where it is not known.
+    """
+
+    exact = True
+    where = ""
+
+    def __init__(
+        self,
+        first: FirstTokens,
+        given: AnswersToLearn,
+        objective: Objective,
+        labels: Labels | None,
+        along: Rollouts | None,
+    ) -> None:
+        self.first = first
+        self.lists = FirstLists(first.ids, first.logprobs)
+        self.given = given
+        self.along = along
+        self.labels = labels if objective == "macro-f1" else None
+        self.label_of_token: dict[int, int] = {}
+        if self.labels is not None:
+            self.label_of_token = label_of_tokens(first, self.labels)
+
+    @classmethod
+    async def of(
+        cls, trials: Trials, examples: Sequence[Example], plan: FitPlan, given: AnswersToLearn
+    ) -> "FromLists":
+        """Collect the lists of ``examples``, unless they are in the store."""
+        lists = await first_tokens(trials, examples, "validation", plan.listed)
+        first = lists.with_tokens(given.ends)
+        along = None
+        if first.longer and given.after is not None:
+            after = await followed(trials, first, "validation")
+            along = None if after is None else after[0]
+        return cls(first, given, plan.goal.objective, plan.labels, along)
+
+    @property
+    def prompts(self) -> int:
+        """See ``Scorer``."""
+        return len(self.first.examples)
+
+    def cost(self, samples: int) -> int:
+        """See ``Scorer``: nothing."""
+        del samples
+        return 0
+
+    async def score(
+        self, label: str, bias: Mapping[int, float] | None, samples: int, among: Bools | None = None
+    ) -> Scored:
+        """See ``Scorer``. Ties go to the bias with the likeliest answers."""
+        del label, samples, among
+        sent = bias or {}
+        tokens = self.lists.greedy(sent)
+        is_right = begins_right(tokens, self.first.accepted).astype(np.float64)
+        once = 1.0 - self.given.repeat_rate(sent)
+        parts = is_right
+        if self.labels is not None:
+            parts = np.full(len(is_right), self._macro_f1(tokens, self.labels))
+        outcome = Outcome(
+            reward=ByPrompt(parts * once),
+            tokens=ByPrompt(np.full(len(is_right), np.nan)),
+            accuracy=ByPrompt(is_right * once),
+            kl=None,
+        )
+        unsure = int(self.lists.unsure(sent).sum())
+        return Scored(outcome, tie=self._likelihood(sent), unsure=unsure)
+
+    def described(self, bias: Mapping[int, float], scored: Scored, base: Scored) -> str:
+        """What is predicted of the chosen bias, in words."""
+        goal = "right first tokens" if self.labels is None else "macro-F1"
+        unsure = f", {scored.unsure} of them unsure" if scored.unsure else ""
+        return (
+            f"; predicted for greedy decoding on {self.prompts} validation prompts, without"
+            f" drawing: {goal} {scored.measured.reward:.3f} (base"
+            f" {base.measured.reward:.3f}){unsure}{self._verbatim(bias)}"
+        )
+
+    async def kl(self, bias: Mapping[int, float], samples: int) -> None:
+        """See ``Scorer``: nothing is drawn, so nothing is known of it."""
+        del bias, samples
+
+    def _macro_f1(self, tokens: Ids, labels: Labels) -> float:
+        numbers = [labels.of(example) for example in self.first.examples]
+        places = [place for place, number in enumerate(numbers) if number is not None]
+        decided = [self.label_of_token.get(token, -1) for token in tokens[places].tolist()]
+        right = [number for number in numbers if number is not None]
+        return DecisionScores.of(labels.names, right, decided).macro_f1
+
+    def _verbatim(self, bias: Mapping[int, float]) -> str:
+        """A sentence on answers longer than a token: how many greedy decoding writes word for word,
+        and how far it comes.
+        """
+        if self.along is None:
+            return ""
+        base_whole, base_reached = self._reached(self.along, {})
+        whole, reached = self._reached(self.along, bias)
+        return (
+            f"; {whole:.3f} of the answers word for word (base {base_whole:.3f}), {reached:.3f} of"
+            f" their tokens before the first that differs (base {base_reached:.3f})"
+        )
+
+    def _reached(self, along: Rollouts, bias: Mapping[int, float]) -> tuple[float, float]:
+        """The share of answers that greedy decoding writes whole, and of their tokens before the
+        first that differs.
+        """
+        written = FirstLists(along.top_ids, along.top_logprobs).greedy(bias) == along.token_ids
+        is_right = begins_right(self.lists.greedy(bias), self.first.accepted)
+        answers = [
+            np.append(is_right[row], written[along.prompts == place][:-1])
+            for row, place in enumerate(self.first.places)
+        ]
+        whole = np.mean([answer.all() for answer in answers])
+        reached = np.mean([answer.cumprod().mean() for answer in answers])
+        return float(whole), float(reached)
+
+    def _likelihood(self, bias: Mapping[int, float]) -> float:
+        """Mean log-probability of the accepted answers' first tokens, in nats."""
+        tilted = self.lists.tilted(bias)
+        wanted = np.stack(
+            [
+                np.isin(row, ids)
+                for row, ids in zip(self.lists.ids, self.first.accepted, strict=True)
+            ]
+        )
+        everything = np.logaddexp.reduce(tilted, axis=1)
+        accepted = np.logaddexp.reduce(np.where(wanted, tilted, -np.inf), axis=1)
+        return float((accepted - everything).mean())
+
+
+def label_of_tokens(first: FirstTokens, labels: Labels) -> dict[int, int]:
+    """Token -> the label whose spellings it begins, for the labels of the prompts in ``first``."""
+    label_of: dict[int, int] = {}
+    for example, tokens in zip(first.examples, first.accepted, strict=True):
+        number = labels.of(example)
+        if number is not None:
+            label_of |= dict.fromkeys(tokens.tolist(), number)
+    return label_of

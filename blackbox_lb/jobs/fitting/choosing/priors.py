@@ -1,0 +1,84 @@
+"""What is known of tokens beside the training completions: from rules, and from the labels."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.prior import Prior
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.rollouts.answers.given_answers import FirstTokens
+from blackbox_lb.rollouts.judging.decisions import label_tokens
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.tasks.sets.labels import Labels
+
+BATCH = "batch calibration"
+LABELS_ONLY = "labels only"
+LIFTS = (0.0, 2.0, 5.0, 10.0)
+"""Nats of a shift that all labels share, over everything else that the model may say."""
+PULLS = (10.0, 3.0, 1.0)
+"""Strengths of the pull to batch calibration, in weighted tokens: with 10 labels the strongest of
+them, from 100 on all do as well."""
+
+
+async def own_label_tokens(trials: Trials, labels: Labels) -> list[Ids] | None:
+    """(l,) the tokens that begin a spelling of each label and of no other; None where a label has
+    none.
+    """
+    found = await label_tokens(trials, labels)
+    counts = Counter(token for ids in found for token in ids.tolist())
+    own = [ids[[counts[token] == 1 for token in ids.tolist()]] for ids in found]
+    return own if all(ids.size for ids in own) else None
+
+
+def batch_calibration(first: FirstTokens, tokens: Sequence[Ids]) -> Prior | None:
+    """The mean answer of the model over prompts, divided out (Zhou et al. 2023, "Batch
+    Calibration"): every label's tokens are shifted by minus the log of the label's mean
+    probability. It reads no answer.
+
+    Args:
+        first: lists at the place of the answer.
+        tokens: (l,) those that begin each label.
+
+    Returns:
+        The prior with a shift of mean 0 over the labels, and a lift that all of them share and that
+        costs no penalty. None where no list holds every label's probability.
+    """
+    shares = FirstLists(first.ids, first.logprobs).share({}, tokens)
+    shares = shares[~np.isnan(shares).any(axis=1)]
+    if not len(shares):
+        return None
+    shifts = -np.log(np.maximum(shares.mean(axis=0), LEAST_SHARE))
+    shifts -= shifts.mean()
+    means = {
+        token: shift
+        for ids, shift in zip(tokens, shifts.tolist(), strict=True)
+        for token in ids.tolist()
+    }
+    return Prior.of(BATCH, means, np.concatenate(list(tokens)), PULLS)
+
+
+LEAST_SHARE = 1e-6
+"""Mean probability of a label, at least."""
+
+
+def calibrations(prior: Prior, next_token: NextToken, limits: CompileLimits) -> Iterator[Candidate]:
+    """The calibration itself, and the labels without it, with each of ``LIFTS`` on all labels."""
+    is_label = np.isin(next_token.token_ids, prior.lifted)
+    shifts = next_token.align(prior.token_ids, prior.means)
+    for name, values in ((BATCH, shifts), (LABELS_ONLY, np.zeros(len(shifts)))):
+        for lift in LIFTS:
+            sent: Vector = np.clip(values + lift * is_label, limits.low, limits.high)
+            if not sent.any():
+                continue
+            yield Candidate.of_vector(
+                sent,
+                next_token,
+                limits,
+                estimator="calibration",
+                settings={"calibration": name, "lift": lift},
+                origin=f"{name} with a lift of {lift:g} nats" if lift else name,
+            )

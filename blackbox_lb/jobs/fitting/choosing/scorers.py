@@ -1,0 +1,220 @@
+"""Scorers: what a bias earns on the validation prompts, known from lists or from completions."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
+from blackbox_lb.estimate.inputs.checks import Bools
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.jobs.fitting.choosing.choice import Measured
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
+from blackbox_lb.types import AnyBias, Example
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """What a policy earned on the validation prompts.
+
+    Attributes:
+        outcome: prompt by prompt.
+        by_setting: means at each setting to deploy with.
+        samples: completions a prompt behind it, 0 where it was predicted.
+        tie: what decides between equals, higher being better.
+        unsure: prompts whose number is a guess.
+    """
+
+    outcome: Outcome
+    by_setting: tuple[Measured, ...] = ()
+    samples: int = 0
+    tie: float = 0.0
+    unsure: int = 0
+
+    @property
+    def measured(self) -> Measured:
+        """The means over prompts and settings."""
+        accuracy = self.outcome.accuracy
+        return Measured(
+            self.outcome.reward.value,
+            self.outcome.tokens.value,
+            None if accuracy is None else accuracy.value,
+        )
+
+
+class Scorer(Protocol):
+    """Scores of biases on the validation prompts."""
+
+    @property
+    def prompts(self) -> int:
+        """The number of prompts."""
+
+    def cost(self, samples: int) -> int:
+        """Completions a prompt for a score from so many samples."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether scores are known without drawing, so that every candidate is scored at once."""
+
+    @property
+    def where(self) -> str:
+        """What a score is a mean over, in words."""
+
+    async def score(
+        self, label: str, bias: Any, samples: int, among: Bools | None = None
+    ) -> Scored:
+        """What ``bias`` earns; the base model's own where it is None.
+
+        Args:
+            label: of the policy, for progress messages.
+            samples: completions a prompt and setting; a setting without randomness takes one.
+            among: (p,) the prompts to score, all of them if None.
+        """
+
+    def described(self, bias: Any, scored: Scored, base: Scored) -> str:
+        """What there is to say of the score of the chosen bias."""
+
+    async def kl(self, bias: Any, samples: int) -> float | None:
+        """Nats a completion of ``bias`` at temperature 1, from completions that were drawn for the
+        scores; None where there are none, or the provider does not tell.
+        """
+
+
+class FromSamples:
+    """Scores from fresh completions, at the settings to deploy with."""
+
+    exact = False
+
+    def __init__(
+        self,
+        trials: Trials,
+        examples: Sequence[Example],
+        next_token: NextToken,
+        goal: Goal,
+        settings: Sequence[Setting],
+    ) -> None:
+        self.trials = trials
+        self.examples = examples
+        self.next_token = next_token
+        self.goal = goal
+        self.settings = tuple(settings)
+
+    @property
+    def prompts(self) -> int:
+        """See ``Scorer``."""
+        return len(self.examples)
+
+    def cost(self, samples: int) -> int:
+        """See ``Scorer``: a setting without randomness takes one."""
+        needs_kl = self.goal.objective == "reward-kl" and SAMPLED not in self.settings
+        counts = [1 if setting.deterministic else samples for setting in self.settings]
+        if needs_kl:
+            counts.append(samples)
+        return sum(counts)
+
+    @property
+    def where(self) -> str:
+        """The settings that a number is a mean over, where they are not temperature 1 alone."""
+        names = [setting.name for setting in self.settings]
+        if self.settings == (SAMPLED,):
+            return ""
+        if len(names) == 1:
+            return f" at {names[0]}"
+        return f", mean of {', '.join(names)}"
+
+    async def score(
+        self, label: str, bias: AnyBias | None, samples: int, among: Bools | None = None
+    ) -> Scored:
+        """See ``Scorer``. Completions that are in the store are not drawn again."""
+        examples = self.examples
+        if among is not None:
+            pairs = zip(self.examples, among.tolist(), strict=True)
+            examples = [example for example, is_scored in pairs if is_scored]
+        scores: dict[float, PolicyScores] = {}
+        for setting in self.settings:
+            place = "" if len(self.settings) == 1 else f" at {setting.name}"
+            count = 1 if setting.deterministic else samples
+            scores[setting.temperature] = await self.trials.scores(
+                f"validation{place}, {label}", examples, setting, count, bias
+            )
+        kl = None
+        if self.goal.objective == "reward-kl" and bias is not None:
+            nats = await self.trials.kl(examples, samples, bias, self.next_token)
+            kl = ByPrompt(np.full(len(examples), nats))
+        if self.goal.objective == "reward-kl" and bias is None:
+            kl = ByPrompt(np.zeros(len(examples)))
+        outcome = outcome_of(scores.values(), kl)
+        if among is not None:
+            outcome = _spread(outcome, among)
+        return Scored(outcome, self._by_setting(scores), samples)
+
+    def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
+        pairs = zip(self.settings, scores.values(), strict=True)
+        return tuple(
+            replace(Scored(outcome_of([parts], None)).measured, setting=setting.name)
+            for setting, parts in pairs
+        )
+
+    def described(self, bias: AnyBias, scored: Scored, base: Scored) -> str:
+        """See ``Scorer``."""
+        del bias, scored, base
+        return ""
+
+    async def kl(self, bias: AnyBias, samples: int) -> float | None:
+        """See ``Scorer``."""
+        if SAMPLED not in self.settings or not self.trials.session.tells_base_logprobs:
+            return None
+        return await self.trials.kl(self.examples, samples, bias, self.next_token)
+
+
+def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
+    """The outcome of a policy: its mean over settings, prompt by prompt; NaN for a prompt without a
+    completion at one of them. ``kl`` in nats a completion, None where the goal does not read it.
+    """
+    correct = [scores.correct for scores in settings if scores.correct is not None]
+    return Outcome(
+        reward=_means([scores.reward for scores in settings]),
+        tokens=_means([scores.tokens for scores in settings]),
+        accuracy=_means(correct) if len(correct) == len(settings) else None,
+        kl=kl,
+    )
+
+
+def check_base(base: Scored, goal: Goal) -> None:
+    """Raise InputError: nothing can be compared with the base."""
+    if math.isnan(base.measured.reward):
+        raise InputError(
+            "no completion of the validation prompts passed the content filter; use other"
+            " validation prompts"
+        )
+    goal.keeps(base.outcome, base.outcome)  # raises where accuracy is wanted and not known
+
+
+def _means(settings: Sequence[Sequence[Any]]) -> ByPrompt:
+    return ByPrompt(
+        np.array(
+            [[row.mean() if row.size else math.nan for row in rows] for rows in settings],
+            dtype=np.float64,
+        ).mean(axis=0)
+    )
+
+
+def _spread(outcome: Outcome, among: Bools) -> Outcome:
+    """``outcome`` of some prompts, in the places that they have among all; NaN at the others."""
+
+    def placed(part: ByPrompt) -> ByPrompt:
+        parts = np.full(len(among), np.nan)
+        parts[among] = part.parts
+        return ByPrompt(parts)
+
+    return Outcome(
+        placed(outcome.reward),
+        placed(outcome.tokens),
+        None if outcome.accuracy is None else placed(outcome.accuracy),
+        None if outcome.kl is None else placed(outcome.kl),
+    )

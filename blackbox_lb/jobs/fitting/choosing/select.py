@@ -1,0 +1,488 @@
+"""The selector: everything that may be the bias races on the validation prompts, by the goal.
+
+First all proposals (estimators at their settings, rules, boosts, calibrations), then the
+neighbours of the winner (half and twice its strength, its sum with the best of another origin),
+then the winner cut to fewer entries: of these the smallest that is not shown to be worse.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Self
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.choice.goal import Goal, Objective, Rung, rungs
+from blackbox_lb.estimate.choice.proposals import FACTORS, SIZES, added, distinct, rescaled, smaller
+from blackbox_lb.estimate.inputs.checks import Bools
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.choosing.scorers import Scored, Scorer, check_base
+from blackbox_lb.jobs.fitting.plan import BUDGETS, FitPlan
+from blackbox_lb.rollouts.progress import Reporter, short
+
+_OBJECTIVES: dict[Objective, str] = {
+    "reward": "reward",
+    "reward-kl": "reward less the price of its KL",
+    "pareto": "tokens at the same accuracy",
+    "macro-f1": "macro-F1",
+}
+
+SHARES = (0.5, 0.25, 0.25)
+"""Parts of the budget: for all proposals, for the neighbours of the winner, for few entries."""
+MOST_NEIGHBOURS = len(FACTORS) + 1
+"""The winner at each of the other strengths, and its sum with the second."""
+MOST_LOST = 0.25
+"""Share of the winner's gain that fewer entries may lose on the validation prompts, where that is
+within one standard error."""
+LEVEL = 2.0
+"""Standard errors of the paired difference within which two candidates are called level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How much is searched.
+
+    Attributes:
+        samples: completions a prompt of the base.
+        budget: completions a prompt of all candidates together, at each setting with randomness;
+            None for ``samples`` of each candidate.
+        neighbours: whether half, twice and sums of the best are tried.
+        sizes: numbers of entries that the winner is cut to, none for all of its entries.
+    """
+
+    samples: int
+    budget: float | None = None
+    neighbours: bool = False
+    sizes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, plan: FitPlan) -> Self:
+        """That of a fit."""
+        samples = plan.validation_samples
+        extent = plan.searches
+        if extent == "named":
+            return cls(samples)
+        sizes = SIZES if plan.few else ()
+        return cls(samples, samples * BUDGETS[extent], neighbours=True, sizes=sizes)
+
+    @property
+    def refines(self) -> bool:
+        """Whether anything follows the race of all proposals."""
+        return self.neighbours or bool(self.sizes)
+
+    def race(self, candidates: int, prompts: int) -> tuple[Rung, ...]:
+        """The plan of the race of so many proposals."""
+        if self.budget is None:
+            return rungs(candidates, self.samples * candidates, prompts)
+        parts = [SHARES[0]]
+        if not self.neighbours:
+            parts.append(SHARES[1])
+        if not self.sizes:
+            parts.append(SHARES[2])
+        return rungs(candidates, self.budget * sum(parts), prompts)
+
+    def neighbour_samples(self, count: int) -> int:
+        """Completions a prompt of each of so many neighbours."""
+        return max(math.floor((self.budget or 0) * SHARES[1] / count), 1)
+
+    def cut_samples(self, count: int) -> int:
+        """Completions a prompt of each of so many cuts."""
+        return max(math.floor((self.budget or 0) * SHARES[2] / count), 1)
+
+    def most(self, candidates: int, prompts: int, cost: Callable[[int], int]) -> int:
+        """The most completions that a search among so many proposals asks for.
+
+        cost: completions a prompt for a policy with so many samples.
+        """
+        plan = self.race(candidates, prompts)
+        total = 0
+        for rung, following in zip_longest(plan, plan[1:]):
+            survivors = following.candidates if following is not None else 0
+            dropped = rung.candidates - survivors
+            total += dropped * rung.prompts * cost(rung.samples)
+        if self.neighbours:
+            total += MOST_NEIGHBOURS * prompts * cost(self.neighbour_samples(MOST_NEIGHBOURS))
+        if self.sizes:
+            total += len(self.sizes) * prompts * cost(self.cut_samples(len(self.sizes)))
+        return total
+
+
+async def select(
+    proposals: Iterable[Candidate],
+    scorer: Scorer,
+    goal: Goal,
+    search: Search,
+    next_token: NextToken,
+    limits: CompileLimits,
+    report: Reporter,
+    label: str = "reward",
+) -> Choice:
+    """Return the best bias on the prompts of ``scorer``, which are unseen by all fits.
+
+    Args:
+        proposals: all within ``limits``; of equally good ones the first wins.
+        scorer: scores them.
+        goal: decides.
+        search: how much is searched.
+        next_token: of the training rollouts, to cut and to add candidates.
+        limits: the provider's, on every candidate.
+        report: gets a sentence for each step.
+        label: of the reward, for these sentences.
+
+    Raises:
+        InputError: no proposal, no completion that passed a content filter, rewards that are not
+        finite, or a goal that cannot be measured with this data or provider. ProviderError: the API
+        failed; what was received is kept.
+    """
+    candidates, repeated = distinct(proposals)
+    if not candidates:
+        raise InputError(
+            "the sweep is empty: give at least one ``tau``, and one ``l2`` or ``alpha``"
+        )
+    race = _Race(scorer, goal, search, report, label)
+    for candidate in candidates:
+        race.add(candidate)
+    for number, first in repeated.items():
+        race.entrants[number].status = f"the same bias as {candidates[first].label}"
+    if len(race.racing) == 1 and not search.refines and not scorer.exact:
+        return race.unopposed()
+    await race.start()
+    best = await race.halve(race.racing)
+    wide = next_token.with_tokens(np.concatenate([entrant.token_ids for entrant in candidates]))
+    if search.neighbours:
+        best = await race.neighbours(best, wide, limits)
+    if search.sizes:
+        best = await race.fewer_entries(best, wide, limits)
+    await race.measure_kl()
+    return race.conclude(best)
+
+
+@dataclass(slots=True, eq=False)
+class _Entrant:
+    """A candidate in the race. scored: None before its first sample."""
+
+    candidate: Candidate
+    scored: Scored | None = None
+    status: str = ""
+    kl: float | None = None
+
+    @property
+    def row(self) -> TriedCandidate:
+        """Its row in the table of all that were tried."""
+        candidate = self.candidate
+        row = TriedCandidate(
+            candidate.estimator,
+            candidate.settings,
+            candidate.sparse.entries,
+            math.nan,
+            status=self.status,
+            origin=candidate.origin,
+        )
+        if self.scored is None:
+            return row
+        mean = self.scored.measured
+        return replace(
+            row,
+            reward=mean.reward,
+            samples=self.scored.samples,
+            tokens=mean.tokens,
+            accuracy=mean.accuracy,
+            kl=self.kl,
+            by_setting=self.scored.by_setting,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Race:
+    """A selection under way. base: of the model without a bias, after ``start``."""
+
+    scorer: Scorer
+    goal: Goal
+    search: Search
+    report: Reporter
+    label: str
+    entrants: list[_Entrant] = field(default_factory=list)
+    base: Scored = field(init=False)
+
+    def add(self, candidate: Candidate) -> _Entrant:
+        """Let one more take part."""
+        entrant = _Entrant(candidate)
+        self.entrants.append(entrant)
+        return entrant
+
+    @property
+    def racing(self) -> list[_Entrant]:
+        """Those that were not dropped."""
+        return [entrant for entrant in self.entrants if not entrant.status]
+
+    def unopposed(self) -> Choice:
+        """Choose the only candidate, without a sample."""
+        winner = self.racing[0]
+        winner.status = "chosen"
+        self.report.notice(
+            f"chosen: {winner.candidate.label}, the only candidate: with nothing to choose"
+            " between, nothing is drawn on the validation prompts"
+        )
+        return Choice(winner.candidate, self._rows(), Measured())
+
+    async def start(self) -> None:
+        """Announce the search, and score the base."""
+        if not self.scorer.exact:
+            self._announce()
+        self.base = await self.scorer.score("base", None, self.search.samples)
+        check_base(self.base, self.goal)
+
+    def _announce(self) -> None:
+        count = len(self.racing)
+        prompts = self.scorer.prompts
+        steps = ", ".join(_rung_text(rung, prompts) for rung in self._plan(count))
+        then = "; then the best at other strengths and with fewer entries"
+        if not self.search.refines:
+            then = ""
+        most = self.search.most(count, prompts, self.scorer.cost)
+        base = self.scorer.cost(self.search.samples) * prompts
+        self.report.notice(
+            f"{count} candidates race on {prompts} validation prompts ({steps}){then}: at most"
+            f" {most:,} completions beside {base:,} of the base"
+        )
+
+    def _plan(self, count: int) -> tuple[Rung, ...]:
+        """The rungs of the race; one where a second sample would tell nothing new."""
+        prompts = self.scorer.prompts
+        if self.scorer.cost(2) == self.scorer.cost(1):
+            return (Rung(count, 1, prompts),)
+        return self.search.race(count, prompts)
+
+    async def halve(self, racing: Sequence[_Entrant]) -> _Entrant:
+        """Halve ``racing`` successively over fresh samples; return the winner."""
+        plan = self._plan(len(racing))
+        order = list(racing)
+        for number, rung in enumerate(plan):
+            among = self._some(rung.prompts)
+            for entrant in order:
+                await self._score(entrant, rung.samples, among)
+            order = self._ranked(order)
+            survivors = plan[number + 1].candidates if number + 1 < len(plan) else 1
+            for entrant in order[survivors:]:
+                self._drop(entrant, rung)
+            order = order[:survivors]
+        self._tell(order[0])
+        return order[0]
+
+    def _some(self, count: int) -> Bools | None:
+        """(p,) the same ``count`` of all prompts for every candidate; None for all."""
+        prompts = self.scorer.prompts
+        if count >= prompts:
+            return None
+        among = np.zeros(prompts, np.bool_)
+        among[np.random.default_rng(0).permutation(prompts)[:count]] = True
+        return among
+
+    async def _score(self, entrant: _Entrant, samples: int, among: Bools | None = None) -> None:
+        """Score it with ``samples`` completions a prompt, unless it has as many."""
+        has = 0 if entrant.scored is None or among is not None else entrant.scored.samples
+        bias = entrant.candidate.logit_bias
+        entrant.scored = await self.scorer.score(
+            entrant.candidate.label, bias, max(samples, has), among
+        )
+        kl = entrant.scored.outcome.kl
+        entrant.kl = None if kl is None else kl.value
+
+    def _ranked(self, racing: Sequence[_Entrant]) -> list[_Entrant]:
+        """The best by the goal first; among equals the one whose answers are likelier."""
+        by_tie = sorted(racing, key=lambda entrant: -_scored(entrant).tie)
+        places = self.goal.ranking(
+            self.base.outcome, [_scored(entrant).outcome for entrant in by_tie]
+        )
+        return [by_tie[place] for place in places]
+
+    async def neighbours(
+        self, winner: _Entrant, next_token: NextToken, limits: CompileLimits
+    ) -> _Entrant:
+        """Try the winner at other strengths, and its sum with the best of another origin."""
+        tried = list(rescaled(winner.candidate, next_token, limits))
+        second = self._second(winner)
+        if second is not None and self._gain(second) > 0:
+            tried.append(added(winner.candidate, second.candidate, next_token, limits))
+        biases = [entrant.candidate.logit_bias for entrant in self.entrants]
+        new = [
+            self.add(candidate)
+            for candidate in tried
+            if candidate.sparse.entries and candidate.logit_bias not in biases
+        ]
+        if not new:
+            return winner
+        winner.status = ""
+        racing = [winner, *new]
+        rung = Rung(len(racing), self.search.neighbour_samples(len(new)), self.scorer.prompts)
+        for entrant in new:
+            await self._score(entrant, rung.samples)
+        order = self._ranked(racing)
+        for entrant in order[1:]:
+            self._drop(entrant, rung)
+        if order[0] is not winner:
+            self._tell(order[0])
+        return order[0]
+
+    async def fewer_entries(
+        self, winner: _Entrant, next_token: NextToken, limits: CompileLimits
+    ) -> _Entrant:
+        """The smallest cut of the winner that is not shown to be worse, the largest tried first."""
+        cuts = list(smaller(winner.candidate, next_token, limits, self.search.sizes))
+        if not cuts:
+            return winner
+        samples = self.search.cut_samples(len(cuts))
+        smallest = winner
+        for candidate in cuts:
+            entrant = self.add(candidate)
+            await self._score(entrant, samples)
+            if not self._is_as_good(entrant, winner):
+                entrant.status = "fewer entries earn less"
+                continue
+            smallest.status = f"fewer entries earn as much: {candidate.sparse.entries}"
+            smallest = entrant
+        return smallest
+
+    def _is_as_good(self, entrant: _Entrant, winner: _Entrant) -> bool:
+        """Whether it loses at most one standard error of the paired difference, and at most
+        ``MOST_LOST`` of the winner's gain.
+        """
+        if not self.goal.keeps(self.base.outcome, _scored(entrant).outcome):
+            return False
+        ours = self.goal.gain(self.base.outcome, _scored(entrant).outcome)
+        theirs = self.goal.gain(self.base.outcome, _scored(winner).outcome)
+        lost = theirs.minus(ours)
+        allowed = min(lost.standard_error, MOST_LOST * max(theirs.value, 0.0))
+        return lost.value <= allowed + 1e-12
+
+    def _second(self, winner: _Entrant) -> _Entrant | None:
+        """The best scored candidate of another origin than the winner."""
+        others = [
+            entrant
+            for entrant in self.entrants
+            if entrant.scored is not None
+            and _family(entrant.candidate) != _family(winner.candidate)
+            and entrant.candidate.estimator != "sum"
+        ]
+        if not others:
+            return None
+        most = max(_scored(entrant).samples for entrant in others)
+        return self._ranked(
+            [entrant for entrant in others if _scored(entrant).samples == most] or others
+        )[0]
+
+    def _gain(self, entrant: _Entrant) -> float:
+        return self.goal.gain(self.base.outcome, _scored(entrant).outcome).value
+
+    async def measure_kl(self) -> None:
+        """Measure the KL of every sampled candidate, from its own completions at temperature 1:
+        nothing more is drawn.
+        """
+        for entrant in self.entrants:
+            scored = entrant.scored
+            if scored is not None and entrant.kl is None and not self._is_partial(scored):
+                entrant.kl = await self.scorer.kl(entrant.candidate.logit_bias, scored.samples)
+
+    def _is_partial(self, scored: Scored) -> bool:
+        """Whether it was scored on some of the prompts only."""
+        missing = np.isnan(scored.outcome.tokens.parts) & ~np.isnan(self.base.outcome.tokens.parts)
+        return bool(missing.any())
+
+    def conclude(self, winner: _Entrant) -> Choice:
+        """Mark the winner, say where it comes from, and hand over the table."""
+        winner.status = "chosen"
+        scored = _scored(winner)
+        gain = self.goal.gain(self.base.outcome, scored.outcome).value
+        if math.isnan(gain) and not math.isnan(scored.outcome.reward.value):
+            raise InputError(
+                "objective 'reward-kl' needs a KL, and no candidate has one: no biased completion"
+                " lists all of its tokens; choose 'reward' or 'pareto'"
+            )
+        if not self.goal.beats(self.base.outcome, scored.outcome):
+            how = "is predicted to beat" if self.scorer.exact else "beat"
+            self.report.notice(
+                f"no candidate {how} the base on the validation prompts by"
+                f" {_OBJECTIVES[self.goal.objective]}; the best of them is judged all the same, and"
+                " no bias may well be better"
+            )
+        sentence = self._sentence(winner)
+        more = self.scorer.described(winner.candidate.logit_bias, scored, self.base)
+        compared = sum(entrant.scored is not None for entrant in self.entrants)
+        if compared > 1 and not self.scorer.exact:
+            more += (
+                f"; as the best of {compared} its validation number is too good: the test prompts"
+                " say what it is worth"
+            )
+        self.report.notice(f"chosen: {winner.candidate.label}; {sentence}{more}")
+        return Choice(
+            winner.candidate, self._rows(), self.base.measured, self.base.by_setting, sentence
+        )
+
+    def _sentence(self, winner: _Entrant) -> str:
+        """Where the winner comes from, and what came second."""
+        entries = winner.candidate.sparse.entries
+        text = f"{winner.candidate.origin}; {entries:,} {'entry' if entries == 1 else 'entries'}"
+        second = self._second(winner)
+        if second is None:
+            return text
+        ours = self.goal.gain(self.base.outcome, _scored(winner).outcome)
+        theirs = self.goal.gain(self.base.outcome, _scored(second).outcome)
+        ahead = ours.minus(theirs)
+        is_level = not ahead.value > LEVEL * ahead.standard_error
+        rank = "level" if is_level else "behind"
+        return f"{text}; second: {second.candidate.origin}, {rank}"
+
+    def _rows(self) -> tuple[TriedCandidate, ...]:
+        return tuple(entrant.row for entrant in self.entrants)
+
+    def _drop(self, entrant: _Entrant, rung: Rung) -> None:
+        self._tell(entrant)
+        if self.scorer.exact:
+            entrant.status = "predicted to be worse on the validation prompts"
+            return
+        entrant.status = f"after {_rung_text(rung, self.scorer.prompts)}"
+
+    def _tell(self, entrant: _Entrant) -> None:
+        """Report what a candidate earned."""
+        if self.scorer.exact:
+            return
+        scored = _scored(entrant)
+        mean = scored.measured
+        base = self.base.measured
+        text = (
+            f"{self.label} {short(mean.reward)} (base {short(base.reward)}; {scored.samples}"
+            f" samples a prompt{self.scorer.where})"
+        )
+        if self.goal.objective == "reward-kl" and entrant.kl is not None:
+            text += f", KL {short(entrant.kl)} nats a completion"
+        if self.goal.objective == "pareto":
+            text += f", tokens {short(mean.tokens)} (base {short(base.tokens)})"
+            if mean.accuracy is not None and base.accuracy is not None:
+                text += f", accuracy {short(mean.accuracy)} (base {short(base.accuracy)})"
+        self.report.notice(f"validation, {entrant.candidate.label}: {text}")
+
+
+def _scored(entrant: _Entrant) -> Scored:
+    if entrant.scored is None:
+        raise RuntimeError(f"{entrant.candidate.label} was ranked before it was scored")
+    return entrant.scored
+
+
+def _family(candidate: Candidate) -> str:
+    """What a candidate is of; one family differs by strength and size alone."""
+    settings = candidate.settings
+    kinds = (settings.get(kind) for kind in ("rule", "boost", "calibration"))
+    name = next((name for name in kinds if name), "")
+    return f"{candidate.estimator} {name}"
+
+
+def _rung_text(rung: Rung, prompts: int) -> str:
+    """A rung in words."""
+    samples = "1 sample" if rung.samples == 1 else f"{rung.samples} samples"
+    if rung.prompts < prompts:
+        return f"{samples} on {rung.prompts} of the prompts for {rung.candidates}"
+    return f"{samples} a prompt for {rung.candidates}"
