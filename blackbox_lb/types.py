@@ -100,6 +100,20 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in the text of a completion, and the part of the reward that is earned there.
+
+    start, end: characters of the text, from 0, the end not included. Equal ones are a place between
+    two characters; behind the last one it is where the text ends.
+    amount: nats of the reward, negative for a cost.
+    """
+
+    start: int
+    end: int
+    amount: float
+
+
 class BiasOfPrompt(Protocol):
     """A bias that depends on the prompt."""
 

@@ -25,9 +25,10 @@ def columns(
     prompts: Sequence[int],
     rewards: Sequence[float],
     end_tokens: EndTokens = LISTED,
+    costs: npt.NDArray[np.float64] | None = None,
 ) -> Rollouts:
     """Completions by key, with the number of the prompt and the reward in nats of each, laid end to
-    end.
+    end. costs: (m,) what each of their positions adds to the reward, see ``Rollouts``.
 
     The logprob of a sampled token is that of the policy that sampled it, where the provider gives
     it; where that policy is not the one that the lists are of, its origin is not known. End tokens,
@@ -61,6 +62,7 @@ def columns(
             ]
         ),
         origins=_origins(each),
+        costs=costs,
     )
 
 

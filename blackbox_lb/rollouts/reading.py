@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -16,6 +17,7 @@ from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.columns import LISTED, columns, resolve_end_tokens, sampled_ids
+from blackbox_lb.rollouts.position_costs import costs_of
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
@@ -48,6 +50,11 @@ class CompletionSource(Protocol):
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order."""
 
+    def token_bytes_for(self, key: str) -> Mapping[int, bytes]:
+        """The bytes of every token of the tokenizer of this completion, as far as they are
+        stored.
+        """
+
 
 class ReadOnce:
     """A store and some of its completions, which are read once and then kept, their lists in memory
@@ -58,6 +65,7 @@ class ReadOnce:
         self._store, self._kept = store, dict[str, Completion]()
         self._scratch = Scratch(store.path.parent, KEPT_IN_MEMORY)
         self.path, self.again, self.order = store.path, store.again, store.order
+        self.token_bytes_for = store.token_bytes_for
 
     def keep(self, keys: Iterable[str]) -> None:
         """Read the completions with these keys and keep them until ``let_go``."""
@@ -110,12 +118,20 @@ class Reading:
         """The rollouts, scored, so many at a time; ``count`` receives the category of each
         completion.
         """
+        token_bytes = cache(lambda: store.token_bytes_for(next(iter(self.owner))))
         for batch in _batches(kept_completions(store, self.owner, self.encode, count)):
             prompts = [self.owner[key] for key in batch]
-            scored_as = zip(prompts, batch.values(), strict=True)
+            completions = list(batch.values())
             with computing():
-                rewards = [self.reward.score(self.examples[p], each) for p, each in scored_as]
-            yield columns(batch, prompts, rewards, self.end_tokens)
+                located = [
+                    self.reward.measure(self.examples[prompt], completion)
+                    for prompt, completion in zip(prompts, completions, strict=True)
+                ]
+                costs = None
+                if self.encode is None:  # such tokens have lists, which credit needs
+                    costs = costs_of(completions, located, self.reward, token_bytes, count)
+            rewards = [of.reward for of in located]
+            yield columns(batch, prompts, rewards, self.end_tokens, costs)
 
     def nothing(self, count: Counter[str]) -> NoLogprobs:
         """The error where ``blocks``, after reporting to ``count``, hold no position."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
 from blackbox_lb.rollouts.columns import LISTED, columns
+from blackbox_lb.rollouts.position_costs import UNLOCATED, WITH_SPANS, WITHOUT_SPANS, costs_of
 from blackbox_lb.rollouts.reading import (
     CompletionSource,
     Encode,
@@ -48,7 +50,8 @@ class Training:
     ``base``: (n,) whether the base model drew each, None for all. ``incomplete``: the provider
     listed fewer tokens than it generated, or one without an id; ``filtered``: its content filter
     withheld text; ``encoded``: it listed no token, and the text's own were used; ``cut``: the
-    tokens of the stop text that ended it are counted and not listed.
+    tokens of the stop text that ended it are counted and not listed; ``without_spans``: the reward
+    gave none, and gave some for others; ``unlocated``: no token was found for a part of the reward.
     ``whole``: all rollouts, where an engine holds them; ``rollouts`` and ``next_token`` are then a
     sample of them, on the support of all.
     """
@@ -61,6 +64,8 @@ class Training:
     base: BoolArray | None = None
     cut: int = 0
     whole: ShardedDataset | None = None
+    without_spans: int = 0
+    unlocated: int = 0
 
     def leaving(self, count: Counter[str], reading: Reading) -> Training:
         """The same with the tally of all completions of ``reading``."""
@@ -70,6 +75,8 @@ class Training:
             filtered=count["filtered"],
             encoded=count["encoded"],
             cut=count["cut"] if reading.end_tokens.stop_prefix_ids else 0,
+            without_spans=count[WITHOUT_SPANS] if count[WITH_SPANS] else 0,
+            unlocated=count[UNLOCATED],
         )
 
     @property
@@ -116,6 +123,20 @@ class Training:
                 (
                     "ended at a stop text whose tokens the provider does not list: nothing is"
                     " learned of stopping there"
+                ),
+            ),
+            (
+                self.without_spans,
+                (
+                    "have a reward without spans and others have spans, so that all of them are"
+                    " weighed by their whole reward"
+                ),
+            ),
+            (
+                self.unlocated,
+                (
+                    "have a part of their reward on the last token, because the bytes of their"
+                    " tokens do not add up to their text; give the vocabulary with ``tokenizer``"
                 ),
             ),
         )
@@ -188,7 +209,7 @@ def _gathered(store: CompletionSource, reading: Reading, given: Rollouts | None 
         if not any(part.token_ids.size for part in parts):
             raise reading.nothing(count)
         if given is not None:
-            parts.append(given.without_lists())
+            parts.append(_without_costs(given, parts).without_lists())
             yield given
 
     scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
@@ -196,6 +217,13 @@ def _gathered(store: CompletionSource, reading: Reading, given: Rollouts | None 
     rollouts = Rollouts.join(parts)
     base = None if given is None else ~rollouts.given
     return Training(rollouts, next_token, 0, 0, base=base).leaving(count, reading)
+
+
+def _without_costs(given: Rollouts, drawn: Sequence[Rollouts]) -> Rollouts:
+    """Given answers, which have no reward, with costs of 0 where what was ``drawn`` has costs."""
+    if any(part.costs is None for part in drawn):
+        return given
+    return replace(given, costs=np.zeros(len(given.token_ids)))
 
 
 def scored(
@@ -218,11 +246,16 @@ def scored(
     if not any(each.top_ids.size for each in kept.values()):
         raise nothing_to_learn(len(owner), count["filtered"], None)
     prompts = [owner[key] for key in kept]
+    completions = list(kept.values())
     with computing():
-        rewards = [
-            reward.score(examples[p], each) for p, each in zip(prompts, kept.values(), strict=True)
+        located = [
+            reward.measure(examples[prompt], completion)
+            for prompt, completion in zip(prompts, completions, strict=True)
         ]
-    return columns(kept, prompts, rewards, end_tokens), count
+        token_bytes = partial(store.token_bytes_for, next(iter(owner)))
+        costs = costs_of(completions, located, reward, token_bytes, count)
+    rewards = [of.reward for of in located]
+    return columns(kept, prompts, rewards, end_tokens, costs), count
 
 
 def censored(

@@ -138,7 +138,11 @@ def read_settings(
     try:
         return parse(content)
     except ValueError as error:
-        form = "TOML" if parse is parse_toml else "JSON"
+        form = "JSON"
+        if parse is parse_toml:
+            form = "TOML"
+        elif parse is text_of_file:
+            form = "a text in UTF-8"
         raise InputError(f"{what} {path} is not {form}: {error}; correct the file") from error
 
 

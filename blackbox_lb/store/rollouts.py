@@ -357,6 +357,35 @@ class RolloutStore:
         rows = self._read("token_bytes", "WHERE tokenizer = ?", (tokenizer,))
         return dict(self._parsed("token_bytes", row, token_of) for row in rows)
 
+    def token_bytes_for(self, key: str) -> dict[int, bytes]:
+        """``token_bytes`` of the tokenizer of the completion with this key."""
+        return self.token_bytes(self.tokenizer_of(key))
+
+    def tokenizer_of(self, key: str) -> str:
+        """The fingerprint of the tokenizer of the completion with this key; "" where it is not
+        known.
+        """
+        rows = self._db.read(
+            "SELECT hash, settings FROM completions JOIN requests ON requests.hash = request_hash"
+            " WHERE key = ?",
+            (key,),
+        )
+        for name, settings in rows:
+            row = {"hash": name, "settings": settings}
+            request = self._parsed("requests", row, settings_of_row)
+            return str(request.get("tokenizer", ""))
+        return ""
+
+    def add_token_bytes(self, tokenizer: str, token_bytes: Mapping[int, bytes]) -> None:
+        """Store the bytes of tokens that no answer shows, by id, under the tokenizer's
+        fingerprint.
+        """
+        rows = [
+            summed({"tokenizer": tokenizer, "id": token, "bytes": raw})
+            for token, raw in sorted(token_bytes.items())
+        ]
+        self.add_rows({"token_bytes": rows})
+
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
         """The number of completions with these keys, and their tokens: of their prompts, one for
         each, and generated.

@@ -28,6 +28,7 @@ from blackbox_lb.rollouts.progress import short
 from blackbox_lb.rollouts.reading import ReadOnce, reading_of
 from blackbox_lb.rollouts.training import FitEngine, Training, spread_training, training_set
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.rewards.spans import LocatedReward
 from blackbox_lb.types import Completion, Example
 
 DIAGNOSED = 2_000_000
@@ -290,13 +291,13 @@ def _remembered(reward: Reward) -> Reward:
     """The same reward, with its function called only once a completion: it may be slow, or cost
     money.
     """
-    known: dict[tuple[str, str, str, int, bytes], float] = {}
+    known: dict[tuple[str, str, str, int, bytes], LocatedReward] = {}
 
-    def function(example: Example, completion: Completion) -> float:
+    def function(example: Example, completion: Completion) -> LocatedReward:
         tokens = blake2b(completion.token_ids.tobytes() + completion.logprobs.tobytes()).digest()
         key = (example.id, completion.text, completion.finish_reason, completion.n_tokens, tokens)
         if key not in known:
-            known[key] = reward.score(example, completion)
+            known[key] = reward.measure(example, completion)
         return known[key]
 
     return replace(reward, function=function)

@@ -136,6 +136,15 @@ class Gathered(RolloutStore):
             found |= each.rewards(wanted)
         return found | super().rewards(wanted)
 
+    def tokenizer_of(self, key: str) -> str:
+        """The fingerprint of the tokenizer of the completion with this key; "" where it is not
+        known.
+        """
+        number = self._home.get(key)
+        if number is None:
+            return super().tokenizer_of(key)
+        return self.sources[number].tokenizer_of(key)
+
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
         """The bytes of every token of this tokenizer in any stored answer."""
         found: dict[int, bytes] = {}

@@ -16,14 +16,18 @@ from typing import Literal, TypeAlias
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.tasks.rewards.avoid import PER_WORDS, AvoidList
 from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote
 from blackbox_lb.tasks.rewards.json_schema import json_schema
 from blackbox_lb.tasks.rewards.judge import Judge
+from blackbox_lb.tasks.rewards.marks import Marks
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
+from blackbox_lb.tasks.rewards.script import PER_LETTERS, ScriptRule
+from blackbox_lb.tasks.rewards.spans import LocatedReward, TextRule, sum_of
 from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.rewards.user_function import load_function
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Completion, Example
+from blackbox_lb.types import Completion, Example, Span
 
 REWARDS = {
     "exact-match": "1 if the whole completion is an accepted answer, else 0",
@@ -39,14 +43,23 @@ REWARDS = {
     "accuracy": "1 if correct, else 0",
     "log-accuracy": "0 if correct, else minus infinity: imitate correct completions only",
     "length": "ln(T/len): shorter is better",
+    "tokens": "-len/100: every token costs the same",
     "correct-and-short": (
         "ln(1{correct} T/len): the shorter among the correct, minus infinity if wrong"
     ),
     "accuracy-gated-length": "1{correct} T/len: the same without the logarithm",
     "accuracy-minus-length": "1{correct} - len/T",
+    "avoid:FILE": (
+        "less the hits of a list of words, phrases and /patterns/, one a line, for each hundred"
+        " words"
+    ),
+    "script:NAME": (
+        "less the letters outside a Unicode script, such as Latin, for each hundred letters"
+    ),
+    "marks:FILE": "the sum of the marks that people made in stored completions",
     "module:function": (
-        "your own: function(example, completion) -> nats, from the working directory or an"
-        " installed package"
+        "your own: function(example, completion) -> nats, or (nats, spans), from the working"
+        " directory or an installed package"
     ),
     "https://HOST/PATH": "what an HTTP endpoint of yours answers, in nats (http:// too)",
     "judge:FILE.toml": "what a language model says, asked as the file describes",
@@ -54,7 +67,16 @@ REWARDS = {
 """Every form of a reward, with its meaning in one line."""
 
 RewardKind: TypeAlias = Literal[
-    "formula", "match", "json-schema", "judge", "endpoint", "function", "unknown"
+    "formula",
+    "match",
+    "json-schema",
+    "avoid",
+    "script",
+    "marks",
+    "judge",
+    "endpoint",
+    "function",
+    "unknown",
 ]
 REMOTE = frozenset({"judge", "endpoint"})
 """Kinds whose values another program computes; its answers are stored."""
@@ -72,6 +94,9 @@ class Formula:
     value: Callable[[bool, int, int], float]
     by_length: bool = True
 
+
+TOKEN_COST = 0.01
+"""Nats that a token costs in ``tokens``."""
 
 FORMULAS = {
     # 1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for
@@ -95,6 +120,10 @@ FORMULAS = {
     # ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression).
     "length": Formula(
         "T/len", "log", False, lambda correct, length, horizon: math.log(horizon / length)
+    ),
+    # -len/100: a sum over tokens, each of which costs the same.
+    "tokens": Formula(
+        "-len/100", "linear", False, lambda correct, length, horizon: -length * TOKEN_COST
     ),
     # 1{correct} - len/L_max, from -1 to 1 (the paper, "Reward normalization and the role of R": a
     # range of 2 keeps the bound).
@@ -125,6 +154,14 @@ the completion's answer is the accepted one; ``length`` its tokens, from 1; ``ho
 limit, which the paper calls T or L_max."""
 
 
+@dataclass(slots=True)
+class SpanCount:
+    """How many answers of a reward had spans, and how many had none, so far."""
+
+    with_spans: int = 0
+    without_spans: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Reward:
     """One way to score completions.
@@ -136,6 +173,11 @@ class Reward:
     ``remote``: the service that computes it; its scores are fetched before they are read (see
     ``fetch_rewards``).
     ``thinking``: measured beside the reward, None where it is not named.
+    ``function``: nats, or those with their spans.
+    ``rule``: the rule about the text, where the reward is one: it can be asked about any text, such
+    as that of a token. ``token_cost``: nats of each token, where the reward is the same for all.
+    ``is_sum``: whether it is a sum over places; None where its answers tell. ``answers``: those so
+    far. ``stored_only``: it knows completions that are stored, and no fresh ones.
     """
 
     name: str
@@ -145,10 +187,26 @@ class Reward:
     needs_answer: bool
     max_tokens: int
     matcher: Matcher
-    function: Callable[[Example, Completion], float] = field(repr=False, compare=False)
+    function: Callable[[Example, Completion], float | LocatedReward] = field(
+        repr=False, compare=False
+    )
     remote: Remote | None = field(default=None, repr=False, compare=False)
     thinking: Thinking | None = field(default=None, repr=False, compare=False)
     right: Matcher | None = field(default=None, repr=False, compare=False)
+    rule: TextRule | None = field(default=None, repr=False, compare=False)
+    token_cost: float | None = None
+    is_sum: bool | None = False
+    answers: SpanCount = field(default_factory=SpanCount, repr=False, compare=False)
+    stored_only: bool = False
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether it is a sum over places, so that ``spans`` gives some. Of a user's own function,
+        whether all its answers so far had spans, and at least one.
+        """
+        if self.is_sum is not None:
+            return self.is_sum
+        return self.answers.with_spans > 0 and self.answers.without_spans == 0
 
     @property
     def by_length(self) -> bool:
@@ -163,7 +221,23 @@ class Reward:
     def score(self, example: Example, completion: Completion) -> float:
         """Nats, possibly -inf. DataError: no answer where one is needed; InputError: the user's
         function failed, or a remote reward was not fetched."""
-        return self.function(example, completion)
+        return self.measure(example, completion).reward
+
+    def spans(self, example: Example, completion: Completion) -> tuple[Span, ...] | None:
+        """The places of the text where the reward is earned, which add up to it; None where it is
+        no sum over places. Raises what ``score`` raises.
+        """
+        return self.measure(example, completion).spans
+
+    def measure(self, example: Example, completion: Completion) -> LocatedReward:
+        """``score`` and ``spans`` at once, with one call of the user's function."""
+        result = self.function(example, completion)
+        located = result if isinstance(result, LocatedReward) else LocatedReward(result)
+        if located.spans is None:
+            self.answers.without_spans += 1
+        else:
+            self.answers.with_spans += 1
+        return located
 
     def correct(self, example: Example, completion: Completion) -> bool | None:
         """Whether the completion is correct, or None where the example has no answer."""
@@ -239,8 +313,31 @@ def parse_reward(
             scored = json_schema(rest)
             reward = Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, scored)
         case "function":
-            scored = load_function(spec.partition(":")[0], rest)
-            reward = Reward(spec, spec, spec, "linear", False, max_tokens, matcher, scored)
+            own = load_function(spec.partition(":")[0], rest)
+            reward = Reward(
+                spec, spec, spec, "linear", False, max_tokens, matcher, own, is_sum=None
+            )
+        case "avoid":
+            label = f"-hits per {PER_WORDS} words"
+            reward = _rule_reward(kind, spec, label, AvoidList.load(rest), max_tokens, matcher)
+        case "script":
+            script = ScriptRule.parse(rest)
+            label = f"-letters not {', '.join(script.names)} per {PER_LETTERS}"
+            reward = _rule_reward(kind, spec, label, script, max_tokens, matcher)
+        case "marks":
+            marks = Marks.load(rest)
+            reward = Reward(
+                kind,
+                spec,
+                "sum of marks",
+                "linear",
+                False,
+                max_tokens,
+                matcher,
+                marks.score,
+                is_sum=True,
+                stored_only=True,
+            )
         case "unknown":
             raise _unknown(spec)
     return replace(reward, thinking=measured, right=first_named)
@@ -249,9 +346,10 @@ def parse_reward(
 def reward_kind(spec: str) -> RewardKind:
     """The kind of reward that a spec names: the one place where the forms are told apart.
 
-    The part before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and
-    ``https:`` take the rest by their row in REWARDS, any other part is a module with the function
-    after the colon. So a module of such a name must be wrapped in one of another name.
+    The part before the first colon decides: ``regex:``, ``json-schema:``, ``avoid:``, ``script:``,
+    ``marks:``, ``judge:``, ``http:`` and ``https:`` take the rest by their row in REWARDS, any
+    other part is a module with the function after the colon. So a module of such a name must be
+    wrapped in one of another name.
     """
     head, colon, rest = spec.partition(":")
     if spec in FORMULAS:
@@ -264,6 +362,12 @@ def reward_kind(spec: str) -> RewardKind:
         return "judge"
     if colon and head == "json-schema":
         return "json-schema"
+    if colon and head == "avoid":
+        return "avoid"
+    if colon and head == "script":
+        return "script"
+    if colon and head == "marks":
+        return "marks"
     if colon and _is_dotted(head) and _is_dotted(rest):
         return "function"
     return "unknown"
@@ -298,18 +402,57 @@ def _formula(
 ) -> Reward:
     formula = FORMULAS[name]
 
-    def scored(example: Example, completion: Completion) -> float:
+    token_cost = -TOKEN_COST if name == "tokens" and count == "all" else None
+
+    def scored(example: Example, completion: Completion) -> float | LocatedReward:
         correct = formula.gated and matcher(example, completion.text)
         length = (
             completion.n_tokens
             if thinking is None or count == "all"
             else thinking.counted(completion, count)
         )
-        return formula.value(correct, max(length, 1), max_tokens)
+        value = formula.value(correct, max(length, 1), max_tokens)
+        if token_cost is None:
+            return value
+        return LocatedReward(value, (Span(0, len(completion.text), value),))
 
     needs_answer = formula.gated and matcher.needs_answer
     label = formula.label if count == "all" else f"{formula.label} (len: {count})"
-    return Reward(name, name, label, formula.scale, needs_answer, max_tokens, matcher, scored)
+    return Reward(
+        name,
+        name,
+        label,
+        formula.scale,
+        needs_answer,
+        max_tokens,
+        matcher,
+        scored,
+        token_cost=token_cost,
+        is_sum=token_cost is not None,
+    )
+
+
+def _rule_reward(
+    kind: str, spec: str, label: str, rule: TextRule, max_tokens: int, matcher: Matcher
+) -> Reward:
+    """The reward of a rule about the text alone."""
+
+    def scored(example: Example, completion: Completion) -> LocatedReward:
+        spans = rule.spans(completion.text)
+        return LocatedReward(sum_of(spans), spans)
+
+    return Reward(
+        kind,
+        spec,
+        label,
+        "linear",
+        False,
+        max_tokens,
+        matcher,
+        scored,
+        rule=rule,
+        is_sum=True,
+    )
 
 
 def _remote(kind: str, remote: Remote, max_tokens: int, matcher: Matcher) -> Reward:

@@ -16,22 +16,27 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
+from blackbox_lb.tasks.rewards.spans import LocatedReward, checked_spans
 from blackbox_lb.types import Completion, Example
 
 
-def load_function(module: str, attribute: str) -> Callable[[Example, Completion], float]:
+def load_function(module: str, attribute: str) -> Callable[[Example, Completion], LocatedReward]:
     """The checked reward function ``module:attribute``, in nats.
+
+    It returns a number; or a pair of a number and the spans that add up to it, rows of (start, end,
+    amount); or an object with these as ``reward`` and ``spans``. Spans of None are none.
 
     The working directory is searched before installed packages, during the import only. InputError,
     at once: the module or the attribute is missing, the import fails, it is not callable with
     (example, completion), or it is asynchronous. InputError, at a call: it raises, or returns
-    anything but a real number below plus infinity; the message names the example.
+    anything but a real number below plus infinity, or spans that lie outside the text or add up to
+    another number; the message names the example.
     """
     name = f"{module}:{attribute}"
     function = _attribute(_module(module, name), attribute, name)
     _check_callable(function, name)
 
-    def scored(example: Example, completion: Completion) -> float:
+    def scored(example: Example, completion: Completion) -> LocatedReward:
         try:
             result = function(example, completion)
         except Exception as error:
@@ -39,9 +44,23 @@ def load_function(module: str, attribute: str) -> Callable[[Example, Completion]
                 f"reward {name} raised {type(error).__name__} on {example.place}: {error};"
                 " correct the function"
             ) from error
-        return _checked(result, name, example)
+        number, spans = _parts(result)
+        reward = _checked(number, name, example)
+        if spans is None:
+            return LocatedReward(reward)
+        source = f"reward {name} for {example.place}"
+        return LocatedReward(reward, checked_spans(spans, reward, completion.text, source))
 
     return scored
+
+
+def _parts(result: Any) -> tuple[Any, Any]:
+    """The number and the spans in what a function returned, unchecked; no spans are None."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    if hasattr(result, "reward") and hasattr(result, "spans"):
+        return result.reward, result.spans
+    return result, None
 
 
 @contextmanager
@@ -116,7 +135,7 @@ def _check_callable(function: Callable[..., object], name: str) -> None:
 
 
 def _checked(result: Any, name: str, example: Example) -> float:
-    rule = "it must return a number of nats, finite or -inf"
+    rule = "it must return a number of nats, finite or -inf, or a pair of that and its spans"
     if not isinstance(result, numbers.Real | np.bool_):
         raise InputError(f"reward {name} returned {shorten(result)} for {example.place}; {rule}")
     try:

@@ -1,0 +1,186 @@
+"""What each token of a completion adds to its reward: the spans of the text, mapped to tokens by
+their bytes.
+
+A span's amount falls on the token that holds the first byte of its first character, also where that
+character, or the span, goes over several tokens.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.tasks import Reward
+from blackbox_lb.tasks.rewards.spans import LocatedReward
+from blackbox_lb.types import Completion, Span
+
+WITH_SPANS = "with spans"
+WITHOUT_SPANS = "without spans"
+"""The tallies of completions by the answers of a reward that may give spans."""
+UNLOCATED = "unlocated"
+"""The tally of completions with an amount that no token could be found for."""
+
+Costs = npt.NDArray[np.float64]
+
+
+def costs_of(
+    completions: Sequence[Completion],
+    located: Sequence[LocatedReward],
+    reward: Reward,
+    token_bytes: Callable[[], Mapping[int, bytes]],
+    count: Counter[str],
+) -> Costs | None:
+    """What each position of these completions adds to their rewards.
+
+    Args:
+        completions: as they are laid end to end.
+        located: the reward of each.
+        reward: the one that gave them.
+        token_bytes: gives the bytes of tokens; it is called once, and only where they are needed.
+        count: receives the completions with and without spans, where the reward may give some,
+            and those with an amount that is on the last position for want of a better one.
+
+    Returns:
+        (m,) nats; None where a reward is no sum over places.
+    """
+    if reward.token_cost is not None:
+        pairs = zip(completions, located, strict=True)
+        return _joined([_of_every_token(one, of.reward, reward.token_cost) for one, of in pairs])
+    if reward.is_sum is False:
+        return None
+    without = sum(of.spans is None for of in located)
+    count[WITHOUT_SPANS] += without
+    count[WITH_SPANS] += len(located) - without
+    if without:
+        return None
+    known: Mapping[int, bytes] = token_bytes() if any(of.spans for of in located) else {}
+    rows = []
+    for completion, of in zip(completions, located, strict=True):
+        costs, is_located = position_costs(completion, of.spans or (), known)
+        count[UNLOCATED] += not is_located
+        rows.append(costs)
+    return _joined(rows)
+
+
+def position_costs(
+    completion: Completion, spans: Sequence[Span], token_bytes: Mapping[int, bytes]
+) -> tuple[Costs, bool]:
+    """What each position of one completion adds to its reward.
+
+    Args:
+        completion: t listed tokens.
+        spans: the places of its text and their amounts.
+        token_bytes: id -> bytes of its tokens, as far as they are known.
+
+    Returns:
+        (t,) nats, whose sum is that of the amounts; and whether a token was found for every span.
+        What has none falls on the last position, as does a span where the text ends.
+    """
+    ids = completion.token_ids.tolist()
+    costs = np.zeros(len(ids))
+    if not ids:
+        return costs, not spans
+    is_located = True
+    begins, ends = token_places(
+        completion.text,
+        [token_bytes.get(token) for token in ids],
+        has_ended=completion.finish_reason != "length",
+    )
+    holding = [position for position, begin in enumerate(begins) if begin < ends[position]]
+    first_bytes = [begins[position] for position in holding]
+    for span in spans:
+        byte = len(completion.text[: span.start].encode("utf-8", "surrogatepass"))
+        before = bisect.bisect_right(first_bytes, byte) - 1
+        position = len(ids) - 1
+        if before >= 0 and byte < ends[holding[before]]:
+            position = holding[before]
+        elif span.start < len(completion.text):
+            is_located = False
+        costs[position] += span.amount
+    return costs, is_located
+
+
+def token_places(
+    text: str, spelled: Sequence[bytes | None], *, has_ended: bool
+) -> tuple[list[int], list[int]]:
+    """The bytes of ``text`` that each token holds: where they begin, and where they end.
+
+    Tokens are laid along the text from its beginning, and from its end where one of them is not
+    known (None) or does not fit. A single token between both parts holds what is left. Tokens
+    behind the text, such as those of a stop text, hold nothing, and so do several in a row that
+    cannot be told apart. has_ended: the last token may be an end token, which is not in the text. A
+    server may leave out the first space of a text, or that of a single token.
+    """
+    raw = text.encode("utf-8", "surrogatepass")
+    begins = [0] * len(spelled)
+    ends = [0] * len(spelled)
+    place = 0
+    first = 0
+    while first < len(spelled):
+        size = _size_at(raw, place, spelled[first])
+        if size is None:
+            break
+        begins[first] = place
+        place += size
+        ends[first] = place
+        first += 1
+    last = len(spelled) - 1
+    place_behind = len(raw)
+    if has_ended and last > first and _size_before(raw, place, len(raw), spelled[last]) is None:
+        begins[last] = len(raw)
+        ends[last] = len(raw)
+        last -= 1
+    while last > first:
+        size = _size_before(raw, place, place_behind, spelled[last])
+        if size is None:
+            break
+        ends[last] = place_behind
+        place_behind -= size
+        begins[last] = place_behind
+        last -= 1
+    if last == first:
+        begins[first] = place
+        ends[first] = place_behind
+    return begins, ends
+
+
+def _size_at(raw: bytes, place: int, token: bytes | None) -> int | None:
+    """The bytes of ``raw`` that ``token`` holds from ``place`` on; None where it does not fit."""
+    if place == len(raw):
+        return 0
+    if not token:
+        return None
+    if raw.startswith(token, place):
+        return len(token)
+    if raw.startswith(b" " + token, place):
+        return len(token) + 1
+    if place == 0 and token.startswith(b" ") and raw.startswith(token[1:]):
+        return len(token) - 1
+    if token.startswith(raw[place:]):  # a stop text begins inside of it
+        return len(raw) - place
+    return None
+
+
+def _size_before(raw: bytes, place: int, place_behind: int, token: bytes | None) -> int | None:
+    """The bytes of ``raw`` that ``token`` holds before ``place_behind`` and from ``place`` on; None
+    where it does not fit.
+    """
+    if not token or not raw.endswith(token, place, place_behind):
+        return None
+    return len(token)
+
+
+def _of_every_token(completion: Completion, reward: float, cost: float) -> Costs:
+    """``cost`` at each position; the tokens that are counted and not listed cost at the last."""
+    costs = np.full(len(completion.token_ids), cost)
+    if len(costs):
+        costs[-1] += reward - cost * len(costs)
+    return costs
+
+
+def _joined(rows: Sequence[Costs]) -> Costs:
+    return np.concatenate([np.zeros(0), *rows])

@@ -1,0 +1,274 @@
+"""A list of words, phrases and patterns to avoid, and what a text that holds them costs.
+
+```text
+# stock words of stories
+tapestry 2                  # a weight behind it: two hits' worth
+once upon a time            # a phrase, in whole words and any white space
+delve*                      # English forms, too: delves, delved, delving
+"area 51"                   # in quotation marks, where a number is part of it
+/[—–]|(?<=\\w)--(?=\\w)/ 0.5  # a pattern of the package regex
+```
+
+A text costs the sum of the weights of its hits for each hundred of its words. Case does not count.
+Each place counts once: of two lines that overlap, the one that begins first, else the longer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import regex
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.printable import shorten
+from blackbox_lb.safety.untrusted import read_settings, text_of_file
+from blackbox_lb.types import FloatArray, Span
+
+PER_WORDS = 100
+"""Words of a text in which a hit costs its weight."""
+SECONDS = 5.0
+"""Longest search of one pattern in one text: a good one takes microseconds."""
+_LETTER = r"[\p{L}\p{M}\p{N}]"
+_UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}]"
+"""Scripts in which words stand side by side, or (Hangul) with particles behind them."""
+_WORD = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}]"
+    r"|\p{L}[\p{L}\p{M}]*(?:['’]\p{L}[\p{L}\p{M}]*)*"
+)
+_PATTERN = regex.compile(r"/(?P<entry>.+?)(?<!\\)/(?=\s|$)(?P<rest>.*)")
+_QUOTED = regex.compile(r'"(?P<entry>[^"]*)"(?P<forms>\*?)(?=\s|$)(?P<rest>.*)')
+_PLAIN = regex.compile(r"(?P<entry>.+?)(?:\s+(?P<rest>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))?")
+_ENDINGS = "s|es|['’]s|e|d|ed|r|er|rs|ers|st|est|ing|ings|ly|y|ness"
+_ENDINGS_OF_STEM = "ing|ings|ed|er|ers|ely|y|ity|ily"
+_ENDINGS_DOUBLED = "ed|er|ers|est|ing|ings|y"
+_ENDINGS_OF_I = "es|ed|er|ers|est|ly|ness"
+
+
+def count_words(text: str) -> int:
+    """Words of ``text``: "don't" is one, a number none, and so is each letter of a script without
+    spaces between words (Han, kana, Thai, Lao, Myanmar, Khmer).
+    """
+    return sum(1 for _ in _WORD.finditer(text))
+
+
+@dataclass(frozen=True, slots=True)
+class AvoidLine:
+    """One line of a list.
+
+    Attributes:
+        number: of the line in its file, from 1.
+        weight: cost of a hit, above 0.
+        source: the pattern that finds its hits.
+        is_pattern: whether the user wrote that pattern.
+    """
+
+    number: int
+    weight: float
+    source: str
+    is_pattern: bool = False
+
+
+class _Hit(NamedTuple):
+    """A place of a text, in characters, and the weight of its line."""
+
+    start: int
+    end: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class AvoidList:
+    """The lines of a file, as the rule of a reward.
+
+    Attributes:
+        path: of the file, for messages.
+        lines: in the order of the file.
+    """
+
+    path: Path
+    lines: tuple[AvoidLine, ...]
+    _words: regex.Pattern[str] | None = field(repr=False, compare=False)
+    _weights: Mapping[str, float] = field(repr=False, compare=False)
+    _patterns: tuple[tuple[AvoidLine, regex.Pattern[str]], ...] = field(repr=False, compare=False)
+
+    @classmethod
+    def load(cls, name: str) -> AvoidList:
+        """Read the list in the file ``name``.
+
+        Raises:
+            InputError: no such file, no line with a word, a weight that is no number above 0, or a
+                pattern that is not valid or matches the empty text.
+        """
+        path = Path(name)
+        remedy = "give avoid:FILE, with a word, a phrase or a /pattern/ a line"
+        text = read_settings(path, "the list to avoid", remedy, parse=text_of_file)
+        lines = [
+            _line(written.strip(), number, path)
+            for number, written in enumerate(text.splitlines(), start=1)
+            if written.strip() and not written.strip().startswith("#")
+        ]
+        if not lines:
+            raise InputError(f"the list to avoid {path} has no line with a word; {remedy}")
+        patterns = tuple((line, _compiled(line, path)) for line in lines if line.is_pattern)
+        literal = [line for line in lines if not line.is_pattern]
+        # Where two begin at one place the longer one is to count: the longer pattern goes first.
+        literal.sort(key=lambda line: -len(line.source))
+        words = "|".join(f"(?P<line{line.number}>{line.source})" for line in literal)
+        return cls(
+            path,
+            tuple(lines),
+            regex.compile(words, regex.IGNORECASE) if literal else None,
+            {f"line{line.number}": line.weight for line in literal},
+            patterns,
+        )
+
+    def spans(self, text: str) -> tuple[Span, ...]:
+        """See ``TextRule.spans``. InputError: a pattern takes too long."""
+        hits = self._hits(text)
+        if not hits:
+            return ()
+        scale = PER_WORDS / max(count_words(text), 1)
+        return tuple(Span(hit.start, hit.end, -hit.weight * scale) for hit in hits)
+
+    def token_costs(self, texts: Sequence[str], typical: Sequence[str]) -> FloatArray:
+        """See ``TextRule.token_costs``. A word counts in a token that holds the whole of it."""
+        words = sum(count_words(text) for text in typical)
+        scale = PER_WORDS * len(typical) / words if words else 1.0
+        weights = [sum(hit.weight for hit in self._hits(text)) for text in texts]
+        return np.array([-weight * scale for weight in weights], dtype=np.float32)
+
+    def _hits(self, text: str) -> list[_Hit]:
+        """The places that count, in their order."""
+        candidates = []
+        if self._words is not None:
+            for match in self._words.finditer(text):
+                weight = self._weights[str(match.lastgroup)]
+                candidates.append(_Hit(match.start(), match.end(), weight))
+        for line, pattern in self._patterns:
+            candidates += self._pattern_hits(line, pattern, text)
+        candidates.sort(key=lambda hit: (hit.start, -hit.end))
+        hits: list[_Hit] = []
+        for hit in candidates:
+            if not hits or hit.start >= hits[-1].end:
+                hits.append(hit)
+        return hits
+
+    def _pattern_hits(self, line: AvoidLine, pattern: regex.Pattern[str], text: str) -> list[_Hit]:
+        try:
+            matches = list(pattern.finditer(text, timeout=SECONDS))
+        except TimeoutError as error:
+            raise InputError(
+                f"{self.path}, line {line.number}: the pattern {shorten(line.source)} takes more"
+                f" than {SECONDS:g} s on a text of {len(text):,} characters; write it without"
+                " repetitions inside repetitions"
+            ) from error
+        return [
+            _Hit(match.start(), match.end(), line.weight)
+            for match in matches
+            if match.end() > match.start()
+        ]
+
+
+def _line(written: str, number: int, path: Path) -> AvoidLine:
+    """The line ``written``, which holds more than a comment."""
+    place = f"{path}, line {number}"
+    if written.startswith("/"):
+        match = _PATTERN.fullmatch(written)
+        if match is None:
+            raise InputError(
+                f"{place}: {shorten(written)} begins with a slash, and a pattern ends with one,"
+                " too: write /PATTERN/, and a word that begins with a slash in quotation marks"
+            )
+        return AvoidLine(number, _weight(match["rest"], place), match["entry"], is_pattern=True)
+    match = _QUOTED.fullmatch(written)
+    if match is not None:
+        entry = match["entry"]
+        has_forms = match["forms"] == "*"
+    else:
+        match = _PLAIN.fullmatch(regex.split(r"\s#", written, maxsplit=1)[0].strip())
+        assert match is not None  # it has a letter
+        entry = match["entry"].removesuffix("*")
+        has_forms = match["entry"].endswith("*")
+    words = entry.split()
+    if not words:
+        raise InputError(
+            f"{place}: {shorten(written)} holds no word, so nothing would match; write one, or"
+            " delete the line"
+        )
+    return AvoidLine(number, _weight(match["rest"] or "", place), _phrase(words, has_forms))
+
+
+def _weight(rest: str, place: str) -> float:
+    """The weight in what stands behind an entry, 1 where nothing does. Raises InputError."""
+    written = rest.partition("#")[0].strip()
+    if not written:
+        return 1.0
+    try:
+        weight = float(written)
+    except ValueError:
+        weight = float("nan")
+    if not 0 < weight < float("inf"):
+        raise InputError(
+            f"{place}: the weight {shorten(written)} is not a number above 0; write what a hit"
+            " costs, as in tapestry 2, or leave it out for 1"
+        )
+    return weight
+
+
+def _phrase(words: Sequence[str], has_forms: bool) -> str:
+    """The pattern that finds ``words`` in a text as whole words."""
+    parts = [_literal(word) for word in words]
+    if has_forms:
+        parts[-1] = _with_forms(words[-1])
+    first, last = words[0][0], words[-1][-1]
+    before = f"(?<!{_LETTER})" if _is_spaced(first) else ""
+    after = f"(?!{_LETTER})" if _is_spaced(last) else ""
+    return before + r"\s+".join(parts) + after
+
+
+def _literal(word: str) -> str:
+    return "".join("['’]" if letter in "'’" else regex.escape(letter) for letter in word)
+
+
+def _is_spaced(letter: str) -> bool:
+    """Whether a word that begins or ends with ``letter`` is set off from other letters."""
+    return bool(regex.match(_LETTER, letter)) and not regex.match(_UNSPACED, letter)
+
+
+def _with_forms(word: str) -> str:
+    """The pattern of an English word and its regular forms: endings, "delve" and "delving",
+    "tapestry" and "tapestries", "shrug" and "shrugged".
+    """
+    forms = [f"{_literal(word)}(?:{_ENDINGS})?"]
+    if word.endswith("e") and len(word) > 2:
+        forms.append(f"{_literal(word[:-1])}(?:{_ENDINGS_OF_STEM})")
+    elif word.endswith("y") and len(word) > 2:
+        forms.append(f"{_literal(word[:-1])}i(?:{_ENDINGS_OF_I})")
+    elif regex.search(r"[aeiou][bdfgklmnprtvz]$", word):
+        forms.append(f"{_literal(word)}{word[-1]}(?:{_ENDINGS_DOUBLED})")
+    return f"(?:{'|'.join(forms)})"
+
+
+def _compiled(line: AvoidLine, path: Path) -> regex.Pattern[str]:
+    """The pattern of a line that a user wrote. Raises InputError: not valid, or it matches
+    everywhere.
+    """
+    place = f"{path}, line {line.number}"
+    try:
+        pattern = regex.compile(line.source, regex.IGNORECASE)
+        matches_nothing = pattern.fullmatch("", timeout=SECONDS) is not None
+    except (regex.error, RecursionError, OverflowError, TimeoutError) as error:
+        raise InputError(
+            f"{place}: the pattern {shorten(line.source)} is not valid: {error}; correct it, the"
+            " syntax is that of the package regex"
+        ) from error
+    if matches_nothing:
+        raise InputError(
+            f"{place}: the pattern {shorten(line.source)} matches the empty text, so it would hit"
+            " at every place; let it hold a letter or a sign that must be there"
+        )
+    return pattern

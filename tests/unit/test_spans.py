@@ -1,0 +1,570 @@
+"""Rewards that are a sum over places: the rules about a text, the places of a function's reward, and
+the token that each place falls on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.estimate.inputs.weightings import RewardToGo
+from blackbox_lb.rollouts.position_costs import position_costs
+from blackbox_lb.rollouts.training import Training, scored, training_set
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward, parse_reward
+from blackbox_lb.tasks.rewards.avoid import count_words
+from blackbox_lb.tasks.rewards.spans import find_quote
+from blackbox_lb.types import Completion, Example, Prompt, Span
+
+EXAMPLE = Example("q1", Prompt.user("Tell me a story."))
+
+
+def completion(
+    text: str, tokens: int = 3, finish_reason: str = "stop", first: int = 0
+) -> Completion:
+    """A completion of the tokens ``first``, ``first`` + 1 and so on, with two listed at each."""
+    return Completion(
+        text=text,
+        finish_reason=finish_reason,
+        token_ids=np.arange(first, first + tokens, dtype=np.int32),
+        logprobs=np.full(tokens, -2.0, dtype=np.float32),
+        top_ids=np.tile(np.array([[0, 9]], dtype=np.int32), (tokens, 1)),
+        top_logprobs=np.tile(np.array([[-0.4, -1.5]], dtype=np.float32), (tokens, 1)),
+    )
+
+
+WriteList = Callable[[str], Reward]
+
+
+@pytest.fixture
+def avoid(tmp_path: Path) -> WriteList:
+    """Make the reward of a list of these lines."""
+
+    def write(lines: str) -> Reward:
+        path = tmp_path / "list.txt"
+        path.write_text(lines)
+        return parse_reward(f"avoid:{path}", max_tokens=60)
+
+    return write
+
+
+def places(reward: Reward, text: str) -> dict[str, float]:
+    """The passages of ``text`` and their amounts; one that occurs twice has both."""
+    amounts: dict[str, float] = {}
+    for span in reward.spans(EXAMPLE, completion(text)) or ():
+        passage = text[span.start : span.end]
+        amounts[passage] = amounts.get(passage, 0.0) + span.amount
+    return amounts
+
+
+# avoid:FILE
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "passages"),
+    [
+        ("tapestry", "A Tapestry of tapestries", {"Tapestry": -1.0}),
+        ("tapestry*", "A Tapestry of tapestries", {"Tapestry": -1.0, "tapestries": -1.0}),
+        ("tapestry 2 # overused", "A tapestry", {"tapestry": -2.0}),
+        ("delve*", "delve delved delving delver", dict.fromkeys(("delve", "delved", "delving", "delver"), -1.0)),
+        ("shrug*", "He shrugged, shrugs", {"shrugged": -1.0, "shrugs": -1.0}),
+        ("lone*", "a long, lone, lonely london", {"lone": -1.0, "lonely": -1.0}),
+        ("art*", "an article on art", {"art": -1.0}),
+        ("once upon a time .5", "Once  upon\na time", {"Once  upon\na time": -0.5}),
+        ('"area 51" 3', "in Area 51", {"Area 51": -3.0}),
+        ("don't", "Don’t", {"Don’t": -1.0}),
+        ("c++", "in C++, not c", {"C++": -1.0}),
+        ("deep", "deep deeply _deep_", {"deep": -2.0}),
+        ("茶", "好茶好", {"茶": -1.0}),
+        (r"/[—–]|(?<=\w)--(?=\w)/ 0.5", "a—b--c -- d", {"—": -0.5, "--": -0.5}),
+        (r"/a\/b/", "a/b", {"a/b": -1.0}),
+    ],
+)  # fmt: skip
+def test_a_line_of_a_list_finds_its_words(
+    avoid: WriteList, line: str, text: str, passages: dict[str, float]
+) -> None:
+    """Whole words in any case, other forms behind a star, phrases over any white space, patterns,
+    and weights; in a hundred words a hit costs its weight.
+    """
+    padding = " so" * (100 - count_words(text))
+    assert places(avoid(f"# a comment\n\n{line}\n"), text + padding) == pytest.approx(passages)
+
+
+def test_a_place_counts_once(avoid: WriteList) -> None:
+    """Of lines that overlap the one that begins first counts, and of those the longer one."""
+    reward = avoid("tapestry\nrich tapestry\ntapestry of life 3\n/of life and/\n")
+    text = "tapestry of life and a rich tapestry"
+    scale = 100 / 7
+    assert places(reward, text) == pytest.approx(
+        {"tapestry of life": -3 * scale, "rich tapestry": -scale}
+    )
+    assert reward.score(EXAMPLE, completion(text)) == pytest.approx(-4 * scale)
+
+
+def test_words_of_any_script_are_counted() -> None:
+    """A contraction is one word, a number none, and each letter of Han or kana one."""
+    assert count_words("Don't stop: 3 naïve cafés") == 4
+    assert count_words("好茶 お茶") == 4
+    assert count_words("한국어 문장") == 2
+    assert count_words("... 17") == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        ("tapestry\n/tapest(/\n", "line 2"),
+        ("/tapestry\n", "line 1"),
+        ("/a*/\n", "line 1"),
+        ("/tapestry/ heavy\n", "'heavy'"),
+        ("tapestry 0\n", "'0'"),
+        ("tapestry -2\n", "'-2'"),
+        ('"area 51" two\n', "'two'"),
+        ("*\n", "line 1"),
+        ("# nothing else\n", "no line"),
+    ],
+)
+def test_a_broken_list_is_refused_at_once(avoid: WriteList, content: str, fact: str) -> None:
+    """A bad pattern, one that matches everywhere, a weight that is no number above 0, and a list
+    without a word are named with their line.
+    """
+    with pytest.raises(InputError) as caught:
+        avoid(content)
+    assert fact in str(caught.value)
+
+
+def test_a_missing_list_is_refused(tmp_path: Path) -> None:
+    """The file is named."""
+    with pytest.raises(InputError) as caught:
+        parse_reward(f"avoid:{tmp_path / 'nowhere.txt'}", max_tokens=60)
+    assert "nowhere.txt" in str(caught.value)
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(InputError, match="UTF-8"):
+        parse_reward(f"avoid:{tmp_path / 'latin.txt'}", max_tokens=60)
+
+
+def test_a_pattern_that_blows_up_is_stopped(
+    avoid: WriteList, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that would take for ever is an error that names the line."""
+    monkeypatch.setattr("blackbox_lb.tasks.rewards.avoid.SECONDS", 0.2)
+    reward = avoid("tapestry\n/(.*?,){16}P/\n")
+    begun = time.monotonic()
+    with pytest.raises(InputError, match="line 2"):
+        reward.score(EXAMPLE, completion("1," * 40))
+    assert time.monotonic() - begun < 5
+
+
+def test_what_a_token_costs_by_itself(avoid: WriteList) -> None:
+    """A token that holds a whole word costs it in a completion of the typical length; a piece of a
+    word, and a token of another word, cost nothing.
+    """
+    rule = avoid("deeply\ncreak* 2\nonce upon a time\n/—/\n").rule
+    assert rule is not None
+    typical = ["so " * 20, "so " * 60]
+    costs = rule.token_costs(
+        [" Deeply", "deeply", " cre", " creaking", " upon", "—", " so"], typical
+    )
+    assert costs == pytest.approx([-2.5, -2.5, 0.0, -5.0, 0.0, -2.5, 0.0])
+    assert rule.token_costs([" creaks"], []) == pytest.approx([-2.0])
+
+
+# script:NAME
+
+
+def test_letters_outside_the_scripts_cost() -> None:
+    """Foreign letters are counted for each hundred letters; signs, digits, emoji and marks that no
+    script has for itself are not.
+    """
+    reward = parse_reward("script:Latin", max_tokens=60)
+    assert places(reward, "Да, 12 — abcdef 😀") == pytest.approx({"Д": -12.5, "а": -12.5})
+    assert reward.score(EXAMPLE, completion("... 12")) == 0.0
+    japanese = parse_reward("script:Hiragana,Katakana,Han", max_tokens=60)
+    assert places(japanese, "コーヒーを飲むx") == pytest.approx({"x": -12.5})
+    rule = reward.rule
+    assert rule is not None
+    costs = rule.token_costs(["Да", " the", "\ufffd", "語"], ["abcde" * 10, "abcde" * 30])
+    assert costs == pytest.approx([-2.0, 0.0, 0.0, -1.0])
+
+
+@pytest.mark.parametrize("name", ["Latn", "latin", "cyrillic", "Han", "Old_Italic"])
+def test_a_script_has_any_name_of_unicode(name: str) -> None:
+    """Long names and codes, in any case."""
+    assert parse_reward(f"script:{name}", max_tokens=60).has_spans
+
+
+@pytest.mark.parametrize("name", ["Latim", "", "L", "Latin,", "}\\p{L"])
+def test_an_unknown_script_is_refused(name: str) -> None:
+    """A name that Unicode does not know is an error."""
+    with pytest.raises(InputError, match="script"):
+        parse_reward(f"script:{name}", max_tokens=60)
+
+
+# laws of all rules
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text("tapestry of delv—Да語a.\n ", max_size=80))
+def test_the_sum_of_the_spans_is_the_reward(text: str) -> None:
+    """Spans are in order, inside the text, and add up to the reward."""
+    for reward in RULES:
+        spans = reward.spans(EXAMPLE, completion(text))
+        assert spans is not None
+        assert math.fsum(span.amount for span in spans) == pytest.approx(
+            reward.score(EXAMPLE, completion(text))
+        )
+        ends = [0, *(span.end for span in spans)]
+        assert all(end <= span.start < span.end for end, span in zip(ends, spans, strict=False))
+        assert ends[-1] <= len(text)
+
+
+RULES = [parse_reward(f"script:{name}", max_tokens=60) for name in ("Latin", "Cyrillic")]
+
+
+def test_a_rule_goes_to_another_process(avoid: WriteList) -> None:
+    """An engine's workers score, too."""
+    rule = avoid("tapestry 2\n/—/\n").rule
+    again = pickle.loads(pickle.dumps(rule))
+    assert again.spans("a tapestry—") == rule.spans("a tapestry—")  # type: ignore[union-attr]
+
+
+# a function of the user's own
+
+
+@pytest.fixture
+def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WriteList]:
+    """Make the reward of a function with this body."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(body: str) -> Reward:
+        lines = ["from types import SimpleNamespace", "from blackbox_lb.types import Span"]
+        lines += ["def f(example, completion):", f"    return {body}"]
+        (tmp_path / "own_spans_for_test.py").write_text("\n".join(lines))
+        return parse_reward("own_spans_for_test:f", max_tokens=60)
+
+    yield write
+    sys.modules.pop("own_spans_for_test", None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "-3, [(0, 2, -1), (3, 5, -2.0)]",
+        "-3, (Span(0, 2, -1.0), Span(3, 5, -2.0))",
+        "SimpleNamespace(reward=-3.0, spans=[[0, 2, -1], [3, 5, -2]])",
+    ],
+)
+def test_a_function_may_say_where(function: WriteList, body: str) -> None:
+    """A pair, or an object with reward and spans, of triples or of ``Span``."""
+    reward = function(body)
+    assert not reward.has_spans
+    text = completion("ab cd")
+    assert reward.score(EXAMPLE, text) == -3.0
+    assert reward.spans(EXAMPLE, text) == (Span(0, 2, -1.0), Span(3, 5, -2.0))
+    assert reward.has_spans
+
+
+@pytest.mark.parametrize("body", ["-1.5", "(-1.5, None)", "float('-inf')"])
+def test_a_function_need_not(function: WriteList, body: str) -> None:
+    """A number alone has no spans."""
+    reward = function(body)
+    assert reward.spans(EXAMPLE, completion("ab cd")) is None
+    assert not reward.has_spans
+
+
+def test_no_place_is_a_sum_too(function: WriteList) -> None:
+    """A reward of 0 with an empty list is earned nowhere, which is not the same as not knowing."""
+    assert function("0, []").spans(EXAMPLE, completion("ab cd")) == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "facts"),
+    [
+        ("-3, [(0, 2, -1)]", ("-3", "-1")),
+        ("float('-inf'), [(0, 2, -1)]", ("-inf", "-1")),
+        ("-1, [(0, 9, -1)]", ("0 to 9", "5")),
+        ("-1, [(-1, 2, -1)]", ("-1 to 2",)),
+        ("-1, [(3, 2, -1)]", ("3 to 2",)),
+        ("-1, [(0, 2)]", ("(0, 2)",)),
+        ("-1, [(0.5, 2, -1)]", ("0.5",)),
+        ("-1, [(0, 2, float('nan'))]", ("nan",)),
+        ("-1, 'ab'", ("'ab'",)),
+        ("-1, 7", ("7",)),
+        ("'x', []", ("'x'",)),
+    ],
+)
+def test_spans_that_cannot_be_are_refused(
+    function: WriteList, body: str, facts: Sequence[str]
+) -> None:
+    """Places outside the text, no places at all, and amounts that add up to another number; both
+    numbers are said.
+    """
+    with pytest.raises(InputError) as caught:
+        function(body).score(EXAMPLE, completion("ab cd"))
+    for fact in facts:
+        assert fact in str(caught.value)
+
+
+# marks:FILE
+
+
+def marked(folder: Path, *rows: object) -> Reward:
+    """The reward of these rows of marks."""
+    path = folder / "marked.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return parse_reward(f"marks:{path}", max_tokens=60)
+
+
+def test_marks_are_quotes_or_places(tmp_path: Path) -> None:
+    """A quote marks its next place that is not marked yet; a mark costs 1 unless it says more."""
+    text = "so lone, so “lone”"
+    marks = ["lone", {"quote": '"lone"', "amount": -2}, {"start": 0, "end": 2, "amount": 0.5}, "so"]
+    reward = marked(tmp_path, {"completion": text, "marks": marks}, {"completion": "", "marks": []})
+    assert reward.spans(EXAMPLE, completion(text)) == (
+        Span(0, 2, 0.5),
+        Span(0, 2, -1.0),
+        Span(3, 7, -1.0),
+        Span(12, 18, -2.0),
+    )
+    assert reward.score(EXAMPLE, completion(text)) == -3.5
+    assert reward.score(EXAMPLE, completion("")) == 0.0
+    assert reward.has_spans
+
+
+def test_marks_belong_to_one_example(tmp_path: Path) -> None:
+    """The same text under two prompts may be marked differently; a completion that nobody read has
+    no reward.
+    """
+    reward = marked(
+        tmp_path,
+        {"id": "q1", "completion": "No.", "marks": []},
+        {"prompt": "And you?", "completion": "No.", "marks": ["No"]},
+    )
+    other = Example("q2", Prompt.user("And you?"))
+    assert reward.score(EXAMPLE, completion("No.")) == 0.0
+    assert reward.score(other, completion("No.")) == -1.0
+    with pytest.raises(InputError, match="no marks"):
+        reward.score(EXAMPLE, completion("Yes."))
+    with pytest.raises(InputError, match="no marks"):
+        reward.score(Example("q3", Prompt.user("Who?")), completion("No."))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"completion": "a b"},
+        {"marks": ["a"]},
+        {"completion": "a b", "marks": ["c"]},
+        {"completion": "a b", "marks": ["a", "a"]},
+        {"completion": "a b", "marks": "a"},
+        {"completion": "a b", "marks": [{"start": 1}]},
+        {"completion": "a b", "marks": [{"start": 0, "end": 9}]},
+        {"completion": "a b", "marks": [{"quote": "a", "amount": "much"}]},
+        {"completion": "a b", "marks": [{"word": "a"}]},
+        {"completion": "a b", "marks": [3]},
+        {"completion": "a b", "marks": [" "]},
+    ],
+)
+def test_marks_that_cannot_be_are_refused(tmp_path: Path, row: object) -> None:
+    """A mark outside its text, a quote that is not in it, and a row without a text."""
+    with pytest.raises(DataError, match="line 1"):
+        marked(tmp_path, row)
+
+
+def test_a_quote_is_found_in_another_spelling() -> None:
+    """White space, quotation marks and, where the exact one is missing, the case may differ."""
+    text = "The  old\nlamp said: “don’t”. the old lamp"
+    assert find_quote(text, "the old lamp") == (29, 41)
+    assert find_quote(text, "The old lamp") == (0, 13)
+    assert find_quote(text, "OLD LAMP") == (5, 13)
+    assert find_quote(text, '"don\'t"') == (20, 27)
+    assert find_quote(text, "old lamp", 13) == (33, 41)
+    assert find_quote(text, "new lamp") is None
+
+
+# The token that a place falls on
+
+
+def costs(
+    spelled: Sequence[bytes | None],
+    text: str,
+    spans: Sequence[Span],
+    finish_reason: str = "stop",
+) -> tuple[list[float], bool]:
+    """What each of these tokens adds to the reward, and whether all places were found."""
+    token_bytes = {n: raw for n, raw in enumerate(spelled) if raw is not None}
+    found, is_located = position_costs(
+        completion(text, len(spelled), finish_reason), spans, token_bytes
+    )
+    return found.tolist(), is_located
+
+
+@pytest.mark.parametrize(
+    ("spelled", "text", "span", "position"),
+    [
+        ([b"The", b" old", b" lamp"], "The old lamp", (4, 7), 1),
+        ([b"The", b" old", b" lamp"], "The old lamp", (3, 7), 1),
+        ([b"The", b" o", b"ld", b" lamp"], "The old lamp", (4, 12), 1),
+        ([b"a", b"\xe2\x80", b"\x94", b"b"], "a—b", (1, 2), 1),
+        ([b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"], "a😀b", (1, 2), 1),
+        ([b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"], "a😀b", (2, 3), 4),
+        ([b"a\xe2", b"\x80\x94b", b"c"], "a—bc", (2, 3), 1),
+        ([b" So", b" it"], "So it", (0, 2), 0),
+        ([b"So", b"it", b"is"], "So it is", (3, 5), 1),
+        ([b"So", b" it", None], "So it", (5, 5), 2),
+        ([b"So", b" it", b"<|end|>"], "So it", (3, 5), 1),
+        ([b"So", b" it\n\nQ", b":"], "So it", (3, 5), 1),
+        ([b"a", None, b"c", b"d"], "aXcd", (1, 2), 1),
+        ([b"a", None, b"c", None], "aXc", (2, 3), 2),
+        ([b"a", b"b", b"c\xf0\x9f"], "abc\ufffd", (2, 3), 2),
+    ],
+)
+def test_a_place_falls_on_the_token_of_its_first_byte(
+    spelled: list[bytes | None], text: str, span: tuple[int, int], position: int
+) -> None:
+    """Also where a character, or a phrase, goes over several tokens; where the server leaves out a
+    first space; where an end token or a stop text follows; and where the bytes of one token are not
+    known.
+    """
+    found, is_located = costs(spelled, text, [Span(*span, -2.0)])
+    assert is_located
+    assert np.flatnonzero(found).tolist() == [position]
+    assert found[position] == -2.0
+
+
+def test_what_cannot_be_located_is_on_the_last_token() -> None:
+    """Two unknown tokens in a row cannot be told apart; what stands before and behind them can."""
+    spelled: list[bytes | None] = [b"a", None, None, b"d"]
+    assert costs(spelled, "abcd", [Span(1, 2, -2.0)], "length") == ([0, 0, 0, -2], False)
+    assert costs(spelled, "abcd", [Span(3, 4, -2.0)], "length") == ([0, 0, 0, -2], True)
+    assert costs(spelled, "abcd", [Span(0, 4, -2.0)], "length") == ([-2, 0, 0, 0], True)
+    assert costs([], "", [Span(0, 0, -2.0)]) == ([], False)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text("aé—😀 語", min_size=1, max_size=12), st.data())
+def test_every_character_falls_where_it_begins(text: str, data: st.DataObject) -> None:
+    """Of any text, cut into tokens at any bytes: what is earned adds up, and each character counts
+    in the token of its first byte.
+    """
+    raw = text.encode()
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(raw)), max_size=6)) | {len(raw)})
+    spelled = [raw[begin:end] for begin, end in zip([0, *cuts], cuts, strict=False)]
+    for number in range(len(text)):
+        found, is_located = costs(spelled, text, [Span(number, number + 1, 1.0)])
+        begin = len(text[:number].encode())
+        holder = next(n for n, cut in enumerate(cuts) if begin < cut)
+        assert is_located
+        assert np.flatnonzero(found).tolist() == [holder]
+
+
+# Training sets
+
+SETTINGS = {"model": "m", "tokenizer": "t"}
+EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(2)]
+SPELLED = {0: b"A", 1: b" lone", 2: b" lamp", 3: b" \xe2\x80", 4: b"\x94", 5: b" so"}
+
+
+def stored(
+    folder: Path, reward: Reward, *drawn: Completion
+) -> tuple[Training, tuple[RolloutStore, list[list[str]]]]:
+    """The training set of these completions, dealt to two prompts."""
+    store = RolloutStore(folder / "s.db")
+    keys: list[list[str]] = [[], []]
+    for number, one in enumerate(drawn):
+        prompt = number % 2
+        keys[prompt].append(store.add(SETTINGS, EXAMPLES[prompt].prompt, number // 2, one))
+    store.add_token_bytes("t", SPELLED)
+    return training_set(store, EXAMPLES, keys, reward), (store, keys)
+
+
+def test_spans_become_costs_of_positions(avoid: WriteList, tmp_path: Path) -> None:
+    """The training set has what each token adds to the reward, and the weights of rewards to go are
+    those of a hand calculation.
+    """
+    reward = avoid("lone\n/—/ 2\n")
+    first = completion("A lone lamp —", 5)
+    second = completion(" lamp —", 3, first=2)
+    training, (store, keys) = stored(tmp_path, reward, first, second)
+    with store:
+        scale = 100 / 3
+        wanted = np.array([0, -scale, 0, -2 * scale, 0, 0, -200, 0])
+        assert training.rollouts.costs == pytest.approx(wanted)
+        assert training.rollouts.rewards == pytest.approx([-3 * scale, -200])
+        assert training.unlocated == training.without_spans == 0
+        assert scored(store, EXAMPLES, keys, reward)[0].costs == pytest.approx(wanted)
+    to_go = np.array([-1.25, -2.5, -1, -2, 0, -3, -6, 0]) * scale
+    to_go[0] = -scale * 0.5 - 2 * scale * 0.125
+    to_go[1] = -scale - 2 * scale * 0.25
+    weights = np.exp(to_go / 20)
+    found = RewardToGo(tau=20, gamma=0.5).weights(training.rollouts)
+    assert found.values == pytest.approx(weights / weights.mean())
+
+
+def test_every_token_costs_the_same(tmp_path: Path) -> None:
+    """``tokens`` is a sum over tokens; what is counted and not listed costs at the last one."""
+    reward = parse_reward("tokens", max_tokens=60)
+    one = replace(completion("A lone", 2), generated=3)
+    training, (store, _) = stored(tmp_path, reward, one, completion("A", 1))
+    store.close()
+    assert reward.has_spans
+    assert training.rollouts.costs == pytest.approx([-0.01, -0.02, -0.01])
+    assert training.rollouts.rewards == pytest.approx([-0.03, -0.01])
+    assert reward.score(EXAMPLE, completion("A lone lamp", 3)) == pytest.approx(-0.03)
+
+
+def test_a_reward_that_is_no_sum_keeps_weights_by_its_whole(tmp_path: Path) -> None:
+    """No costs, and no notice either."""
+    training, (store, _) = stored(
+        tmp_path, parse_reward("length", max_tokens=9), completion("A lone"), completion("A")
+    )
+    store.close()
+    assert training.rollouts.costs is None
+    assert training.notices == []
+
+
+def test_one_answer_without_spans_takes_credit_from_all(
+    function: WriteList, tmp_path: Path
+) -> None:
+    """A function that gives spans for some completions only: all are weighed by their whole reward,
+    and a notice counts those without.
+    """
+    reward = function("(-1, [(0, 1, -1)]) if len(completion.text) > 1 else -2.0")
+    training, (store, _) = stored(
+        tmp_path, reward, completion("A lone", 2), completion("A", 1), completion("A lone", 2)
+    )
+    store.close()
+    assert training.rollouts.costs is None
+    assert training.without_spans == 1
+    assert not reward.has_spans
+    (notice,) = training.notices
+    assert notice.startswith("1 completions")
+
+
+def test_what_has_no_token_is_counted(avoid: WriteList, tmp_path: Path) -> None:
+    """Where tokens do not add up to the text, the cost is on the last one, and a notice counts the
+    completions.
+    """
+    training, (store, _) = stored(
+        tmp_path,
+        avoid("lone\n"),
+        completion("A lone lamp", 3),
+        completion("his lone lamp", 3, "length", first=7),
+    )
+    store.close()
+    scale = 100 / 3
+    assert training.rollouts.costs == pytest.approx([0, -scale, 0, 0, 0, -scale])
+    assert training.unlocated == 1
+    (notice,) = training.notices
+    assert notice.startswith("1 completions")
