@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -24,11 +23,10 @@ from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
-from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.types import Completion, Draw, EndTokens, Example, Prompt
+from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.choosing import choose
 from tests.support.exact import ExactModel
+from tests.support.simulated import SimulatedTrials, reward_of
 from tests.support.truth import Exact
 
 VOCABULARY, HORIZON, PROMPTS = 5, 4, 28
@@ -37,84 +35,6 @@ VALIDATION, TEST = EXAMPLES[:16], EXAMPLES[16:]
 MODEL = ExactModel(VOCABULARY, HORIZON, seed=3, end=True, prompts=PROMPTS, sharpness=0.7)
 TRAINING = MODEL.rollouts(400, lambda *_: 0.0, 99)
 TAIL = NextToken.of(TRAINING)
-
-
-class Simulated:
-    """Trials on an exact model in this process: completions are drawn once and kept by key, as in a
-    store.
-    """
-
-    draw, scores, scored, judge, kl = (
-        Trials.draw,
-        Trials.scores,
-        Trials.scored,
-        Trials.judge,
-        Trials.kl,
-    )
-    top_logprobs, seed, stop = 0, None, ()
-    session = SimpleNamespace(
-        endpoint="chat",
-        biased_endpoint="chat",
-        end_tokens=EndTokens(True),
-        tells_base_logprobs=False,
-        profile=SimpleNamespace(name="simulated"),
-    )
-    report = Silent()
-    may_cut_stops = False
-    end_tokens = EndTokens(True)
-
-    def __init__(self, reward: Reward, seed: int) -> None:
-        self.reward, self.store, self._rng = reward, self, np.random.default_rng(seed)
-        self._drawn: dict[str, Completion] = {}
-
-    async def collect(
-        self, title: str, examples: Sequence[Example], draw: Draw, samples: int
-    ) -> tuple[tuple[str, ...], ...]:
-        """As ``Trials.collect``: only what is missing is drawn."""
-        del title
-        bias, temperature = draw.bias, draw.sampling.temperature
-        policy = f"{temperature:g}/{sorted((bias or {}).items())}"
-        keys = tuple(
-            tuple(f"{policy}/{example.id}/{n}" for n in range(samples)) for example in examples
-        )
-        missing = [
-            (key, int(e.id))
-            for e, row in zip(examples, keys, strict=True)
-            for key in row
-            if key not in self._drawn
-        ]
-        if missing:
-            delta = np.zeros(VOCABULARY)
-            delta[list(bias or {})] = list((bias or {}).values())
-            prompts = np.array([prompt for _, prompt in missing])
-            tokens = MODEL.sample(len(missing), self._rng, delta, temperature, prompts=prompts)
-            for (key, prompt), row in zip(missing, tokens, strict=True):
-                self._drawn[key] = completion(
-                    row[row >= 0], prompt, int(self._rng.integers(2**62)), bias is None
-                )
-        return keys
-
-    def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
-        """The completions with these keys."""
-        return (self._drawn[key] for key in keys)
-
-
-def completion(tokens: np.ndarray, prompt: int, serial: int, listed: bool) -> Completion:
-    """A completion whose text is its tokens as letters and a serial number; only those of the base
-    list their logprobs.
-    """
-    width = VOCABULARY if listed else 0
-    table = np.zeros((len(tokens), width))
-    if listed:
-        table = np.stack([MODEL.logprobs(tokens[:t].tolist(), prompt) for t in range(len(tokens))])
-    return Completion(
-        text=" ".join("abcde"[token] for token in tokens) + f" {serial}",
-        finish_reason="stop",
-        token_ids=tokens.astype(np.int32),
-        logprobs=np.zeros(len(tokens), np.float32),
-        top_ids=np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1)),
-        top_logprobs=table.astype(np.float32),
-    )
 
 
 def candidate(number: int, delta: np.ndarray) -> Candidate:
@@ -130,16 +50,8 @@ def noise(example: Example, completed: Completion) -> float:
     return zlib.crc32(f"{example.id} {completed.text}".encode()) / 2**32
 
 
-def reward_of(function: Any) -> Reward:
-    """A reward on the linear scale by this function; examples have no answers, so accuracy is not
-    known.
-    """
-    matcher = parse_reward("contains", max_tokens=HORIZON).matcher
-    return Reward("own", "own", "own", "linear", False, HORIZON, matcher, function)
-
-
 def selected(
-    trials: Simulated, field: Iterable[Candidate], samples: int = 4, **options: Any
+    trials: SimulatedTrials, field: Iterable[Candidate], samples: int = 4, **options: Any
 ) -> Choice:
     """Choose on the validation prompts."""
     found: list[Choice] = []
@@ -155,7 +67,7 @@ def selected(
     return found[0]
 
 
-def reported(trials: Simulated, choice: Choice) -> tuple[float, float]:
+def reported(trials: SimulatedTrials, choice: Choice) -> tuple[float, float]:
     """What a fit prints for the chosen candidate: its reward on the test prompts, and the
     difference to the base.
     """
@@ -184,7 +96,7 @@ def test_the_number_printed_for_the_best_of_fifty_noise_candidates_is_not_flatte
     for seed in range(sweeps):
         rng = np.random.default_rng(seed)
         field = [candidate(n, scale * rng.standard_normal(VOCABULARY)) for n in range(50)]
-        trials = Simulated(reward_of(noise), 1_000 + seed)
+        trials = SimulatedTrials(MODEL, reward_of(noise), 1_000 + seed)
         choice = selected(trials, field)
         biased, difference = reported(trials, choice)
         row = next(row for row in choice.tried if row.status == "chosen")
@@ -212,7 +124,7 @@ def test_the_printed_number_is_true_for_biases_that_differ() -> None:
     errors, optimism = [], []
     on_validation = (exact.prompts < len(VALIDATION)) * exact.rewards * PROMPTS / len(VALIDATION)
     for seed in range(100):
-        trials = Simulated(reward_of(letter_c), seed)
+        trials = SimulatedTrials(MODEL, reward_of(letter_c), seed)
         choice = selected(trials, field, samples=2)
         delta = choice.candidate.learned
         errors.append(reported(trials, choice)[0] - exact.expectation(on_test, delta))
@@ -235,7 +147,9 @@ def test_what_is_better_is_found_cheaply() -> None:
     )
     kept, spent = [], []
     for seed in range(12):
-        trials = Simulated(reward_of(lambda _, completed: float("c" in completed.text)), seed)
+        trials = SimulatedTrials(
+            MODEL, reward_of(lambda _, completed: float("c" in completed.text)), seed
+        )
         choice = selected(
             trials, [candidate(n, scale * direction) for n, scale in enumerate(scales)], samples=6
         )
@@ -275,7 +189,7 @@ def test_the_goal_and_not_the_likelihood_chooses_the_default_strength() -> None:
 
         validated = [each for each in field if each.projected and each.projected.cross_validation]
         for losses, raced in ((lost_by_likelihood, validated), (lost_by_goal, field)):
-            trials = Simulated(reward_of(scored), seed)
+            trials = SimulatedTrials(MODEL, reward_of(scored), seed)
             choice = selected(trials, raced, samples=6, budget=18.0)
             losses.append(max(gains.values()) - gains[choice.candidate.label])
             assert sum(row.samples for row in choice.tried) <= 18
@@ -335,7 +249,7 @@ def test_the_strength_is_chosen_for_the_temperature_that_is_deployed() -> None:
                 cast(
                     float,
                     selected(
-                        Simulated(reward, seed), field, samples=40, settings=settings
+                        SimulatedTrials(MODEL, reward, seed), field, samples=40, settings=settings
                     ).candidate.settings["tau"],
                 )
             )

@@ -1,0 +1,114 @@
+"""Trials on an exact model in this process: no server, no store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.tasks import Reward, parse_reward
+from blackbox_lb.types import Completion, Draw, EndTokens, Example
+from tests.support.exact import ExactModel
+
+LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *(f"t{number}" for number in range(26, 400))]
+"""The text of each token."""
+
+
+class SimulatedTrials:
+    """Completions of ``model`` are drawn once and kept by key, as in a store.
+
+    The id of an example is the number of its prompt.
+    """
+
+    draw, scores, scored, judge, kl = (
+        Trials.draw,
+        Trials.scores,
+        Trials.scored,
+        Trials.judge,
+        Trials.kl,
+    )
+    top_logprobs, seed, stop = 0, None, ()
+    session = SimpleNamespace(
+        endpoint="chat",
+        biased_endpoint="chat",
+        end_tokens=EndTokens(True),
+        tells_base_logprobs=False,
+        profile=SimpleNamespace(name="simulated"),
+    )
+    report = Silent()
+    may_cut_stops = False
+    end_tokens = EndTokens(True)
+
+    def __init__(self, model: ExactModel, reward: Reward, seed: int) -> None:
+        self.model = model
+        self.reward = reward
+        self.store = self
+        self._rng = np.random.default_rng(seed)
+        self._drawn: dict[str, Completion] = {}
+
+    @property
+    def drawn(self) -> int:
+        """Completions so far."""
+        return len(self._drawn)
+
+    async def collect(
+        self, title: str, examples: Sequence[Example], draw: Draw, samples: int
+    ) -> tuple[tuple[str, ...], ...]:
+        """As ``Trials.collect``: only what is missing is drawn."""
+        del title
+        bias = draw.bias or {}
+        temperature = draw.sampling.temperature
+        policy = f"{temperature:g}/{sorted(bias.items())}"
+        keys = tuple(
+            tuple(f"{policy}/{example.id}/{number}" for number in range(samples))
+            for example in examples
+        )
+        missing = [
+            (key, int(example.id))
+            for example, row in zip(examples, keys, strict=True)
+            for key in row
+            if key not in self._drawn
+        ]
+        if missing:
+            delta = np.zeros(self.model.vocab_size)
+            delta[list(bias)] = list(bias.values())
+            prompts = np.array([prompt for _, prompt in missing])
+            tokens = self.model.sample(len(missing), self._rng, delta, temperature, prompts=prompts)
+            for (key, prompt), row in zip(missing, tokens, strict=True):
+                serial = int(self._rng.integers(2**62))
+                self._drawn[key] = self._completion(row[row >= 0], prompt, serial, not bias)
+        return keys
+
+    def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
+        """The completions with these keys."""
+        return (self._drawn[key] for key in keys)
+
+    def _completion(self, tokens: np.ndarray, prompt: int, serial: int, listed: bool) -> Completion:
+        """A completion whose text is its tokens as letters and a serial number; only those of the
+        base list their logprobs.
+        """
+        width = self.model.vocab_size if listed else 0
+        table = np.zeros((len(tokens), width))
+        if listed:
+            rows = [self.model.logprobs(tokens[:t].tolist(), prompt) for t in range(len(tokens))]
+            table = np.stack(rows)
+        return Completion(
+            text=" ".join(LETTERS[token] for token in tokens) + f" {serial}",
+            finish_reason="stop",
+            token_ids=tokens.astype(np.int32),
+            logprobs=np.zeros(len(tokens), np.float32),
+            top_ids=np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1)),
+            top_logprobs=table.astype(np.float32),
+        )
+
+
+def reward_of(function: Any, max_tokens: int = 4) -> Reward:
+    """A reward on the linear scale by this function; examples have no answers, so accuracy is not
+    known.
+    """
+    matcher = parse_reward("contains", max_tokens=max_tokens).matcher
+    return Reward("own", "own", "own", "linear", False, max_tokens, matcher, function)
