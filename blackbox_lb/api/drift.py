@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from blackbox_lb.errors import Drifted
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from blackbox_lb.types import Completion
 
 OnDrift: TypeAlias = Literal["stop", "note"]
-ON_DRIFT: tuple[OnDrift, ...] = get_args(OnDrift)
 GO_ON = (
     "what was received is kept, and what the other one answered is stored apart; give another"
     " ``out`` to start anew, or ``on_drift=note`` to take both as one"

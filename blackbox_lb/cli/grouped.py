@@ -1,13 +1,28 @@
-"""A command whose options are the fields of a dataclass, and whose help lists them in groups."""
+"""A command whose options are the fields of a dataclass, and whose help lists them in groups.
+
+A field is an option's one declaration. Where it sets a parameter of the library, the parameter
+declares the default and the values, and :func:`arguments_for` hands the option over.
+"""
 
 from __future__ import annotations
 
 import functools
+import inspect
+import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import click
 import cloup
@@ -17,8 +32,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 C = TypeVar("C")
-HEADING, PARAM = "heading", "param"
-"""Keys of a field's metadata: the group of its option, and a function that makes its parameter."""
+HEADING = "heading"
+"""Key of a field's metadata: the group of its option."""
+PARAM = "param"
+"""Key of a field's metadata: a function that makes the parameter of click."""
+SETS = "sets"
+"""Key of a field's metadata: target -> the name of its parameter that the option sets."""
+RECORDED = "recorded"
+"""Key of a field's metadata: whether the record of a run says the option's value."""
+PLAIN_KINDS = ("bool", "int", "float", "str", "Path", "tuple")
+"""First words of annotations that click needs no values for."""
 COUNT = click.IntRange(1)
 AMOUNT = click.FloatRange(0, min_open=True)
 PATH = click.Path(path_type=Path)
@@ -72,27 +95,65 @@ class LateChoice(click.Choice[str]):
         return tuple(self._find())
 
 
-def option(group: HelpGroup | None, help: str, *names: str, **more: Any) -> Any:
-    """A field given by an option, ``--like-the-field`` unless ``names`` are given; ``more`` goes to
-    click.
+def literal(path: str) -> LateChoice:
+    """The values of a Literal, "module:name", imported when they are shown or used."""
+    return LateChoice(lambda: get_args(pkgutil.resolve_name(path)))
 
-    The field's annotation sets the rest: a bool is a flag, a tuple can be given several times, a
+
+def option(
+    group: HelpGroup | None,
+    help: str,
+    *names: str,
+    sets: str | tuple[str, ...] = (),
+    parameter: str | None = None,
+    recorded: bool = False,
+    **more: Any,
+) -> Any:
+    """A field given by an option.
+
+    The field's annotation sets the kind: a bool is a flag, a tuple can be given several times, a
     Path is one.
+
+    Args:
+        group: the heading in the help.
+        help: the text in the help, without the default.
+        names: the option's names, ``--like-the-field`` by default.
+        sets: the classes or functions, each as "module:name", that get the value as a parameter.
+            Where the option is always given, its default is that of the first one's parameter; so
+            are its values, where the annotation is a Literal. Either is imported when it is shown
+            or used.
+        parameter: the parameter's name there, the field's by default.
+        recorded: whether the record of a run says the value.
+        more: for click.
     """
+    targets = (sets,) if isinstance(sets, str) else sets
 
     def make(name: str, annotation: str) -> click.Option:
         kinds = {"Path": PATH, "int": click.INT, "float": click.FLOAT}
-        inferred = {
+        inferred: dict[str, Any] = {
             "type": next((kind for word, kind in kinds.items() if word in annotation), None),
             "is_flag": annotation == "bool" or None,
             "multiple": annotation.startswith("tuple["),
-            "show_default": "default" in more,
         }
+        if targets and not annotation.startswith(PLAIN_KINDS):
+            values = functools.partial(values_of, targets[0], parameter or name)
+            inferred["type"] = LateChoice(values)
+        is_optional = annotation == "bool" or annotation.endswith("| None")
+        if targets and not is_optional and not more.get("required"):
+            inferred["default"] = functools.partial(default_of, targets[0], parameter or name)
+        settings = inferred | more
+        settings.setdefault("show_default", "default" in settings)
         return GroupedOption(
-            [*(names or [f"--{name.replace('_', '-')}"]), name], help=help, **{**inferred, **more}
+            [*(names or [f"--{name.replace('_', '-')}"]), name], help=help, **settings
         )
 
-    return field(metadata={HEADING: group, PARAM: make})
+    metadata = {
+        HEADING: group,
+        PARAM: make,
+        SETS: dict.fromkeys(targets, parameter),
+        RECORDED: recorded,
+    }
+    return field(metadata=metadata)
 
 
 def argument(**more: Any) -> Any:
@@ -108,11 +169,49 @@ def options(kind: type[C]) -> type[C]:
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
+def default_of(target: str, parameter: str) -> Any:
+    """The default of a parameter of ``target``, "module:name" of a class or function."""
+    return inspect.signature(pkgutil.resolve_name(target)).parameters[parameter].default
+
+
+def values_of(target: str, parameter: str) -> tuple[str, ...]:
+    """The values of a parameter of ``target`` that is a Literal or None."""
+    hint = get_type_hints(pkgutil.resolve_name(target))[parameter]
+    for part in (hint, *get_args(hint)):
+        if get_origin(part) is Literal:
+            return get_args(part)
+    raise TypeError(f"{target} has a parameter {parameter} of {hint}, which is no Literal")
+
+
+def arguments_for(target: Callable[..., Any], options: DataclassInstance) -> dict[str, Any]:
+    """The keyword arguments of a class or function that ``options`` set.
+
+    An option that was not given leaves its parameter out, and so at its default.
+    """
+    name = f"{target.__module__}:{target.__qualname__}"
+    arguments = {}
+    for declared in fields(options):
+        value = getattr(options, declared.name)
+        targets = declared.metadata.get(SETS, {})
+        if name in targets and value is not None:
+            arguments[targets[name] or declared.name] = value
+    return arguments
+
+
+def recorded(options: DataclassInstance) -> dict[str, Any]:
+    """The values of the options that the record of a run says, by field."""
+    return {
+        declared.name: getattr(options, declared.name)
+        for declared in fields(options)
+        if declared.metadata.get(RECORDED)
+    }
+
+
 def picked(kind: type[T], source: object, **instead: Any) -> T:
     """An object of the dataclass ``kind`` with the fields of ``source`` that have the same names,
     and others ``instead``.
     """
-    names = [each.name for each in fields(kind)]
+    names = [field.name for field in fields(kind)]
     return kind(
         **{name: instead[name] if name in instead else getattr(source, name) for name in names}
     )

@@ -5,13 +5,12 @@ spending, output.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from blackbox_lb.api.drift import ON_DRIFT
 from blackbox_lb.cli.completers import known, reward_names, task_names
-from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, LateChoice, option, options
+from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, literal, option, options
 from blackbox_lb.providers.names import profile_names
 
 if TYPE_CHECKING:
@@ -26,17 +25,37 @@ STORE = "rollouts.db"
 """The rollout store inside a run's folder."""
 
 
-def _endpoints() -> tuple[str, ...]:
-    from blackbox_lb.types import Endpoint
-
-    return get_args(Endpoint)
+FIT_PLAN = "blackbox_lb.jobs.fitting.plan:FitPlan"
+CONNECT = "blackbox_lb.api.connect:connect"
+FIRST = "blackbox_lb.tasks.sets.task:Task.first"
+HARNESS = "blackbox_lb.tasks.harness_options:HarnessOptions"
+LOAD_TASK = "blackbox_lb.tasks.load:load_task"
+PARSE_REWARD = "blackbox_lb.tasks.rewards.reward:parse_reward"
+SPENDING = "blackbox_lb.api.limits.budget:SpendingLimits"
+SWEEP = "blackbox_lb.estimate.inputs.sweep:Sweep"
+TRIALS = "blackbox_lb.rollouts.judging.trials:Trials"
+"""What the options below set."""
 
 
 def provider(group: HelpGroup | None, unless: str, text: str = "", **more: Any) -> Any:
     """The option --provider; ``unless`` is shown as its default, ``text`` before the names."""
     names = ", ".join(profile_names())
-    said = f"{text}{names}, or a path to your own TOML. [default: {unless}]"
-    return option(group, said, shell_complete=known(profile_names), **more)
+    explanation = f"{text}{names}, or a path to your own TOML. [default: {unless}]"
+    return option(group, explanation, shell_complete=known(profile_names), **more)
+
+
+def labels(decision: str = "a decision") -> Any:
+    """The option --labels; ``decision`` is whose they are."""
+    return option(
+        HelpGroup.TASK,
+        f"Labels of {decision}, as in yes,no. [default: the answers of --data, where they are few]",
+        metavar="LABEL,...",
+    )
+
+
+def limit(**more: Any) -> Any:
+    """The option --limit on the training prompts."""
+    return option(HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT, **more)
 
 
 @options
@@ -46,30 +65,38 @@ class ServerOptions:
     model: str | None = option(
         HelpGroup.FIRST,
         "Model name; for local a .gguf path or a hub name. [default: the server's only model]",
+        sets=CONNECT,
     )
     base_url: str | None = option(
-        HelpGroup.FIRST, "Address of the API, with its /v1. [default: the provider's]"
+        HelpGroup.FIRST,
+        "Address of the API, with its /v1. [default: the provider's]",
+        sets=CONNECT,
     )
     endpoint: Endpoint | None = option(
         HelpGroup.MODEL,
         "Where to collect. [default: the provider's first]",
-        type=LateChoice(_endpoints),
+        type=literal("blackbox_lb.types:Endpoint"),
+        sets=CONNECT,
     )
     tokenizer: str | None = option(
         HelpGroup.MODEL,
         "Vocabulary, where the provider gives no token ids: o200k_base, cl100k_base, a"
         " tokenizer.json or .gguf file. [default: by the model's name]",
+        sets=CONNECT,
     )
     concurrency: int | None = option(
         HelpGroup.MODEL,
         "Requests in flight. [default: the provider's number, and more while that is faster]",
         type=COUNT,
+        sets=(CONNECT, TRIALS),
     )
 
 
 @options
 class ModelOptions(ServerOptions):
-    provider: str = provider(HelpGroup.FIRST, "local", default="local", show_default=False)
+    provider: str = provider(
+        HelpGroup.FIRST, "local", default="local", show_default=False, sets=CONNECT
+    )
 
 
 @options
@@ -81,11 +108,14 @@ class PromptOptions:
         "A built-in task, capitals or continents; or lm-eval:NAME, a task of"
         " lm-evaluation-harness.",
         shell_complete=known(task_names),
+        sets=LOAD_TASK,
+        parameter="spec",
     )
     data: Path | None = option(
         HelpGroup.FIRST,
         "JSONL, JSON, CSV or Parquet with prompt (or messages) and answer; a folder; or"
         " hf:OWNER/NAME[/CONFIG][@SPLIT].",
+        sets=LOAD_TASK,
     )
     max_tokens: int | None = option(
         HelpGroup.FIRST, "Longest completion, in tokens. [default: the task's]", type=COUNT
@@ -93,55 +123,79 @@ class PromptOptions:
     prompt_column: str = option(
         HelpGroup.TASK,
         "Column of --data with the prompt, or a path into one: question.stem.",
-        default="prompt",
+        sets=LOAD_TASK,
     )
-    answer_column: str = option(
-        HelpGroup.TASK, "Column with the accepted answers.", default="answer"
-    )
-    messages_column: str = option(HelpGroup.TASK, "Column with chat messages.", default="messages")
+    answer_column: str = option(HelpGroup.TASK, "Column with the accepted answers.", sets=LOAD_TASK)
+    messages_column: str = option(HelpGroup.TASK, "Column with chat messages.", sets=LOAD_TASK)
     prompt_template: str | None = option(
-        HelpGroup.TASK, 'Prompt put together from columns: "Question: {question} Answer:".'
+        HelpGroup.TASK,
+        'Prompt put together from columns: "Question: {question} Answer:".',
+        sets=LOAD_TASK,
     )
     field: str | None = option(
-        HelpGroup.TASK, "Path to the array of rows in a .json file that is one object: examples."
+        HelpGroup.TASK,
+        "Path to the array of rows in a .json file that is one object: examples.",
+        sets=LOAD_TASK,
     )
     prefill: bool = option(
         HelpGroup.TASK,
         "Messages may end with a turn of the assistant, which is sent: the completion goes on from"
         " it.",
+        sets=LOAD_TASK,
     )
     validation_data: Path | None = option(
-        HelpGroup.TASK, "Prompts to choose on. [default: part of --data]"
+        HelpGroup.TASK,
+        "Prompts to choose on. [default: part of --data]",
+        sets=LOAD_TASK,
+        parameter="validation",
     )
     test_data: Path | None = option(
-        HelpGroup.TASK, "Prompts to judge on. [default: part of --data]"
+        HelpGroup.TASK,
+        "Prompts to judge on. [default: part of --data]",
+        sets=LOAD_TASK,
+        parameter="test",
     )
     validation_limit: int | None = option(
-        HelpGroup.TASK, "Use only the first N validation prompts.", type=COUNT
+        HelpGroup.TASK,
+        "Use only the first N validation prompts.",
+        type=COUNT,
+        sets=FIRST,
+        parameter="validation",
     )
     test_limit: int | None = option(
-        HelpGroup.TASK, "Use only the first N test prompts.", type=COUNT
+        HelpGroup.TASK,
+        "Use only the first N test prompts.",
+        type=COUNT,
+        sets=FIRST,
+        parameter="test",
     )
     data_dir: Path | None = option(
         HelpGroup.TASK,
         "Folder with lm-eval:NAME's data, a file a split: train.jsonl, test.jsonl. [default: the"
         " hub]",
+        sets=HARNESS,
     )
     num_fewshot: int | None = option(
         HelpGroup.TASK,
         "Examples before each question. [default: lm-eval's]",
         type=click.IntRange(0),
+        sets=HARNESS,
     )
     filter: str | None = option(
-        HelpGroup.TASK, "Filter of lm-eval:NAME that extracts the answer. [default: its first]"
+        HelpGroup.TASK,
+        "Filter of lm-eval:NAME that extracts the answer. [default: its first]",
+        sets=HARNESS,
     )
     metric: str | None = option(
-        HelpGroup.TASK, "Metric of lm-eval:NAME that says what is correct. [default: its first]"
+        HelpGroup.TASK,
+        "Metric of lm-eval:NAME that says what is correct. [default: its first]",
+        sets=HARNESS,
     )
     validation_size: int | None = option(
         HelpGroup.TASK,
         "Documents of lm-eval:NAME sampled from train to choose on. [default: 20 %, at most 500]",
         type=COUNT,
+        sets=HARNESS,
     )
 
 
@@ -159,19 +213,23 @@ class TaskOptions(PromptOptions):
         HelpGroup.TASK,
         "What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the"
         " task's]",
+        recorded=True,
     )
     thinking: str | None = option(
         HelpGroup.TASK,
         "The model's thinking, which is measured then: inside:OPEN..CLOSE, or until:TEXT where it"
         " begins at once.",
         metavar="PHASE",
+        sets=PARSE_REWARD,
+        recorded=True,
     )
     count: str = option(
         HelpGroup.TASK,
         "What rewards by length count: all tokens, those of the thinking, or those of the answer"
         " after it.",
         type=click.Choice(("all", "thinking", "answer")),
-        default="all",
+        sets=PARSE_REWARD,
+        recorded=True,
     )
 
 
@@ -187,6 +245,7 @@ class SamplingOptions:
         HelpGroup.SAMPLING,
         "Sent with every request, so that a run can be repeated.",
         type=click.IntRange(0),
+        sets=(TRIALS, SWEEP),
     )
 
 
@@ -195,18 +254,26 @@ class SpendingOptions:
     """The limits on a command's spending; None: no limit."""
 
     max_requests: int | None = option(
-        HelpGroup.LIMITS, "Stop before one more request would be sent.", type=COUNT
+        HelpGroup.LIMITS,
+        "Stop before one more request would be sent.",
+        type=COUNT,
+        sets=SPENDING,
+        parameter="requests",
     )
     max_tokens_total: int | None = option(
         HelpGroup.LIMITS,
         "Stop before prompts and completions together could pass so many tokens.",
         type=COUNT,
+        sets=SPENDING,
+        parameter="tokens",
     )
     max_cost: float | None = option(
         HelpGroup.FIRST,
         "Stop before the price could pass so many US dollars.",
         type=AMOUNT,
         metavar="USD",
+        sets=SPENDING,
+        parameter="dollars",
     )
     prices: Path | None = option(
         HelpGroup.LIMITS, "TOML with prices of your own, which go before those that come along."
@@ -229,7 +296,7 @@ class LimitOptions(SpendingOptions):
         HelpGroup.LIMITS,
         "Stop when another model or system answers, or note it and go on. [default: stop; systems"
         " of a provider with many: note]",
-        type=click.Choice(ON_DRIFT),
+        type=literal("blackbox_lb.api.drift:OnDrift"),
     )
     restart: bool = option(
         HelpGroup.LIMITS,

@@ -16,7 +16,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.grouped import picked
+from blackbox_lb.cli.grouped import arguments_for, recorded
 from blackbox_lb.cli.keys import tell_keys_of_judge, tell_keys_of_profile
 from blackbox_lb.cli.options import (
     STORE,
@@ -48,23 +48,13 @@ SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 def load(options: TaskOptions) -> tuple[Task, Reward]:
     """The task and the reward of the options; says which key a judge's file sends where."""
-    harness = picked(HarnessOptions, options)
+    judged = parse_reward(options.reward, max_tokens=1, correct=options.correct)
+    harness = arguments_for(HarnessOptions, options)
     task = load_task(
-        options.task,
-        options.data,
-        options.validation_data,
-        options.test_data,
-        prompt_column=options.prompt_column,
-        answer_column=options.answer_column,
-        messages_column=options.messages_column,
-        prompt_template=options.prompt_template,
-        field=options.field,
-        prefill=options.prefill,
-        require_answers=parse_reward(
-            options.reward, max_tokens=1, correct=options.correct
-        ).needs_answer,
-        harness=None if harness == HarnessOptions() else harness,
-    ).first(validation=options.validation_limit, test=options.test_limit)
+        **arguments_for(load_task, options),
+        require_answers=judged.needs_answer,
+        harness=HarnessOptions(**harness) if harness else None,
+    ).first(**arguments_for(Task.first, options))
     reward = reward_of(options, task, options.max_tokens or task.max_tokens)
     tell_keys_of_judge(reward, options)
     return task, reward
@@ -76,8 +66,7 @@ def reward_of(options: TaskOptions, task: Task, max_tokens: int) -> Reward:
         options.reward,
         max_tokens=max_tokens,
         correct=options.correct or task.correct,
-        thinking=options.thinking,
-        count=options.count,
+        **arguments_for(parse_reward, options),
         labels=labels_of(getattr(options, "labels", None), task.train),
     )
 
@@ -99,13 +88,7 @@ def run_folder(options: OutputOptions, task: Task) -> Path:
 
 def results_of(options: TaskOptions, reward: Reward, *files: str) -> RunResults:
     """The results in ``files``, which are about the reward of the options."""
-    about = {
-        "reward": reward.spec,
-        "correct": options.correct,
-        "thinking": options.thinking,
-        "count": options.count,
-    }
-    return RunResults(files, about)
+    return RunResults(files, {"reward": reward.spec, **recorded(options)})
 
 
 def note_old_report(folder: Path) -> None:
@@ -120,14 +103,7 @@ def connect_to(options: ModelOptions, **more: Any) -> AbstractAsyncContextManage
     keys a profile of the user's own sends where.
     """
     tell_keys_of_profile(options.provider, options)
-    return connect(
-        options.provider,
-        model=options.model,
-        base_url=options.base_url,
-        endpoint=options.endpoint,
-        tokenizer=options.tokenizer,
-        **more,
-    )
+    return connect(**arguments_for(connect, options) | more)
 
 
 @asynccontextmanager
@@ -164,7 +140,6 @@ async def open_trials(
         reward.remote.headers()  # a missing key is an error before anything costs money
     async with connect_to(
         options,
-        concurrency=options.concurrency,
         max_tokens=reward.max_tokens,
         longest_prompt=max(task.longest_prompt, longest_prompt),
         needs=needs,
@@ -191,10 +166,9 @@ async def open_trials(
                 reward=reward,
                 report=reporter(quiet=options.quiet),
                 top_logprobs=listed if options.top_logprobs is None else options.top_logprobs,
-                seed=options.seed,
-                concurrency=options.concurrency,
                 stop=task.stop,
                 budget=budget,
+                **arguments_for(Trials, options),
             )
             async with accounted(
                 trials,

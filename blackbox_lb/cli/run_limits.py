@@ -17,6 +17,7 @@ from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
 from blackbox_lb.api.limits.interrupts import run_interruptible
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli.echo import is_terminal
+from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.options import LimitOptions, SpendingOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.errors import BlbError, BudgetExhausted, InputError, Interrupted
@@ -37,9 +38,7 @@ def run(options: SpendingOptions, main: Callable[[SpendLimit], Coroutine[Any, An
     """Run ``main``, with a budget from the limits in ``options``; Ctrl-C ends it in good order."""
     if isinstance(options, LimitOptions) and options.price is not None:
         parse_prices(options.price)  # a bad price is an error before anything is opened
-    budget = SpendLimit(
-        SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost)
-    )
+    budget = SpendLimit(SpendingLimits(**arguments_for(SpendingLimits, options)))
     return run_interruptible(main(budget), budget)
 
 

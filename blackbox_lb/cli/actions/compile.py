@@ -14,6 +14,7 @@ from blackbox_lb.bias.limits import check_bias, highest_id, most_entries, profil
 from blackbox_lb.bias.records import Compiled
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
 from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.terminal import print_table
@@ -59,7 +60,7 @@ def execute(options: CompileOptions) -> None:
         _explain(bias, bias_file, prefixes, store, options.entries)
     highest, table = highest_id(profile, vocabulary), prefixes.next_token
     made = compile_bias(
-        bias, profile, table, entries=options.entries, integers=options.integers, highest_id=highest
+        bias, profile, table, highest_id=highest, **arguments_for(compile_bias, options)
     )
     made.save(out)
     rows = gain_by_entries(bias, profile, table, made, highest_id=highest)
@@ -80,7 +81,7 @@ def _compile_dependent(
     """Without the prefixes in a store: what is lost is not estimated, and ``blb eval`` tells what
     is left.
     """
-    made = compile_dependent(bias, profile, entries=options.entries, integers=options.integers)
+    made = compile_dependent(bias, profile, **arguments_for(compile_dependent, options))
     check_bias(made, profile, highest)
     made.save(out)
     judge = _judge(made, profile, options.provider, out)

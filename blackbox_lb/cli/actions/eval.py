@@ -12,6 +12,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
 from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.resources import (
@@ -131,8 +132,7 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
         )
         + rivals(wanted, task, labels, seed=options.seed or 0, listed=options.top_logprobs),
         labels=labels,
-        samples=options.test_samples,
-        effect=options.effect,
+        **arguments_for(EvalPlan, options),
     )
 
 

@@ -19,6 +19,7 @@ from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import (
     labels_of,
@@ -117,34 +118,16 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         )
     unasked = (GREEDY,) if learn_from == "answers" else FitPlan().settings
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or unasked
+    estimators = tuple(dict.fromkeys(options.estimator))
     l2 = options.l2
     if learn_from == "answers" and l2 == DEFAULT_L2:
         l2 = ANSWERS_L2
     return FitPlan(
-        samples=options.samples_per_prompt,
-        limit=options.limit,
-        validation_samples=options.validation_samples,
-        test_samples=options.test_samples,
-        sweep=Sweep(
-            estimators=tuple(dict.fromkeys(options.estimator)),
-            tau=options.tau,
-            l2=l2,
-            weights=options.weights,
-            alpha=options.alpha,
-            alpha_scale=options.alpha_scale,
-            kappa=options.kappa,
-            positions=options.positions,
-            clip=options.clip,
-            seed=options.seed or 0,
-            unobserved=options.unobserved,
-        ),
-        goal=Goal(options.objective, options.kl_price),
-        go_on=options.go_on,
-        only_stored=options.only_stored,
+        **arguments_for(FitPlan, options),
+        sweep=Sweep(**arguments_for(Sweep, options) | {"estimators": estimators, "l2": l2}),
+        goal=Goal(**arguments_for(Goal, options)),
         entries=_entries(options.entries),
         few=options.entries == FEW,
-        search=options.search,
-        integers=options.integers,
         settings=settings,
         learn_from=learn_from,
         listed=options.top_logprobs,

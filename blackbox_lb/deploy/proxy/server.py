@@ -24,6 +24,7 @@ from blackbox_lb.deploy.injection import quoted
 from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.forward import MAX_HEADER, REWRITTEN, Forwarder
+from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
 from blackbox_lb.deploy.proxy.models import answer_models, wanted_model
 from blackbox_lb.deploy.proxy.requests import PREFIX, Rule, Upstream
 from blackbox_lb.deploy.proxy.web_pages import PageRule
@@ -58,9 +59,9 @@ class Proxy:
         rule: Rule,
         upstream: Upstream,
         *,
-        max_body: int = 16 * 2**20,
-        timeout: float = 600.0,
-        grace: float = 30.0,
+        max_body: int = MAX_BODY,
+        timeout: float = TIMEOUT,
+        grace: float = GRACE,
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
     ) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from blackbox_lb.cli.grouped import HelpGroup, command, option, options
-from blackbox_lb.cli.options import TaskOptions, TrialOptions
+from blackbox_lb.cli.grouped import command, options
+from blackbox_lb.cli.options import TaskOptions, TrialOptions, labels
 
 
 @options
 class CheckOptions(TaskOptions, TrialOptions):
-    labels: str | None = option(
-        HelpGroup.TASK,
-        "Labels of the decision, as in yes,no. [default: the answers of --data, where they are"
-        " few]",
-        metavar="LABEL,...",
-    )
+    labels: str | None = labels("the decision")
 
 
 @command("check", CheckOptions)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from blackbox_lb.cli.grouped import COUNT, HelpGroup, command, option, options
-from blackbox_lb.cli.options import TaskOptions, TrialOptions
+from functools import partial
 
-
-def _samples() -> int:
-    from blackbox_lb.jobs.fitting.plan import FitPlan
-
-    return FitPlan().samples
+from blackbox_lb.cli.grouped import COUNT, HelpGroup, command, default_of, option, options
+from blackbox_lb.cli.options import FIT_PLAN, TaskOptions, TrialOptions, limit
 
 
 @options
 class CollectOptions(TaskOptions, TrialOptions):
     samples_per_prompt: int = option(
-        HelpGroup.FIRST, "Completions a prompt.", type=COUNT, default=_samples
+        HelpGroup.FIRST,
+        "Completions a prompt.",
+        type=COUNT,
+        default=partial(default_of, FIT_PLAN, "samples"),
     )
-    limit: int | None = option(
-        HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT
-    )
+    limit: int | None = limit()
     shard: str | None = option(
         HelpGroup.SAMPLING,
         "Part I of N of the prompts, from 1/N to N/N: a machine each.",

@@ -8,15 +8,22 @@ from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, options
 from blackbox_lb.cli.options import provider
 
+COMPILE = (
+    "blackbox_lb.jobs.compiling.compile:compile_bias",
+    "blackbox_lb.jobs.compiling.compile:compile_dependent",
+)
+
 
 @options
 class CompileOptions:
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     provider: str | None = provider(None, "the bias's own")
     entries: int | None = option(
-        None, "Most tokens in the bias. [default: the provider's limit]", type=COUNT
+        None, "Most tokens in the bias. [default: the provider's limit]", type=COUNT, sets=COMPILE
     )
-    integers: bool = option(None, "Whole numbers only, where the provider takes fractions too.")
+    integers: bool = option(
+        None, "Whole numbers only, where the provider takes fractions too.", sets=COMPILE
+    )
     store: Path | None = option(None, "Rollout store. [default: rollouts.db beside BIAS]")
     tokenizer: str | None = option(
         None, "The model's vocabulary, where its name is not enough: as in blb fit."

@@ -15,13 +15,9 @@ from blackbox_lb.cli.grouped import (
     option,
     options,
 )
-from blackbox_lb.cli.options import TaskOptions, TrialOptions
+from blackbox_lb.cli.options import TaskOptions, TrialOptions, labels
 
-
-def _samples() -> int:
-    from blackbox_lb.jobs.evaluation.plan import EvalPlan
-
-    return EvalPlan().samples
+EVAL_PLAN = "blackbox_lb.jobs.evaluation.plan:EvalPlan"
 
 
 @options
@@ -34,7 +30,8 @@ class EvalOptions(TaskOptions, TrialOptions):
         HelpGroup.JUDGING,
         "Completions a test prompt, setting and policy.",
         type=COUNT,
-        default=_samples,
+        sets=EVAL_PLAN,
+        parameter="samples",
     )
     deploy: tuple[str, ...] = option(
         HelpGroup.JUDGING,
@@ -71,11 +68,7 @@ class EvalOptions(TaskOptions, TrialOptions):
         " local only. Repeatable.",
         type=click.IntRange(0),
     )
-    labels: str | None = option(
-        HelpGroup.TASK,
-        "Labels of a decision, as in yes,no. [default: the answers of --data, where they are few]",
-        metavar="LABEL,...",
-    )
+    labels: str | None = labels()
     labels_only: bool = option(
         HelpGroup.JUDGING,
         "Of a decision: forbid everything but the labels instead, by the provider's highest bias on"
@@ -109,6 +102,7 @@ class EvalOptions(TaskOptions, TrialOptions):
         HelpGroup.JUDGING,
         "Say how many prompts would show such a difference of the reward.",
         type=AMOUNT,
+        sets=EVAL_PLAN,
     )
 
 

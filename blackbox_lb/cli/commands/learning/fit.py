@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, LateChoice, command, option, options
-from blackbox_lb.cli.options import TaskOptions, TrialOptions
+from blackbox_lb.cli.grouped import (
+    AMOUNT,
+    COUNT,
+    HelpGroup,
+    LateChoice,
+    command,
+    literal,
+    option,
+    options,
+)
+from blackbox_lb.cli.options import FIT_PLAN, SWEEP, TaskOptions, TrialOptions, labels, limit
 
 if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.goal import Objective
     from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
     from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale
-    from blackbox_lb.jobs.fitting.plan import FitPlan, LearnFrom, SearchExtent
+    from blackbox_lb.jobs.fitting.plan import LearnFrom, SearchExtent
 
 
-@functools.cache
-def _plan() -> FitPlan:
-    """The defaults, loaded when they are shown or used."""
-    from blackbox_lb.jobs.fitting.plan import FitPlan
-
-    return FitPlan()
-
-
-def _choice(field: str) -> LateChoice:
-    """The allowed values of this field of the options."""
-
-    def values() -> tuple[str, ...]:
-        from blackbox_lb.estimate.choice.goal import Objective
-        from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
-        from blackbox_lb.estimate.inputs.sweep import AlphaScale
-        from blackbox_lb.jobs.fitting.plan import LearnFrom, SearchExtent
-
-        aliases = {
-            "weights": Scale,
-            "alpha_scale": AlphaScale,
-            "unobserved": Unobserved,
-            "objective": Objective,
-            "learn_from": LearnFrom,
-            "search": SearchExtent,
-        }
-        return get_args(aliases[field])
-
-    return LateChoice(values)
+GOAL = "blackbox_lb.estimate.choice.goal:Goal"
 
 
 def _estimator_names() -> tuple[str, ...]:
@@ -75,7 +56,8 @@ class FitOptions(TaskOptions, TrialOptions):
         HelpGroup.FIRST,
         "Training completions a prompt.",
         type=COUNT,
-        default=lambda: _plan().samples,
+        sets=FIT_PLAN,
+        parameter="samples",
     )
     rollouts: tuple[str, ...] = option(
         HelpGroup.TASK,
@@ -83,25 +65,20 @@ class FitOptions(TaskOptions, TrialOptions):
         " stands for several. Repeatable.",
         metavar="SOURCE",
     )
-    limit: int | None = option(
-        HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT
-    )
+    limit: int | None = limit(sets=FIT_PLAN)
     only_stored: bool = option(
         HelpGroup.SAMPLING,
         "Learn from the training completions that are stored, of --rollouts too, and ask for no"
         " more of them.",
+        sets=FIT_PLAN,
     )
-    labels: str | None = option(
-        HelpGroup.TASK,
-        "Labels of a decision, as in yes,no. [default: the answers of --data, where they are few]",
-        metavar="LABEL,...",
-    )
+    labels: str | None = labels()
     learn_from: LearnFrom | None = option(
         HelpGroup.LEARNING,
         "samples: completions that are drawn and rewarded; answers: those of the data, one token a"
         " prompt; both. [default: answers, where the reward is correctness and the answers are few"
         " labels; else samples]",
-        type=_choice("learn_from"),
+        type=literal("blackbox_lb.jobs.fitting.plan:LearnFrom"),
     )
     depends_on: tuple[str, ...] = option(
         HelpGroup.LEARNING,
@@ -122,13 +99,14 @@ class FitOptions(TaskOptions, TrialOptions):
         HelpGroup.LEARNING,
         "projection; the paper's ips; ratio, which needs no logprobs. Repeatable.",
         type=LateChoice(_estimator_names),
-        default=lambda: _plan().sweep.estimators,
+        sets=SWEEP,
+        parameter="estimators",
     )
     tau: tuple[float, ...] = option(
         HelpGroup.LEARNING,
         "A completion weighs exp(reward / tau). Repeatable.",
         type=AMOUNT,
-        default=lambda: _plan().sweep.tau,
+        sets=SWEEP,
     )
     l2: tuple[L2, ...] = option(
         HelpGroup.LEARNING,
@@ -137,48 +115,47 @@ class FitOptions(TaskOptions, TrialOptions):
         " share the validation completions of three; with --learn-from answers they are cv, 30,"
         " 10, 3, 1 and 0.3.",
         type=_Strength(),
-        default=lambda: _plan().sweep.l2,
+        sets=SWEEP,
     )
     weights: Scale = option(
         HelpGroup.LEARNING,
         "projection weighs completions over all prompts, or within each.",
-        type=_choice("weights"),
-        default=lambda: _plan().sweep.weights,
+        sets=SWEEP,
     )
     alpha: tuple[float, ...] = option(
         HelpGroup.LEARNING,
         "Smoothing of ips. Repeatable.",
         type=AMOUNT,
-        default=lambda: _plan().sweep.alpha,
+        sets=SWEEP,
     )
     alpha_scale: AlphaScale = option(
         HelpGroup.LEARNING,
         "alpha is a multiple of the mean weight, or absolute as in the paper.",
-        type=_choice("alpha_scale"),
-        default=lambda: _plan().sweep.alpha_scale,
+        sets=SWEEP,
     )
     kappa: tuple[float, ...] = option(
         HelpGroup.LEARNING,
         "Shrinkage of ratio, in samples of a token. Repeatable.",
         type=AMOUNT,
-        default=lambda: _plan().sweep.kappa,
+        sets=SWEEP,
     )
     positions: int | None = option(
         HelpGroup.LEARNING,
         "Positions that are drawn of each completion. [default: all]",
         type=COUNT,
+        sets=SWEEP,
     )
     clip: float | None = option(
         HelpGroup.LEARNING,
         "Largest inverse propensity that counts. [default: any]",
         type=click.FloatRange(1),
+        sets=SWEEP,
     )
     unobserved: Unobserved = option(
         HelpGroup.LEARNING,
         "A sampled token without a logprob: bound takes the least listed one for it, drop leaves it"
         " out (not for projection).",
-        type=_choice("unobserved"),
-        default=lambda: _plan().sweep.unobserved,
+        sets=SWEEP,
     )
     engine: str = option(
         HelpGroup.LEARNING,
@@ -191,7 +168,9 @@ class FitOptions(TaskOptions, TrialOptions):
         HelpGroup.LEARNING, "Workers of --engine ray. [default: one a core]", type=COUNT
     )
     go_on: bool = option(
-        HelpGroup.LEARNING, "Collect on although the first prompts show nothing to learn."
+        HelpGroup.LEARNING,
+        "Collect on although the first prompts show nothing to learn.",
+        sets=FIT_PLAN,
     )
     entries: str = option(
         HelpGroup.CHOOSING,
@@ -204,28 +183,29 @@ class FitOptions(TaskOptions, TrialOptions):
         "Race only the settings that are named; or also, for the completions of 3 candidates"
         " (brief) or 10 (thorough), rules, boosts, calibrations, sums and other strengths."
         " [default: brief, where no --l2 and no --estimator is named; else named]",
-        type=_choice("search"),
+        type=literal("blackbox_lb.jobs.fitting.plan:SearchExtent"),
+        sets=FIT_PLAN,
     )
-    integers: bool = option(HelpGroup.CHOOSING, "Whole numbers only.")
+    integers: bool = option(HelpGroup.CHOOSING, "Whole numbers only.", sets=FIT_PLAN)
     objective: Objective = option(
         HelpGroup.CHOOSING,
         "Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's"
         " accuracy (pareto), or the mean F1 of the labels of a greedy decision (macro-f1).",
-        type=_choice("objective"),
-        default=lambda: _plan().goal.objective,
+        sets=GOAL,
     )
     kl_price: float = option(
         HelpGroup.CHOOSING,
         "Reward that a nat of KL a completion costs in reward-kl.",
         type=AMOUNT,
-        default=lambda: _plan().goal.tau,
+        sets=GOAL,
+        parameter="tau",
     )
     validation_samples: int = option(
         HelpGroup.CHOOSING,
         "Completions a validation prompt and candidate; better candidates get more of them, others"
         " less.",
         type=COUNT,
-        default=lambda: _plan().validation_samples,
+        sets=FIT_PLAN,
     )
     deploy: tuple[str, ...] = option(
         HelpGroup.CHOOSING,
@@ -237,7 +217,7 @@ class FitOptions(TaskOptions, TrialOptions):
         HelpGroup.JUDGING,
         "Completions a test prompt and setting.",
         type=COUNT,
-        default=lambda: _plan().test_samples,
+        sets=FIT_PLAN,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,9 +11,9 @@ from blackbox_lb.cli.grouped import (
     COUNT,
     PATH,
     HelpGroup,
-    LateChoice,
     argument,
     command,
+    literal,
     option,
     options,
 )
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from blackbox_lb.types import Split
 
 
-def _splits() -> tuple[str, ...]:
-    from blackbox_lb.types import Split
-
-    return get_args(Split)
-
-
 @options
 class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
     where: Path = argument(metavar="STORE_OR_RUN", type=PATH)
@@ -36,7 +30,7 @@ class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
         HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT
     )
     split: tuple[Split, ...] = option(
-        HelpGroup.STORED, "Only this split; repeatable.", type=LateChoice(_splits)
+        HelpGroup.STORED, "Only this split; repeatable.", type=literal("blackbox_lb.types:Split")
     )
     setting: tuple[str, ...] = option(
         HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable."

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.grouped import COUNT, command, option, options
+from blackbox_lb.cli.grouped import COUNT, arguments_for, command, option, options
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import provider
-from blackbox_lb.deploy.injection import OnConflict
+from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
+    from blackbox_lb.deploy.injection import OnConflict
     from blackbox_lb.deploy.proxy.server import Proxy
+
+
+LOAD_SERVED = "blackbox_lb.deploy.proxy.names:load_served"
+PROXY = "blackbox_lb.deploy.proxy.server:Proxy"
+RULE = "blackbox_lb.deploy.proxy.requests:Rule"
+MIB = 2**20
+"""Bytes."""
 
 
 @options
@@ -38,6 +46,8 @@ class ProxyOptions:
         " Can be given several times.",
         "--allow-host",
         metavar="NAME",
+        default=(),
+        sets=PROXY,
     )
     origins: tuple[str, ...] = option(
         None,
@@ -45,6 +55,8 @@ class ProxyOptions:
         " https://app.example; * for all. Can be given several times.",
         "--allow-origin",
         metavar="ORIGIN",
+        default=(),
+        sets=PROXY,
     )
     port: int = option(None, "0 takes a free one.", type=click.IntRange(0, 65535), default=8080)
     models: tuple[str, ...] = option(
@@ -52,31 +64,41 @@ class ProxyOptions:
         "The server's name of the model, where it is not the bias file's. Can be given several"
         " times.",
         "--model",
+        sets=LOAD_SERVED,
     )
     provider: str | None = provider(
         None,
         "no check",
         "Check the biases against this provider's limits, and send them in its format: ",
+        sets=LOAD_SERVED,
     )
     on_conflict: OnConflict = option(
         None,
         "A request with a logit_bias of its own: refuse it, send ours or theirs alone, or add the"
         " two.",
-        type=click.Choice(get_args(OnConflict)),
-        default="raise",
+        sets=LOAD_SERVED,
     )
     others: Literal["pass", "raise"] = option(
         None,
         "A request for a model without a bias: pass it on as it is, or refuse it.",
-        type=click.Choice(("pass", "raise")),
-        default="pass",
+        sets=RULE,
     )
-    max_body: int = option(None, "Largest request body, in MiB.", type=COUNT, default=16)
+    max_body: int = option(
+        None, "Largest request body, in MiB.", type=COUNT, default=MAX_BODY // MIB
+    )
     timeout: float = option(
-        None, "Seconds of the upstream's silence.", type=click.FloatRange(0.001), default=600.0
+        None,
+        "Seconds of the upstream's silence.",
+        type=click.FloatRange(0.001),
+        default=TIMEOUT,
+        sets=PROXY,
     )
     grace: float = option(
-        None, "Seconds to finish answers when stopped.", type=click.FloatRange(0), default=30.0
+        None,
+        "Seconds to finish answers when stopped.",
+        type=click.FloatRange(0),
+        default=GRACE,
+        sets=PROXY,
     )
     as_json: bool = option(
         None, "Print the address and what is applied as JSON on stdout.", "--json"
@@ -125,23 +147,15 @@ def _proxy(options: ProxyOptions) -> Proxy:
     from blackbox_lb.deploy.proxy.requests import Rule, Upstream
     from blackbox_lb.deploy.proxy.server import Proxy
 
-    served = load_served(
-        options.biases,
-        models=options.models,
-        provider=options.provider,
-        on_conflict=options.on_conflict,
-    )
+    served = load_served(options.biases, **arguments_for(load_served, options))
     for bias_argument in options.biases:
         path = parse_bias_argument(bias_argument)[1]
         tell_host_of_bias(path, Bias.load(path), options)
     return Proxy(
-        Rule(ServedNames(served), options.others),
+        Rule(ServedNames(served), **arguments_for(Rule, options)),
         Upstream.parse(options.upstream),
-        max_body=options.max_body * 2**20,
-        timeout=options.timeout,
-        grace=options.grace,
-        hosts=options.hosts,
-        origins=options.origins,
+        max_body=options.max_body * MIB,
+        **arguments_for(Proxy, options),
     )
 
 

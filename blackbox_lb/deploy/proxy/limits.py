@@ -1,0 +1,8 @@
+"""The limits of the proxy, which load nothing: the command's help shows them."""
+
+MAX_BODY = 16 * 2**20
+"""Largest request body, in bytes."""
+TIMEOUT = 600.0
+"""Seconds of silence before the upstream is abandoned."""
+GRACE = 30.0
+"""Seconds to finish the answers under way when the proxy stops; then they are cut."""
