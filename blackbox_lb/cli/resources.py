@@ -28,7 +28,7 @@ from blackbox_lb.cli.options import (
 )
 from blackbox_lb.cli.run_limits import accounted, record_of
 from blackbox_lb.cli.terminal import reporter
-from blackbox_lb.errors import ProfileError
+from blackbox_lb.errors import DataError, ProfileError
 from blackbox_lb.extras.harness import HarnessOptions
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage
 from blackbox_lb.jobs.records.run_record import RunResults, work_in
@@ -56,6 +56,12 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         harness=HarnessOptions(**harness) if harness else None,
     ).first(**arguments_for(Task.first, options))
     reward = reward_of(options, task, options.max_tokens or task.max_tokens)
+    if task.unlabelled and labels_of(getattr(options, "labels", None), task.train) is None:
+        raise DataError(
+            f"{task.unlabelled[0].place} has no answer, and the answers of the other rows are not"
+            " few labels, of which a row without one would still tell something; add the answer, or"
+            " choose a reward that needs none"
+        )
     tell_keys_of_judge(reward, options)
     return task, reward
 

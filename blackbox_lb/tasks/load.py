@@ -70,8 +70,9 @@ def load_task(
     ``fractions`` then divides ``data``. Columns may be paths (question.stem). ``field``: the path
     to the rows in files that are one JSON object. ``prefill``: messages may end with the beginning
     of the completion. Rows of one prompt are one example, in the split among theirs that is judged
-    by; the task's note counts them. InputError: an unknown name, both a name and files, or neither.
-    DataError: see :func:`load_examples`, and one id in two splits.
+    by; the task's note counts them. Rows of ``data`` without an answer are the task's
+    ``unlabelled`` ones where others have one. InputError: an unknown name, both a name and files,
+    or neither. DataError: see :func:`load_examples`, and one id in two splits.
     """
     columns = ColumnNames(
         prompt_column, answer_column, messages_column, prompt_template, field, prefill
@@ -113,10 +114,30 @@ def load_task(
             fractions=fractions,
             require_answers=require_answers,
         )
-    rows = read_rows(data, columns, require_answers=require_answers)
+    rows, unlabelled = _by_answer(data, columns, require_answers)
     splits = rest(str(data), rows, seed, fractions, set(whole)) | whole
     kept, left_out = _apart(splits)
-    return Task.from_splits(Path(data).stem, kept, note=_note(str(data), kept, left_out))
+    note = _note(str(data), kept, left_out)
+    return Task.from_splits(Path(data).stem, kept, note=note, unlabelled=unlabelled)
+
+
+def _by_answer(
+    data: str | Path, columns: ColumnNames, require_answers: bool
+) -> tuple[list[SourcedExample], list[SourcedExample]]:
+    """The rows with an answer, and those without one that a decision between labels can still use;
+    where no answer is required, all rows, and none.
+
+    Raises DataError: an answer is required, and no row has one, or one that is judged by has none.
+    """
+    rows = read_rows(data, columns, require_answers=False)
+    if not require_answers:
+        return rows, []
+    labelled = [row for row in rows if row.example.answers]
+    unlabelled = [row for row in rows if not row.example.answers]
+    judged = any(row.split not in (None, "train") for row in unlabelled)
+    if judged or not labelled:
+        read_rows(data, columns)  # names the first row without an answer
+    return labelled, unlabelled
 
 
 def _built_in(spec: str) -> Task:

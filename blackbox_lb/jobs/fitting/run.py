@@ -20,12 +20,14 @@ from blackbox_lb.bias.records import (
 )
 from blackbox_lb.estimate.choice.candidates import CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
+from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.choosing.priors import unlabelled_lists
 from blackbox_lb.jobs.fitting.choosing.proposing import (
     Knowledge,
     knowledge,
@@ -144,16 +146,15 @@ class _Fit:
         trials = self.trials
         if plan.learn_from != "answers":
             trials.report.notice(self._censored(plan.sweep).sentence(trials.top_logprobs))
+        scorer = await self._scorer()
         beside = Knowledge()
         if plan.searches != "named":
-            beside = await knowledge(
-                trials, self.examples, self.training, self.given, plan, self.limits
-            )
+            lists = await self._decided(scorer)
+            beside = await knowledge(trials, self.training, plan, self.limits, lists)
             self.training = with_knowledge(self.training, beside)
-        entrants = list(proposals(self.training, plan, self.limits, beside))
         self.choice = await select(
-            entrants,
-            await self._scorer(),
+            proposals(self.training, plan, self.limits, beside),
+            scorer,
             plan.goal,
             Search.of(plan),
             self.training.next_token,
@@ -173,6 +174,20 @@ class _Fit:
         return FromSamples(
             self.trials, validation, self.training.next_token, self.plan.goal, self.plan.settings
         )
+
+    async def _decided(self, scorer: Scorer) -> list[FirstLists]:
+        """The lists at the place of the answer of all prompts but those of the test, where the
+        model decides between labels. They need no answer.
+        """
+        if not isinstance(scorer, FromLists) or self.given is None:
+            return []
+        first = self.given.first
+        lists = [FirstLists(first.ids, first.logprobs), scorer.lists]
+        if self.task.unlabelled:
+            lists.append(
+                await unlabelled_lists(self.trials, self.task.unlabelled, self.plan.listed)
+            )
+        return lists
 
     async def _choose_dependent(self) -> None:
         """Let the bias depend on the prompt, where that is predicted to decide better; the best of

@@ -32,7 +32,8 @@ class Task:
     ``correct`` is a matcher spec (exact-match, contains, math, regex:PATTERN), a matcher, or None
     for the default of ``parse_reward``; ``max_tokens`` is in tokens.
     ``stop``: a completion ends before the first of these texts. ``note``: for a report, on the
-    source of prompts and matcher.
+    source of prompts and matcher. ``unlabelled``: training prompts of a labelled file whose rows
+    have no answer: the model's mean answer is known from them, too.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Task:
     max_tokens: int = DEFAULT_MAX_TOKENS
     stop: tuple[str, ...] = ()
     note: str = ""
+    unlabelled: tuple[Example, ...] = ()
 
     @classmethod
     def from_splits(
@@ -54,13 +56,18 @@ class Task:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: tuple[str, ...] = (),
         note: str = "",
+        unlabelled: Sequence[SourcedExample] = (),
     ) -> Task:
         """Make a task of given splits. Raises DataError where one prompt or id is in two of
         them.
+
+        unlabelled: rows without an answer; those whose prompt is in a split are left out.
         """
         _refuse_leaks(splits)
+        prompts = {words_of(row) for rows in splits.values() for row in rows}
+        kept = tuple(row.example for row in unlabelled if words_of(row) not in prompts)
         train, validation, test = (tuple(row.example for row in splits[split]) for split in SPLITS)
-        return cls(name, train, validation, test, correct, max_tokens, stop, note)
+        return cls(name, train, validation, test, correct, max_tokens, stop, note, kept)
 
     def split(self, name: Split) -> tuple[Example, ...]:
         """The examples of the split called train, validation or test."""
@@ -92,6 +99,7 @@ class Task:
             for split in SPLITS
             for example in self.split(split)
         ]
+        content += [["unlabelled", example.id] for example in self.unlabelled]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

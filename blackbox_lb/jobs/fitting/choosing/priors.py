@@ -10,10 +10,11 @@ from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.prior import Prior
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.rollouts.answers.given_answers import FirstTokens
+from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import NO_TOKEN, Example
 
 BATCH = "batch calibration"
 LABELS_ONLY = "labels only"
@@ -34,20 +35,40 @@ async def own_label_tokens(trials: Trials, labels: Labels) -> list[Ids] | None:
     return own if all(ids.size for ids in own) else None
 
 
-def batch_calibration(first: FirstTokens, tokens: Sequence[Ids]) -> Prior | None:
+async def unlabelled_lists(
+    trials: Trials, examples: Sequence[Example], listed: int | None
+) -> FirstLists:
+    """The lists at the place of the answer of prompts whose answers nobody knows, drawn unless they
+    are in the store.
+
+    listed: alternatives of each list, None for as many as help.
+    """
+    completions, _ = await first_lists(trials, examples, "unlabelled", listed)
+    rows = [completion for completion in completions if len(completion.top_ids)]
+    width = max((completion.top_ids.shape[1] for completion in rows), default=0)
+    ids = np.full((len(rows), width), NO_TOKEN, np.int64)
+    logprobs = np.full((len(rows), width), -np.inf)
+    for row, completion in enumerate(rows):
+        size = completion.top_ids.shape[1]
+        ids[row, :size] = completion.top_ids[0]
+        logprobs[row, :size] = completion.top_logprobs[0]
+    return FirstLists(ids, logprobs)
+
+
+def batch_calibration(lists: Sequence[FirstLists], tokens: Sequence[Ids]) -> Prior | None:
     """The mean answer of the model over prompts, divided out (Zhou et al. 2023, "Batch
     Calibration"): every label's tokens are shifted by minus the log of the label's mean
     probability. It reads no answer.
 
     Args:
-        first: lists at the place of the answer.
+        lists: those at the place of the answer, of prompts with and without a known answer.
         tokens: (l,) those that begin each label.
 
     Returns:
         The prior with a shift of mean 0 over the labels, and a lift that all of them share and that
         costs no penalty. None where no list holds every label's probability.
     """
-    shares = FirstLists(first.ids, first.logprobs).share({}, tokens)
+    shares = np.concatenate([part.share({}, tokens) for part in lists])
     shares = shares[~np.isnan(shares).any(axis=1)]
     if not len(shares):
         return None

@@ -12,6 +12,7 @@ import numpy as np
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.projected import CREDIT_L2
 from blackbox_lb.estimate.choice.proposals import BOOSTS, boosts, rules
+from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.prior import DEFAULT_STRENGTHS, Prior, TokenCosts
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -21,12 +22,10 @@ from blackbox_lb.jobs.fitting.choosing.priors import (
     calibrations,
     own_label_tokens,
 )
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Reward
-from blackbox_lb.types import Example
 
 MOST_RULED = 2_000
 """Tokens that a rule may move, the most used first: a script has tens of thousands, and a request
@@ -70,18 +69,25 @@ class Knowledge:
 
 async def knowledge(
     trials: Trials,
-    examples: Sequence[Example],
     training: Training,
-    given: AnswersToLearn | None,
     plan: FitPlan,
     limits: CompileLimits,
+    decided: Sequence[FirstLists] = (),
 ) -> Knowledge:
-    """Gather what is known of tokens. Nothing is drawn."""
+    """Gather what is known of tokens.
+
+    Args:
+        trials: the model and the reward.
+        training: the completions that are learned from.
+        plan: its labels, where there are any.
+        limits: the provider's, on a bias.
+        decided: lists at the place of the answer, where the model decides between labels.
+    """
     labels = None
-    if given is not None and plan.labels is not None and plan.selects_offline:
+    if decided and plan.labels is not None:
         tokens = await own_label_tokens(trials, plan.labels)
-        labels = None if tokens is None else batch_calibration(given.first, tokens)
-    costs = token_costs(trials, examples, training, limits)
+        labels = None if tokens is None else batch_calibration(decided, tokens)
+    costs = token_costs(trials, training, limits)
     return Knowledge(costs, labels, await boosted_tokens(trials, training))
 
 
@@ -101,9 +107,7 @@ def most_beside(reward: Reward) -> int:
     return count
 
 
-def token_costs(
-    trials: Trials, examples: Sequence[Example], training: Training, limits: CompileLimits
-) -> TokenCosts | None:
+def token_costs(trials: Trials, training: Training, limits: CompileLimits) -> TokenCosts | None:
     """What each token of the vocabulary earns by its own text; None where the reward is no rule
     about the text.
     """
