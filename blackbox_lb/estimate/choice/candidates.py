@@ -68,6 +68,7 @@ class Candidate:
         estimator: its name, or what made it in its place: rule, boost, sum.
         projected: of a projection, else None.
         origin: where it comes from, in words for a reader.
+        stands: whether it is kept unless another candidate is shown to be better.
     """
 
     settings: dict[str, float | int | str | None]
@@ -77,6 +78,7 @@ class Candidate:
     estimator: str = "projection"
     projected: Projected | None = None
     origin: str = "learned"
+    stands: bool = False
 
     @classmethod
     def of_vector(
@@ -163,9 +165,16 @@ def _candidate(
     if support is not None:
         projected = replace(projected, fit=projected.again(support), support=support)
     sparse = against(table, learned.values, limits.compiled(table, projected.fit.delta))
-    origin = _origin(projected, learned.settings)
+    prior = projected.prior
     return Candidate(
-        learned.settings, table.token_ids, learned.values, sparse, name, projected, origin
+        learned.settings,
+        table.token_ids,
+        learned.values,
+        sparse,
+        name,
+        projected,
+        _origin(projected, learned.settings),
+        stands=prior is not None and prior.standing == projected.l2,
     )
 
 

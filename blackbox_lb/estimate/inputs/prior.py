@@ -32,6 +32,8 @@ class Prior:
         means: (k,) nats; every other token has mean 0.
         lifted: (j,) ids whose common shift costs no penalty, such as the tokens of all labels.
         strengths: of the penalty, in weighted tokens, to try with it.
+        standing: the one of them whose bias is kept unless another is shown to be better, None
+            where none has such a claim.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Prior:
     means: Vector
     lifted: Ids = field(default_factory=_no_ids)
     strengths: tuple[float, ...] = DEFAULT_STRENGTHS
+    standing: float | None = None
 
     @classmethod
     def of(
@@ -47,6 +50,7 @@ class Prior:
         means: Mapping[int, float],
         lifted: Ids | None = None,
         strengths: tuple[float, ...] = DEFAULT_STRENGTHS,
+        standing: float | None = None,
     ) -> Prior:
         """From token id -> nats.
 
@@ -58,7 +62,7 @@ class Prior:
         if not np.isfinite(values).all():
             raise InputError(f"the prior {name!r} has a mean that is not finite")
         shared = _no_ids() if lifted is None else np.unique(lifted).astype(np.int64)
-        return cls(name, token_ids, values, shared, strengths)
+        return cls(name, token_ids, values, shared, strengths, standing)
 
     def at(self, tau: float) -> Prior:
         """This prior in a fit at ``tau``; see ``TokenCosts.at``."""

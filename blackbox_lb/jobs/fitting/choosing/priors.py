@@ -21,8 +21,10 @@ LABELS_ONLY = "labels only"
 LIFTS = (0.0, 2.0, 5.0, 10.0)
 """Nats of a shift that all labels share, over everything else that the model may say."""
 PULLS = (10.0, 3.0, 1.0)
-"""Strengths of the pull to batch calibration, in weighted tokens: with 10 labels the strongest of
-them, from 100 on all do as well."""
+"""Strengths of the pull to batch calibration, in weighted tokens."""
+STANDING_PULL = 3.0
+"""The one that stands: with 10 labels it did as well as the best of them on three public tasks, and
+from 100 labels on all strengths do as well. A few labelled prompts cannot tell them apart."""
 
 
 async def own_label_tokens(trials: Trials, labels: Labels) -> list[Ids] | None:
@@ -79,7 +81,7 @@ def batch_calibration(lists: Sequence[FirstLists], tokens: Sequence[Ids]) -> Pri
         for ids, shift in zip(tokens, shifts.tolist(), strict=True)
         for token in ids.tolist()
     }
-    return Prior.of(BATCH, means, np.concatenate(list(tokens)), PULLS)
+    return Prior.of(BATCH, means, np.concatenate(list(tokens)), PULLS, STANDING_PULL)
 
 
 LEAST_SHARE = 1e-6

@@ -38,6 +38,13 @@ MOST_NEIGHBOURS = len(FACTORS) + 1
 MOST_LOST = 0.25
 """Share of the winner's gain that fewer entries may lose on the validation prompts, where that is
 within one standard error."""
+PROVEN = 2.0
+"""Standard errors of the paired difference by which another candidate must be better than the one
+that stands."""
+FEWEST_PROMPTS = 20
+"""Prompts with which fewer entries are tried: with less, a cut that loses a label passes unseen."""
+LESS_LIKELY = 0.1
+"""Nats by which fewer entries may make the right answers less likely, where that is known."""
 LEVEL = 2.0
 """Standard errors of the paired difference within which two candidates are called level."""
 
@@ -151,11 +158,11 @@ async def select(
     if len(race.racing) == 1 and not search.refines and not scorer.exact:
         return race.unopposed()
     await race.start()
-    best = await race.halve(race.racing)
+    best = race.kept(await race.halve(race.racing))
     wide = next_token.with_tokens(np.concatenate([entrant.token_ids for entrant in candidates]))
     if search.neighbours:
-        best = await race.neighbours(best, wide, limits)
-    if search.sizes:
+        best = race.kept(await race.neighbours(best, wide, limits))
+    if search.sizes and scorer.prompts >= FEWEST_PROMPTS:
         best = await race.fewer_entries(best, wide, limits)
     await race.measure_kl()
     return race.conclude(best)
@@ -273,6 +280,20 @@ class _Race:
         self._tell(order[0])
         return order[0]
 
+    def kept(self, winner: _Entrant) -> _Entrant:
+        """The candidate that stands, unless the winner is better by ``PROVEN`` standard errors."""
+        standing = next((entrant for entrant in self.entrants if entrant.candidate.stands), None)
+        if standing is None or standing is winner or standing.scored is None:
+            return winner
+        ours = self.goal.gain(self.base.outcome, _scored(winner).outcome)
+        theirs = self.goal.gain(self.base.outcome, standing.scored.outcome)
+        ahead = ours.minus(theirs)
+        if ahead.value > 0 and ahead.value >= PROVEN * ahead.standard_error:
+            return winner
+        winner.status = f"not shown to be better than {standing.candidate.label}"
+        standing.status = ""
+        return standing
+
     def _some(self, count: int) -> Bools | None:
         """(p,) the same ``count`` of all prompts for every candidate; None for all."""
         prompts = self.scorer.prompts
@@ -352,6 +373,8 @@ class _Race:
         ``MOST_LOST`` of the winner's gain.
         """
         if not self.goal.keeps(self.base.outcome, _scored(entrant).outcome):
+            return False
+        if _scored(entrant).tie < _scored(winner).tie - LESS_LIKELY:
             return False
         ours = self.goal.gain(self.base.outcome, _scored(entrant).outcome)
         theirs = self.goal.gain(self.base.outcome, _scored(winner).outcome)
