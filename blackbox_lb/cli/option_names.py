@@ -92,6 +92,7 @@ OPTIONS = frozenset(
         "samples",
         "samples_per_prompt",
         "save",
+        "search",
         "seed",
         "setting",
         "shard",

@@ -22,7 +22,7 @@ from blackbox_lb.tasks.records.repeats import (
     remarks_on,
 )
 from blackbox_lb.tasks.sets.countries import capitals, continents
-from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest
+from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, SPLITS, Task, rest
 from blackbox_lb.types import Split
 
 NAMES: dict[str, Split] = {
@@ -135,7 +135,7 @@ def _by_answer(
     labelled = [row for row in rows if row.example.answers]
     unlabelled = [row for row in rows if not row.example.answers]
     judged = any(row.split not in (None, "train") for row in unlabelled)
-    if judged or not labelled:
+    if judged or len(labelled) < len(SPLITS):
         read_rows(data, columns)  # names the first row without an answer
     return labelled, unlabelled
 

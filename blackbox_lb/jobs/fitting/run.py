@@ -193,7 +193,9 @@ class _Fit:
         """Let the bias depend on the prompt, where that is predicted to decide better; the best of
         what the plan names.
         """
-        plan, report, fixed = self.plan, self.trials.report, self.choice.candidate
+        plan = self.plan
+        report = self.trials.report
+        fixed = self.choice.uncut or self.choice.candidate
         given = self.given if plan.selects_offline and plan.depends_on else None
         if given is not None:
             found = (
@@ -228,7 +230,9 @@ class _Fit:
 
     async def _choose_phased(self) -> None:
         """Give phases vectors of their own, where that earns more."""
-        plan, report, fixed = self.plan, self.trials.report, self.choice.candidate
+        plan = self.plan
+        report = self.trials.report
+        fixed = self.choice.uncut or self.choice.candidate
         if plan.phases is None:
             return
         found = await phased_candidate(

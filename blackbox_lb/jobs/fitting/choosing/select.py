@@ -38,7 +38,7 @@ MOST_NEIGHBOURS = len(FACTORS) + 1
 MOST_LOST = 0.25
 """Share of the winner's gain that fewer entries may lose on the validation prompts, where that is
 within one standard error."""
-PROVEN = 2.0
+PROVEN = 1.5
 """Standard errors of the paired difference by which another candidate must be better than the one
 that stands."""
 FEWEST_PROMPTS = 20
@@ -162,10 +162,11 @@ async def select(
     wide = next_token.with_tokens(np.concatenate([entrant.token_ids for entrant in candidates]))
     if search.neighbours:
         best = race.kept(await race.neighbours(best, wide, limits))
+    uncut = best.candidate
     if search.sizes and scorer.prompts >= FEWEST_PROMPTS:
         best = await race.fewer_entries(best, wide, limits)
     await race.measure_kl()
-    return race.conclude(best)
+    return replace(race.conclude(best), uncut=uncut)
 
 
 @dataclass(slots=True, eq=False)
