@@ -20,7 +20,7 @@ from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.types import Completion, Example, Prompt, Split
+from blackbox_lb.types import Completion, Example, Prompt, Span, Split
 
 Settings: TypeAlias = Mapping[str, Any]
 """The settings of a request without the prompt, as in the store."""
@@ -57,7 +57,8 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class ScoredCompletion:
     """One completion and its reward: ``nats``, and ``value`` in the user's own unit; both None
-    where there was nothing to score.
+    where there was nothing to score. ``spans``: the places that add up to ``nats``, None where the
+    reward is no sum over places.
     """
 
     split: Split
@@ -67,6 +68,7 @@ class ScoredCompletion:
     nats: float | None
     value: float | None
     correct: bool | None
+    spans: tuple[Span, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +256,14 @@ def _record(
 ) -> ScoredCompletion:
     if not completion.readable:
         return ScoredCompletion(split, example.id, key, completion, None, None, None)
-    nats = reward.score(example, completion)
+    located = reward.measure(example, completion)
     return ScoredCompletion(
         split,
         example.id,
         key,
         completion,
-        nats,
-        reward.value(nats),
+        located.reward,
+        reward.value(located.reward),
         reward.correct(example, completion),
+        located.spans,
     )

@@ -50,11 +50,14 @@ Items: TypeAlias = list[tuple[str, "_Wanted"]]
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """One completion to ask about: the text sent, the id of its example, and its tokens."""
+    """One completion to ask about: the message sent, the id of its example, its tokens and its
+    text.
+    """
 
     item: dict[str, Any]
     example: str
     tokens: int
+    text: str
 
 
 async def fetch_rewards(
@@ -93,6 +96,14 @@ async def fetch_rewards(
             f"{title}: {unread} of {len(wanted)} answers of {remote.name} hold no number and count"
             f" as {remote.otherwise:g}"
         )
+    if isinstance(remote, Judge):
+        lost = sum(remote.lost_quotes(key, each.text) for key, each in wanted.items())
+        if lost:
+            report.notice(
+                f"{title}: {lost} passages that {remote.name} quotes do not stand in their"
+                " completions; the passages that do share the reward, else the end of the text"
+                " has it"
+            )
     return len(missing)
 
 
@@ -103,7 +114,7 @@ def _wanted(remote: Remote, pairs: Iterable[tuple[Example, Completion]]) -> dict
         if completion.readable or (completion.text and not completion.filtered):
             item = remote.item(example, completion)
             if (key := remote.key_of(item)) not in remote.known:
-                wanted[key] = _Wanted(item, example.id, completion.n_tokens)
+                wanted[key] = _Wanted(item, example.id, completion.n_tokens, completion.text)
     return wanted
 
 
@@ -118,7 +129,7 @@ def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
             " pattern finds no number; correct pattern or prompt, or say with otherwise what such"
             f" an answer is worth ({KEPT})"
         )
-    remote.known[key] = value
+    remote.learn(key, answer, value)
     return number is None
 
 

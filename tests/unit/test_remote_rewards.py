@@ -38,7 +38,7 @@ from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import BATCH
-from blackbox_lb.types import Completion, Example, Message, Prompt
+from blackbox_lb.types import Completion, Example, Message, Prompt, Span
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 
@@ -533,6 +533,41 @@ def test_a_judge_without_its_key_is_told_at_once(
         assert not server.requests
 
 
+def test_a_judge_may_quote(judge: Callable[..., Reward], tmp_path: Path) -> None:
+    """The passages that a judge quotes share its number; where none of them stands in the text the
+    end of the text has it, and a notice counts those that do not.
+    """
+    rows = {"quotes": '> "(.*?)"', "scale": 0.5}
+    reward = judge(
+        '> "old lamp"\n> "the sea"\n> "OLD LAMP"\n> "its SEA"\nscore: -4',
+        "score: 0",
+        '> "a boat"\nscore: -3',
+        **rows,
+    )
+    assert reward.has_spans
+    texts = ("An old lamp by the sea", "Fine.", "Her ship")
+    pairs = [(EXAMPLE, completion(text)) for text in texts]
+    notices = Notices()
+    with RolloutStore(tmp_path / "s.db") as store:
+        asyncio.run(fetch_rewards(store, reward, pairs, notices, "test"))
+    assert reward.spans(*pairs[0]) == (Span(3, 11, -1.0), Span(15, 22, -1.0))
+    assert reward.spans(*pairs[1]) == ()
+    assert reward.spans(*pairs[2]) == (Span(8, 8, -1.5),)
+    assert [reward.score(*pair) for pair in pairs] == [-2.0, 0.0, -1.5]
+    assert any("2 passages" in notice for notice in notices.said)
+    assert not judge("score: 1").has_spans
+
+
+class Notices(Silent):
+    """A reporter that keeps its notices."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.said.append(text)
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -545,6 +580,7 @@ def test_a_judge_without_its_key_is_told_at_once(
             {"base_url": "http://u:pw@judge.example/v1"},
             "holds a password; name its variable in api_key_env",
         ),
+        ({"quotes": "("}, "quotes is not a valid regular expression"),
         ({"scale": "x"}, "scale: Input should be a valid number"),
     ],
 )

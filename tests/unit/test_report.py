@@ -23,13 +23,13 @@ from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import figures
 from blackbox_lb.extras.report.data import read_run
-from blackbox_lb.extras.report.examples import Side, compared
+from blackbox_lb.extras.report.examples import Side, compared, stored
 from blackbox_lb.extras.report.page import render, write_report
 from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.extras.report.verdict_text import amount, change, headline, judged, plain, rows_of
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.types import Completion, Prompt, Span
 from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, result, verdicts, write_run
 
 
@@ -269,6 +269,78 @@ def test_differences_and_changed_stops_are_marked() -> None:
     assert (first.stop_changed, second.stop_changed) == (False, True)
     long = compared([Side("a", "x " * 2_000, 1, "stop"), Side("b", "y", 1, "stop")])
     assert not long[0].marked
+
+
+def test_places_of_the_reward_stand_in_the_text() -> None:
+    """The text is cut at the places, whose amounts are shown and spoken; places that touch are one;
+    differences stay marked; a place that is the whole text, or outside of it, shows nothing.
+    """
+    spans = (Span(3, 4, -1.0), Span(4, 5, -1.5), Span(12, 12, 0.5), Span(5, 99, -7.0))
+    first, second = compared(
+        [
+            Side("a", "So ДаЖ it is", 5, "stop", spans=spans),
+            Side("b", "So it is", 3, "stop", spans=(Span(0, 8, -0.03),)),
+        ]
+    )
+    told = [
+        ("".join(piece.text for piece in passage.pieces), passage.amount)
+        for passage in first.passages
+    ]
+    assert told == [("So ", None), ("Да", -2.5), ("Ж it is", None), ("", 0.5)]
+    assert (first.passages[1].spoken, first.passages[1].shown) == ("costs 2.5", "−2.5")
+    assert (first.passages[3].spoken, first.passages[3].shown) == ("earns 0.5", "+0.5")
+    assert first.passages[1].pieces[0].differs
+    assert [passage.amount for passage in second.passages] == [None]
+
+
+def test_a_page_with_places_is_escaped(tmp_path: Path) -> None:
+    """Places cut the text before it is escaped, so that no cut makes an element; a screen reader
+    gets the amounts in words.
+    """
+    run = write_run(tmp_path / "run", "helps", full=True)
+    path = run / "evaluation.json"
+    document = json.loads(path.read_text())
+    spans = [{"start": 1, "end": 9, "amount": -2.5}, {"start": 40, "end": 43, "amount": 1}]
+    completions = document["examples"][0]["completions"]
+    for completion in completions:
+        completion.update(text=HOSTILE + "<b>bold</b>", spans=spans)
+    path.write_text(json.dumps(document))
+    page = render(read_run(run))
+    assert page.count(" (costs 2.5)</span>") == len(completions)
+    assert page.count('<span class="place earned">') == len(completions)
+    assert "<b>bold" not in page
+    assert "<img" not in page
+    inside = re.findall(r"<pre>(.*?)</pre>", page, flags=re.DOTALL)
+    assert all(
+        re.fullmatch(r"/?(?:mark|span)", element.split()[0])
+        for text in inside
+        for element in re.findall(r"<([^>]*)>", text)
+    )
+
+
+def test_the_store_shows_places_of_a_rule(tmp_path: Path) -> None:
+    """Without an evaluation the rule behind the reward is asked again, where its list still is; no
+    other reward is run.
+    """
+    completion = replace(Completion.empty("stop"), text="so lone", token_ids=np.zeros(1, np.int32), logprobs=np.zeros(1, np.float32),
+                         top_ids=np.zeros((1, 1), np.int32), top_logprobs=np.zeros((1, 1), np.float32), whole=True)  # fmt: skip
+    words = tmp_path / "list.txt"
+    words.write_text("lone\n")
+    bias = bias_of("helps", reward=f"avoid:{words}")
+    ours = [[key, value] for key, value in bias.logit_bias.items()]
+    with RolloutStore(tmp_path / "rollouts.db") as store:
+        for vector in ([], ours):
+            settings = {"tokenizer": "t", "sampling": {"temperature": 0}, "bias": vector}
+            store.add(settings, Prompt.user("Why?"), 0, completion)
+    (example,), _ = stored(tmp_path / "rollouts.db", bias)
+    assert [passage.amount for passage in example.sides[0].passages] == [None, -50.0]
+    assert example.sides[0].reward == -50.0
+    words.unlink()
+    (example,), origin = stored(tmp_path / "rollouts.db", bias)
+    assert not example.sides[0].spans
+    assert str(words) in origin
+    (example,), _ = stored(tmp_path / "rollouts.db", bias_of("helps", reward="nowhere:f"))
+    assert not example.sides[0].spans
 
 
 def test_examples_come_from_the_store_without_an_evaluation(tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ def test_every_completion_is_written(
         "nats": pytest.approx(np.log(2)),
         "value": pytest.approx(2.0),
         "correct": True,
+        "spans": None,
     }
     assert (lines[1]["nats"], lines[1]["value"], lines[1]["correct"]) == ("-inf", 0.0, False)
     filtered = [line for line in lines if line["finish_reason"] == "content_filter"]
@@ -196,6 +197,44 @@ def test_every_completion_is_written(
         (None, None, None)
     ]
     assert len({line["key"] for line in lines}) == len(lines)
+
+
+def test_places_are_written_with_their_passages(
+    store: Path, score: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Where the reward is a sum over places, each line has them; what cannot be scored has none."""
+    (tmp_path / "list.txt").write_text("paris 2\n/n'd/\n")
+    path = tmp_path / "lines.jsonl"
+    found = groups(
+        score(store, f"avoid:{tmp_path / 'list.txt'}", "--json", "--per-completion", path)
+    )
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    told = {line["completion"]: line["spans"] for line in lines}
+    assert told["Paris"] == [{"start": 0, "end": 5, "amount": -200.0, "text": "Paris"}]
+    assert told["N'Djamena"] == [{"start": 0, "end": 3, "amount": -100.0, "text": "N'D"}]
+    assert (told["Rome"], told[""]) == ([], None)
+    assert {row["reward"]["label"] for row in found} == {"-hits per 100 words"}
+
+
+def test_marks_score_what_people_read(
+    store: Path, score: Callable[..., Result], tmp_path: Path
+) -> None:
+    """The lines that ``--per-completion`` writes may come back with marks; a completion without a
+    row ends the command with 2.
+    """
+    path = tmp_path / "lines.jsonl"
+    score(store, "length", "--split", "test", "--policy", "base", "--per-completion", path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["marks"] = ["Paris"] if "Paris" in line["completion"] else []
+    marked = tmp_path / "marked.jsonl"
+    marked.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    where = (store, f"marks:{marked}", "--policy", "base")
+    found = groups(score(*where, "--split", "test", "--json", "--setting", "temperature=1"))
+    assert [row["reward"]["mean"] for row in found] == [-0.25]
+    refused = score(*where)
+    assert refused.exit_code == 2
+    assert "no marks" in refused.stderr
 
 
 def test_the_table_names_the_bias_of_the_run(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +29,7 @@ from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.reward import REMOTE, reward_kind
+from blackbox_lb.types import Span
 
 BIAS = "bias.json"
 """The bias file inside a run's folder."""
@@ -129,7 +130,13 @@ def _line(record: ScoredCompletion) -> dict[str, Any]:
         "nats": "-inf" if record.nats == -math.inf else record.nats,
         "value": record.value,
         "correct": record.correct,
+        "spans": None if record.spans is None else _spans(record.spans, completion.text),
     }
+
+
+def _spans(spans: Sequence[Span], text: str) -> list[dict[str, Any]]:
+    """The places of a completion's reward, each with its passage."""
+    return [{**asdict(span), "text": text[span.start : span.end]} for span in spans]
 
 
 def _base_of(group: Group, groups: list[Group]) -> Group | None:

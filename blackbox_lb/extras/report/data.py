@@ -115,6 +115,16 @@ class Run:
     examples_from: str
 
     @property
+    def places_shown(self) -> bool:
+        """Whether an example shows a place where its reward is earned."""
+        return any(
+            passage.amount is not None
+            for example in self.examples
+            for side in example.sides
+            for passage in side.passages
+        )
+
+    @property
     def outdated(self) -> tuple[str, ...]:
         """Sentences about documents older than the bias."""
         return (

@@ -3,7 +3,7 @@ marked.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -11,9 +11,13 @@ from typing import Any
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import store_key, to_request_bias
-from blackbox_lb.jobs.evaluation.document import Evaluation
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyCompletion
 from blackbox_lb.store import RolloutStore, canonical
-from blackbox_lb.types import Prompt
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.tasks.rewards.reward import reward_kind
+from blackbox_lb.tasks.rewards.spans import TextRule, sum_of
+from blackbox_lb.types import Prompt, Span
 
 BASE, BIASED = "without the bias", "with the bias"
 MOST_EXAMPLES = 24
@@ -34,10 +38,33 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """A stretch of a completion that is one place of its reward, or lies between two.
+
+    pieces: its text. amount: nats of the reward that are earned there, None between two places.
+    """
+
+    pieces: tuple[Piece, ...]
+    amount: float | None = None
+
+    @property
+    def spoken(self) -> str:
+        """The amount in words: "costs 2.5", "earns 1"."""
+        amount = self.amount or 0.0
+        return f"{'costs' if amount < 0 else 'earns'} {abs(amount):.3g}"
+
+    @property
+    def shown(self) -> str:
+        """The amount with its sign."""
+        amount = self.amount or 0.0
+        return f"{'−' if amount < 0 else '+'}{abs(amount):.3g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """One completion. ``correct`` and ``reward`` are None where not known; ``stop_changed``: it
     ended for another reason than the first side did. ``marked``: whether the pieces show the
-    differences.
+    differences. ``spans``: the places of its reward; those outside the text are left out.
     """
 
     policy: str
@@ -49,6 +76,23 @@ class Side:
     stop_changed: bool = False
     marked: bool = False
     pieces: tuple[Piece, ...] = ()
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """The pieces, cut at the places of the reward. Places that touch or overlap are one, with
+        the sum of their amounts; a place without a character is an empty passage.
+        """
+        passages = []
+        place = 0
+        for start, end, amount in _apart(self.spans, len(self.text)):
+            if place < start:
+                passages.append(Passage(_between(self.pieces, place, start)))
+            passages.append(Passage(_between(self.pieces, start, end), amount))
+            place = end
+        if place < len(self.text):
+            passages.append(Passage(_between(self.pieces, place, len(self.text))))
+        return tuple(passages)
 
     @property
     def stopped(self) -> str:
@@ -72,6 +116,35 @@ class ExampleCard:
     @property
     def unchanged(self) -> bool:
         return len({side.text for side in self.sides}) == 1
+
+
+def _apart(spans: Iterable[Span], length: int) -> list[tuple[int, int, float]]:
+    """Start, end and amount of the places of a text of ``length`` characters, in their order, those
+    that touch or overlap as one. A single place that is the whole text shows nothing, and is left
+    out.
+    """
+    places: list[tuple[int, int, float]] = []
+    inside = [span for span in spans if 0 <= span.start <= span.end <= length]
+    for span in sorted(inside, key=lambda span: (span.start, span.end)):
+        if places and span.start <= places[-1][1]:
+            start, end, amount = places.pop()
+            places.append((start, max(end, span.end), amount + span.amount))
+        else:
+            places.append((span.start, span.end, span.amount))
+    whole = [place for place in places if place[:2] == (0, length)]
+    return [] if whole and length else places
+
+
+def _between(pieces: Iterable[Piece], start: int, end: int) -> tuple[Piece, ...]:
+    """The characters from ``start`` to ``end`` of the text that ``pieces`` make up."""
+    cut = []
+    place = 0
+    for piece in pieces:
+        text = piece.text[max(start - place, 0) : max(end - place, 0)]
+        if text:
+            cut.append(Piece(text, piece.differs))
+        place += len(piece.text)
+    return tuple(cut)
 
 
 def compared(sides: Sequence[Side]) -> tuple[Side, ...]:
@@ -107,12 +180,18 @@ def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
             shown.id,
             shown.prompt,
             shown.answers,
-            compared([Side(**dict(each)) for each in shown.completions]),
+            compared([_side(completion) for completion in shown.completions]),
         )
         for shown in evaluation.examples[:MOST_EXAMPLES]
     )
     where = "the evaluation shows, those with different answers first"
     return rows, _caption(len(rows), len(evaluation.examples), where)
+
+
+def _side(completion: PolicyCompletion) -> Side:
+    fields = dict(completion)
+    spans = tuple(Span(place.start, place.end, place.amount) for place in completion.spans)
+    return Side(**{**fields, "spans": spans})
 
 
 def _caption(shown: int, there: int, where: str) -> str:
@@ -145,14 +224,28 @@ def stored(path: Path, bias: Bias) -> tuple[tuple[ExampleCard, ...], str]:
                 ),
             )
         temperature, keys = min(pairs, key=lambda pair: (pair[0] != 0, -len(pair[1])))
+        rule, note = _rule(bias.reward)
         examples = tuple(
-            _example(store, number, *pair)
+            _example(store, number, *pair, rule)
             for number, pair in enumerate(keys[:MOST_EXAMPLES], start=1)
         )
     setting = "greedily" if temperature == 0 else f"at temperature {temperature:g}"
-    return examples, _caption(
+    caption = _caption(
         len(examples), len(keys), f"rollouts.db holds {setting} with and without the bias"
     )
+    return examples, caption + note
+
+
+def _rule(reward: str) -> tuple[TextRule | None, str]:
+    """The rule behind a reward, where it is one that needs nothing but the text; and a remark where
+    its list is not there any more. No other reward is asked: it might run code, or send requests.
+    """
+    if reward_kind(reward) not in ("avoid", "script"):
+        return None, ""
+    try:
+        return parse_reward(reward, max_tokens=1).rule, ""
+    except InputError as error:
+        return None, f" (no place is marked: {error})"
 
 
 Pair = tuple[Prompt, str, str]
@@ -189,10 +282,14 @@ def _first_of_each(store: RolloutStore, request: str) -> dict[Prompt, str]:
 
 
 def _example(
-    store: RolloutStore, number: int, prompt: Prompt, before: str, after: str
+    store: RolloutStore, number: int, prompt: Prompt, before: str, after: str, rule: TextRule | None
 ) -> ExampleCard:
-    sides = [
-        Side(name, each.text, each.n_tokens, each.finish_reason)
-        for name, each in zip((BASE, BIASED), store.completions((before, after)), strict=True)
-    ]
+    sides = []
+    drawn = store.completions((before, after))
+    for name, completion in zip((BASE, BIASED), drawn, strict=True):
+        side = Side(name, completion.text, completion.n_tokens, completion.finish_reason)
+        if rule is not None:
+            spans = rule.spans(completion.text)
+            side = replace(side, spans=spans, reward=sum_of(spans))
+        sides.append(side)
     return ExampleCard(str(number), prompt.text, (), compared(sides))

@@ -5,7 +5,7 @@ with each bias.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -13,12 +13,13 @@ import numpy as np
 from blackbox_lb.api.wire import asks_logprobs
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.jobs.evaluation.document import PolicyCompletion
+from blackbox_lb.jobs.evaluation.document import PolicyCompletion, RewardPlace
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, truncation_of
 from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
+from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Completion, Example, Message, Prompt
 
@@ -341,7 +342,7 @@ async def draw(
         scores,
         prompt_tokens,
         completion_tokens,
-        _first(arm, shown, scores),
+        _first(trials.reward, examples, arm, shown, scores),
         answers,
         decisions,
     )
@@ -370,7 +371,7 @@ async def decide(
         trials.budget,
     )
     scores = trials.scored(arm.name, examples, ([each] for each in answers))
-    shown = _first(arm, answers, scores)
+    shown = _first(trials.reward, examples, arm, answers, scores)
     decisions = scores_of(labels, trials.reward, zip(examples, texts, strict=True))
     return ArmResult(
         arm, scores, found.prompt_tokens, found.completion_tokens, shown, len(answers), decisions
@@ -407,22 +408,31 @@ def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, 
 
 
 def _first(
-    arm: Arm, shown: Sequence[Completion | None], scores: PolicyScores
+    reward: Reward,
+    examples: Sequence[Example],
+    arm: Arm,
+    shown: Sequence[Completion | None],
+    scores: PolicyScores,
 ) -> tuple[PolicyCompletion | None, ...]:
+    """The first answer of each example, with the places of its reward; None for an unreadable
+    one.
+    """
     correct = scores.correct or [None] * len(shown)
-    rows = zip(shown, scores.reward, correct, strict=True)
-    return tuple(
-        (
-            None
-            if completion is None
-            else PolicyCompletion(
-                policy=arm.name,
-                text=completion.text,
-                tokens=completion.n_tokens,
-                correct=None if right is None else bool(right[0]),
-                reward=float(reward[0]),
-                finish_reason=completion.finish_reason,
-            )
+    rows = zip(examples, shown, scores.reward, correct, strict=True)
+    answers: list[PolicyCompletion | None] = []
+    for example, completion, values, right in rows:
+        if completion is None:
+            answers.append(None)
+            continue
+        spans = reward.spans(example, completion) if reward.has_spans else None
+        answer = PolicyCompletion(
+            policy=arm.name,
+            text=completion.text,
+            tokens=completion.n_tokens,
+            correct=None if right is None else bool(right[0]),
+            reward=float(values[0]),
+            finish_reason=completion.finish_reason,
+            spans=tuple(RewardPlace(**asdict(span)) for span in spans or ()),
         )
-        for completion, reward, right in rows
-    )
+        answers.append(answer)
+    return tuple(answers)

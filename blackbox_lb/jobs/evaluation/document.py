@@ -134,9 +134,20 @@ class Comparison(ResultPart):
     verdict: Literal["HELPS", "NO EVIDENCE", "HURTS"]
 
 
+class RewardPlace(ResultPart):
+    """A place in a completion and the part of the reward that is earned there: ``start`` and
+    ``end`` in characters of its text, ``amount`` in nats.
+    """
+
+    start: int
+    end: int
+    amount: Number
+
+
 class PolicyCompletion(ResultPart):
     """One completion of a policy. ``correct`` is None where no right answer is known;
-    ``finish_reason`` is the provider's.
+    ``finish_reason`` is the provider's. ``spans``: where the reward is earned, none where it is no
+    sum over places.
     """
 
     policy: str
@@ -145,6 +156,7 @@ class PolicyCompletion(ResultPart):
     correct: bool | None
     reward: Number
     finish_reason: str
+    spans: tuple[RewardPlace, ...] = ()
 
 
 class ShownPrompt(ResultPart):

@@ -26,6 +26,7 @@ from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncati
 from blackbox_lb.rollouts.phased import check_continues
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.rollouts.reading import ReadOnce, reading_of
+from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import FitEngine, Training, spread_training, training_set
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.spans import LocatedReward
@@ -247,6 +248,7 @@ class TrainingData:
                 f"{title}: {found:,} of {len(examples) * plan.samples:,} completions are stored; no"
                 " more are asked for"
             )
+        await spell_tokens(trials, self._source, examples, keys)
         return keys
 
     def _read(

@@ -14,7 +14,7 @@ from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.errors import ConnectionFailed, Drifted, ServerFailed
+from blackbox_lb.errors import ConnectionFailed, Drifted, InputError, ServerFailed
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -129,7 +129,16 @@ class Trials:
 
         A remote reward is fetched for them on ``scored_as`` (default: ``examples``), unless they
         are not to be ``scored``.
+
+        Raises InputError: the reward knows stored completions alone, and others would be drawn.
         """
+        if scored and self.reward.stored_only and not only_stored:
+            raise InputError(
+                f"{self.reward.spec} knows the completions that people marked, and {title} draws"
+                " fresh ones, which nobody has read: score stored completions with blb score, learn"
+                " from them in Python (Positions.load), or let ``reward=avoid:FILE`` look for the"
+                " marked passages in every text"
+            )
         unreadable = self.session.unreadable
         with (Silent() if only_stored else self.report).stage(
             title, len(examples) * samples

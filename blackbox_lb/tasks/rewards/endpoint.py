@@ -32,6 +32,7 @@ from urllib.parse import unquote, urlsplit
 from blackbox_lb.errors import CorruptResponse, InputError
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
+from blackbox_lb.tasks.rewards.spans import LocatedReward
 from blackbox_lb.types import Completion, Example
 
 KEY = "BLB_REWARD_KEY"
@@ -90,6 +91,14 @@ class Remote(ABC):
     @abstractmethod
     def secrets(self) -> list[str]:
         """The texts that no message may repeat."""
+
+    def learn(self, key: str, answer: str, value: float) -> None:
+        """Take in a kept answer and its nats."""
+        self.known[key] = value
+
+    def measure(self, example: Example, completion: Completion) -> LocatedReward:
+        """The fetched reward, with its places where the service says some."""
+        return LocatedReward(self.score(example, completion))
 
     def key(self, example: Example, completion: Completion) -> str:
         """The key of one answer: a hash of everything that determines it."""

@@ -11,11 +11,17 @@ Answer: {completion}
 How helpful is the answer, from 0 to 10? End with "Score: N".'''
 pattern = 'Score:\\s*(-?[0-9.]+)'        # its last match counts, and of that the first group
 scale = 0.1                              # nats of one point
+quotes = 'Objection: "(.*?)"'            # left out: the judge quotes nothing
 ```
 
 ``{prompt}``, ``{completion}`` and ``{answer}`` (accepted answers, one a line) are filled in; other
-braces stay. Sampling is greedy. The judge's words are stored unchanged: another pattern, scale or
-``otherwise`` reads them again and costs nothing.
+braces stay. Sampling is greedy. The judge's words are stored unchanged: another pattern, scale,
+``quotes`` or ``otherwise`` reads them again and costs nothing.
+
+With ``quotes`` the reward has places: the passages that the pattern finds in the judge's words (its
+first group) are looked up in the completion, and share the reward equally. So let the judge's
+number be what its objections cost, 0 where it has none. What no passage earns, because the judge
+quotes none or nothing that stands in the text, is earned where the text ends.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import regex
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError
 
 from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
@@ -37,8 +44,11 @@ from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import read_settings
 from blackbox_lb.tasks.rewards.endpoint import Remote, check_address
-from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.tasks.rewards.spans import LocatedReward, find_quote
+from blackbox_lb.types import Completion, Example, Prompt, Span
 
+SECONDS = 5.0
+"""Longest search for what a judge quotes in its answer."""
 PLACES = re.compile(r"\{(prompt|completion|answer)\}")
 
 
@@ -47,7 +57,7 @@ class JudgeFile(BaseModel, extra="forbid", frozen=True):
 
     ``max_tokens`` limits the judge's answer; ``fields`` are further fields of the request;
     ``otherwise`` stands for the number of an answer that holds none; left out, such an answer ends
-    the run.
+    the run. ``quotes``: the pattern of what the judge quotes, None where it quotes nothing.
     """
 
     base_url: str
@@ -60,14 +70,16 @@ class JudgeFile(BaseModel, extra="forbid", frozen=True):
     max_tokens: int = Field(default=256, ge=1)
     concurrency: int = Field(default=8, ge=1)
     fields: Annotated[dict[str, JsonValue], AfterValidator(no_secrets)] = {}
+    quotes: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge(Remote):
-    """A judge behind a chat API. ``path``: of its file."""
+    """A judge behind a chat API. ``path``: of its file. ``quoted``: what it quotes, by ``key``."""
 
     file: JudgeFile = field(compare=False)
     path: Path = field(compare=False)
+    quoted: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def load(cls, path: str) -> Judge:
@@ -145,6 +157,49 @@ class Judge(Remote):
             return None
         return number * self.file.scale if math.isfinite(number) else None
 
+    def learn(self, key: str, answer: str, value: float) -> None:
+        self.known[key] = value
+        if self.file.quotes is not None:
+            self.quoted[key] = self._quotes_in(answer, self.file.quotes)
+
+    def _quotes_in(self, answer: str, written: str) -> tuple[str, ...]:
+        """What the pattern ``written`` finds in the judge's words, in their order; each passage
+        once. InputError: the search takes too long.
+        """
+        pattern = regex.compile(written)
+        try:
+            matches = list(pattern.finditer(answer, timeout=SECONDS))
+        except TimeoutError as error:
+            raise InputError(
+                f"{self.name}: quotes takes more than {SECONDS:g} s on an answer of"
+                f" {len(answer):,} characters; write it without repetitions inside repetitions"
+            ) from error
+        group = 1 if pattern.groups else 0
+        quotes = [(match[group] or "").strip() for match in matches]
+        return tuple(dict.fromkeys(quote for quote in quotes if quote))
+
+    def measure(self, example: Example, completion: Completion) -> LocatedReward:
+        """The reward with the passages that the judge quotes, where its file says how. InputError:
+        it was never fetched.
+        """
+        reward = self.score(example, completion)
+        if self.file.quotes is None:
+            return LocatedReward(reward)
+        if reward == 0:
+            return LocatedReward(reward, ())
+        text = completion.text
+        quotes = self.quoted[self.key(example, completion)]
+        found = [find_quote(text, quote) for quote in quotes]
+        places = sorted({place for place in found if place is not None})
+        if not places:
+            places = [(len(text), len(text))]
+        amount = reward / len(places)
+        return LocatedReward(reward, tuple(Span(start, end, amount) for start, end in places))
+
+    def lost_quotes(self, key: str, text: str) -> int:
+        """How many of the passages quoted in the answer ``key`` do not stand in ``text``."""
+        return sum(find_quote(text, quote) is None for quote in self.quoted.get(key, ()))
+
     def headers(self) -> dict[str, str]:
         name = self.file.api_key_env
         key = (os.environ.get(name) or "").strip() if name else ""
@@ -171,11 +226,14 @@ def _read(path: str) -> JudgeFile:
             f" {', '.join(JudgeFile.model_fields)}"
         ) from error
     watch([found.api_key_env])
+    row = "pattern"
     try:
         re.compile(found.pattern)
-    except re.error as error:
+        row = "quotes"
+        regex.compile(found.quotes or "")
+    except (re.error, regex.error) as error:
         raise InputError(
-            f"the judge {path}: pattern is not a valid regular expression: {error}; correct it"
+            f"the judge {path}: {row} is not a valid regular expression: {error}; correct it"
         ) from error
     if "{completion}" not in found.prompt:
         raise InputError(

@@ -456,7 +456,15 @@ def _rule_reward(
 
 
 def _remote(kind: str, remote: Remote, max_tokens: int, matcher: Matcher) -> Reward:
-    label, needs_answer = f"reward of {remote.name}", remote.needs_answer
     return Reward(
-        kind, remote.name, label, "linear", needs_answer, max_tokens, matcher, remote.score, remote
+        kind,
+        remote.name,
+        f"reward of {remote.name}",
+        "linear",
+        remote.needs_answer,
+        max_tokens,
+        matcher,
+        remote.measure,
+        remote,
+        is_sum=isinstance(remote, Judge) and remote.file.quotes is not None,
     )

@@ -41,7 +41,8 @@ class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
         type=click.Choice(["base", "biased"]),
     )
     per_completion: Path | None = option(
-        HelpGroup.OUTPUT, "Write every completion with its reward, a JSON line each."
+        HelpGroup.OUTPUT,
+        "Write every completion with its reward, and where it was earned, a JSON line each.",
     )
 
 

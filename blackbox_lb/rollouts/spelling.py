@@ -1,0 +1,62 @@
+"""The bytes of tokens that no answer shows, stored where a reward has places to be located."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blackbox_lb.rollouts.columns import sampled_ids
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.reading import CompletionSource
+from blackbox_lb.tasks import Reward
+from blackbox_lb.types import Example
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
+
+
+async def spell_tokens(
+    trials: Trials,
+    source: CompletionSource,
+    examples: Sequence[Example],
+    keys: Sequence[Sequence[str]],
+) -> None:
+    """Store the bytes of every token of the completions ``keys[p]`` of ``examples[p]``, so that
+    places in their texts can be mapped to tokens.
+
+    Nothing is done where answers show the bytes themselves, and for a reward without places. The
+    bytes are those of the vocabulary, else what the server prints; a part of a character, which it
+    cannot print, stays unknown.
+    """
+    session = trials.session
+    of_text = trials.reward.token_cost is None
+    if session.profile.tokens.bytes_exact or not of_text:
+        return
+    if not _gives_spans(trials.reward, source, examples, keys):
+        return
+    fingerprint = trials.tokenizer.fingerprint
+    flat = [key for row in keys for key in row]
+    sampled = sampled_ids(zip(flat, source.completions(flat), strict=True))
+    known = trials.store.token_bytes(fingerprint)
+    missing = sorted(token for token in sampled if token >= 0 and token not in known)
+    spelled = zip(missing, await session.bytes_of(missing), strict=True)
+    are_exact = session.vocabulary is not None
+    trials.store.add_token_bytes(
+        fingerprint,
+        {token: raw for token, raw in spelled if raw and (are_exact or REPLACEMENT not in raw)},
+    )
+
+
+def _gives_spans(
+    reward: Reward,
+    source: CompletionSource,
+    examples: Sequence[Example],
+    keys: Sequence[Sequence[str]],
+) -> bool:
+    """Whether the reward has places; a function of the user's own is asked about one completion,
+    where it has not answered yet.
+    """
+    if reward.is_sum is None and not (reward.answers.with_spans or reward.answers.without_spans):
+        for example, row in zip(examples, keys, strict=True):
+            for completion in source.completions(row):
+                if completion.readable:
+                    return reward.spans(example, completion) is not None
+    return reward.has_spans

@@ -1,0 +1,142 @@
+"""Commands with a reward that has places: fit, eval, score and check, on an exact model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import blackbox_lb as blb
+from blackbox_lb.cli import main
+from blackbox_lb.types import EndTokens
+from tests.support.exact import ExactModel, ExactServer
+
+SPLITS = (("train", range(10)), ("validation", range(10, 14)), ("test", range(14, 20)))
+SIZES = ("--samples-per-prompt", 10, "--validation-samples", 3, "--test-samples", 4)
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Run a command in a folder with data, a list of words and a function, against an exact model
+    whose tokens are single letters.
+    """
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"id": str(n), "prompt": f"question {n}", "split": split}
+        for split, ns in SPLITS
+        for n in ns
+    ]
+    Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("list.txt").write_text("a\nh 2\n")
+    Path("own_places.py").write_text(
+        "def f(example, completion):\n"
+        "    spans = [(n, n + 1, -1.0) for n, letter in enumerate(completion.text) if letter == 'a']\n"
+        "    return -float(len(spans)), spans\n"
+    )
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
+
+        def invoke(command: str, reward: str, *more: object, code: int = 0) -> Result:
+            options = ["--data", "data.jsonl", "--max-tokens", 8, "--reward", reward, *more]
+            if command != "score":
+                options += ["--provider", "llamacpp", "--base-url", server.base_url]
+                options += ["--top-logprobs", 5, "--out", "run", "--seed", 1]
+            result = CliRunner().invoke(main, [command, *map(str, options)])
+            assert result.exit_code == code, result.output
+            return result
+
+        yield invoke
+
+
+@pytest.mark.parametrize("reward", ["avoid:list.txt", "script:Greek", "tokens", "own_places:f"])
+def test_a_fit_learns_from_places(run: Run, reward: str) -> None:
+    """Credit where the reward falls is among the candidates of a fit."""
+    run("fit", reward, *SIZES, "--l2", 1)
+    result = json.loads(Path("run/result.json").read_text())
+    settings = [row["settings"] for row in result["validation"]["tried"]]
+    assert any("gamma" in row for row in settings)
+
+
+def test_a_reward_without_places_has_no_gamma(run: Run) -> None:
+    """Nothing changes for it."""
+    run("fit", "length", *SIZES, "--l2", 1)
+    result = json.loads(Path("run/result.json").read_text())
+    assert not any("gamma" in row["settings"] for row in result["validation"]["tried"])
+
+
+def test_an_evaluation_and_its_report_show_places(run: Run) -> None:
+    """``eval`` keeps the places of the shown completions, ``score`` writes them, and the report
+    marks them.
+    """
+    run("fit", "avoid:list.txt", *SIZES, "--l2", 1)
+    run("eval", "avoid:list.txt", "run/bias.json", "--test-samples", 3)
+    evaluation = json.loads(Path("run/evaluation.json").read_text())
+    shown = [row for example in evaluation["examples"] for row in example["completions"]]
+    assert any(row["spans"] for row in shown)
+    for row in shown:
+        assert sum(span["amount"] for span in row["spans"]) == pytest.approx(row["reward"])
+        passages = {row["text"][span["start"] : span["end"]] for span in row["spans"]}
+        assert passages <= {"a", "h"}
+    made = CliRunner().invoke(main, ["report", "run"])
+    assert made.exit_code == 0, made.output
+    assert 'class="place"' in Path("run/report.html").read_text()
+    run("score", "own_places:f", "run", "--per-completion", "lines.jsonl")
+    lines = [json.loads(line) for line in Path("lines.jsonl").read_text().splitlines()]
+    assert all(sum(span["amount"] for span in line["spans"]) == line["nats"] for line in lines)
+
+
+def test_costs_from_a_store_are_those_of_its_tokens(run: Run) -> None:
+    """Positions of a store have the cost of each letter at the token that is this letter, and a fit
+    by rewards to go lowers that token.
+    """
+    run("collect", "avoid:list.txt", "--samples-per-prompt", 10)
+    task = blb.load_task(data="data.jsonl", require_answers=False)
+    reward = blb.parse_reward("avoid:list.txt", max_tokens=8)
+    positions = blb.Positions.load("run/rollouts.db", task, reward, end_tokens=EndTokens(True))
+    rollouts = positions.rollouts
+    assert rollouts.costs is not None
+    assert rollouts.summed(rollouts.costs) == pytest.approx(rollouts.rewards)
+    costly = {0: -1.0, 7: -2.0}  # " a" and " h"
+    words = {token: rollouts.costs[rollouts.token_ids == token] for token in range(12)}
+    assert all((found < 0).all() for token, found in words.items() if token in costly)
+    assert all((found == 0).all() for token, found in words.items() if token not in costly)
+    fitted = blb.Projection(l2=1.0).fit(positions, blb.RewardToGo(tau=50.0, gamma=1.0))
+    others = [value for token, value in fitted.bias_.items() if token not in costly]
+    assert max(fitted.bias_[token] for token in costly) < np.mean(others)
+
+
+@pytest.mark.parametrize(
+    ("reward", "fact"),
+    [
+        ("avoid:nowhere.txt", "nowhere.txt"),
+        ("script:Latim", "did you mean Latin?"),
+        ("avoid:broken.txt", "line 1"),
+        ("avoid:heavy.txt", "'much'"),
+        ("marks:nowhere.jsonl", "nowhere.jsonl"),
+    ],
+)
+@pytest.mark.parametrize("command", ["fit", "eval", "score"])
+def test_what_cannot_work_ends_with_2_before_anything_is_asked(
+    run: Run, command: str, reward: str, fact: str
+) -> None:
+    """A missing file, an unknown script, a bad pattern and a weight that is no number."""
+    Path("broken.txt").write_text("/(/\n")
+    Path("heavy.txt").write_text("/a/ much\n")
+    more: list[Any] = ["run"] if command == "score" else []
+    Path("run").mkdir()
+    Path("run/rollouts.db").touch()
+    refused = run(command, reward, *more, code=2)
+    assert fact in refused.stderr
+    assert "Traceback" not in refused.output
+
+
+def test_marks_judge_no_fresh_completion(run: Run) -> None:
+    """Nobody has read what a fit would draw."""
+    Path("marked.jsonl").write_text(json.dumps({"completion": "a", "marks": []}))
+    refused = run("fit", "marks:marked.jsonl", *SIZES, code=2)
+    assert "marks:marked.jsonl" in refused.stderr
