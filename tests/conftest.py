@@ -40,7 +40,7 @@ ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 
 COMPANY = re.compile(
     r"ExactServer|GivenServer|RulesGateway|LocalEngine|Chaos|\bsubprocess\b|\bPopen\b|\bray\b|\bsocket|http\.server"
-    r"|recording_server|proxy_upstream"
+    r"|recording_server|proxy_upstream|\bListener\b"
 )
 """The words of a test that starts a server, an engine or another process."""
 LONGER = frozenset({"known_truth", "live", "test_candidates"})

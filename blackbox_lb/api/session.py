@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from blackbox_lb.api.limits.budget import SpendLimit, prompt_bound
 from blackbox_lb.api.transport.channel import Channel, Parse
-from blackbox_lb.api.transport.retries import ATTEMPTS
 from blackbox_lb.api.wire import (
     AnswerReader,
     build_request,
@@ -32,6 +31,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.credentials import TokenProvider
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.safety.http.retries import ATTEMPTS
 from blackbox_lb.types import Completion, Draw, Endpoint, EndTokens, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, Tokenizer, fingerprint

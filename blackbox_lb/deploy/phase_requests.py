@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from blackbox_lb.api.transport.rate_limits import retry_after
 from blackbox_lb.bias.phases import MOST_PARTS, PhasedBias
 from blackbox_lb.deploy.injection import Injection, OnConflict, to_json
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.http.header_values import retry_after
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias

@@ -7,43 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import httpx2
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
-
 from blackbox_lb.api.limits.budget import SpendLimit, prompt_bound
 from blackbox_lb.api.limits.workers import run_all
-from blackbox_lb.api.transport.bounded_client import BoundedClient
-from blackbox_lb.api.transport.error_answers import classify, masked
-from blackbox_lb.api.transport.retries import ATTEMPTS, is_passing, retry_pause
-from blackbox_lb.errors import (
-    AuthenticationFailed,
-    ConnectionFailed,
-    CorruptResponse,
-    ProviderError,
-    QuotaExhausted,
-    RateLimited,
-    RequestRejected,
-    ServerFailed,
-)
+from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.rollouts.progress import Reporter
-from blackbox_lb.safety.network import (
-    client_options,
-    explain_certificate,
-    untrusted_certificate,
-)
-from blackbox_lb.safety.printable import with_remedy
-from blackbox_lb.safety.secrets import Redactor
+from blackbox_lb.safety.http.error_answers import masked
+from blackbox_lb.safety.http.service import HttpService, Moment
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.endpoint import Remote
 from blackbox_lb.tasks.rewards.judge import Judge
 from blackbox_lb.types import Completion, Example
 
-TIMEOUT = 600.0
-"""Seconds for one answer: a batch on a slow judge is normal, silence for ten minutes is not."""
 KEPT = "the rewards that came are kept, the same command goes on from there"
-MOST_QUOTED = 10_000
-"""Characters of an answer in which secrets are masked before its beginning is quoted."""
 
 Items: TypeAlias = list[tuple[str, "_Wanted"]]
 
@@ -147,17 +123,11 @@ async def _fetch(
     ]
     unread = 0
     with report.stage(f"{title}: rewards", len(missing)) as watch:
-        async with BoundedClient(
-            headers={**remote.headers(), "Content-Type": "application/json"},
-            timeout=TIMEOUT,
-            # A redirect would take the credentials to any host that it names.
-            follow_redirects=False,
-            **client_options(remote.url),
-        ) as client:
+        async with service_of(remote) as service:
 
             async def receive(batch: Items) -> None:
                 nonlocal unread
-                answers = await _ask(client, remote, [each.item for _, each in batch], budget)
+                answers = await _ask(service, remote, [each.item for _, each in batch], budget)
                 told = {
                     key: answer
                     for (key, _), answer in zip(batch, answers, strict=True)
@@ -174,72 +144,43 @@ async def _fetch(
     return unread
 
 
+def service_of(remote: Remote) -> HttpService:
+    """The service that gives a reward."""
+    advice: dict[Moment, str] = {
+        "no answer": f"is it running? {KEPT}",
+        "authentication": f"check the credentials of {remote.name}",
+        "not found": f"{remote.url} was asked for",
+        "quota": KEPT,
+        "rate limit": KEPT,
+        "overloaded": KEPT,
+        "server": KEPT,
+        "timeout": KEPT,
+        "conflict": KEPT,
+        "context full": KEPT,
+    }
+    place = remote.url if remote.name == remote.url else f"{remote.name} at {remote.url}"
+    return HttpService(remote.name, remote.url, secrets=remote.secrets, advice=advice, place=place)
+
+
 async def _ask(
-    client: httpx2.AsyncClient, remote: Remote, items: Sequence[dict[str, Any]], budget: SpendLimit
+    service: HttpService, remote: Remote, items: Sequence[dict[str, Any]], budget: SpendLimit
 ) -> list[str | CorruptResponse]:
     """The answers to one batch, after as many tries as the fault deserves."""
     content = json.dumps(remote.body(items)).encode()
 
+    async def reply() -> Any:
+        request = service.request("POST", remote.url, content, headers=remote.headers())
+        response = await service.send(request)
+        with service.reading(response) as body:
+            return json.loads(body)
+
     async def once() -> list[str | CorruptResponse]:
         if not isinstance(remote, Judge):
-            return remote.answers(await _once(client, remote, content), items)
-        most = prompt_bound([content.decode()]), remote.file.max_tokens
-        reply = await budget.metered(
-            lambda: _once(client, remote, content), *most, budget.judge_prices
+            return remote.answers(await reply(), items)
+        prompt_tokens = prompt_bound([content.decode()])
+        metered = await budget.metered(
+            reply, prompt_tokens, remote.file.max_tokens, budget.judge_prices
         )
-        return remote.answers(reply, items)
+        return remote.answers(metered, items)
 
-    again, enough = retry_if_exception(is_passing), stop_after_attempt(ATTEMPTS)
-    return await AsyncRetrying(retry=again, wait=retry_pause, stop=enough, reraise=True)(once)
-
-
-async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> Any:
-    try:
-        response = await client.post(remote.url, content=content)
-    except httpx2.HTTPError as error:
-        Redactor(remote.secrets).clean(error)
-        if untrusted := untrusted_certificate(error):
-            reason, remedy = explain_certificate(untrusted)
-            raise ConnectionFailed(
-                f"the certificate of {remote.name} at {remote.url} is not accepted ({reason});"
-                f" {remedy}; {KEPT}"
-            ) from error
-        reason = masked(str(error) or type(error).__name__, remote.secrets())
-        said = f"{remote.name} does not answer at {remote.url}: {reason}"
-        raise ConnectionFailed(with_remedy(said, f"is it running? {KEPT}")) from error
-    if not response.is_success:
-        fault = httpx2.HTTPStatusError("refused", request=response.request, response=response)
-        raise _refused(remote, response) from fault
-    try:
-        return json.loads(Redactor(remote.secrets).answer(response.content))
-    except (ValueError, RecursionError) as error:
-        said = masked(response.text[:MOST_QUOTED], remote.secrets())[:100]
-        raise CorruptResponse(
-            f"{remote.name} answered with something that is not JSON: {said!r}"
-        ) from error
-
-
-def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
-    """The refusal as one of this package's errors, in the words of the other side."""
-    if response.status_code < 400:
-        to = masked(response.headers.get("location", "no address"), remote.secrets())
-        return RequestRejected(
-            f"{remote.name} answered {response.status_code}: it has moved to {to}; give that"
-            " address"
-        )
-    fault = classify(response.status_code, response.text, remote.name, secrets=remote.secrets())
-    match fault.kind:
-        case "authentication":
-            return AuthenticationFailed(
-                with_remedy(fault, f"check the credentials of {remote.name}")
-            )
-        case "quota":
-            return QuotaExhausted(with_remedy(fault, KEPT))
-        case "rate limit":
-            return RateLimited(with_remedy(fault, f"it was tried {ATTEMPTS} times, {KEPT}"))
-        case "overloaded" | "server" | "timeout" | "conflict" | "context full":
-            return ServerFailed(with_remedy(fault, f"it was tried {ATTEMPTS} times, {KEPT}"))
-        case "not found":
-            return RequestRejected(with_remedy(fault, f"{remote.url} was asked for"))
-        case _:
-            return RequestRejected(str(fault))
+    return await service.tried(once)

@@ -8,21 +8,17 @@ from math import sqrt
 from threading import Lock
 from typing import Any, Protocol
 
-from blackbox_lb.errors import (
-    ConnectionFailed,
-    CorruptResponse,
-    InputError,
-    RateLimited,
-    ServerFailed,
-)
+from blackbox_lb.errors import CorruptResponse, InputError
 from blackbox_lb.safety.hosts import path_of_request
-from blackbox_lb.safety.printable import first_line, with_remedy
+from blackbox_lb.safety.printable import first_line
 
 OPENAI = "https://api.openai.com/"
 AT_ONCE = 64
 """Texts embedded together."""
 MOST_KNOWN = 20_000
 """Vectors that are kept: 60 MB at 384 numbers."""
+TIMEOUT = 60.0
+"""Seconds of an API's silence."""
 PROBE = "How many of the quick brown foxes jumped over the lazy dog?"
 """The text whose vector tells one embedding model from another."""
 
@@ -66,8 +62,7 @@ class TextVectors:
         """The vector of each text; that of an empty one is empty.
 
         Raises:
-            InputError: no such model. ConnectionFailed, RateLimited, ServerFailed, CorruptResponse:
-            the API gives no vectors.
+            InputError: no such model. ProviderError: the API gives no vectors.
         """
         with self._turn:  # a proxy asks from several threads
             return self._of(texts)
@@ -114,16 +109,14 @@ class TextVectors:
 
     def _asked(self, texts: Sequence[str]) -> list[list[float]]:
         """Ask the API (https://platform.openai.com/docs/api-reference/embeddings/create)."""
-        import httpx2
-        from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+        from blackbox_lb.safety.http.service import (
+            run_apart,  # a second, which a file need not wait
+        )
 
-        from blackbox_lb.safety.network import explain_certificate, untrusted_certificate
+        return run_apart(self._fetched(texts))
 
-        def is_passing(error: BaseException) -> bool:
-            return (
-                isinstance(error, httpx2.TransportError | RateLimited | ServerFailed)
-                and untrusted_certificate(error) is None
-            )
+    async def _fetched(self, texts: Sequence[str]) -> list[list[float]]:
+        from blackbox_lb.safety.http.service import HttpService
 
         model, _, url = self.name.partition("@")
         if end := path_of_request(url):
@@ -133,34 +126,41 @@ class TextVectors:
             )
         key = os.environ.get(key_variable(url))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        tries = Retrying(
-            stop=stop_after_attempt(4),
-            wait=wait_exponential(max=20),
-            retry=retry_if_exception(is_passing),
-            reraise=True,
+        content = json.dumps({"model": model, "input": list(texts)}).encode()
+        address = f"{url.rstrip('/')}/embeddings"
+        service = HttpService(
+            f"the embeddings API {url}",
+            url,
+            secrets=lambda: [key] if key else [],
+            advice={
+                "no answer": "check its address",
+                "authentication": f"check the key in {key_variable(url)}",
+                "unknown model": f"is {model!r} the model's name?",
+                "not found": f"is {model!r} the model's name, and {url} the API's address?",
+            },
+            place=f"the embeddings API {url}",
+            timeout=TIMEOUT,
         )
-        try:
-            answer = tries(
-                _posted,
-                f"{url.rstrip('/')}/embeddings",
-                {"model": model, "input": list(texts)},
-                headers,
+
+        async def once() -> list[list[float]]:
+            response = await service.send(
+                service.request("POST", address, content, headers=headers), model
             )
+            with service.reading(response) as body:
+                answer = json.loads(body)
+            return self._rows(answer, texts, url)
+
+        async with service:
+            return await service.tried(once)
+
+    def _rows(self, answer: Any, texts: Sequence[str], url: str) -> list[list[float]]:
+        """The vectors of an answer, in the order of ``texts``. CorruptResponse: it has others."""
+        try:
             rows = [
                 [float(value) for value in row["embedding"]]
                 for row in sorted(answer["data"], key=lambda row: row["index"])
             ]
             self.tokens += int(answer.get("usage", {}).get("total_tokens", 0))
-        except httpx2.TransportError as error:
-            if untrusted := untrusted_certificate(error):
-                reason, remedy = explain_certificate(untrusted)
-                raise ConnectionFailed(
-                    f"the certificate of the embeddings API {url} is not accepted ({reason});"
-                    f" {remedy}"
-                ) from error
-            raise ConnectionFailed(
-                f"the embeddings API {url} does not answer ({first_line(error)}); check its address"
-            ) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptResponse(
                 f"the embeddings API {url} answers with no list of vectors ({first_line(error)})"
@@ -170,18 +170,3 @@ class TextVectors:
                 f"the embeddings API {url} gave {len(rows)} vectors for {len(texts)} texts"
             )
         return rows
-
-
-def _posted(url: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
-    import httpx2
-
-    from blackbox_lb.safety.network import client_options
-
-    answer = httpx2.post(url, json=body, headers=headers, timeout=60, **client_options(url))
-    said = f"{url} answers {answer.status_code}: {first_line(ValueError(answer.text))}"
-    if answer.status_code == 429 or answer.status_code >= 500:
-        raise (RateLimited if answer.status_code == 429 else ServerFailed)(said)
-    if answer.status_code != 200:
-        check = "check the model's name and the key (EMBEDDINGS_API_KEY, at OpenAI OPENAI_API_KEY)"
-        raise InputError(with_remedy(said, check))
-    return answer.json()

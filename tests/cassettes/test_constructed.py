@@ -16,8 +16,6 @@ import pytest
 
 from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.api.session import Session
-from blackbox_lb.api.transport import channel
-from blackbox_lb.api.transport import retries as retrying
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.client import apply
@@ -35,6 +33,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import training_set
+from blackbox_lb.safety.http import retries as retrying
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import UNNAMED, Completion, Draw, Example, Prompt, Sampling
@@ -370,7 +369,7 @@ def test_openai_a_rate_limit(vcr: Cassette, monkeypatch: pytest.MonkeyPatch) -> 
         waits.append(wait(state))
         return waits[-1]
 
-    monkeypatch.setattr(channel, "retry_pause", noted)
+    monkeypatch.setattr(retrying, "retry_pause", noted)
     started = time.monotonic()
     assert ask("openai", **MINI).text == "Tallinn"
     assert waits == [0.144]

@@ -64,7 +64,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
     monkeypatch.setattr(run, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(submit, "SETTLING", 0.0)
     monkeypatch.setattr("blackbox_lb.extras.batches.provider_api.READY_PAUSE", 0.0)
-    monkeypatch.setattr("blackbox_lb.extras.batches.provider_api.retry_pause", lambda state: 0.0)
+    monkeypatch.setattr("blackbox_lb.safety.http.retries.retry_pause", lambda state: 0.0)
     register_encoding(monkeypatch, "batches", engine.texts, END)
 
 

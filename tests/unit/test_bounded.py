@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
-from blackbox_lb.api.transport.bounded_client import BoundedClient, at_most
 from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.safety.http.bounded_client import BoundedClient, at_most
 
 
 class Endless(httpx2.AsyncByteStream):

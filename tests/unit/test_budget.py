@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit, Spent, prompt_bound
-from blackbox_lb.api.transport import channel
 from blackbox_lb.cli import main
 from blackbox_lb.cli import run_limits as accounts
 from blackbox_lb.errors import (
@@ -33,6 +32,7 @@ from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, fit_stages
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
+from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Prompt
@@ -44,7 +44,7 @@ QUESTIONS = 30
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.01)
 
 
 @pytest.fixture

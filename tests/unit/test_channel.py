@@ -15,10 +15,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from blackbox_lb.api.transport import channel as channel_module
-from blackbox_lb.api.transport.channel import RATE_LIMIT_ATTEMPTS, Channel, connection_limits
+from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.transport.rate_limits import OPENAI_HEADERS
-from blackbox_lb.api.transport.retries import ATTEMPTS, FIRST_SLIPS
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -33,6 +31,9 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http import retries, service
+from blackbox_lb.safety.http.retries import ATTEMPTS, FIRST_SLIPS, RATE_LIMIT_ATTEMPTS
+from blackbox_lb.safety.http.service import connection_limits
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 KEY = "sk-0123456789abcdef0123456789abcdef"
@@ -41,7 +42,7 @@ BODY = {"model": "gpt-4o-mini"}
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "retry_pause", lambda state: 0.0)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
 
 
 def fail(
@@ -503,7 +504,7 @@ def test_no_more_connections_than_open_files(
     files: int | None, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests wait for a connection, where another one would be one file too many."""
-    monkeypatch.setattr(channel_module, "most_open_files", lambda: files)
+    monkeypatch.setattr(service, "most_open_files", lambda: files)
     assert connection_limits().max_connections == most
 
 

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.api.transport import bounded_client as bounded
-from blackbox_lb.api.transport import channel
-from blackbox_lb.api.transport.bounded_client import BASE, ceiling
 from blackbox_lb.errors import BlbError, CorruptResponse, InputError
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.training import training_set
+from blackbox_lb.safety.http import bounded_client as bounded
+from blackbox_lb.safety.http import retries
+from blackbox_lb.safety.http.bounded_client import BASE, ceiling
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
@@ -65,7 +65,7 @@ def _machine() -> Iterator[None]:
             "OPENAI_PROJECT_ID",
         ):
             patch.delenv(name, raising=False)
-        patch.setattr(channel, "retry_pause", lambda state: 0.03)
+        patch.setattr(retries, "retry_pause", lambda state: 0.03)
         yield
 
 

@@ -22,8 +22,6 @@ from click.testing import CliRunner
 
 from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency
 from blackbox_lb.api.session import Session
-from blackbox_lb.api.transport import channel
-from blackbox_lb.api.transport.retries import MORE_SLIPS
 from blackbox_lb.api.wire.thinking import CUT, UNLISTED
 from blackbox_lb.cli import main
 from blackbox_lb.errors import (
@@ -40,6 +38,8 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import SamplingRules
 from blackbox_lb.rollouts.collect import Collection, collect
 from blackbox_lb.rollouts.judging import trials
+from blackbox_lb.safety.http import retries
+from blackbox_lb.safety.http.retries import MORE_SLIPS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 from tests.support.exact import ExactModel, ExactServer
@@ -52,7 +52,7 @@ COMPLETIONS = "/v1/chat/completions"
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.01)
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_time_without_the_server_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     """A pause of half a second before the second try is time that the server does not have the
     request.
     """
-    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.5)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.5)
     with ExactServer(MODEL, faults=lambda number, answer: 503 if number == 0 else answer) as server:
         done, _ = run(server, tmp_path, 1, prompts=PROMPTS[:1])
     assert done.throughput.without_server > 0.8

@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.api.drift import DriftWatch
-from blackbox_lb.api.transport import channel
 from blackbox_lb.cli import main
 from blackbox_lb.jobs.records.run_record import FILE, profile_hash
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion
 from tests.support.exact import ExactModel, ExactServer
@@ -31,7 +31,7 @@ CHANGES_AT = 10
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.01)
 
 
 @pytest.fixture

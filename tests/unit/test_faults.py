@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.api.transport.channel import Channel
-from blackbox_lb.api.transport.error_answers import Fault, FaultKind, classify
-from blackbox_lb.api.transport.retries import is_passing
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify
+from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.safety.printable import with_remedy
 
 same = settings(deadline=None, derandomize=True)
@@ -359,7 +359,7 @@ def test_what_passes_by_itself() -> None:
     passing = {"rate limit", "overloaded", "server", "timeout", "conflict", "context full"}
     channel = Channel(load_profile("vllm"), "http://127.0.0.1:9/v1")
     for kind in get_args(FaultKind):
-        assert is_passing(channel._error(Fault(kind, "no"), "a-model")) == (kind in passing)
+        assert is_passing(channel.error_of(Fault(kind, "no"), "a-model")) == (kind in passing)
     assert {kind for _, _, kind in CASES} | {"unsupported"} == set(get_args(FaultKind))
 
 
@@ -408,7 +408,7 @@ def test_no_sentence_ends_twice(end: str, monkeypatch: pytest.MonkeyPatch) -> No
     channel = Channel(load_profile("openai"), "http://127.0.0.1:9/v1")
     for kind in get_args(FaultKind):
         for model in (None, "m"):
-            error = channel._error(
+            error = channel.error_of(
                 Fault(kind, f"no{end}", parameter="logprobs", limit=None if model else 5), model
             )
             assert not re.search(r"[.?!:,];", with_remedy(error, "the same command asks again"))

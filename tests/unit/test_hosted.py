@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.api.transport import channel
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http import retries
 from tests.encodings import register_encoding
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
@@ -67,7 +67,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
         "OPENAI_PROJECT_ID",
     ):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.01)
     register_encoding(monkeypatch, "hosted", engine.texts, END)
 
 

@@ -21,10 +21,10 @@ import pytest
 
 from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.api.transport.channel import Channel
-from blackbox_lb.api.transport.retries import is_passing
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety import network
+from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.safety.network import (
     certificates,
     check_key_log,

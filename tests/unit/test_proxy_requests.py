@@ -173,7 +173,7 @@ def test_no_target_reaches_another_host(target: str) -> None:
 )  # fmt: skip
 def test_a_bad_upstream_is_refused(address: str) -> None:
     """With what to give instead, and without showing a key that may stand in it."""
-    with pytest.raises(InputError, match="--upstream") as error:
+    with pytest.raises(InputError, match="upstream") as error:
         Upstream.parse(address)
     assert "sk-secret" not in str(error.value)
 

@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from blackbox_lb.api.transport.rate_limits import (
     OPENAI_HEADERS,
     RateLimiter,
-    parse_duration,
-    retry_after,
 )
 from blackbox_lb.errors import ProfileError
+from blackbox_lb.safety.http.header_values import parse_duration, retry_after
 
 FIREWORKS_HEADERS = {
     "rate-prompt-tokens": "x-ratelimit-limit-tokens-prompt",

@@ -24,12 +24,12 @@ import click
 import pytest
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.api.transport.error_answers import masked
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.errors import ProfileError
 from blackbox_lb.providers.credentials import Credentials
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http.error_answers import masked
 from blackbox_lb.safety.secrets import MASK, Redactor, guarded, known, redacted, watch
 from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer

@@ -17,7 +17,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.api.transport import channel
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.cli import main
@@ -27,6 +26,7 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.reference import check_reference
+from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore, next_token_key
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Draw, Example, Message, Prompt, Sampling
@@ -207,7 +207,7 @@ def test_positions_without_a_list_are_counted(
     """An answer that lists no token, as llama.cpp gives for a part of a character, is left out and
     said.
     """
-    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.0)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
 
     def some(number: int, answer: JSON) -> Answer:
         asked = server.requests[-1]

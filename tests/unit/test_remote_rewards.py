@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.api.transport.retries import ATTEMPTS
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import (
@@ -32,9 +31,10 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.rollouts import remote_rewards
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
+from blackbox_lb.safety.http import retries
+from blackbox_lb.safety.http.retries import ATTEMPTS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import BATCH
@@ -82,7 +82,7 @@ def lengths(body: Any) -> list[float]:
 @pytest.fixture
 def scorer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scorer]:
     """An endpoint; retries do not wait."""
-    monkeypatch.setattr(remote_rewards, "retry_pause", lambda state: 0.001)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.001)
     monkeypatch.delenv("BLB_REWARD_KEY", raising=False)
     running = Scorer()
     running.listener.start()
@@ -131,7 +131,7 @@ def test_an_endless_answer_is_read_no_further(
     and nothing is stored.
     """
     monkeypatch.setattr(
-        "blackbox_lb.api.transport.bounded_client.LIMIT", ContextVar("LIMIT", default=1000)
+        "blackbox_lb.safety.http.bounded_client.LIMIT", ContextVar("LIMIT", default=1000)
     )
     scorer.answer = lambda _number, body: Reply(200, {"rewards": lengths(body), "more": "x" * 2000})
     with pytest.raises(CorruptResponse, match="more than 1,000 bytes"):
@@ -250,20 +250,20 @@ def test_passing_faults_are_tried_again(scorer: Scorer, tmp_path: Path, fault: i
         (
             Reply(429, {"detail": "slow down"}),
             RateLimited,
-            ATTEMPTS,
-            "answered 429: slow down; it was tried 6 times, the rewards",
+            retries.RATE_LIMIT_ATTEMPTS,
+            "answered 429: slow down; the rewards that came are kept",
         ),
         (
             Reply(503, {"detail": "It is full."}),
             ServerFailed,
             ATTEMPTS,
-            "full; it was tried .* same command goes on from there",
+            "full; .* same command goes on from there",
         ),
         (
             "drop",
             ConnectionFailed,
             ATTEMPTS,
-            "does not answer at http://127.0.0.1:.*; is it running?",
+            "no answer from http://127.0.0.1:.*; is it running?",
         ),
         (
             Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}),
@@ -282,7 +282,7 @@ def test_passing_faults_are_tried_again(scorer: Scorer, tmp_path: Path, fault: i
             Reply(302, {}, {"location": "http://127.0.0.1:9/"}),
             RequestRejected,
             1,
-            "it has moved to http://127.0.0.1:9/",
+            "has moved to http://127.0.0.1:9/",
         ),
     ],
 )

@@ -13,7 +13,6 @@ import httpx2
 import pytest
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.api.transport import channel as channel_module
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -26,6 +25,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
+from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Draw, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ HELLO = [{"token": "Hello", "bytes": list(b"Hello"), "logprob": -0.5, "top_logpr
 
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Path) -> None:
-    monkeypatch.setattr(channel_module, "retry_pause", lambda state: 0.0)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
 

@@ -4,18 +4,27 @@ stranger.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tenacity import wait_none
+from tenacity import RetryCallState
 
-from blackbox_lb.errors import BlbError, ConnectionFailed
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    BlbError,
+    ConnectionFailed,
+    CorruptResponse,
+    QuotaExhausted,
+)
+from blackbox_lb.safety.http import bounded_client, retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.vocabulary.text_vectors import TextVectors
 
@@ -23,18 +32,25 @@ Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
 @contextmanager
-def embeddings(answer: Answer) -> Iterator[tuple[str, list[tuple[dict[str, Any], dict[str, str]]]]]:
-    """A server: its address, and the bodies and headers that it was sent."""
+def embeddings(
+    answer: Answer, fields: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, list[tuple[dict[str, Any], dict[str, str]]]]]:
+    """A server that answers with these ``fields`` of the header: its address, and the bodies and
+    headers that it was sent.
+    """
     seen: list[tuple[dict[str, Any], dict[str, str]]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            seen.append((body, dict(self.headers)))
+            names = {name.lower(): value for name, value in self.headers.items()}
+            seen.append((body, names))
             status, document = answer(body)
             content = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(content)))
+            for name, value in (fields or {}).items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
 
@@ -75,11 +91,11 @@ def test_each_text_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert vectors.of(texts) == found
         assert [len(body["input"]) for body, _ in seen] == [64, 36]
         assert vectors.tokens == 200
-        assert not any("Authorization" in headers for _, headers in seen)
+        assert not any("authorization" in headers for _, headers in seen)
         monkeypatch.setenv("EMBEDDINGS_API_KEY", "own")
         vectors.of(["new"])
         assert seen[-1][0] == {"model": "small", "input": ["new"]}
-        assert seen[-1][1]["Authorization"] == "Bearer own"
+        assert seen[-1][1]["authorization"] == "Bearer own"
 
 
 def test_what_was_paid_for_is_stored(tmp_path: Path) -> None:
@@ -98,8 +114,8 @@ def test_what_was_paid_for_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_busy_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times, and no more."""
-    monkeypatch.setattr("tenacity.wait_exponential", lambda **_: wait_none())
+    """As often as a model's."""
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
     statuses = [429, 500, 200]
 
     def busy(body: dict[str, Any]) -> tuple[int, Any]:
@@ -112,7 +128,7 @@ def test_a_busy_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         statuses += [503] * 9
         with pytest.raises(BlbError, match="503"):
             TextVectors(f"m@{url}").of(["a"])
-        assert len(seen) == 7
+        assert len(seen) == 3 + retries.ATTEMPTS
 
 
 @pytest.mark.parametrize(
@@ -136,6 +152,69 @@ def test_what_is_no_embedding_is_refused(answer: Answer, sentence: str) -> None:
 
 def test_an_api_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is named."""
-    monkeypatch.setattr("tenacity.wait_exponential", lambda **_: wait_none())
-    with pytest.raises(ConnectionFailed, match="does not answer"):
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
+    with pytest.raises(ConnectionFailed, match="no answer from the embeddings API"):
         TextVectors("m@http://127.0.0.1:9/v1").of(["a"])
+
+
+def test_an_api_is_waited_for_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embeddings wait by Retry-After, like every service."""
+    pauses: list[float] = []
+    pause = retries.retry_pause
+
+    def noted(state: RetryCallState) -> float:
+        pauses.append(pause(state))
+        return 0.0
+
+    monkeypatch.setattr(retries, "retry_pause", noted)
+    monkeypatch.setattr(retries, "backoff", lambda state: 0.5)
+    statuses = [429, 200]
+
+    def busy(body: dict[str, Any]) -> tuple[int, Any]:
+        status = statuses.pop(0)
+        return status, lengths(body)[1] if status == 200 else {"error": "busy"}
+
+    with embeddings(busy, {"retry-after": "7"}) as (url, _):
+        TextVectors(f"m@{url}").of(["a"])
+    assert pauses == [7.0]
+
+
+def test_a_spent_quota_is_not_waited_for() -> None:
+    """No try can succeed."""
+    refused = {"error": {"code": "insufficient_quota", "message": "no credit"}}
+    with embeddings(lambda _: (429, refused)) as (url, seen):
+        with pytest.raises(QuotaExhausted):
+            TextVectors(f"m@{url}").of(["a"])
+        assert len(seen) == 1
+
+
+def test_a_key_that_comes_back_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In what is said of a refusal."""
+    monkeypatch.setenv("EMBEDDINGS_API_KEY", "s3cret-of-a-user")
+    refused = {"error": {"message": "wrong key s3cret-of-a-user"}}
+    with (
+        embeddings(lambda _: (401, refused)) as (url, _),
+        pytest.raises(AuthenticationFailed) as caught,
+    ):
+        TextVectors(f"m@{url}").of(["a"])
+    assert "s3cret" not in str(caught.value)
+
+
+def test_vectors_come_inside_an_event_loop_too() -> None:
+    """A fit asks for them from one."""
+
+    async def inside(url: str) -> list[tuple[float, ...]]:
+        return TextVectors(f"m@{url}").of(["abc"])
+
+    with embeddings(lengths) as (url, _):
+        assert asyncio.run(inside(url)) == TextVectors(f"m@{url}").of(["abc"])
+
+
+def test_an_endless_answer_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an API sends is held up to a bound, like every answer."""
+    monkeypatch.setattr(bounded_client, "LIMIT", ContextVar("LIMIT", default=1000))
+    with (
+        embeddings(lambda _: (200, {"data": [], "more": "x" * 2000})) as (url, _),
+        pytest.raises(CorruptResponse),
+    ):
+        TextVectors(f"m@{url}").of(["a"])

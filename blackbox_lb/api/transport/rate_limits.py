@@ -19,13 +19,17 @@ far as a bound requires.
 """
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from blackbox_lb.errors import ProfileError
+from blackbox_lb.safety.http.header_values import (
+    DAY,
+    MINUTE,
+    lowered,
+    parse_duration,
+    parse_number,
+)
 
 FACTS = ("limit", "rate", "remaining", "reset", "window")
 """Facts of a bucket: its limit for each window, or per second; its remainder; the time until it is
@@ -41,8 +45,6 @@ OPENAI_HEADERS: Mapping[str, str] = {
 }
 """The headers of OpenAI and Azure; only Azure sends the window (``renewalperiod``)."""
 
-MINUTE = 60.0
-DAY = 86_400.0
 MEMORY = 600.0
 """Seconds for which requests are remembered: a later answer has timed out."""
 SHORTEST = 0.001
@@ -51,61 +53,6 @@ NOW = 1e-6
 """Seconds that count as none: clocks of uptime or of the epoch resolve no finer."""
 ROUNDING = 2.0
 """Seconds by which a reset may be rounded up."""
-
-_UNITS = {
-    "d": DAY,
-    "h": 3600.0,
-    "m": MINUTE,
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ns": 1e-9,
-}
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_DURATION = re.compile(
-    "".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m(?!s)", "s", "ms", "[uµ]s", "ns"))
-)
-_SIZES = tuple(_UNITS[unit] for unit in ("d", "h", "m", "s", "ms", "us", "ns"))
-
-
-def parse_duration(text: str) -> float | None:
-    """Seconds of "17ms", "6m0s", "1h2m3.5s" or "250" (bare seconds); None for anything else."""
-    text = text.strip()
-    if re.fullmatch(_NUMBER, text):
-        seconds = float(text)
-    elif text and (match := _DURATION.fullmatch(text)):
-        seconds = sum(
-            float(part) * size for part, size in zip(match.groups(), _SIZES, strict=True) if part
-        )
-    else:
-        return None
-    return seconds if math.isfinite(seconds) else None
-
-
-def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> float | None:
-    """Seconds that a refusal asks to wait: ``retry-after-ms``, else ``retry-after`` in seconds or
-    as an HTTP date.
-
-    0 milliseconds count where nothing else is asked for: Azure sends them beside a ``retry-after``
-    of 1.
-
-    A date counts from ``now_utc``, else from the answer's own ``date``, else from this machine's
-    clock. A negative, past or invalid value counts as absent (None).
-    https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
-    """
-    fields = _lowered(headers)
-    milliseconds = _number(fields.get("retry-after-ms"))
-    if milliseconds:
-        return milliseconds / 1000
-    asked = fields.get("retry-after", "")
-    seconds, until = _number(asked), _date(asked)
-    if until is not None:
-        left = (
-            until - (_aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC))
-        ).total_seconds()
-        seconds = left if left >= 0 else None
-    return milliseconds if seconds is None else seconds
 
 
 class RateLimiter:
@@ -168,7 +115,7 @@ class RateLimiter:
         ``tokens`` and ``generated``. It shows which requests the headers cannot count; without it
         headers only ever lower the budget.
         """
-        fields = _lowered(headers)
+        fields = lowered(headers)
         shares = _shares(tokens, generated)
         for kind, bucket in self._buckets.items():
             told = {fact: fields.get(name) for fact, name in self._names[kind].items()}
@@ -217,7 +164,7 @@ class _Bucket:
     def learn(
         self, told: Mapping[str, str | None], now: float, started: float | None, share: float
     ) -> None:
-        remaining = _number(told.get("remaining"))
+        remaining = parse_number(told.get("remaining"))
         limit, reset = _positive(told.get("limit")), told.get("reset")
         self._window = (
             _positive(told.get("window")) or _window(limit, remaining, reset) or self._window
@@ -283,7 +230,7 @@ def _window(limit: float | None, remaining: float | None, reset: str | None) -> 
     Only a reset far beyond a minute's shows a longer window; a bare number may be seconds or
     milliseconds and shows nothing.
     """
-    if limit is None or remaining is None or reset is None or _number(reset) is not None:
+    if limit is None or remaining is None or reset is None or parse_number(reset) is not None:
         return None
     seconds, taken = parse_duration(reset), limit - remaining
     if seconds is None or taken < 1:
@@ -299,28 +246,5 @@ def _shares(tokens: int, generated: int) -> dict[str, float]:
     return {kind: max(0.0, float(amount)) for kind, amount in zip(KINDS, amounts, strict=True)}
 
 
-def _lowered(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
-
-
-def _number(text: str | None) -> float | None:
-    """A number of zero or more; Azure sends -1 for unknown."""
-    if text is None or not re.fullmatch(_NUMBER, text.strip()):
-        return None
-    value = float(text)
-    return value if math.isfinite(value) else None
-
-
 def _positive(text: str | None) -> float | None:
-    return _number(text) or None
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        return _aware(parsedate_to_datetime(text))
-    except (ValueError, OverflowError):
-        return None
-
-
-def _aware(date: datetime | None) -> datetime | None:
-    return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date
+    return parse_number(text) or None

@@ -48,24 +48,24 @@ class Upstream:
             port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
         except ValueError as error:
             raise InputError(
-                f"--upstream is no address ({error}); give one as http://127.0.0.1:8000/v1"
+                f"``upstream`` is no address ({error}); give one as http://127.0.0.1:8000/v1"
             ) from None
         # The value is not repeated: it may hold a key.
         if parts.username is not None or parts.password is not None:
             raise InputError(
-                "--upstream holds a user name or key; leave it out, clients send their own key"
+                "``upstream`` holds a user name or key; leave it out, clients send their own key"
             )
         if not port or not parts.hostname or not re.fullmatch(r"[!-~]+", base):
             raise InputError(
-                "--upstream is no http or https address; give one as http://127.0.0.1:8000/v1"
+                "``upstream`` is no http or https address; give one as http://127.0.0.1:8000/v1"
             )
         if parts.query or parts.fragment or "?" in base or "#" in base:
             raise InputError(
-                "--upstream has a query or fragment; leave it out, clients send their own query"
+                "``upstream`` has a query or fragment; leave it out, clients send their own query"
             )
         if path := path_of_request(parts.path):
             raise InputError(
-                f"--upstream ends in {path}, which is the path of a request; leave it out"
+                f"``upstream`` ends in {path}, which is the path of a request; leave it out"
             )
         base += "" if parts.path else PREFIX
         return cls(base, base.removesuffix(PREFIX), parts.scheme, parts.hostname, port)

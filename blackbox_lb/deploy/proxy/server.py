@@ -346,7 +346,7 @@ async def _listen(runner: web.ServerRunner, host: str, port: int) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"cannot listen on {host}:{port} ({reason}); choose another --host or --port"
+            f"cannot listen on {host}:{port} ({reason}); choose another ``host`` or ``port``"
         ) from None
     return int(runner.addresses[0][1])
 

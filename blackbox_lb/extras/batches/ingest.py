@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 
 from blackbox_lb.api.limits.budget import Spent, used_by
-from blackbox_lb.api.transport.bounded_client import ceiling
-from blackbox_lb.api.transport.retries import is_passing
 from blackbox_lb.api.wire.columns.parse import loads
 from blackbox_lb.errors import (
     ContentFiltered,
@@ -28,6 +26,8 @@ from blackbox_lb.extras.batches.plan import BatchSpec
 from blackbox_lb.extras.batches.record import BatchRecord
 from blackbox_lb.rollouts.collect import MOST_TOKENS, of_another
 from blackbox_lb.rollouts.progress import Watcher
+from blackbox_lb.safety.http.bounded_client import ceiling
+from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.store.integrity import prompt_of
 from blackbox_lb.types import Completion, Draw, Prompt
 

@@ -13,10 +13,8 @@ from typing import Any, Self, TypeVar
 
 import httpx2
 import openai
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.api.transport.retries import ATTEMPTS, is_passing, retry_pause
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
 from blackbox_lb.extras.batches.record import BatchRecord
 from blackbox_lb.safety.atomic_file import replacing
@@ -157,10 +155,7 @@ class BatchApi:
             except (openai.OpenAIError, httpx2.HTTPError) as error:
                 raise self._error(error) from error
 
-        again, enough = retry_if_exception(is_passing), stop_after_attempt(ATTEMPTS)
-        return await AsyncRetrying(retry=again, wait=retry_pause, stop=enough, reraise=True)(
-            translated
-        )
+        return await self._channel.tried(translated)
 
     def _error(self, error: openai.OpenAIError | httpx2.HTTPError) -> ProviderError:
         """An error of the SDK's client as one of ours."""

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from blackbox_lb.api.transport.retries import is_passing
 from blackbox_lb.errors import BlbError, Interrupted, ProviderError, RequestRejected, ServerFailed
 from blackbox_lb.extras.batches.ingest import BatchReader, Tally
 from blackbox_lb.extras.batches.plan import BatchSpec, check_budget
@@ -23,6 +22,7 @@ from blackbox_lb.extras.batches.provider_api import BatchApi, ended
 from blackbox_lb.extras.batches.record import BatchRecord
 from blackbox_lb.extras.batches.submit import QUEUE_FULL, Submission, reason
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.types import Prompt
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from blackbox_lb.api.transport.retries import ATTEMPTS, is_passing
 from blackbox_lb.errors import CorruptResponse, ProviderError, RateLimited
 from blackbox_lb.extras.batches.plan import BatchSpec
 from blackbox_lb.extras.batches.provider_api import BatchApi
 from blackbox_lb.extras.batches.record import BatchRecord
+from blackbox_lb.safety.http.retries import ATTEMPTS, is_passing
 
 SETTLING = 10.0
 """Seconds until a new batch shows in the provider's list."""

@@ -44,7 +44,7 @@ def rivals(
     }
     asked = [(name, value) for name in RIVALS for value in given.get(name, ())]
     if asked and labels is None:
-        flag = f"--{asked[0][0].replace('_', '-')}"
+        flag = f"``{asked[0][0]}``"
         raise InputError(
             f"{flag} is for decisions between few labels, and the answers of {len(task.train)}"
             " training rows are none; name them with ``labels``, as in ``labels=yes,no``, or drop"

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+import httpx2
 from tenacity import RetryCallState, wait_exponential_jitter
 
-from blackbox_lb.api.transport.rate_limits import retry_after
 from blackbox_lb.errors import (
     ConnectionFailed,
     CorruptResponse,
@@ -13,11 +13,16 @@ from blackbox_lb.errors import (
     RateLimited,
     ServerFailed,
 )
+from blackbox_lb.safety.http.header_values import retry_after
 from blackbox_lb.safety.network import untrusted_certificate
 
 ATTEMPTS = 6
 """Tries of one request: with exponential waits these span about half a minute, the time a server
 takes to restart.
+"""
+RATE_LIMIT_ATTEMPTS = 20
+"""Tries of a request refused for its rate alone: each waits as long as the service asks, and one of
+them will pass.
 """
 SLOW_ATTEMPTS = 2
 """Tries of a request that nobody answers in time, where each takes many minutes."""
@@ -37,6 +42,16 @@ def is_passing(error: BaseException) -> bool:
     if isinstance(error, QuotaExhausted) or untrusted_certificate(error) is not None:
         return False
     return isinstance(error, RateLimited | ConnectionFailed | ServerFailed)
+
+
+def most_attempts(error: BaseException | None, attempts: int) -> int:
+    """Tries of a request that ended with ``error``, where others get ``attempts``."""
+    most = attempts
+    if isinstance(error, RateLimited) and attempts > 1:
+        most = RATE_LIMIT_ATTEMPTS
+    if error is not None and isinstance(error.__cause__, httpx2.TimeoutException | TimeoutError):
+        most = min(most, SLOW_ATTEMPTS)
+    return most
 
 
 class MalformedResponseTolerance:

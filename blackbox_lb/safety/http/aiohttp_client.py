@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from blackbox_lb.api.transport.bounded_client import check_encodings, decoded, in_time, joined
+from blackbox_lb.safety.http.bounded_client import check_encodings, decoded, in_time, joined
 
 if TYPE_CHECKING:
     import aiohttp

@@ -1,0 +1,88 @@
+"""Values of HTTP headers: durations, numbers, dates, and how long a server asks to wait."""
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+MINUTE = 60.0
+DAY = 86_400.0
+"""Seconds."""
+_UNITS = {
+    "d": DAY,
+    "h": 3600.0,
+    "m": MINUTE,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ns": 1e-9,
+}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_DURATION = re.compile(
+    "".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m(?!s)", "s", "ms", "[uµ]s", "ns"))
+)
+_SIZES = tuple(_UNITS[unit] for unit in ("d", "h", "m", "s", "ms", "us", "ns"))
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of "17ms", "6m0s", "1h2m3.5s" or "250" (bare seconds); None for anything else."""
+    text = text.strip()
+    if re.fullmatch(_NUMBER, text):
+        seconds = float(text)
+    elif text and (match := _DURATION.fullmatch(text)):
+        seconds = sum(
+            float(part) * size for part, size in zip(match.groups(), _SIZES, strict=True) if part
+        )
+    else:
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> float | None:
+    """Seconds that a refusal asks to wait: ``retry-after-ms``, else ``retry-after`` in seconds or
+    as an HTTP date.
+
+    0 milliseconds count where nothing else is asked for: Azure sends them beside a ``retry-after``
+    of 1.
+
+    A date counts from ``now_utc``, else from the answer's own ``date``, else from this machine's
+    clock. A negative, past or invalid value counts as absent (None).
+    https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
+    """
+    fields = lowered(headers)
+    milliseconds = parse_number(fields.get("retry-after-ms"))
+    if milliseconds:
+        return milliseconds / 1000
+    asked = fields.get("retry-after", "")
+    seconds, until = parse_number(asked), _date(asked)
+    if until is not None:
+        left = (
+            until - (_aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC))
+        ).total_seconds()
+        seconds = left if left >= 0 else None
+    return milliseconds if seconds is None else seconds
+
+
+def lowered(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def parse_number(text: str | None) -> float | None:
+    """A number of zero or more; Azure sends -1 for unknown."""
+    if text is None or not re.fullmatch(_NUMBER, text.strip()):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        return _aware(parsedate_to_datetime(text))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _aware(date: datetime | None) -> datetime | None:
+    return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date

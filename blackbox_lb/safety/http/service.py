@@ -1,0 +1,369 @@
+"""One HTTP service: how it is asked, how its faults are named, how often it is asked again.
+
+Inference APIs, remote rewards, judges and embeddings all go through here. Requests go by ``httpx2``
+over aiohttp: with httpx2's own connections a bare short request takes three times as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import Thread
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias, TypeVar
+
+import httpx2
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+
+from blackbox_lb._version import __version__
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ContentFiltered,
+    CorruptResponse,
+    ProviderError,
+    QuotaExhausted,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.safety.http import retries
+from blackbox_lb.safety.http.aiohttp_client import AiohttpClient
+from blackbox_lb.safety.http.bounded_client import BoundedClient
+from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify, masked
+from blackbox_lb.safety.http.retries import ATTEMPTS, is_passing, most_attempts
+from blackbox_lb.safety.network import (
+    check_key_log,
+    explain_certificate,
+    proxy_server,
+    untrusted_certificate,
+    verification,
+)
+from blackbox_lb.safety.open_files import has_too_many, most_open_files, remedy_for_too_many
+from blackbox_lb.safety.printable import with_remedy
+from blackbox_lb.safety.secrets import Redactor
+
+T = TypeVar("T")
+
+TIMEOUT = 600.0
+"""Seconds for one answer: a full queue in front of a slow server is normal, silence for ten minutes
+is not.
+"""
+HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "gzip, deflate",
+    "Content-Type": "application/json",
+    "User-Agent": f"blackbox_lb/{__version__}",
+}
+MOST_CONNECTIONS = 1_000
+"""The limit of the openai SDK's own client."""
+OTHER_FILES = 48
+"""Files that a command has open beside its connections: libraries, the store, logs."""
+MOST_QUOTED = 10_000
+"""Characters of an answer that are masked before it is cut for a quote: cut first, a part of a
+secret would be left.
+"""
+
+ERRORS: Mapping[FaultKind, type[ProviderError]] = {
+    "authentication": AuthenticationFailed,
+    "quota": QuotaExhausted,
+    "rate limit": RateLimited,
+    "content filter": ContentFiltered,
+    "context full": ServerFailed,
+    "overloaded": ServerFailed,
+    "server": ServerFailed,
+    "timeout": ServerFailed,
+    "conflict": ServerFailed,
+}
+"""The error of each kind of fault; RequestRejected for all others."""
+OF_LOAD = frozenset({"rate limit", "overloaded", "timeout", "context full"})
+"""Refusals that fewer requests at a time would have avoided."""
+
+Moment: TypeAlias = FaultKind | Literal["no answer", "moved"]
+"""When advice is wanted: at a kind of fault, without an answer, or at a redirect."""
+
+log = logging.getLogger(__name__)
+
+
+class HttpService:
+    """Requests to one service; use as an asynchronous context manager, or call ``close``.
+
+    ``refusals`` counts the answers that blame the server's load, and those that came too late.
+
+    Args:
+        name: whose words a message quotes, as in "NAME answered 429".
+        url: the address, without credentials.
+        secrets: the keys in use, which no message and no kept answer may hold.
+        advice: what to do at a fault, behind the service's words.
+        place: the service in "no answer from PLACE", the address by default.
+        timeout: seconds of a connection's making and of silence.
+        attempts: tries of a request, rate limits aside.
+        transport: stands in for the network.
+
+    Raises:
+        InputError: the environment names unusable certificates, or an unusable proxy server.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        secrets: Callable[[], Iterable[str]] = tuple,
+        advice: Mapping[Moment, str] | None = None,
+        place: str | None = None,
+        timeout: float = TIMEOUT,
+        attempts: int = ATTEMPTS,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.name = name
+        self.url = url
+        self.refusals = 0
+        self._secrets = secrets
+        self._advice = advice or {}
+        self._place = place or url
+        self._attempts = attempts
+        self._timeout = httpx2.Timeout(timeout)
+        self._redactor = Redactor(secrets)
+        self._has_repeated_a_key = False
+        check_key_log()  # before aiohttp is imported, which reads it then
+        self._proxy_server = proxy_server(url) if transport is None else None
+        self._verify = verification(url)
+        self._client: AiohttpClient | httpx2.AsyncClient
+        if transport is None and self._proxy_server is None:
+            self._client = AiohttpClient(self._verify, timeout, connection_limits())
+        else:  # httpx2 knows all kinds of proxy servers
+            self._client = self.http_client(BoundedClient, self._timeout, transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def http_client(
+        self,
+        kind: type[httpx2.AsyncClient],
+        timeout: httpx2.Timeout,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> httpx2.AsyncClient:
+        """A client of httpx2 for the address, by what the environment says of the network."""
+        return kind(
+            timeout=timeout,
+            limits=connection_limits(),
+            # The key would be added again for any host that a redirect names.
+            follow_redirects=False,
+            trust_env=False,
+            proxy=self._proxy_server and self._proxy_server.address,
+            verify=self._verify,
+            transport=transport,
+        )
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        content: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> httpx2.Request:
+        """A request for JSON, with the headers of this package and ``headers``."""
+        return httpx2.Request(
+            method,
+            _parsed_url(url),
+            content=content,
+            params=query or None,
+            headers=HEADERS if headers is None else {**HEADERS, **headers},
+            extensions={"timeout": self._timeout.as_dict()},
+        )
+
+    async def send(self, request: httpx2.Request, model: str | None = None) -> httpx2.Response:
+        """The answer to one try, read whole.
+
+        Args:
+            request: see :meth:`request`.
+            model: that it asks, for the advice.
+
+        Raises:
+            ProviderError: no answer, or a refusal. CorruptResponse: more bytes than
+                ``bounded_client.at_most``.
+        """
+        try:
+            response = await self._client.send(request)
+        except httpx2.HTTPError as error:
+            raise self.unanswered(error) from error
+        if not response.is_success:
+            refused = httpx2.HTTPStatusError(
+                f"HTTP {response.status_code}", request=response.request, response=response
+            )
+            raise self.refused(response, model) from refused
+        return response
+
+    async def tried(
+        self,
+        once: Callable[[], Awaitable[T]],
+        passing: Callable[[BaseException], bool] = is_passing,
+    ) -> T:
+        """What ``once`` returns, after as many tries as its fault deserves.
+
+        Args:
+            once: one try.
+            passing: whether the same request may succeed after this error.
+
+        Raises:
+            ProviderError: of the last try.
+        """
+        try:
+            return await once()
+        except ProviderError as error:
+            failed = [error]
+
+        async def again() -> T:  # the first try has been made: most requests need no other
+            if failed:
+                raise failed.pop()
+            return await once()
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(passing),
+            wait=retries.retry_pause,
+            stop=self._is_enough,
+            sleep=self._sleep,
+            reraise=True,
+        )
+        return await retrying(again)
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def _is_enough(self, state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        return state.attempt_number >= most_attempts(error, self._attempts)
+
+    @contextmanager
+    def reading(self, response: httpx2.Response) -> Iterator[bytes]:
+        """The body without the key.
+
+        Raises:
+            CorruptResponse: the block raises ValueError or RecursionError, as parsers do.
+        """
+        content = self._redactor.answer(response.content)
+        if content != response.content and not self._has_repeated_a_key:
+            self._has_repeated_a_key = True
+            log.warning(
+                "%s repeats a key in its answers; [masked] stands for it in what is kept", self.url
+            )
+        try:
+            yield content
+        except (ValueError, RecursionError) as error:
+            text = self.masked(response.text[:MOST_QUOTED])[:100]
+            raise CorruptResponse(
+                f"{self._place} answered {response.request.url.path} with something that is not"
+                f" JSON: {text!r}"
+            ) from error
+
+    def masked(self, text: str) -> str:
+        """``text`` with everything that looks like a secret masked; all quotes of the service go
+        through here.
+        """
+        return masked(text, self._secrets())
+
+    def unanswered(self, error: BaseException) -> ProviderError:
+        """The error where no answer came."""
+        self._redactor.clean(error)
+        what = "connection error"
+        if isinstance(error, httpx2.TimeoutException):
+            what = "the request timed out"
+            self.refusals += 1
+        if untrusted := untrusted_certificate(error):
+            reason, remedy = explain_certificate(untrusted)
+            return ConnectionFailed(
+                f"the certificate of {self._place} is not accepted ({reason}); {remedy}"
+            )
+        if has_too_many(error):
+            return ConnectionFailed(f"no connection to {self._place}: {remedy_for_too_many()}")
+        place = self._place
+        remedy = self._advice.get("no answer", "is it running?")
+        if self._proxy_server is not None:
+            place = f"{place} through {self._proxy_server}"
+            remedy = "do both run? Hosts to be reached without a proxy server go in NO_PROXY"
+        reason = self.masked(f"{what} ({error})" if str(error) else what)
+        return ConnectionFailed(with_remedy(f"no answer from {place}: {reason}", remedy))
+
+    def refused(self, response: httpx2.Response, model: str | None = None) -> ProviderError:
+        """The error for an answer that is no success, in the service's own words."""
+        if response.status_code < 400:
+            target = self.masked(response.headers.get("location", "no address"))
+            remedy = self._advice.get("moved", "give the new address")
+            return RequestRejected(
+                f"{self.name} answered {response.status_code}: {self.url} has moved to {target};"
+                f" keys are not sent along: {remedy}"
+            )
+        url = response.request.url.copy_with(query=None)
+        return self.refusal(response.status_code, response.text, model, self.masked(str(url)))
+
+    def refusal(
+        self, status: int | None, body: Any, model: str | None = None, url: str | None = None
+    ) -> ProviderError:
+        """The error for an error answer: its status, if it has one, and its body. ``url``: the
+        address that was asked, None for one that is not known.
+        """
+        fault = classify(status, body, self.name, secrets=self._secrets())
+        if fault.kind in OF_LOAD:
+            self.refusals += 1
+        return self.error_of(fault, model, url)
+
+    def error_of(
+        self, fault: Fault, model: str | None = None, url: str | None = None
+    ) -> ProviderError:
+        """The error of a fault, with the advice behind the service's words."""
+        kind = ERRORS.get(fault.kind, RequestRejected)
+        advice = self.advice(fault, model, url)
+        return kind(with_remedy(fault, advice) if advice else str(fault))
+
+    def advice(self, fault: Fault, model: str | None, url: str | None) -> str | None:
+        """What to do at a fault."""
+        return self._advice.get(fault.kind)
+
+
+_parsed_url = lru_cache(httpx2.URL)
+
+
+def connection_limits() -> httpx2.Limits:
+    """Most connections at once, all kept open: as many as the process may have files open, less
+    ``OTHER_FILES``. Further requests wait for one.
+    """
+    files = most_open_files()
+    most = MOST_CONNECTIONS
+    if files is not None:
+        most = max(1, min(most, files - OTHER_FILES))
+    return httpx2.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=5.0)
+
+
+def run_apart(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread and an event loop of its own, and wait for it.
+
+    For callers that are not asynchronous and may stand inside an event loop all the same.
+    """
+    outcome: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(asyncio.run(main))
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            outcome.set_exception(error)
+
+    Thread(target=work, name="blackbox_lb service", daemon=True).start()
+    return outcome.result()

@@ -1,0 +1,180 @@
+"""One HTTP service for models, rewards, judges and embeddings: the same fault has the same error and
+the same number of tries, whoever is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx2
+import numpy as np
+import pytest
+
+from blackbox_lb.api.transport.channel import Channel
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    BlbError,
+    ConnectionFailed,
+    QuotaExhausted,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.rollouts.remote_rewards import fetch_rewards
+from blackbox_lb.safety.http import retries
+from blackbox_lb.safety.http.retries import ATTEMPTS, RATE_LIMIT_ATTEMPTS, SLOW_ATTEMPTS
+from blackbox_lb.safety.http.service import HttpService, run_apart
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.vocabulary.text_vectors import TextVectors
+from tests.support.exact.listener import Listener, Reply, Request
+
+JUDGE = """
+base_url = "{url}"
+model = "m"
+prompt = "Rate {{completion}}"
+pattern = "[0-9]+"
+"""
+Ask = Callable[[str, Path], object]
+
+
+class Refusing:
+    """A server on loopback that answers every request alike, and counts them."""
+
+    def __init__(self) -> None:
+        self.answer: Reply | Literal["drop"] = "drop"
+        self.asked = 0
+        self.listener = Listener(self._reply)
+
+    def _reply(self, request: Request) -> Reply | Literal["drop"]:
+        self.asked += 1
+        return self.answer
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusing]:
+    """Running; nobody waits between tries."""
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
+    running = Refusing()
+    running.listener.start()
+    yield running
+    running.listener.stop()
+
+
+def ask_model(url: str, folder: Path) -> object:
+    """A completion."""
+
+    async def asked() -> Any:
+        channel = Channel(load_profile("vllm"), f"{url}/v1")
+        try:
+            return await channel.post("/chat/completions", {"model": "m"})
+        finally:
+            await channel.close()
+
+    return asyncio.run(asked())
+
+
+def fetched(spec: str, folder: Path) -> object:
+    """The reward of a completion."""
+    ids = np.zeros(1, np.int32)
+    none = np.zeros((1, 0), np.float32)
+    logprobs = np.zeros(1, np.float32)
+    completion = Completion("x", "stop", ids, logprobs, none.astype(np.int32), none)
+    example = Example("q", Prompt.user("Q?"), ())
+    with RolloutStore(folder / "s.db") as store:
+        reward = parse_reward(spec, max_tokens=8)
+        return asyncio.run(fetch_rewards(store, reward, [(example, completion)], Silent(), "t"))
+
+
+def ask_reward(url: str, folder: Path) -> object:
+    """The reward of an endpoint."""
+    return fetched(f"{url}/score", folder)
+
+
+def ask_judge(url: str, folder: Path) -> object:
+    """The reward of a judge."""
+    file = folder / "judge.toml"
+    file.write_text(JUDGE.format(url=f"{url}/v1"))
+    return fetched(f"judge:{file}", folder)
+
+
+def ask_embeddings(url: str, folder: Path) -> object:
+    """A vector."""
+    return TextVectors(f"m@{url}/v1").of(["a"])
+
+
+@pytest.mark.parametrize("ask", [ask_model, ask_reward, ask_judge, ask_embeddings])
+@pytest.mark.parametrize(
+    ("answer", "kind", "tries"),
+    [
+        (Reply(429, {"error": "slow down"}), RateLimited, RATE_LIMIT_ATTEMPTS),
+        (
+            Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}),
+            QuotaExhausted,
+            1,
+        ),
+        (Reply(408, {"error": "late"}), ServerFailed, ATTEMPTS),
+        (Reply(500, {"error": "broken"}), ServerFailed, ATTEMPTS),
+        (Reply(503, {"error": "full"}), ServerFailed, ATTEMPTS),
+        ("drop", ConnectionFailed, ATTEMPTS),
+        (Reply(401, {"error": "who?"}), AuthenticationFailed, 1),
+        (Reply(403, {"error": "not you"}), AuthenticationFailed, 1),
+        (Reply(404, {"error": "nothing here"}), RequestRejected, 1),
+        (Reply(422, {"error": "no"}), RequestRejected, 1),
+        (Reply(302, {}, {"location": "http://127.0.0.1:9/"}), RequestRejected, 1),
+    ],
+)
+def test_a_fault_is_the_same_everywhere(
+    server: Refusing,
+    tmp_path: Path,
+    ask: Ask,
+    answer: Reply | Literal["drop"],
+    kind: type[BlbError],
+    tries: int,
+) -> None:
+    """In its class, and in how often is asked."""
+    server.answer = answer
+    with pytest.raises(kind) as caught:
+        ask(server.listener.url, tmp_path)
+    assert type(caught.value) is kind
+    assert server.asked == tries
+
+
+def test_what_nobody_answers_in_time_is_tried_twice(server: Refusing) -> None:
+    """Each try takes the whole patience."""
+
+    async def late(request: httpx2.Request) -> httpx2.Response:
+        server.asked += 1
+        raise httpx2.ReadTimeout("too late", request=request)
+
+    async def ask() -> None:
+        async with HttpService("s", "http://h", transport=httpx2.MockTransport(late)) as service:
+            await service.tried(lambda: service.send(service.request("GET", "http://h/")))
+
+    with pytest.raises(ConnectionFailed):
+        asyncio.run(ask())
+    assert server.asked == SLOW_ATTEMPTS
+
+
+def test_what_runs_apart_gives_its_result_or_its_error() -> None:
+    """Inside an event loop, too."""
+
+    async def doubled(number: int) -> int:
+        await asyncio.sleep(0)
+        if number < 0:
+            raise ValueError(number)
+        return 2 * number
+
+    async def inside() -> int:
+        return run_apart(doubled(4))
+
+    assert run_apart(doubled(3)) == 6
+    assert asyncio.run(inside()) == 8
+    with pytest.raises(ValueError, match="-1"):
+        run_apart(doubled(-1))
