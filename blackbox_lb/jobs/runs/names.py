@@ -1,0 +1,17 @@
+"""Names of the files in a run's folder, and defaults that need no other module."""
+
+STORE = "rollouts.db"
+"""The rollout store inside a run's folder."""
+RESULT = "result.json"
+BIAS = "bias.json"
+LEARNED = "learned.json"
+REPORT = "report.html"
+"""The page that ``blb report`` makes of a run's folder."""
+FIT_FILES = (RESULT, BIAS, LEARNED, "evaluation.json", "analysis.json", REPORT)
+"""What a fit writes into its folder, and what is about that; the most important first."""
+RUNS = "runs"
+"""The folder of all runs."""
+TOP_LOGPROBS = 20
+"""Alternatives that are listed for a token, where the provider lists as many."""
+ENTRIES = 300
+"""Most tokens in a bias: what OpenAI takes."""
