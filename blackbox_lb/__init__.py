@@ -28,16 +28,21 @@ if TYPE_CHECKING:
     from blackbox_lb.jobs.compiling.compile import compile_bias
     from blackbox_lb.jobs.fitting.plan import FitPlan
     from blackbox_lb.jobs.fitting.result import FitResult
-    from blackbox_lb.jobs.fitting.run import fit
+    from blackbox_lb.jobs.runs.answers import Answer, AnswerPair
+    from blackbox_lb.jobs.runs.fit import fit, fit_async
+    from blackbox_lb.jobs.runs.run import Run
     from blackbox_lb.providers.profile import Profile, load_profile
     from blackbox_lb.rollouts.judging.trials import Trials
     from blackbox_lb.rollouts.positions import Positions
+    from blackbox_lb.rollouts.progress import Progress
     from blackbox_lb.store import RolloutStore
     from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
     from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
 
 __all__ = [
     "IPS",
+    "Answer",
+    "AnswerPair",
     "Bias",
     "BlbError",
     "Completion",
@@ -49,6 +54,7 @@ __all__ = [
     "Message",
     "Positions",
     "Profile",
+    "Progress",
     "Projection",
     "Prompt",
     "Ratio",
@@ -57,6 +63,7 @@ __all__ = [
     "RewardToGo",
     "RolloutStore",
     "Rollouts",
+    "Run",
     "Sampling",
     "Session",
     "Sweep",
@@ -67,6 +74,7 @@ __all__ = [
     "compile_bias",
     "connect",
     "fit",
+    "fit_async",
     "load_profile",
     "load_task",
     "logit_bias",
@@ -74,6 +82,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "Answer": "jobs.runs.answers",
+    "AnswerPair": "jobs.runs.answers",
     "Bias": "bias.document",
     "BlbError": "errors",
     "Completion": "types",
@@ -86,6 +96,7 @@ _HOME = {
     "Message": "types",
     "Positions": "rollouts.positions",
     "Profile": "providers.profile",
+    "Progress": "rollouts.progress",
     "Projection": "estimate.choice.estimators",
     "Prompt": "types",
     "Ratio": "estimate.choice.estimators",
@@ -94,6 +105,7 @@ _HOME = {
     "RewardToGo": "estimate.inputs.weightings",
     "RolloutStore": "store",
     "Rollouts": "estimate.inputs.rollouts",
+    "Run": "jobs.runs.run",
     "Sampling": "types",
     "Session": "api.session",
     "Sweep": "estimate.inputs.sweep",
@@ -103,7 +115,8 @@ _HOME = {
     "apply_batch": "deploy.batch_files",
     "compile_bias": "jobs.compiling.compile",
     "connect": "api.connect",
-    "fit": "jobs.fitting.run",
+    "fit": "jobs.runs.fit",
+    "fit_async": "jobs.runs.fit",
     "load_profile": "providers.profile",
     "load_task": "tasks",
     "logit_bias": "bias.export",

@@ -25,12 +25,12 @@ from bench.gallery.variants import meant, variants
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import to_request_bias
-from blackbox_lb.cli.options import TOP_LOGPROBS
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.hand_lists import hand_list
 from blackbox_lb.jobs.evaluation.arms import BASE, Alternative, Arm, alternatives, arms_at
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Mean
+from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
 from blackbox_lb.rollouts.judging.intervals import bootstrap
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import Silent

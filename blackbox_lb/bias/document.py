@@ -11,6 +11,7 @@ import builtins
 import json
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -158,6 +159,17 @@ class Bias(Row):
         if self.phases:
             Phases.of(self.phases)
         return self
+
+    def __repr__(self) -> str:
+        """One line: a notebook's cell or a traceback is no place for hundreds of entries."""
+        counts = Counter(row.verdict for row in self.verdict)
+        verdict = ", ".join(f"{word} {count}" for word, count in counts.items()) or "UNVERIFIED"
+        return (
+            f"<Bias for {printable(self.model)}: {len(self.entries):,} entries,"
+            f" reward {printable(self.reward)}, {verdict}>"
+        )
+
+    __str__ = __repr__
 
     @property
     def logit_bias(self) -> dict[int, float]:

@@ -11,18 +11,16 @@ import click
 
 from blackbox_lb.cli.completers import known, reward_names, task_names
 from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, literal, option, options
+from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
 from blackbox_lb.providers.names import profile_names
 
 if TYPE_CHECKING:
     from blackbox_lb.api.drift import OnDrift
     from blackbox_lb.types import Endpoint
 
-TOP_LOGPROBS = 20
 POSITIONS = 200
 """Of --full-vocab: they give a mean over positions to about 7 % of the spread between positions,
 and take a few minutes on a small server."""
-STORE = "rollouts.db"
-"""The rollout store inside a run's folder."""
 
 
 FIT_PLAN = "blackbox_lb.jobs.fitting.plan:FitPlan"

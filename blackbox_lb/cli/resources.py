@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ from blackbox_lb.api.connect import connect
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import arguments_for, recorded
 from blackbox_lb.cli.keys import tell_keys_of_judge, tell_keys_of_profile
 from blackbox_lb.cli.options import (
-    STORE,
-    TOP_LOGPROBS,
     ModelOptions,
     OutputOptions,
     TaskOptions,
@@ -28,19 +24,18 @@ from blackbox_lb.cli.options import (
 )
 from blackbox_lb.cli.run_limits import accounted, record_of
 from blackbox_lb.cli.terminal import reporter
-from blackbox_lb.errors import DataError, ProfileError
+from blackbox_lb.errors import DataError
 from blackbox_lb.extras.harness import HarnessOptions
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage
-from blackbox_lb.jobs.records.run_record import RunResults, work_in
+from blackbox_lb.jobs.records.run_record import RunResults
+from blackbox_lb.jobs.runs.names import REPORT, RUNS, STORE
+from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.atomic_file import explained
-from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
-REPORT = "report.html"
-"""The page that ``blb report`` makes of a run's folder."""
 COLLECTING = ("tokens.id", "neutral")
 """Rows of a profile that completions need to be of use."""
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
@@ -86,7 +81,7 @@ def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
 
 def run_folder(options: OutputOptions, task: Task) -> Path:
     """The folder that holds a run's bias and result, made if need be."""
-    folder = options.out or Path("runs") / task.name
+    folder = options.out or Path(RUNS) / task.name
     with explained(f"make the folder {folder}", "give another with --out"):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -152,30 +147,23 @@ async def open_trials(
         budget=budget,
         session=session_type,
     ) as session:
-        _require_end_tokens(session)
-        tokenizer = await session.tokenizer()
-        if bias is not None:
-            bias.check_tokenizer(tokenizer.fingerprint)
-            check_bias(bias, session.profile, session.highest_id)
-        limit = session.profile.most_logprobs(session.endpoint)
-        listed = TOP_LOGPROBS if limit is None else min(TOP_LOGPROBS, limit)
+        tokenizer = await checked_tokenizer(session, bias)
         if options.out:
             run_folder(options, task)  # the record of the run goes there, wherever the store is
         path = options.store or run_folder(options, task) / STORE
-        with work_in(options.out or path.parent), _store(path, elsewhere) as store:
-            if reward.thinking is not None:
-                reward.thinking.known = partial(store.token_bytes, tokenizer.fingerprint)
-            trials = Trials(
-                session=session,
-                store=store,
-                tokenizer=tokenizer,
-                reward=reward,
-                report=reporter(quiet=options.quiet),
-                top_logprobs=listed if options.top_logprobs is None else options.top_logprobs,
-                stop=task.stop,
-                budget=budget,
-                **arguments_for(Trials, options),
-            )
+        with trials_in(
+            options.out or path.parent,
+            path,
+            session,
+            tokenizer,
+            task,
+            reward,
+            report=reporter(quiet=options.quiet),
+            budget=budget,
+            top_logprobs=options.top_logprobs,
+            elsewhere=elsewhere,
+            **arguments_for(Trials, options),
+        ) as trials:
             async with accounted(
                 trials,
                 options,
@@ -183,22 +171,3 @@ async def open_trials(
                 stages,
             ):
                 yield trials
-
-
-def _store(path: Path, elsewhere: Sequence[str]) -> RolloutStore:
-    """The run's store, with the rollouts from ``elsewhere`` beside it."""
-    if not elsewhere:
-        return RolloutStore(path)
-    from blackbox_lb.store.elsewhere.joined import Gathered
-
-    return Gathered(path, elsewhere)
-
-
-def _require_end_tokens(session: Session) -> None:
-    if session.end_tokens.listed is not True and session.vocabulary is None:
-        state = "does not list" if session.end_tokens.listed is False else "is not known to list"
-        raise ProfileError(
-            f"{session.profile.name} {state} the token that ends a completion, so its id must be"
-            " known to leave it out of the fit: give the model's vocabulary with --tokenizer, as a"
-            " tokenizer.json or .gguf file"
-        )

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from blackbox_lb.api.limits.interrupts import asking
 from blackbox_lb.bias.records import RecordedFinding, Verdict
 from blackbox_lb.cli.echo import echo, shown
 from blackbox_lb.cli.option_names import with_option_names
-from blackbox_lb.rollouts.progress import Reporter, Silent, chance
+from blackbox_lb.rollouts.progress import Lines, Reporter, Silent, chance
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
@@ -108,53 +107,6 @@ class Terminal:
         """Print one sentence; in a file it stays one line."""
         text = shown(with_option_names(text))
         self._console.print(text, markup=False, soft_wrap=not sys.stderr.isatty())
-
-
-class Lines:
-    """Progress for a log file: a line at every tenth of the stage, at most one in 5 s, at least one
-    in 30 s, and one at its end.
-    """
-
-    SHORTEST, LONGEST = 5.0, 30.0
-
-    def __init__(
-        self,
-        title: str,
-        total: int,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._title, self._total, self._say, self._clock = title, total, say, clock
-        self._done = self._tokens = self._tenth = 0
-        self._begin = self._said = clock()
-
-    def __call__(self, completion: Completion) -> None:
-        self._done += 1
-        self._tokens += completion.n_tokens
-        tenth, silent = 10 * self._done // max(self._total, 1), self._clock() - self._said
-        if (silent >= self.SHORTEST and tenth > self._tenth) or silent >= self.LONGEST:
-            self._tell(f", {_clock_text(self._left())} left")
-            self._tenth, self._said = tenth, self._clock()
-
-    def end(self) -> None:
-        stored = self._total - self._done
-        self._tell(f", {stored:,} were stored" if stored > 0 else "")
-
-    def _left(self) -> float:
-        return (self._clock() - self._begin) / max(self._done, 1) * (self._total - self._done)
-
-    def _tell(self, more: str) -> None:
-        spent = self._clock() - self._begin
-        rate = f", {self._tokens / spent:.0f} tokens/s" if spent > 1 and self._tokens else ""
-        self._say(
-            f"{self._title}: {self._done:,} of {self._total:,} in {_clock_text(spent)}{rate}{more}"
-        )
-
-
-def _clock_text(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def reporter(*, quiet: bool) -> Reporter:

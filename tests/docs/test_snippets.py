@@ -66,6 +66,15 @@ def of(language: str) -> list[Block]:
     return [block for block in blocks() if block.language == language and not block.excused]
 
 
+PROGRAM = "python.md"
+"""The page whose blocks are one program, which fits: tests/live/test_python_page.py runs it."""
+
+
+def snippets() -> list[Block]:
+    """The blocks of Python that stand alone."""
+    return [block for block in of("python") if block.page != PROGRAM]
+
+
 def command_lines() -> list[tuple[str, list[str]]]:
     """(page, words after blb) of every ``$ blb`` line, continued lines joined."""
     joined = [(block.page, block.code.replace("\\\n", " ")) for block in of("console")]
@@ -108,7 +117,7 @@ def test_every_block_names_its_language_and_few_are_excused() -> None:
     assert sum(block.excused for block in found) == NOT_RUN
 
 
-@pytest.mark.parametrize("block", of("python"), ids=lambda block: block.page)
+@pytest.mark.parametrize("block", snippets(), ids=lambda block: block.page)
 def test_python_blocks_run(block: Block, folder: Path) -> None:
     """Each, in a folder with a bias file and a run."""
     exec(compile(block.code, block.page, "exec"), {})

@@ -30,6 +30,7 @@ from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.grouped import HelpGroup, command, option, options
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.errors import BiasError
+from blackbox_lb.rollouts.progress import Lines
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.types import Completion
 from tests.support.exact import ExactModel, ExactServer
@@ -176,7 +177,7 @@ def test_progress_in_a_log_file() -> None:
     end, which counts all.
     """
     now, lines = 0.0, list[tuple[float, str]]()
-    progress = terminal.Lines("training", 100, lambda text: lines.append((now, text)), lambda: now)
+    progress = Lines("training", 100, lambda text: lines.append((now, text)), lambda: now)
     for _ in range(50):
         now += 1.0
         progress(completion_of(10))
@@ -192,7 +193,7 @@ def test_progress_in_a_log_file() -> None:
 def test_progress_of_a_slow_stage() -> None:
     """One completion in 12 s is told of every 36 s although no tenth of the stage is done."""
     now, lines = 0.0, list[str]()
-    progress = terminal.Lines("training", 1000, lines.append, lambda: now)
+    progress = Lines("training", 1000, lines.append, lambda: now)
     for _ in range(9):
         now += 12.0
         progress(completion_of(10))

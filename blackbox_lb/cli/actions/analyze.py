@@ -14,7 +14,7 @@ from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
-from blackbox_lb.cli.options import STORE, ModelOptions, TaskOptions, TrialOptions
+from blackbox_lb.cli.options import ModelOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
@@ -38,6 +38,7 @@ from blackbox_lb.extras.analysis.document import (
 from blackbox_lb.extras.analysis.run import analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward

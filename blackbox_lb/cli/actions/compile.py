@@ -16,7 +16,6 @@ from blackbox_lb.cli.commands.learning.compile import CompileOptions
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import (
@@ -26,6 +25,7 @@ from blackbox_lb.jobs.compiling.compile import (
     gain_by_entries,
 )
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
+from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import printable

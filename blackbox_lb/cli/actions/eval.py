@@ -17,7 +17,6 @@ from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.resources import (
     COLLECTING,
-    REPORT,
     SAMPLING_WITH_A_BIAS,
     labels_of,
     load,
@@ -26,7 +25,7 @@ from blackbox_lb.cli.resources import (
     results_of,
     run_folder,
 )
-from blackbox_lb.cli.run_limits import prices_of, run
+from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.extras.rivals.hand_lists import written
@@ -39,6 +38,8 @@ from blackbox_lb.jobs.evaluation.run import evaluate
 from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
+from blackbox_lb.jobs.runs.names import REPORT
+from blackbox_lb.jobs.runs.prices import prices_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
@@ -162,9 +163,8 @@ async def _run(
         results=results_of(options, reward, FILE, REPORT),
     ) as trials:
         _check(trials, biases)
-        return await evaluate(
-            trials, task, biases, replace(plan, prices=prices_of(options, trials.session))
-        )
+        prices = prices_of(trials.session, options.price, options.prices)
+        return await evaluate(trials, task, biases, replace(plan, prices=prices))
 
 
 def _check(trials: Trials, biases: dict[str, Bias]) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -31,32 +28,24 @@ from blackbox_lb.cli.resources import (
 )
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
-from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.forecast import fit_stages
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.jobs.records.run_record import work_in
-from blackbox_lb.rollouts.judging.verdict import GREEDY, parse_setting
+from blackbox_lb.jobs.runs.files import check_written, result_document, write_result
+from blackbox_lb.jobs.runs.names import FEW, FIT_FILES
+from blackbox_lb.jobs.runs.plan import completed_plan
 from blackbox_lb.rollouts.training import FitEngine
-from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels
 
 ALL = "all"
-FEW = "few"
-FILES = (
-    *("result.json", "bias.json", "learned.json"),
-    *("evaluation.json", "analysis.json", "report.html"),
-)
-"""What the command writes into its folder, and what is about that."""
-CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
-"""Rewards that only depend on whether the answer is right."""
 
 
 def execute(options: FitOptions) -> None:
@@ -71,99 +60,41 @@ def execute(options: FitOptions) -> None:
 def _fit(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, folder: Path) -> None:
     """Learn, write and print, while nobody else works in the folder."""
     result, notices = run(options, lambda budget: _run(options, task, reward, plan, budget))
-    document = result.as_json() | {
-        "bias": str(folder / "bias.json"),
-        "uncompiled": str(folder / "learned.json"),
-    }
-    document["provenance"] = provenance(notices)
-    unwritten = _write(result, document, folder)
+    document = result_document(result, folder, provenance(notices))
+    unwritten = write_result(result, document, folder)
     if options.as_json:
         print_json(document)
     else:
         _print(result, folder, unwritten)
         note_old_report(folder)
-    if unwritten:
-        raise BiasError(
-            f"{'; '.join(unwritten.values())}; run the same command again: what was drawn is in the"
-            " store"
-        )
-
-
-def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Write the three files, the most wanted first; return name -> reason for each failure."""
-    unwritten = {}
-    try:
-        write_whole(folder / "result.json", (json.dumps(document, indent=2) + "\n").encode())
-    except OSError as error:
-        unwritten["result.json"] = (
-            f"{folder / 'result.json'}: cannot be written ({error.strerror or error})"
-        )
-    for name, bias in (("bias.json", result.bias), ("learned.json", result.uncompiled)):
-        try:
-            bias.save(folder / name)
-        except BiasError as error:
-            unwritten[name] = str(error)
-    return unwritten
+    check_written(unwritten)
 
 
 def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
-    labels = labels_of(options.labels, task.train)
-    few = None if options.labels is not None else _too_few_rows(options, task, labels)
-    suited = _suits_answers(options, reward, labels)
-    learn_from = options.learn_from or ("answers" if suited and few is None else "samples")
-    if learn_from != "samples" and not reward.needs_answer:
-        raise InputError(
-            f"--learn-from {learn_from} needs right answers, and the reward {reward.spec} has none;"
-            " use a reward such as contains or exact-match, or --learn-from samples"
-        )
-    unasked = (GREEDY,) if learn_from == "answers" else FitPlan().settings
-    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or unasked
+    """The plan that the options ask for, completed by what suits the data."""
+    depends_on = [DependsOn.parse(spec) for spec in dict.fromkeys(options.depends_on)]
     estimators = tuple(dict.fromkeys(options.estimator))
-    l2 = options.l2
-    if learn_from == "answers" and l2 == DEFAULT_L2:
-        l2 = ANSWERS_L2
-    return FitPlan(
+    plan = FitPlan(
         **arguments_for(FitPlan, options),
-        sweep=Sweep(**arguments_for(Sweep, options) | {"estimators": estimators, "l2": l2}),
+        sweep=Sweep(**arguments_for(Sweep, options) | {"estimators": estimators}),
         goal=Goal(**arguments_for(Goal, options)),
         entries=_entries(options.entries),
         few=options.entries == FEW,
-        settings=settings,
-        learn_from=learn_from,
         listed=options.top_logprobs,
-        labels=labels,
-        depends_on=tuple(
-            on
-            for each in dict.fromkeys(options.depends_on)
-            if (on := DependsOn.parse(each)) is not None
-        ),
+        labels=labels_of(options.labels, task.train),
+        depends_on=tuple(on for on in depends_on if on is not None),
         phases=Phases.parse(options.phases) if options.phases else None,
-        notices=(few,) if few is not None and suited and options.learn_from is None else (),
     )
-
-
-def _too_few_rows(options: FitOptions, task: Task, labels: Labels | None) -> str | None:
-    """A sentence where --limit leaves too few rows to learn from the answers; None elsewhere."""
-    if labels is None or Labels.found_in(task.train[: options.limit]) is not None:
-        return None
-    return (
-        f"--limit {options.limit} leaves too few rows to see that the answers are"
-        f" {len(labels.names)} labels (that takes {LEAST_ROWS} rows of each), so this fit learns"
-        " from samples; to learn from the answers, name the labels: --labels"
-        f" {shlex.quote(','.join(labels.names))}"
-    )
-
-
-def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
-    """Whether the default is to learn the answers of the data: a decision, rewarded for being
-    right, without options on samples.
-    """
-    asked = options.engine != "here" or options.rollouts or options.phases or options.only_stored
-    return (
-        labels is not None
-        and reward.name in CORRECTNESS
-        and options.estimator == Sweep().estimators
-        and not asked
+    return completed_plan(
+        plan,
+        task,
+        reward,
+        learn_from=options.learn_from,
+        deploy=options.deploy,
+        labels_named=options.labels is not None,
+        needs_samples=bool(
+            options.engine != "here" or options.rollouts or options.phases or options.only_stored
+        ),
     )
 
 
@@ -191,7 +122,7 @@ async def _run(
         budget,
         stages=lambda trials: fit_stages(task, plan, reward),
         elsewhere=options.rollouts,
-        results=results_of(options, reward, *FILES),
+        results=results_of(options, reward, *FIT_FILES),
     ) as trials:
         heard = Remembering(trials.report)
         with _engine(options) as engine:

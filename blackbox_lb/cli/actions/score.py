@@ -17,11 +17,12 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import store_key, to_request_bias
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.resources import load, reward_of
-from blackbox_lb.cli.run_limits import price_judge, run
+from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
+from blackbox_lb.jobs.runs.names import STORE
+from blackbox_lb.jobs.runs.prices import price_judge
 from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
 from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.progress import short
@@ -45,7 +46,7 @@ def execute(options: ScoreOptions) -> None:
     ):
 
         async def main(budget: SpendLimit) -> list[Group]:
-            price_judge(budget, options, reward)
+            price_judge(budget, reward, options.prices, takes_price=False)
             return await rescore(
                 store,
                 task,

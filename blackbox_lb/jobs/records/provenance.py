@@ -22,14 +22,15 @@ PACKAGES = ("numpy", "scipy", "openai", "lm-eval", "xllamacpp")
 """Other distributions whose version can change a number."""
 
 
-def provenance(notices: Sequence[str] = ()) -> dict[str, Any]:
+def provenance(notices: Sequence[str] = (), command: str | None = None) -> dict[str, Any]:
     """The origin for a document: ``command``, ``date`` (UTC), ``python``, ``machine``,
     ``versions``, ``remarks``.
 
+    command: what was run; None for the running command line.
     ``settings``: options from a file or the environment, which the command line does not show.
     """
     return {
-        "command": command_line(sys.argv[1:]),
+        "command": command_line(sys.argv[1:]) if command is None else redacted(command),
         "settings": _settings(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
@@ -25,7 +25,7 @@ from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.rewards.script import PER_LETTERS, ScriptRule
 from blackbox_lb.tasks.rewards.spans import LocatedReward, TextRule, sum_of
 from blackbox_lb.tasks.rewards.thinking import Thinking
-from blackbox_lb.tasks.rewards.user_function import load_function
+from blackbox_lb.tasks.rewards.user_function import checked_function, load_function
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Example, Span
 
@@ -66,6 +66,8 @@ REWARDS = {
 }
 """Every form of a reward, with its meaning in one line."""
 
+RewardFunction: TypeAlias = Callable[[Example, Completion], Any]
+"""A reward of the user's own, in nats."""
 RewardKind: TypeAlias = Literal[
     "formula",
     "match",
@@ -261,7 +263,7 @@ class Reward:
 
 
 def parse_reward(
-    spec: str,
+    spec: str | RewardFunction,
     *,
     max_tokens: int,
     correct: str | Matcher | None = None,
@@ -269,10 +271,10 @@ def parse_reward(
     count: str = "all",
     labels: Labels | None = None,
 ) -> Reward:
-    """Make the reward ``spec`` (see REWARDS); ``max_tokens`` is T, in tokens.
+    """Make the reward ``spec`` (see REWARDS, or a function); ``max_tokens`` is T, in tokens.
 
-    ``reward_kind`` tells the forms apart. ``spec`` of the result holds no user and password of an
-    address.
+    A function is recorded under its module and name. ``reward_kind`` tells the forms apart. The
+    ``spec`` of the result holds no user and password of an address.
     ``correct``: the test of correctness where the reward has none itself: exact-match, contains,
     regex:PATTERN, or a matcher, such as a task's own; by default whether the first label named is
     right where the answers are ``labels``, else contains. ``thinking``: the stretch to measure (see
@@ -291,13 +293,17 @@ def parse_reward(
     else:
         matcher = first_named or parse_matcher(correct or "contains")
     measured = None if thinking is None else Thinking.parse(thinking)
-    if count != "all" and (measured is None or spec not in FORMULAS):
+    by_formula = isinstance(spec, str) and spec in FORMULAS
+    if count != "all" and (measured is None or not by_formula):
         raise InputError(
             f"``count={count}`` needs ``thinking``, as in ``thinking='inside:<think>..</think>'``,"
             " and a reward by length"
             f" ({', '.join(name for name in FORMULAS if 'length' in name or 'short' in name)});"
             " leave it out, or name them"
         )
+    if not isinstance(spec, str):
+        own = _of_function(spec, max_tokens, matcher)
+        return replace(own, thinking=measured, right=first_named)
     kind = reward_kind(spec)
     rest = spec.partition(":")[2]
     match kind:
@@ -313,9 +319,9 @@ def parse_reward(
             scored = json_schema(rest)
             reward = Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, scored)
         case "function":
-            own = load_function(spec.partition(":")[0], rest)
+            own_function = load_function(spec.partition(":")[0], rest)
             reward = Reward(
-                spec, spec, spec, "linear", False, max_tokens, matcher, own, is_sum=None
+                spec, spec, spec, "linear", False, max_tokens, matcher, own_function, is_sum=None
             )
         case "avoid":
             label = f"-hits per {PER_WORDS} words"
@@ -371,6 +377,23 @@ def reward_kind(spec: str) -> RewardKind:
     if colon and _is_dotted(head) and _is_dotted(rest):
         return "function"
     return "unknown"
+
+
+def _of_function(function: RewardFunction, max_tokens: int, matcher: Matcher) -> Reward:
+    """The reward that a function of the user's gives. Raises InputError: it is none, or takes other
+    arguments than (example, completion).
+    """
+    if not callable(function):
+        raise InputError(
+            f"``reward`` is {shorten(function)}; give a function of (example, completion), or the"
+            f" name of a reward: {', '.join(REWARDS)}"
+        )
+    module = getattr(function, "__module__", None) or type(function).__module__
+    attribute = getattr(function, "__qualname__", None) or type(function).__qualname__
+    spec = f"{module}:{attribute}"
+    scored = checked_function(function, spec)
+    label = attribute.rpartition(".")[2]
+    return Reward(spec, spec, label, "linear", False, max_tokens, matcher, scored, is_sum=None)
 
 
 def _unknown(spec: str) -> InputError:

@@ -33,7 +33,21 @@ def load_function(module: str, attribute: str) -> Callable[[Example, Completion]
     another number; the message names the example.
     """
     name = f"{module}:{attribute}"
-    function = _attribute(_module(module, name), attribute, name)
+    return checked_function(_attribute(_module(module, name), attribute, name), name)
+
+
+def checked_function(
+    function: Callable[..., object], name: str
+) -> Callable[[Example, Completion], LocatedReward]:
+    """``function`` with its arguments checked now and each of its answers when it is given.
+
+    Args:
+        function: called with (example, completion); returns what :func:`load_function` says.
+        name: for messages.
+
+    Raises:
+        InputError: see :func:`load_function`.
+    """
     _check_callable(function, name)
 
     def scored(example: Example, completion: Completion) -> LocatedReward:

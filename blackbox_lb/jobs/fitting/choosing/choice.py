@@ -74,8 +74,8 @@ class TriedCandidate:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """``candidate``: the best by the goal. ``tried``: all candidates in the order given. ``base``:
-    the model without a bias. ``sentence``: where the winner comes from, and what came second. ``uncut``: the winner
-    before it was cut to fewer entries.
+    the model without a bias. ``sentence``: where the winner comes from, and what came second.
+    ``uncut``: the winner before it was cut to fewer entries.
 
     The numbers in ``tried`` made the choice, so that of the chosen one is too good; only other
     prompts show its worth.

@@ -1,0 +1,192 @@
+"""Answers of the base and of the biased model to the same test prompts, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import Setting
+from blackbox_lb.types import AnyBias, Completion, Example
+
+ARROW = "  ->  "
+NOTHING = "(nothing)"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One completion.
+
+    reward: as it is displayed, so exp(nats) of a logarithmic reward. correct: None where no right
+    answer is known. tokens: generated, by the provider's count.
+    """
+
+    text: str
+    reward: float
+    correct: bool | None
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPair:
+    """The answers of the base and of the biased model to one prompt at one setting."""
+
+    setting: str
+    example: Example
+    base: Answer
+    biased: Answer
+
+    @property
+    def changed(self) -> bool:
+        """Whether the bias changed the text."""
+        return self.base.text != self.biased.text
+
+    @property
+    def gain(self) -> float:
+        """Reward of the biased answer less that of the base's."""
+        return self.biased.reward - self.base.reward
+
+    @property
+    def status(self) -> str:
+        """mended, broken or same, by the reward."""
+        if self.gain > 0:
+            return "mended"
+        return "broken" if self.gain < 0 else "same"
+
+
+async def answer_pairs(
+    trials: Trials,
+    examples: Sequence[Example],
+    settings: Sequence[Setting],
+    bias: AnyBias,
+    samples: int,
+) -> tuple[AnswerPair, ...]:
+    """The stored answers of both models, at most ``samples`` a prompt and setting; nothing is
+    drawn. A completion that cannot be read, and its partner, are left out.
+    """
+    pairs = []
+    for setting in settings:
+        count = 1 if setting.deterministic else samples
+        endpoint = trials.session.biased_endpoint
+        rows = [
+            await trials.collect(
+                f"answers at {setting.name}",
+                examples,
+                trials.draw(setting, sent, endpoint),
+                count,
+                scored=False,
+                only_stored=True,
+            )
+            for sent in (None, bias)
+        ]
+        for example, base_keys, biased_keys in zip(examples, *rows, strict=True):
+            base_completions = trials.store.completions(base_keys)
+            biased_completions = trials.store.completions(biased_keys)
+            for base, biased in zip(base_completions, biased_completions, strict=False):
+                if base.readable and biased.readable:
+                    pairs.append(
+                        AnswerPair(
+                            setting.name,
+                            example,
+                            _answer(trials, example, base),
+                            _answer(trials, example, biased),
+                        )
+                    )
+    return tuple(pairs)
+
+
+def _answer(trials: Trials, example: Example, completion: Completion) -> Answer:
+    reward = trials.reward
+    return Answer(
+        completion.text,
+        reward.value(reward.score(example, completion)),
+        reward.correct(example, completion),
+        completion.n_tokens,
+    )
+
+
+def telling(pairs: Sequence[AnswerPair], count: int) -> tuple[AnswerPair, ...]:
+    """``count`` pairs of different prompts that show what the bias did, greedy ones before sampled
+    ones: the first that it broke, then those that it mended, then other changed ones, then same
+    ones.
+    """
+    greedy = [pair for pair in pairs if pair.setting == "greedy"] or list(pairs)
+    by_prompt = {pair.example.id: pair for pair in reversed(greedy)}
+    candidates = [by_prompt[name] for name in dict.fromkeys(pair.example.id for pair in greedy)]
+    broken = [pair for pair in candidates if pair.gain < 0]
+    mended = [pair for pair in candidates if pair.gain > 0]
+    changed = [pair for pair in candidates if pair.gain == 0 and pair.changed]
+    same = [pair for pair in candidates if not pair.changed]
+    if len(broken) > len(mended):
+        ranked = [*mended[:1], *broken, *mended[1:]]
+    else:
+        ranked = [*mended[: count - 1], *broken[:1], *mended[count - 1 :], *broken[1:]]
+    return tuple([*ranked, *changed, *same][:count])
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAfter:
+    """One example of a conclusion: its subject, before and after."""
+
+    subject: str
+    before: str
+    after: str
+
+    @classmethod
+    def of(cls, pair: AnswerPair) -> BeforeAfter:
+        """The last message of the prompt with both answers."""
+        prompt = pair.example.prompt.messages[-1].content
+        return cls(prompt, pair.base.text, pair.biased.text)
+
+
+def example_lines(examples: Sequence[BeforeAfter], width: int) -> list[str]:
+    """Each example on one line of at most ``width`` characters.
+
+    Answers get at most two thirds of the width, and the subject what they leave.
+    """
+    subjects = [one_line(example.subject) for example in examples]
+    texts = [one_line(text) for example in examples for text in (example.before, example.after)]
+    room = width - len(ARROW) - 2
+    for_answers = min(2 * max(map(len, texts), default=0), 2 * room // 3)
+    for_answers = max(for_answers, 2 * len(NOTHING))
+    subject_width = min(max(map(len, subjects), default=0), room - for_answers)
+    answer_width = (room - subject_width) // 2
+    lines = []
+    for subject, example in zip(subjects, examples, strict=True):
+        before, after = _apart(one_line(example.before), one_line(example.after), answer_width)
+        lines.append(
+            f"{cut_middle(subject, subject_width):<{subject_width}}  {before}{ARROW}{after}"
+        )
+    return lines
+
+
+def _apart(base: str, biased: str, width: int) -> tuple[str, str]:
+    """Two answers cut to ``width`` where they can be told apart, if they differ."""
+    start = 0
+    if base != biased and base[: width - 3] == biased[: width - 3]:
+        start = max(len(commonprefix([base, biased])) - width // 3, 0)
+    dots = "..." if start else ""
+    return (
+        cut(f"{dots}{base[start:]}" or NOTHING, width),
+        cut(f"{dots}{biased[start:]}" or NOTHING, width),
+    )
+
+
+def one_line(text: str) -> str:
+    """The text with every white space as one space."""
+    return " ".join(text.split())
+
+
+def cut(text: str, width: int) -> str:
+    """The beginning of a text, with an ellipsis where it is cut."""
+    return text if len(text) <= width else f"{text[: max(width - 3, 0)]}..."
+
+
+def cut_middle(text: str, width: int) -> str:
+    """The beginning and the end of a text, with an ellipsis where it is cut."""
+    if len(text) <= width:
+        return text
+    kept = max(width - 3, 0)
+    head = kept // 2
+    return f"{text[:head]}...{text[len(text) - (kept - head) :]}"

@@ -1,0 +1,328 @@
+"""The conclusion of a command: verdict, two examples, spent, saved, next, in a few short lines.
+
+The terminal and ``print(run)`` show the same lines.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from blackbox_lb.api.limits.budget import Spent
+from blackbox_lb.bias.records import RecordedFinding, Verdict
+from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
+from blackbox_lb.safety.printable import printable
+
+WIDTH = 80
+"""Columns that the lines keep to; only a path or a command may be longer."""
+MOST_LINES = 12
+SHARES = frozenset({"accuracy", "exact-match", "contains", "valid JSON", "macro-F1"})
+"""Metrics that are shares of prompts, shown in per cent."""
+VERDICTS = ("HELPS", "NO EVIDENCE", "HURTS", "UNVERIFIED")
+INDENT = 8
+LEAST_NAME = 8
+"""Characters of a metric's name that are shown at least."""
+LEVEL = 0.05
+MOST_WHY = 2
+"""Lines of a reason."""
+HELP_PAGE = "docs/no-evidence.md"
+"""The page that says what to do without evidence, by kind of task."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """A command, or a sentence without one, and what it is for."""
+
+    command: str
+    purpose: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What a command found.
+
+    verdict: one of a few capitals, "" where there is none. found: lines, the first beside the
+    verdict. why: the likeliest reason where there is no effect, "" elsewhere.
+    """
+
+    verdict: str
+    found: tuple[str, ...]
+    why: str = ""
+    examples: tuple[BeforeAfter, ...] = ()
+    spent: str = ""
+    saved: str = ""
+    steps: tuple[NextStep, ...] = ()
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """The lines, at most ``MOST_LINES`` of ``width`` columns."""
+        indent = max(INDENT, len(self.verdict) + 2)
+        room = width - indent
+        found = [part for line in self.found for part in _wrapped(line, room)]
+        lines = _labelled(self.verdict, found, indent)
+        if self.why:
+            reason = textwrap.wrap(self.why, room, break_long_words=False)
+            if len(reason) > MOST_WHY:
+                reason = [*reason[: MOST_WHY - 1], cut(" ".join(reason[MOST_WHY - 1 :]), room)]
+            lines += _labelled("why", reason, indent)
+        tail = []
+        if self.spent:
+            tail += _labelled("spent", [self.spent], indent)
+        if self.saved:
+            tail += _labelled("saved", [self.saved], indent)
+        tail += _labelled("next", _step_lines(self.steps, room), indent)
+        examples = [f"{'':{indent}}{line}" for line in example_lines(self.examples, room)]
+        free = MOST_LINES - len(lines) - len(tail)
+        if len(examples) + 2 <= free:
+            return [*lines, *_between(examples), *tail]
+        return [*lines, *examples[: max(free, 0)], *tail]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def _wrapped(line: str, room: int) -> list[str]:
+    """The line, broken between words where it is too long."""
+    if len(line) <= room:
+        return [line]
+    return textwrap.wrap(line, room, subsequent_indent="  ", break_long_words=False)
+
+
+def _between(examples: Sequence[str]) -> list[str]:
+    """Examples with a blank line on either side; one blank line where there are none."""
+    return ["", *examples, ""] if examples else [""]
+
+
+def _labelled(label: str, texts: Sequence[str], indent: int) -> list[str]:
+    return [f"{label if place == 0 else '':<{indent}}{text}" for place, text in enumerate(texts)]
+
+
+def _step_lines(steps: Sequence[NextStep], room: int) -> list[str]:
+    """A line for each step, its purpose behind it where there is room; a long command goes on in
+    the next line as a shell reads it, a long sentence is cut.
+    """
+    short = [len(step.command) for step in steps if step.purpose and len(step.command) < room // 2]
+    widest = max(short, default=0)
+    lines = []
+    for step in steps:
+        beside = f"{step.command:<{widest}}  {step.purpose}".rstrip()
+        if len(beside) <= room:
+            lines.append(beside)
+        elif step.command.startswith("blb "):
+            lines += _command_lines(step.command, room)
+        else:
+            lines.append(cut(step.command, room))
+    return lines
+
+
+def _command_lines(command: str, room: int) -> list[str]:
+    """A command on lines that end in a backslash, broken between its words."""
+    lines = [""]
+    for word in shlex.split(command):
+        quoted = shlex.quote(word)
+        if lines[-1].strip() and len(lines[-1]) + len(quoted) + 3 > room:
+            lines[-1] += " \\"
+            lines.append("  ")
+        gap = " " if lines[-1].strip() else ""
+        lines[-1] += f"{gap}{quoted}"
+    return lines
+
+
+def fit_conclusion(
+    result: FitResult,
+    label: str,
+    pairs: Sequence[AnswerPair],
+    folder: Path,
+    spent: str,
+    steps: Sequence[NextStep] = (),
+) -> Conclusion:
+    """The conclusion of a fit: the one place that reads a ``FitResult`` for people.
+
+    Args:
+        label: the reward's name among the metrics.
+        steps: what to do next where the bias helps.
+    """
+    bias = result.bias
+    rows = chosen_rows(bias.verdict, label)
+    if result.decisions:
+        rows = [row for row in rows if row.metric != "tokens"]
+    verdict = overall([row for row in rows if row.metric == label])
+    found = effect_lines(rows, label)
+    prompts = f"{bias.verdict[0].n_prompts:,} unseen prompts" if bias.verdict else "not judged"
+    if len({row.setting for row in rows}) == 1:
+        prompts += f", {rows[0].setting}"
+    found += [*decision_lines(result.decisions), prompts]
+    why = ""
+    if verdict != "HELPS":
+        why = reason(bias.findings)
+        steps = _steps_without_evidence(bias.findings, folder)
+    saved = f"{folder}/  (bias.json: {len(bias.entries):,} entries)"
+    examples = tuple(BeforeAfter.of(pair) for pair in telling(pairs, 2))
+    return Conclusion(verdict, tuple(found), why, examples, spent, saved, tuple(steps))
+
+
+def overall(rows: Sequence[Verdict]) -> str:
+    """The verdict on the reward over all settings: one that hurts goes before one that helps."""
+    verdicts = {row.verdict for row in rows}
+    for verdict in ("HURTS", "HELPS", "NO EVIDENCE"):
+        if verdict in verdicts:
+            return verdict
+    return "UNVERIFIED"
+
+
+def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
+    """The reward at every setting, then accuracy and tokens at the last one; accuracy not twice.
+
+    Three rows, or two where there is a reason to tell.
+    """
+    rewards = [row for row in verdict if row.metric == label]
+    most = 3 if overall(rewards) == "HELPS" else 2
+    last = verdict[-1].setting if verdict else ""
+    others = [
+        row
+        for row in verdict
+        if row.setting == last
+        and row.metric in ("accuracy", "tokens")
+        and not any(_same_numbers(row, reward) for reward in rewards)
+        and row.metric != label
+    ]
+    return [*rewards, *others][: max(most, len(rewards))]
+
+
+def _same_numbers(row: Verdict, other: Verdict) -> bool:
+    return row.metric == "accuracy" and (row.setting, row.base, row.biased) == (
+        other.setting,
+        other.base,
+        other.biased,
+    )
+
+
+def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
+    """A line for each row: metric, base -> biased, difference with its interval; the setting where
+    there are several, and the verdict where it is not that of all.
+    """
+    several = len({row.setting for row in rows}) > 1
+    whole = overall([row for row in rows if row.metric == label])
+    values = [f"{level(row, row.base)} -> {level(row, row.biased)}" for row in rows]
+    value_width = max(map(len, values), default=0)
+    numbers = []
+    for place, (row, value) in enumerate(zip(rows, values, strict=True)):
+        unit = " points" if row.metric in SHARES else ""
+        interval = f"{change(row, row.low)} to {change(row, row.high)}"
+        if place == 0:
+            interval = f"95 %: {interval}"
+        words = f"{value:<{value_width}}  {change(row, row.difference)}{unit} ({interval})"
+        if several:
+            words += f"  {row.setting.replace('temperature ', 'T = ')}"
+        if several or row.verdict == "HURTS" != whole:
+            words += f"  {row.verdict}"
+        numbers.append(words)
+    room = WIDTH - max(INDENT, len(whole) + 2) - 2
+    longest = max(map(len, numbers), default=0)
+    names = [cut(printable(row.metric), max(LEAST_NAME, room - longest)) for row in rows]
+    name_width = max(map(len, names), default=0)
+    return [f"{name:<{name_width}}  {words}" for name, words in zip(names, numbers, strict=True)]
+
+
+def level(row: Verdict, value: float) -> str:
+    """A mean for display."""
+    return f"{100 * value:.0f} %" if row.metric in SHARES else f"{value:{_form(row)}}"
+
+
+def change(row: Verdict, value: float) -> str:
+    """A difference of means for display."""
+    return f"{100 * value:+.0f}" if row.metric in SHARES else f"{value:+{_form(row)}}"
+
+
+def _form(row: Verdict) -> str:
+    """Two decimals, or three digits where all numbers of the row are too small or too large."""
+    largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
+    return ".2f" if largest == 0 or 0.1 <= largest < 100_000 else ".3g"
+
+
+def number(value: float, *, sign: bool = False) -> str:
+    """Two decimals, or three digits where those would be too few or too many."""
+    form = ".2f" if value == 0 or 0.01 <= abs(value) < 10_000 else ".3g"
+    return f"{value:{'+' if sign else ''}{form}}"
+
+
+def decision_lines(
+    decisions: Mapping[str, tuple[DecisionScores, DecisionScores]],
+) -> list[str]:
+    """Macro-F1, and whether the biased model is shown above always saying the commonest label;
+    nothing where there are no labels.
+    """
+    if not decisions:
+        return []
+    base, biased = list(decisions.values())[-1]
+    shown = "which it beats" if above_commonest(biased) else "NOT shown to be beaten"
+    commonest = cut(printable(biased.commonest), 12)
+    return [
+        f"macro-F1  {number(base.macro_f1)} -> {number(biased.macro_f1)}; always saying"
+        f" {commonest}: {100 * biased.majority:.0f} %, {shown}"
+    ]
+
+
+def above_commonest(scores: DecisionScores) -> bool:
+    """Whether the decisions are right more often than always saying the commonest label, by an
+    exact sign test over the prompts where the two differ.
+    """
+    confusion = scores.confusion
+    commonest = int(confusion.sum(axis=1).argmax())
+    right = [int(confusion[place, place]) for place in range(len(scores.names))]
+    losses = int(confusion[commonest].sum()) - right[commonest]
+    wins = sum(right) - right[commonest]
+    differing = wins + losses
+    if wins <= losses:
+        return False
+    tail = sum(math.comb(differing, count) for count in range(wins, differing + 1))
+    chance = 2 * tail / 2**differing
+    return bool(chance <= LEVEL)
+
+
+def reason(findings: Sequence[RecordedFinding]) -> str:
+    """The likeliest reason why there is no effect: the first check that failed, else the test's
+    own sentence.
+    """
+    failed = [finding for finding in findings if finding.word == "FAIL" and finding.code != "test"]
+    first = [*failed, *(finding for finding in findings if finding.code == "test")][:1]
+    return "".join(printable(finding.sentence) for finding in first)
+
+
+def _steps_without_evidence(findings: Sequence[RecordedFinding], folder: Path) -> list[NextStep]:
+    remedies = [
+        finding.remedy
+        for finding in findings
+        if finding.remedy and finding.word in ("FAIL", "INCONCLUSIVE")
+    ]
+    return [
+        *(NextStep(printable(remedy)) for remedy in remedies[:1]),
+        NextStep(f"blb report {folder}", "look at every answer"),
+        NextStep(HELP_PAGE, "what helps, by kind of task"),
+    ]
+
+
+def spent_words(spent: Spent, seconds: float, priced: bool) -> str:
+    """Requests, prompt + completion tokens, time and price of a command."""
+    if spent.requests == 0:
+        return f"no request: every completion was stored, {duration(seconds)}"
+    price = f", ${spent.dollars:.2f}" if priced else ""
+    return (
+        f"{spent.requests:,} requests, {spent.prompt_tokens:,} + {spent.completion_tokens:,}"
+        f" tokens, {duration(seconds)}{price}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Seconds up to two minutes, then minutes, then hours and minutes."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"

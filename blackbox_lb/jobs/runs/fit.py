@@ -1,0 +1,401 @@
+"""``blackbox_lb.fit`` and ``fit_async``: from a file of prompts to a judged bias, in one call.
+
+The defaults are those of ``blb fit``; a test compares them name by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from blackbox_lb.api.connect import connect
+from blackbox_lb.api.drift import OnDrift
+from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
+from blackbox_lb.api.limits.interrupts import run_interruptible
+from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.prompt_bias import to_request_bias
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.goal import Goal, Objective
+from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
+from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale, Sweep
+from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan, LearnFrom, SearchExtent
+from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.run import fit as fit_plan
+from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run, work_in
+from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
+from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words
+from blackbox_lb.jobs.runs.files import check_written, result_document, write_result
+from blackbox_lb.jobs.runs.names import FEW, FIT_FILES, RUNS, STORE
+from blackbox_lb.jobs.runs.opening import checked_tokenizer, recorded, trials_in
+from blackbox_lb.jobs.runs.plan import completed_plan
+from blackbox_lb.jobs.runs.prices import price_judge, price_model
+from blackbox_lb.jobs.runs.run import Run
+from blackbox_lb.jobs.runs.understood import understood
+from blackbox_lb.providers.prices import parse_prices
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.progress import Calling, Printing, Progress, Reporter, Silent
+from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.printable import legible
+from blackbox_lb.safety.secrets import redacted
+from blackbox_lb.tasks import Task, load_task, parse_reward
+from blackbox_lb.tasks.rewards.reward import RewardFunction
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Endpoint
+
+P = ParamSpec("P")
+T = TypeVar("T")
+NEEDS = ("tokens.id", "neutral", "bias")
+"""Rows of a profile that a fit needs."""
+_PLAN = FitPlan()
+_SWEEP = Sweep()
+_GOAL = Goal()
+_BUDGET: ContextVar[SpendLimit | None] = ContextVar("_BUDGET", default=None)
+"""The account of the running call of ``fit``, which Ctrl-C closes."""
+
+
+async def fit_async(
+    data: str | Path | Task | None = None,
+    *,
+    reward: str | RewardFunction,
+    task: str | None = None,
+    provider: str = "local",
+    model: str | None = None,
+    base_url: str | None = None,
+    out: str | Path | None = None,
+    max_tokens: int | None = None,
+    samples_per_prompt: int = _PLAN.samples,
+    max_cost: float | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
+    quiet: bool = False,
+    prompt_column: str = "prompt",
+    answer_column: str = "answer",
+    messages_column: str = "messages",
+    prompt_template: str | None = None,
+    field: str | None = None,
+    prefill: bool = False,
+    validation_data: str | Path | None = None,
+    test_data: str | Path | None = None,
+    limit: int | None = None,
+    validation_limit: int | None = None,
+    test_limit: int | None = None,
+    labels: Sequence[str] | None = None,
+    correct: str | None = None,
+    thinking: str | None = None,
+    count: str = "all",
+    learn_from: LearnFrom | None = None,
+    depends_on: Sequence[str] = (),
+    phases: str | None = None,
+    estimator: Sequence[str] = _SWEEP.estimators,
+    tau: Sequence[float] = _SWEEP.tau,
+    l2: Sequence[L2] = _SWEEP.l2,
+    weights: Scale = _SWEEP.weights,
+    alpha: Sequence[float] = _SWEEP.alpha,
+    alpha_scale: AlphaScale = _SWEEP.alpha_scale,
+    kappa: Sequence[float] = _SWEEP.kappa,
+    positions: int | None = None,
+    clip: float | None = None,
+    unobserved: Unobserved = _SWEEP.unobserved,
+    entries: int | Literal["few"] | None = FEW,
+    integers: bool = False,
+    objective: Objective = _GOAL.objective,
+    kl_price: float = _GOAL.tau,
+    search: SearchExtent | None = None,
+    validation_samples: int = _PLAN.validation_samples,
+    test_samples: int = _PLAN.test_samples,
+    deploy: Sequence[str] = (),
+    go_on: bool = False,
+    only_stored: bool = False,
+    rollouts: Sequence[str] = (),
+    top_logprobs: int | None = None,
+    seed: int | None = None,
+    endpoint: Endpoint | None = None,
+    tokenizer: str | None = None,
+    concurrency: int | None = None,
+    max_requests: int | None = None,
+    max_tokens_total: int | None = None,
+    price: str | None = None,
+    prices: str | Path | None = None,
+    on_drift: OnDrift | None = None,
+    restart: bool = False,
+) -> Run:
+    """Learn a bias and judge it on unseen prompts. The same call again goes on where it stopped,
+    and asks for nothing that was received.
+
+    Every parameter means what the option of ``blb fit`` with its name does. Those that are given
+    otherwise here:
+
+    Args:
+        data: a file, a folder, ``hf:OWNER/NAME``, or a :class:`Task`.
+        reward: a name from the list of rewards, or a function of (example, completion) that returns
+            nats, finite or -inf.
+        out: folder of the run; None for runs/NAME.
+        on_progress: called with a :class:`Progress` after each completion; without it, lines go to
+            stderr.
+        quiet: neither lines nor sentences.
+        entries: most tokens in the bias; None for as many as the provider takes; "few" for the
+            smallest number, up to 300, that earns as much as the best bias.
+
+    Raises:
+        InputError: an argument or the data are wrong, or nothing can be learned.
+        ProviderError: the API failed; what was received is kept.
+    """
+    started = time.monotonic()
+    loaded = _task_of(
+        data,
+        task,
+        validation_data,
+        test_data,
+        prompt_column=prompt_column,
+        answer_column=answer_column,
+        messages_column=messages_column,
+        prompt_template=prompt_template,
+        field=field,
+        prefill=prefill,
+        require_answers=parse_reward(reward, max_tokens=1, correct=correct).needs_answer,
+    ).first(validation=validation_limit, test=test_limit)
+    decision_labels = (
+        Labels.found_in(loaded.train) if labels is None else Labels.named(labels, loaded.train)
+    )
+    scored = parse_reward(
+        reward,
+        max_tokens=max_tokens or loaded.max_tokens,
+        correct=correct or loaded.correct,
+        thinking=thinking,
+        count=count,
+        labels=decision_labels,
+    )
+    asked = FitPlan(
+        samples=samples_per_prompt,
+        limit=limit,
+        validation_samples=validation_samples,
+        test_samples=test_samples,
+        sweep=Sweep(
+            estimators=tuple(dict.fromkeys(estimator)),
+            tau=tuple(tau),
+            l2=tuple(l2),
+            weights=weights,
+            alpha=tuple(alpha),
+            alpha_scale=alpha_scale,
+            kappa=tuple(kappa),
+            positions=positions,
+            clip=clip,
+            seed=seed or 0,
+            unobserved=unobserved,
+        ),
+        goal=Goal(objective, kl_price),
+        entries=MOST_ENTRIES if entries == FEW else entries,
+        few=entries == FEW,
+        search=search,
+        integers=integers,
+        go_on=go_on,
+        only_stored=only_stored,
+        listed=top_logprobs,
+        labels=decision_labels,
+        depends_on=_features(depends_on),
+        phases=Phases.parse(phases) if phases else None,
+    )
+    plan = completed_plan(
+        asked,
+        loaded,
+        scored,
+        learn_from=learn_from,
+        deploy=deploy,
+        labels_named=labels is not None,
+        needs_samples=bool(rollouts or phases or only_stored),
+    )
+    budget = _BUDGET.get() or SpendLimit()
+    budget.limits = SpendingLimits(max_requests, max_tokens_total, max_cost)
+    if price is not None:
+        parse_prices(price)  # a bad price is an error before anything is opened
+    folder = _folder(out, loaded)
+    report = Remembering(_reporter(on_progress, quiet))
+    report.notice(understood(loaded, scored, decision_labels, limit=limit))
+    table = None if prices is None else Path(prices)
+    if scored.remote is not None:
+        scored.remote.headers()  # a missing key is an error before anything costs money
+    async with connect(
+        provider,
+        model=model,
+        base_url=base_url,
+        endpoint=endpoint,
+        tokenizer=tokenizer,
+        concurrency=concurrency,
+        max_tokens=scored.max_tokens,
+        longest_prompt=loaded.longest_prompt,
+        needs=NEEDS,
+        budget=budget,
+    ) as session:
+        vocabulary = await checked_tokenizer(session)
+        with (
+            work_in(folder),
+            trials_in(
+                folder,
+                folder / STORE,
+                session,
+                vocabulary,
+                loaded,
+                scored,
+                report=report,
+                budget=budget,
+                top_logprobs=top_logprobs,
+                seed=seed,
+                concurrency=concurrency,
+                elsewhere=rollouts,
+            ) as trials,
+        ):
+            price_model(budget, session, price, table)
+            price_judge(budget, scored, table)
+            trials.drift.policy = on_drift
+            about = {
+                "reward": scored.spec,
+                "correct": correct,
+                "thinking": thinking,
+                "count": count,
+            }
+            record = _record(trials, loaded, folder, RunResults(FIT_FILES, about), restart)
+            async with recorded(trials, record):
+                result, pairs = await _fitted(trials, loaded, plan)
+            document = result_document(
+                result, folder, provenance(report.notices, command="blackbox_lb.fit(...)")
+            )
+            check_written(write_result(result, document, folder))
+    spent = spent_words(budget.spent, time.monotonic() - started, budget.prices is not None)
+    steps = [NextStep(f"blb report {folder}", "look at every answer")]
+    conclusion = fit_conclusion(result, scored.label, pairs, folder, spent, steps)
+    return Run(folder, result, loaded, scored, pairs, tuple(report.notices), conclusion)
+
+
+def _blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """``function`` for callers without an event loop, and for notebooks, whose loop runs already.
+
+    Ctrl-C lets requests in flight arrive, which are paid for, and then raises Interrupted.
+    """
+
+    @functools.wraps(function)
+    def blocking(*arguments: P.args, **options: P.kwargs) -> T:
+        budget = SpendLimit()
+        with _account(budget):
+            main = function(*arguments, **options)
+            if not _loop_runs():
+                return run_interruptible(main, budget)
+            return _run_beside(main, budget)
+
+    return blocking
+
+
+fit = _blocking(fit_async)
+
+
+@contextmanager
+def _account(budget: SpendLimit) -> Iterator[None]:
+    token = _BUDGET.set(budget)
+    try:
+        yield
+    finally:
+        _BUDGET.reset(token)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run_beside(main: Coroutine[Any, Any, T], budget: SpendLimit) -> T:
+    """Run ``main`` in a loop of a thread of its own, since this thread's loop is busy."""
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def watched() -> T:
+        loops.append(asyncio.get_running_loop())
+        _BUDGET.set(budget)
+        return await main
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(asyncio.run, watched())
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            for loop in loops:
+                loop.call_soon_threadsafe(budget.close)
+            return future.result()
+
+
+async def _fitted(
+    trials: Trials, task: Task, plan: FitPlan
+) -> tuple[FitResult, tuple[AnswerPair, ...]]:
+    """The result of the plan, and all answers to the test prompts."""
+    result = await fit_plan(trials, task, plan)
+    sent = to_request_bias(result.bias)
+    silent = replace(trials, report=Silent())
+    pairs = await answer_pairs(silent, task.test, plan.settings, sent, plan.test_samples)
+    return result, pairs
+
+
+def _task_of(
+    data: str | Path | Task | None,
+    name: str | None,
+    validation: str | Path | None,
+    test: str | Path | None,
+    **columns: Any,
+) -> Task:
+    if isinstance(data, Task):
+        if name is not None or validation is not None or test is not None:
+            raise InputError(
+                "``data`` is a Task, which has all splits; leave out ``task``,"
+                " ``validation_data`` and ``test_data``"
+            )
+        return data
+    if data is not None and not isinstance(data, str | Path):
+        raise InputError(
+            f"``data`` is a {type(data).__name__}; give the path of a file of rows, or a Task"
+        )
+    return load_task(name, data, validation, test, **columns)
+
+
+def _features(specs: Iterable[str]) -> tuple[DependsOn, ...]:
+    features = [DependsOn.parse(spec) for spec in dict.fromkeys(specs)]
+    return tuple(feature for feature in features if feature is not None)
+
+
+def _folder(out: str | Path | None, task: Task) -> Path:
+    folder = Path(RUNS) / task.name if out is None else Path(out)
+    with explained(f"make the folder {folder}", "give another with ``out``"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _reporter(on_progress: Callable[[Progress], object] | None, quiet: bool) -> Reporter:
+    if on_progress is not None:
+        return Calling(on_progress, _ignore if quiet else _say)
+    return Silent() if quiet else Printing(_say)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{legible(redacted(text))}\n")
+
+
+def _ignore(text: str) -> None:
+    """Say nothing."""
+
+
+def _record(
+    trials: Trials, task: Task, folder: Path, results: RunResults, restart: bool
+) -> Manifest:
+    prompts = [
+        example.prompt for split in (task.train, task.validation, task.test) for example in split
+    ]
+    settings = settings_of_run(trials, prompts)
+    return Manifest(folder, "fit", settings, results=results, restart=restart)

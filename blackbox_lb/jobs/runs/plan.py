@@ -1,0 +1,81 @@
+"""From what a user asked for to the plan of a fit: what was left open is decided by the data."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
+from blackbox_lb.jobs.fitting.plan import FitPlan, LearnFrom
+from blackbox_lb.rollouts.judging.verdict import GREEDY, parse_setting
+from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels
+
+CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
+"""Rewards that only depend on whether the answer is right."""
+
+
+def completed_plan(
+    plan: FitPlan,
+    task: Task,
+    reward: Reward,
+    *,
+    learn_from: LearnFrom | None = None,
+    deploy: Sequence[str] = (),
+    labels_named: bool = False,
+    needs_samples: bool = False,
+) -> FitPlan:
+    """``plan`` with what the user left open: the source to learn from, the settings to judge at,
+    and the shrinkage that suits them.
+
+    Args:
+        plan: as asked for; its labels are those named, or those found in the data.
+        learn_from: None to learn from the answers where they are labels and the reward is
+            correctness, else from samples.
+        deploy: settings, as in "temperature=0.5"; none for the default.
+        labels_named: whether the user named the labels.
+        needs_samples: whether something was asked for that only samples have.
+
+    Raises:
+        InputError: the reward has no right answers to learn from, or a setting cannot be read.
+    """
+    suits_answers = (
+        plan.labels is not None
+        and reward.name in CORRECTNESS
+        and plan.sweep.estimators == Sweep().estimators
+        and not needs_samples
+    )
+    too_few = None if labels_named else _too_few_rows(plan, task)
+    source: LearnFrom = learn_from or "samples"
+    if learn_from is None and suits_answers and too_few is None:
+        source = "answers"
+    if source != "samples" and not reward.needs_answer:
+        raise InputError(
+            f"``learn_from={source}`` needs right answers, and the reward {reward.spec} has none;"
+            " use a reward such as contains or exact-match, or ``learn_from=samples``"
+        )
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in deploy))
+    if not settings:
+        settings = (GREEDY,) if source == "answers" else FitPlan().settings
+    sweep = plan.sweep
+    if source == "answers" and sweep.l2 == DEFAULT_L2:
+        sweep = replace(sweep, l2=ANSWERS_L2)
+    notices = plan.notices
+    if too_few is not None and suits_answers and learn_from is None:
+        notices = (*notices, too_few)
+    return replace(plan, learn_from=source, settings=settings, sweep=sweep, notices=notices)
+
+
+def _too_few_rows(plan: FitPlan, task: Task) -> str | None:
+    """A sentence where the limit leaves too few rows to learn from the answers; None elsewhere."""
+    labels = plan.labels
+    if labels is None or Labels.found_in(task.train[: plan.limit]) is not None:
+        return None
+    return (
+        f"``limit={plan.limit}`` leaves too few rows to see that the answers are"
+        f" {len(labels.names)} labels (that takes {LEAST_ROWS} rows of each), so this fit learns"
+        " from samples; to learn from the answers, name the labels:"
+        f" ``labels={shlex.quote(','.join(labels.names))}``"
+    )

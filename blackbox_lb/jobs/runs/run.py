@@ -1,0 +1,144 @@
+"""Run: a finished fit, for people who work in Python."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.runs.answers import AnswerPair, telling
+from blackbox_lb.jobs.runs.conclusion import Conclusion
+from blackbox_lb.safety.printable import legible
+from blackbox_lb.tasks import Reward, Task
+
+if TYPE_CHECKING:
+    import openai
+    import pandas as pd
+
+C = TypeVar("C", bound="openai.OpenAI | openai.AsyncOpenAI")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Run:
+    """A finished fit. Its text is the summary that the terminal prints.
+
+    Attributes:
+        folder: the run's folder with bias.json, result.json and the completions.
+        result: every number of the fit.
+        task: the prompts, in three splits.
+        reward: what was rewarded.
+        pairs: the answers of both models to the test prompts, by setting, prompt and sample.
+        notices: what was said on the way.
+        conclusion: the summary in parts.
+    """
+
+    folder: Path
+    result: FitResult
+    task: Task
+    reward: Reward
+    pairs: tuple[AnswerPair, ...] = field(repr=False)
+    notices: tuple[str, ...]
+    conclusion: Conclusion
+
+    @property
+    def bias(self) -> Bias:
+        """The learned bias with its verdict."""
+        return self.result.bias
+
+    @property
+    def status(self) -> str:
+        """HELPS, NO EVIDENCE or HURTS, of the reward."""
+        return self.conclusion.verdict
+
+    def examples(self, count: int = 5) -> tuple[AnswerPair, ...]:
+        """``count`` test prompts with both answers, those that the bias changed first.
+
+        Greedy answers where there are any. Fewer where there are fewer prompts.
+        """
+        return telling(self.pairs, count)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each pair of test answers, as a pandas DataFrame.
+
+        Its columns: setting, id, prompt, answer (the first accepted one), and for base and biased
+        the text, the reward, whether it is correct, and its tokens.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise InputError(
+                "Run.to_frame() needs pandas, which is not installed: install it with pip install"
+                " pandas, or read the rows of run.pairs"
+            ) from error
+        return pd.DataFrame([_row(pair) for pair in self.pairs], columns=list(COLUMNS))
+
+    def apply(self, client: C, *, models: Iterable[str] | None = None) -> C:
+        """A client of the same type as ``client`` that sends the bias; see :func:`apply`."""
+        from blackbox_lb.deploy.client import apply
+
+        return apply(client, self.bias, models=models)
+
+    def __str__(self) -> str:
+        return legible(str(self.conclusion))
+
+    def __repr__(self) -> str:
+        return f"<Run {self.status}, {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        """The summary and a few answers, for a notebook."""
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(legible(cell))}</td>' for cell in _cells(pair))}</tr>"
+            for pair in self.examples()
+        )
+        head = "".join(f"<th>{name}</th>" for name in ("prompt", "base", "biased", ""))
+        return (
+            f"<pre>{html.escape(str(self))}</pre>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        )
+
+
+COLUMNS = (
+    "setting",
+    "id",
+    "prompt",
+    "answer",
+    "base",
+    "biased",
+    "base_reward",
+    "biased_reward",
+    "base_correct",
+    "biased_correct",
+    "base_tokens",
+    "biased_tokens",
+)
+"""Columns of :meth:`Run.to_frame`."""
+
+
+def _row(pair: AnswerPair) -> dict[str, Any]:
+    example = pair.example
+    return {
+        "setting": pair.setting,
+        "id": example.id,
+        "prompt": example.prompt.text,
+        "answer": example.answers[0] if example.answers else None,
+        "base": pair.base.text,
+        "biased": pair.biased.text,
+        "base_reward": pair.base.reward,
+        "biased_reward": pair.biased.reward,
+        "base_correct": pair.base.correct,
+        "biased_correct": pair.biased.correct,
+        "base_tokens": pair.base.tokens,
+        "biased_tokens": pair.biased.tokens,
+    }
+
+
+def _cells(pair: AnswerPair) -> tuple[str, str, str, str]:
+    return pair.example.prompt.text, pair.base.text, pair.biased.text, pair.status

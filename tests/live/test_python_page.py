@@ -1,0 +1,71 @@
+"""The page on Python and the notebook, run from top to bottom with the embedded engine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbclient
+import nbformat
+import numpy as np
+import pytest
+
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.labelled import labelled_rows
+
+pytestmark = pytest.mark.live
+DOCS = Path(__file__).parents[2] / "docs"
+DECIDER = ExactModel(
+    14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
+)
+"""In place of the reader's server: tokens 1 and 2, " b" and " c", are the labels of the tickets."""
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """The reader's server."""
+    with ExactServer(DECIDER) as running:
+        yield running
+
+
+def test_the_page_is_one_program(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every block of docs/python.md, in order, in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    rows = labelled_rows(DECIDER)
+    Path("tickets.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    page = (DOCS / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert blocks
+    program = "\n".join(blocks).replace('"vllm"', '"llamacpp"')
+    program = program.replace("http://127.0.0.1:8000/v1", server.base_url)
+    namespace: dict[str, object] = {"__name__": "program"}
+    exec(compile(program, "python.md", "exec"), namespace)
+    assert str(namespace["run"]).startswith("HELPS")
+    assert (tmp_path / "runs" / "tickets" / "bias.json").is_file()
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell of docs/notebook.ipynb ends without an error, in a kernel of its own, and the run
+    is shown as HTML.
+    """
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook = nbformat.read(DOCS / "notebook.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    client = nbclient.NotebookClient(
+        notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
+    outputs = [
+        output.data
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if output.output_type == "execute_result"
+    ]
+    pages = [data["text/html"] for data in outputs if "text/html" in data]
+    assert len(pages) == 1
+    assert pages[0].startswith("<pre>HELPS")

@@ -1,0 +1,297 @@
+"""``blackbox_lb.fit``: one call from a file to a judged bias, and the run that it returns."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from openai import OpenAI
+
+import blackbox_lb as blb
+from blackbox_lb.cli import main
+from blackbox_lb.errors import BudgetExhausted, InputError
+from blackbox_lb.jobs.runs.answers import Answer, AnswerPair, pair_lines, telling
+from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.labelled import labelled_rows
+
+MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
+DECIDER = ExactModel(
+    14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
+)
+"""Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
+COMMAND_LINE_ONLY = {"engine", "workers", "as_json", "quiet", "yes", "store", "verbose"}
+"""Options that have no parameter: those of Ray, of the printed form and of questions."""
+HARNESS_ONLY = {"data_dir", "num_fewshot", "filter", "metric", "validation_size"}
+"""Options of tasks of lm-evaluation-harness: ``load_task`` takes them, and ``fit`` its task."""
+Fit = Callable[..., blb.Run]
+
+
+def brevity(example: blb.Example, completion: blb.Completion) -> float:
+    """Less for each token."""
+    return -0.3 * completion.n_tokens
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """60 rows of prompts."""
+    rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(60)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def fit(server: ExactServer, data: Path, tmp_path: Path) -> Fit:
+    """A small fit against the exact model."""
+    small: dict[str, Any] = {
+        "provider": "llamacpp",
+        "base_url": server.base_url,
+        "max_tokens": 8,
+        "seed": 1,
+        "samples_per_prompt": 12,
+        "validation_samples": 2,
+        "test_samples": 2,
+        "out": tmp_path / "run",
+        "quiet": True,
+    }
+
+    def run(source: Any = data, **more: Any) -> blb.Run:
+        return blb.fit(source, **{"reward": brevity, **small, **more})
+
+    return run
+
+
+def test_one_call_learns_from_a_function(fit: Fit, server: ExactServer, tmp_path: Path) -> None:
+    """The run has a verdict, its files, pairs of answers with rewards, and a short text."""
+    run = fit()
+    assert run.status == "HELPS"
+    assert run.folder == tmp_path / "run"
+    assert blb.Bias.load(run.folder / "bias.json") == run.bias
+    assert run.bias.reward.endswith(":brevity")
+    assert len(run.pairs) == len(run.task.test) * (2 + 1)
+    for pair in run.pairs:
+        assert pair.base.reward == pytest.approx(-0.3 * max(pair.base.tokens, 0))
+    result = json.loads((run.folder / "result.json").read_text())
+    assert result["status"] == run.bias.status
+    assert isinstance(run.apply(OpenAI(api_key="k", base_url=server.base_url)), OpenAI)
+
+
+def test_the_same_call_asks_for_nothing(fit: Fit, server: ExactServer) -> None:
+    """A second call reads the store."""
+    first = fit()
+    asked = len(server.requests)
+    again = fit()
+    assert again.bias.logit_bias == first.bias.logit_bias
+    assert again.pairs == first.pairs
+    assert not [path for path in server.requests[asked:] if "completion" in str(path)]
+
+
+def test_fit_runs_inside_a_running_loop(fit: Fit) -> None:
+    """As in a notebook, whose loop is busy with the cell."""
+
+    async def cell() -> blb.Run:
+        return fit()
+
+    assert asyncio.run(cell()).status == "HELPS"
+
+
+def test_fit_async_gives_the_same(fit: Fit, server: ExactServer, data: Path) -> None:
+    """The asynchronous call reads what the other stored."""
+    run = fit()
+    again = asyncio.run(
+        blb.fit_async(
+            data,
+            reward=brevity,
+            provider="llamacpp",
+            base_url=server.base_url,
+            max_tokens=8,
+            seed=1,
+            samples_per_prompt=12,
+            validation_samples=2,
+            test_samples=2,
+            out=run.folder,
+            quiet=True,
+        )
+    )
+    assert again.bias.logit_bias == run.bias.logit_bias
+
+
+def test_progress_counts_every_completion(fit: Fit) -> None:
+    """A stage begins at 0 and ends at its total where nothing was stored."""
+    steps: list[blb.Progress] = []
+    fit(on_progress=steps.append)
+    training = [step for step in steps if step.stage.startswith("training")]
+    assert training[0].done == 0
+    assert max(step.done for step in training) == max(step.total for step in training)
+
+
+def test_a_limit_on_requests_holds_and_the_store_stays(fit: Fit) -> None:
+    """What was received before the limit is asked for no more."""
+    with pytest.raises(BudgetExhausted):
+        fit(max_requests=20)
+    assert fit().status == "HELPS"
+
+
+def test_a_named_reward_and_a_loaded_task(fit: Fit, data: Path) -> None:
+    """``data`` may be a Task, and the reward one of the list."""
+    run = fit(blb.load_task(data=data), reward="length")
+    assert run.reward.label == "T/len"
+    assert run.status == "HELPS"
+
+
+def test_decisions_learn_from_answers(tmp_path: Path) -> None:
+    """Labels are found in the data, as on the command line, and the summary names the commonest."""
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in labelled_rows(DECIDER)))
+    with ExactServer(DECIDER) as deciding:
+        run = blb.fit(
+            path,
+            reward="accuracy",
+            provider="llamacpp",
+            base_url=deciding.base_url,
+            max_tokens=2,
+            out=tmp_path / "labels",
+            quiet=True,
+        )
+    assert run.bias.settings["learn_from"] == "answers"
+    assert "macro-F1" in str(run)
+    assert "always" in str(run)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"reward": "corect-and-short"}, "correct-and-short"),
+        ({"reward": 3}, "reward"),
+        ({"reward": lambda example: 1.0}, "two arguments"),
+        ({"source": 3}, "data"),
+        ({"learn_from": "answers", "reward": "length"}, "learn_from"),
+        ({"deploy": ["warm"]}, "warm"),
+        ({"max_cost": 1.0}, "price"),
+        ({"price": "dear"}, "dear"),
+    ],
+)
+def test_wrong_arguments_are_input_errors(
+    fit: Fit, server: ExactServer, wrong: dict[str, Any], named: str
+) -> None:
+    """Each names what is wrong before a completion is drawn."""
+    with pytest.raises(InputError) as caught:
+        fit(**wrong)
+    assert named in str(caught.value)
+    assert not [path for path in server.requests if "completions" in str(path)]
+
+
+def test_the_frame_has_a_row_for_each_pair(fit: Fit) -> None:
+    """Rewards and texts stand beside the prompt."""
+    run = fit()
+    frame = run.to_frame()
+    assert len(frame) == len(run.pairs)
+    assert frame["biased_reward"].mean() > frame["base_reward"].mean()
+
+
+def test_without_pandas_the_frame_is_refused(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the package and what else one can read."""
+    run = fit()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="pandas"):
+        run.to_frame()
+
+
+def test_the_summary_is_short_and_whole(
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most 12 lines of 80 columns, but for paths; a notebook shows it, escaped, with answers."""
+    monkeypatch.chdir(tmp_path)
+    run = fit(out="short")
+    lines = str(run).splitlines()
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= WIDTH
+    assert lines[0].startswith("HELPS")
+    assert [line.split()[0] for line in lines if not line.startswith(" ") and line][1:] == [
+        "spent",
+        "saved",
+        "next",
+    ]
+    page = run._repr_html_()
+    assert page.count("<tr>") == 1 + len(run.examples())
+    assert "&gt;" in page
+
+
+def test_a_bias_prints_as_one_line(fit: Fit) -> None:
+    """Its model, entries, reward and verdicts, and no entry."""
+    bias = fit().bias
+    assert str(bias) == repr(bias)
+    assert len(repr(bias)) < 150
+    assert f"{len(bias.entries)} entries" in repr(bias)
+
+
+def pair(number: int, base: float, biased: float, text: str = "x") -> AnswerPair:
+    """A greedy pair with these rewards."""
+    example = blb.Example(str(number), blb.Prompt.user(f"prompt {number}"))
+    return AnswerPair("greedy", example, Answer("x", base, None, 1), Answer(text, biased, None, 1))
+
+
+def test_the_examples_show_what_the_bias_did() -> None:
+    """Mended and broken prompts go before changed ones, and those before prompts that stayed."""
+    same, changed, broken = pair(0, 0, 0), pair(1, 0, 0, "y"), pair(2, 1, 0, "y")
+    mended, mended_too = pair(3, 0, 1, "y"), pair(4, 0, 1, "y")
+    shown = telling([same, changed, broken, mended, mended_too], 5)
+    assert [shown_pair.example.id for shown_pair in shown] == ["3", "4", "2", "1", "0"]
+    assert telling([same, broken, mended], 2) == (mended, broken)
+    assert [shown_pair.status for shown_pair in telling([broken, mended], 2)] == [
+        "mended",
+        "broken",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 72])
+def test_a_pair_is_one_line(width: int) -> None:
+    """However long prompt and answers are, and whatever line ends they have."""
+    long = AnswerPair(
+        "greedy",
+        blb.Example("a", blb.Prompt.user("word\n" * 40)),
+        Answer("yes\n" * 30, 0.0, None, 1),
+        Answer("", 0.0, None, 1),
+    )
+    (line,) = pair_lines([long], width)
+    assert len(line) <= width
+    assert "->" in line
+
+
+def test_the_defaults_are_those_of_the_command() -> None:
+    """Every option of ``blb fit`` is a parameter of the same name and default, and the other way
+    round.
+    """
+    command = main.get_command(click.Context(main), "fit")
+    assert command is not None
+    parameters = inspect.signature(blb.fit).parameters
+    context = click.Context(command)
+    options = {param.name: param for param in command.params if isinstance(param, click.Option)}
+    missing = options.keys() - parameters.keys() - COMMAND_LINE_ONLY - HARNESS_ONLY - {"help"}
+    assert not missing
+    assert parameters.keys() - options.keys() == {"on_progress"}
+    for name in options.keys() & parameters.keys() - {"reward", "quiet"}:
+        default = options[name].get_default(context)
+        ours = parameters[name].default
+        if name == "entries":
+            default = int(str(default))
+        if default is None or str(default).startswith("Sentinel"):
+            assert ours in (None, ()), name
+        else:
+            assert ours == default, name
