@@ -114,8 +114,10 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
             (replace(each, remedy=remedy) if each.remedy and each.code in HIDDEN else each)
             for each in found
         ]
-    ranks: dict[Word, int] = {"FAIL": 1, "INCONCLUSIVE": 2, "NOT CHECKED": 3, "PASS": 4}
     helped = next((each for each in found if each.code == "test" and each.word == "PASS"), None)
+    if helped is not None:
+        found = [_beside_help(finding) for finding in found]
+    ranks: dict[Word, int] = {"FAIL": 1, "INCONCLUSIVE": 2, "NOT CHECKED": 3, "PASS": 4}
     scarce = ("samples", "INCONCLUSIVE")  # which makes the others inconclusive
     return tuple(
         sorted(
@@ -126,6 +128,14 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
             ),
         )
     )
+
+
+def _beside_help(finding: Finding) -> Finding:
+    """Too few rollouts are no reason why a bias does not help where the test shows that it does."""
+    if (finding.code, finding.word) != ("samples", "FAIL"):
+        return finding
+    sentence = f"{finding.sentence}; the test shows that it helps all the same"
+    return replace(finding, word="INCONCLUSIVE", sentence=sentence)
 
 
 def _put_aside(found: list[Finding], codes: frozenset[str], why: str) -> list[Finding]:
