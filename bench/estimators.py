@@ -18,7 +18,7 @@ from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.counting.ratio import TokenRatio
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import projection
+from tests.support.fits import projection
 from tests.support.statistics import statistics_of
 
 __all__ = ["ESTIMATORS", "Fitted", "shortened"]

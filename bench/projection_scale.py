@@ -24,10 +24,8 @@ from bench.measuring import OUT, apart, markdown, ratio, row, write
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.cross_validation import choose_l2
-from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from blackbox_lb.rollouts.scratch import Scratch
+from tests.support.fits import choose_l2, projection, standard_errors
 
 __all__ = ["Dense", "Synthetic"]
 

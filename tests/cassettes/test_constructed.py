@@ -26,7 +26,6 @@ from blackbox_lb.errors import (
     QuotaExhausted,
     RequestRejected,
 )
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -37,6 +36,7 @@ from blackbox_lb.safety.http import retries as retrying
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import UNNAMED, Completion, Draw, Example, Prompt, Sampling
+from tests.support.fits import projection
 
 if TYPE_CHECKING:
     from vcr.cassette import Cassette

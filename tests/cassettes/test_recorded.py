@@ -17,7 +17,6 @@ import pytest
 from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import RequestRejected
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.columns import columns
@@ -25,6 +24,7 @@ from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Draw, Endpoint, Example, Prompt, Sampling
+from tests.support.fits import projection
 
 if TYPE_CHECKING:
     from vcr.cassette import Cassette

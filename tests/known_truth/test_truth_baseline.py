@@ -27,11 +27,12 @@ from blackbox_lb.estimate.inputs.weightings import (
     rewards_to_go,
 )
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection.linear_term import linear_term, linear_terms
-from blackbox_lb.estimate.projection.projection import projection, weighted_projection
 from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf, log_softmax
+from tests.support.fits import projection
 from tests.support.truth import Exact
 
 VOCAB, PROMPTS, N, DRAWS, TAU = 12, 5, 300, 120, 0.7
@@ -201,7 +202,7 @@ def test_equal_weights_give_exactly_nothing(top: int | None, scale: Scale) -> No
     tilt = RewardTilt(TAU, scale)
     rules: list[Weighting] = [tilt, tilt + GivenAnswers()]
     for rule in [*rules, RewardToGo(TAU, 1.0, scale), RewardToGo(TAU, 0.5, scale)]:
-        assert not weighted_projection(rollouts, rule, l2=0.01).delta.any()
+        assert not projections.projection(rollouts, rule, l2=0.01).delta.any()
 
 
 def test_a_reward_that_is_no_sum_keeps_terminal_weights() -> None:

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.estimate.sparse.integer_search import integer_search
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.types import UNNAMED
 from tests.support.exact import ExactModel
+from tests.support.fits import projection
 
 VOCAB = 15
 N = 60

@@ -18,9 +18,9 @@ from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
 from tests.support.exact import ExactModel
+from tests.support.fits import projection
 from tests.support.statistics import statistics_of, zhat_of
 from tests.support.truth import Exact
 

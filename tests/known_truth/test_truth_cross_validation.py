@@ -12,9 +12,9 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.cross_validation import L2_GRID, choose_l2
-from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.estimate.projection.cross_validation import L2_GRID
 from tests.support.exact import ExactModel
+from tests.support.fits import choose_l2, projection
 from tests.support.truth import Exact
 
 GRID = (640.0, 160.0, 40.0, 10.0, 2.5)

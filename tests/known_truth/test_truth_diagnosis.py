@@ -20,8 +20,6 @@ from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import RewardTilt
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from blackbox_lb.estimate.reweighting.weight_diagnostics import (
     Censoring,
     Touched,
@@ -30,6 +28,7 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import (
 )
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf
+from tests.support.fits import projection, standard_errors
 
 VOCAB = 30
 SEEDS = range(3)

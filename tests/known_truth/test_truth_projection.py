@@ -13,8 +13,9 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.projection.projection import Fit
 from tests.support.exact import ExactModel
+from tests.support.fits import projection
 from tests.support.statistics import statistics_of
 from tests.support.truth import Exact
 

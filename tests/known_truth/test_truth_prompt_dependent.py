@@ -17,13 +17,13 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import GivenAnswers
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import prompt_dependent
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.projection.prompt_dependent import (
     PromptPositions,
     fit_prompts,
     standard_errors,
 )
 from blackbox_lb.jobs.fitting.varying.depends import tempered
+from tests.support.fits import projection
 
 Array = npt.NDArray[np.float64]
 VOCAB, PROMPTS, FEATURES = 20, 90, 4

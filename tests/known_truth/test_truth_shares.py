@@ -18,9 +18,8 @@ from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token import next_token as normaliser
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.cross_validation import choose_l2
-from blackbox_lb.estimate.projection.projection import projection
 from tests.support.exact import ExactModel
+from tests.support.fits import choose_l2, projection
 from tests.support.statistics import close, statistics_of
 
 

@@ -12,10 +12,10 @@ from blackbox_lb.estimate.inputs.weightings import RewardTilt
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.projection.linear_term import linear_term
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.estimate.sparse.support_search import Problem, best_support
 from tests.support.exact import ExactModel
+from tests.support.fits import projection
 
 VOCAB = 9
 

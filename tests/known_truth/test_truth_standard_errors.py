@@ -19,10 +19,9 @@ from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.next_token.derivatives import hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import standard_errors as module
-from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 from tests.support.exact import ExactModel
+from tests.support.fits import projection, standard_errors
 from tests.support.truth import Exact
 
 VOCAB, PROMPTS, DRAWN, TAU, L2 = 14, 50, 40, 1.0, 5.0

@@ -12,12 +12,13 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, tail_coverage
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 from tests.support.exact import ExactModel
+from tests.support.fits import projection
 from tests.support.truth import Exact
 
 VOCAB, HIDDEN, ALSO_HIDDEN = 10, 2, 5

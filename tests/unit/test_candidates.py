@@ -18,11 +18,10 @@ from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.cross_validation import choose_l2
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from tests.support.exact import ExactModel
+from tests.support.fits import choose_l2, projection
 
 END, TAU = 19, 0.2
 ROLLOUTS = ExactModel(20, 5, end=True, seed=1).rollouts(

@@ -17,7 +17,6 @@ import pytest
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import BlbError, CorruptResponse, InputError
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.training import training_set
@@ -30,6 +29,7 @@ from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from tests.support.chaos import MODES, ChaosServer
 from tests.support.chaos.broken_answers import TOKENIZER
 from tests.support.exact import ExactServer
+from tests.support.fits import projection
 from tests.unit.chaos_dialects import DIALECTS, KEY, MODEL, Dialect, register
 
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(6)]

@@ -19,7 +19,6 @@ from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.extras.ray import engine as cluster
 from blackbox_lb.extras.ray.engine import Cluster
 from blackbox_lb.jobs.fitting import training_rollouts as learning
@@ -27,6 +26,7 @@ from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.training import spread_training, training_set
 from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.fits import projection
 from tests.support.statistics import close, statistics_of
 from tests.unit.ray_fits import Losing, keys_of, stored
 

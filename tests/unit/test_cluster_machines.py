@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.extras.ray.engine import Cluster
 from blackbox_lb.rollouts.training import training_set
+from tests.support.fits import projection
 from tests.unit.ray_fits import Losing, keys_of, stored
 
 pytestmark = pytest.mark.needs("ray")

@@ -14,12 +14,12 @@ from blackbox_lb.bias.limits import check_limits, highest_id, most_entries, voca
 from blackbox_lb.bias.records import Entry, RecordedFinding
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.sparse.sparsify import against, sparsify
 from blackbox_lb.jobs.compiling.compile import compile_bias, gain_by_entries
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.exact import ExactModel
+from tests.support.fits import projection
 
 ROLLOUTS = ExactModel(30, 6, end=True, seed=1).rollouts(
     400, lambda tokens, prompt: -float(len(tokens)), seed=2, top=8

@@ -23,9 +23,10 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.potential import Sums
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.projection.lbfgs import descend
-from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.sparse.single_changes import Local
 from tests.support.exact import ExactModel
+from tests.support.fits import projection
 
 VOCAB = 40
 MODEL = ExactModel(VOCAB, 12, seed=5, end=True, unigram=-0.1 * np.arange(VOCAB))

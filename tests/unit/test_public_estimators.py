@@ -12,10 +12,9 @@ import pytest
 import blackbox_lb as blb
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting import ips, ratio
-from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from blackbox_lb.types import EndTokens
 from tests.support.exact import ExactModel
+from tests.support.fits import projection, standard_errors
 from tests.support.statistics import statistics_of
 from tests.support.stored import SAMPLING, SETTINGS, store_completions
 

@@ -15,7 +15,6 @@ import pytest
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
 from blackbox_lb.estimate.next_token import parallel as passes
 from blackbox_lb.estimate.next_token import tails
-from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.rollouts import reading, scratch
 from blackbox_lb.rollouts import training as module
 from blackbox_lb.rollouts.columns import columns
@@ -24,6 +23,7 @@ from blackbox_lb.rollouts.training import Training, censored, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt
+from tests.support.fits import projection
 from tests.support.statistics import statistics_of
 
 SETTINGS = {"model": "m", "tokenizer": "t"}

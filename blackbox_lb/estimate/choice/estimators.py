@@ -24,8 +24,8 @@ from blackbox_lb.estimate.inputs.sweep import AlphaScale
 from blackbox_lb.estimate.inputs.weightings import RewardTilt, Weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.answer_sets import fit_sets, posterior_shares
-from blackbox_lb.estimate.projection.projection import Fit, weighted_projection
-from blackbox_lb.estimate.projection.standard_errors import weighted_standard_errors
+from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.projection.standard_errors import standard_errors
 
 
 class Logged(Protocol):
@@ -77,7 +77,7 @@ class Projection(FittedEstimator):
         rollouts, table = positions.rollouts, positions.next_token
 
         def solve(rollouts: Rollouts, start: Fit | None = None) -> Fit:
-            return weighted_projection(rollouts, weights, l2=self.l2, start=start, next_token=table)
+            return projection(rollouts, weights, l2=self.l2, start=start, next_token=table)
 
         if rollouts.given.any():
             named = table.named()
@@ -96,7 +96,7 @@ class Projection(FittedEstimator):
         if not hasattr(self, "_fit"):
             raise InputError("nothing is fitted yet; call fit(positions, weights) first")
         rollouts, table, weights = self._learned_from
-        return weighted_standard_errors(rollouts, table, self._fit, weights, l2=self.l2).errors
+        return standard_errors(rollouts, table, self._fit, weights, l2=self.l2).errors
 
 
 class IPS(FittedEstimator):

@@ -22,8 +22,8 @@ from blackbox_lb.estimate.inputs.sweep import L2, Sweep
 from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.answer_sets import fit_sets, posterior_shares
-from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_weighted_l2
-from blackbox_lb.estimate.projection.projection import Fit, weighted_projection
+from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
+from blackbox_lb.estimate.projection.projection import Fit, projection
 
 TERMINAL_L2: tuple[L2, ...] = (5.0, 1.25)
 CREDIT_L2: tuple[L2, ...] = (1.0,)
@@ -67,7 +67,7 @@ class _Projection:
             strengths, choice = _strengths(drawn, table, variant.l2, rule)
             learned = dict[float, LearnedVector]()
             for l2 in strengths:
-                make = partial(weighted_projection, rule=rule, l2=l2, next_token=table, prior=prior)
+                make = partial(projection, rule=rule, l2=l2, next_token=table, prior=prior)
                 if drawn.given.any():
                     fit, rollouts = fit_sets(drawn, table, make)
                 else:
@@ -133,7 +133,7 @@ def _strengths(
     strengths = {value for value in wanted if not isinstance(value, str)}
     choice = None
     if "cv" in wanted:
-        choice = choose_weighted_l2(rollouts, table, rule)
+        choice = choose_l2(rollouts, table, rule)
         strengths |= {choice.best, choice.l2}
     return sorted(strengths, reverse=True), choice
 

@@ -22,9 +22,8 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
-from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import PositionWeights, Weighting, weighting
+from blackbox_lb.estimate.inputs.weightings import PositionWeights, Weighting
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.projection.lbfgs import Pair
@@ -83,27 +82,6 @@ class L2Choice:
 def choose_l2(
     rollouts: Rollouts,
     next_token: LoggedPositions,
-    *,
-    tau: float,
-    weights: Scale = "global",
-    gamma: float | None = None,
-    grid: Sequence[float] = L2_GRID,
-    folds: int = 5,
-    seed: int = 0,
-    keep: float = KEEP,
-) -> L2Choice:
-    """Choose ``l2`` for ``projection`` with this tau, weights and gamma; see
-    ``choose_weighted_l2``.
-    """
-    rule = weighting(tau, weights, gamma)
-    return choose_weighted_l2(
-        rollouts, next_token, rule, grid=grid, folds=folds, seed=seed, keep=keep
-    )
-
-
-def choose_weighted_l2(
-    rollouts: Rollouts,
-    next_token: LoggedPositions,
     rule: Weighting,
     *,
     grid: Sequence[float] = L2_GRID,
@@ -111,7 +89,7 @@ def choose_weighted_l2(
     seed: int = 0,
     keep: float = KEEP,
 ) -> L2Choice:
-    """Choose ``l2`` for ``weighted_projection`` with ``rule`` by cross-validation on the logged
+    """Choose ``l2`` for ``projection`` with ``rule`` by cross-validation on the logged
     rollouts.
 
     next_token: of these rollouts. grid: strengths to compare. keep: share of the best held-out gain

@@ -21,9 +21,8 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 from blackbox_lb.estimate.inputs.prior import Prior
-from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
+from blackbox_lb.estimate.inputs.weightings import Weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.concave_problem import maximise
@@ -52,28 +51,6 @@ class Fit:
 
 
 def projection(
-    rollouts: Rollouts,
-    *,
-    tau: float = 1.0,
-    l2: float = 5.0,
-    weights: Scale = "global",
-    gamma: float | None = None,
-    support: npt.ArrayLike | None = None,
-    start: Fit | None = None,
-    next_token: LoggedPositions | None = None,
-) -> Fit:
-    """Fit the bias, as in the module docstring, with the ``weighting`` of tau, weights and gamma.
-
-    tau: strength, in the unit of the rewards; smaller is stronger. gamma: of rewards to go, None
-    for the reward of the whole completion. The rest as in ``weighted_projection``.
-    """
-    rule = weighting(tau, weights, gamma)
-    return weighted_projection(
-        rollouts, rule, l2=l2, support=support, start=start, next_token=next_token
-    )
-
-
-def weighted_projection(
     rollouts: Rollouts,
     rule: Weighting,
     *,

@@ -31,9 +31,8 @@ from scipy import special
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
 from blackbox_lb.estimate.inputs.prior import Prior
-from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
+from blackbox_lb.estimate.inputs.weightings import Weighting
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.parallel import dot, stretches
@@ -140,27 +139,6 @@ def standard_errors(
     rollouts: Rollouts,
     next_token: NextToken,
     delta: Fit | npt.ArrayLike,
-    *,
-    tau: float,
-    l2: float,
-    weights: Scale = "global",
-    gamma: float | None = None,
-    support: npt.ArrayLike | None = None,
-    seed: int = 0,
-) -> StandardErrors:
-    """Standard errors of a ``delta`` (s,) that ``projection`` fitted to these rollouts with the
-    same options; see ``weighted_standard_errors``.
-    """
-    rule = weighting(tau, weights, gamma)
-    return weighted_standard_errors(
-        rollouts, next_token, delta, rule, l2=l2, support=support, seed=seed
-    )
-
-
-def weighted_standard_errors(
-    rollouts: Rollouts,
-    next_token: NextToken,
-    delta: Fit | npt.ArrayLike,
     rule: Weighting,
     *,
     l2: float,
@@ -168,7 +146,7 @@ def weighted_standard_errors(
     seed: int = 0,
     prior: Prior | None = None,
 ) -> StandardErrors:
-    """Standard errors of a ``delta`` (s,) that ``weighted_projection`` fitted to these rollouts
+    """Standard errors of a ``delta`` (s,) that ``projection`` fitted to these rollouts
     with the same options.
 
     next_token: of these rollouts. support: the ids that could be nonzero, all if None. seed: of the

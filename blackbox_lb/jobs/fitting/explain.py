@@ -19,10 +19,10 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import weighted_projection
+from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.projection.standard_errors import (
     StandardErrors,
-    weighted_standard_errors,
+    standard_errors,
 )
 from blackbox_lb.estimate.reweighting.weight_diagnostics import (
     Censoring,
@@ -136,10 +136,8 @@ def _errors(
     }
     try:
         if share < 1:
-            fit = weighted_projection(
-                rollouts, made.rule, **settings, start=fit, next_token=next_token
-            )
-        return weighted_standard_errors(rollouts, next_token, fit, made.rule, **settings), ""
+            fit = projection(rollouts, made.rule, **settings, start=fit, next_token=next_token)
+        return standard_errors(rollouts, next_token, fit, made.rule, **settings), ""
     except InputError as error:
         return None, str(error)
 

@@ -1,0 +1,61 @@
+"""The projection, its cross-validation and its errors by tau and gamma, in place of a weighting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from blackbox_lb.estimate.inputs.recipe import Scale
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import weighting
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.next_token.potential import LoggedPositions
+from blackbox_lb.estimate.projection import cross_validation
+from blackbox_lb.estimate.projection import projection as projections
+from blackbox_lb.estimate.projection import standard_errors as errors
+from blackbox_lb.estimate.projection.cross_validation import L2Choice
+from blackbox_lb.estimate.projection.projection import Fit
+from blackbox_lb.estimate.projection.standard_errors import StandardErrors
+
+
+def projection(
+    rollouts: Rollouts,
+    *,
+    tau: float = 1.0,
+    l2: float = 5.0,
+    weights: Scale = "global",
+    gamma: float | None = None,
+    **options: Any,
+) -> Fit:
+    """The fit with the weights of this tau; gamma: of rewards to go."""
+    return projections.projection(rollouts, weighting(tau, weights, gamma), l2=l2, **options)
+
+
+def choose_l2(
+    rollouts: Rollouts,
+    next_token: LoggedPositions,
+    *,
+    tau: float,
+    weights: Scale = "global",
+    gamma: float | None = None,
+    **options: Any,
+) -> L2Choice:
+    """The choice of its strength."""
+    rule = weighting(tau, weights, gamma)
+    return cross_validation.choose_l2(rollouts, next_token, rule, **options)
+
+
+def standard_errors(
+    rollouts: Rollouts,
+    next_token: NextToken,
+    delta: Fit | npt.ArrayLike,
+    *,
+    tau: float,
+    weights: Scale = "global",
+    gamma: float | None = None,
+    **options: Any,
+) -> StandardErrors:
+    """Its standard errors."""
+    rule = weighting(tau, weights, gamma)
+    return errors.standard_errors(rollouts, next_token, delta, rule, **options)
