@@ -26,7 +26,7 @@ FACTORS = (0.5, 2.0)
 """Strengths of the winner that are tried beside it."""
 SIZES = (300, 100, 30, 10, 5)
 """Numbers of entries that a winner is cut to, the most first."""
-LEAST_KEPT = 0.5
+LEAST_KEPT = 0.6
 """Share of the estimated gain that a cut must keep to be worth a completion."""
 
 

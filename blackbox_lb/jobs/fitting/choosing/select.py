@@ -35,7 +35,7 @@ SHARES = (0.5, 0.25, 0.25)
 """Parts of the budget: for all proposals, for the neighbours of the winner, for few entries."""
 MOST_NEIGHBOURS = len(FACTORS) + 1
 """The winner at each of the other strengths, and its sum with the second."""
-MOST_LOST = 0.25
+MOST_LOST = 0.1
 """Share of the winner's gain that fewer entries may lose on the validation prompts, where that is
 within one standard error."""
 PROVEN = 1.5
