@@ -11,10 +11,10 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import profile_of, vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
 from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.grouped import picked
+from blackbox_lb.cli.grouped import default_of, picked
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
-from blackbox_lb.cli.options import ModelOptions, TaskOptions, TrialOptions
+from blackbox_lb.cli.options import PARSE_REWARD, ModelOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
@@ -154,7 +154,14 @@ async def _draw(
     budget: SpendLimit,
 ) -> None:
     task, reward = load(
-        picked(TaskOptions, options, reward="length", correct=None, thinking=None, count="all")
+        picked(
+            TaskOptions,
+            options,
+            reward="length",
+            correct=None,
+            thinking=None,
+            count=default_of(PARSE_REWARD, "count"),
+        )
     )
     stages = [ForecastStage(task.test, 2 * options.samples)]
     async with open_trials(
