@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from blackbox_lb.rollouts.positions import Positions
     from blackbox_lb.store import RolloutStore
     from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
-    from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
+    from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling, Span
 
 __all__ = [
     "IPS",
@@ -59,6 +59,7 @@ __all__ = [
     "Rollouts",
     "Sampling",
     "Session",
+    "Span",
     "Sweep",
     "Task",
     "Trials",
@@ -96,6 +97,7 @@ _HOME = {
     "Rollouts": "estimate.inputs.rollouts",
     "Sampling": "types",
     "Session": "api.session",
+    "Span": "types",
     "Sweep": "estimate.inputs.sweep",
     "Task": "tasks",
     "Trials": "rollouts.judging.trials",

@@ -4,6 +4,7 @@ the token that each place falls on.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import pickle
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.estimate.inputs.weightings import RewardToGo
 from blackbox_lb.rollouts.position_costs import position_costs
+from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import Training, scored, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
@@ -568,3 +572,44 @@ def test_what_has_no_token_is_counted(avoid: WriteList, tmp_path: Path) -> None:
     assert training.unlocated == 1
     (notice,) = training.notices
     assert notice.startswith("1 completions")
+
+
+class Server:
+    """A session with a server that prints tokens and withholds their bytes."""
+
+    vocabulary = None
+    profile = SimpleNamespace(tokens=SimpleNamespace(bytes_exact=False))
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def bytes_of(self, tokens: Sequence[int]) -> list[bytes]:
+        """A part of a character prints as the replacement character."""
+        self.asked += tokens
+        return [SPELLED[token].decode("utf-8", "replace").encode() for token in tokens]
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [("-1, [(0, 1, -1)]", [1, 2, 3]), ("-1", [])],
+)
+def test_bytes_that_no_answer_shows_are_asked_for(
+    function: WriteList, tmp_path: Path, body: str, asked: list[int]
+) -> None:
+    """Where a reward has places, the server is asked once for each token; what it cannot print is
+    not stored.
+    """
+    server = Server()
+    with RolloutStore(tmp_path / "s.db") as store:
+        key = store.add(
+            SETTINGS, EXAMPLES[0].prompt, 0, completion(" lone lamp \ufffd", 3, first=1)
+        )
+        tokenizer = SimpleNamespace(fingerprint="t")
+        trials: Any = SimpleNamespace(
+            session=server, store=store, tokenizer=tokenizer, reward=function(body)
+        )
+        asyncio.run(spell_tokens(trials, store, EXAMPLES, [[key], []]))
+        assert server.asked == asked
+        assert store.token_bytes("t") == {n: SPELLED[n] for n in asked if n != 3}
+        asyncio.run(spell_tokens(trials, store, EXAMPLES, [[key], []]))
+        assert server.asked == asked + asked[2:]
