@@ -10,6 +10,7 @@ import math
 import pickle
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.estimate.inputs.weightings import RewardToGo
-from blackbox_lb.rollouts.position_costs import position_costs
+from blackbox_lb.estimate.counting.distributed import Share
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import GivenAnswers, RewardToGo
+from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.rollouts.position_costs import UNLOCATED, position_costs
+from blackbox_lb.rollouts.reading import reading_of
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import Training, scored, training_set
 from blackbox_lb.store import RolloutStore
@@ -516,6 +521,35 @@ def test_spans_become_costs_of_positions(avoid: WriteList, tmp_path: Path) -> No
     assert found.values == pytest.approx(weights / weights.mean())
 
 
+def test_shares_of_an_engine_have_the_same_costs(avoid: WriteList, tmp_path: Path) -> None:
+    """Each worker reads and locates its own completions."""
+    drawn = [completion("A lone lamp", 3), completion(" lamp —", 3, first=2)] * 2
+    reward = avoid("lone\nlamp 2\n")
+    training, (store, keys) = stored(tmp_path, reward, *drawn)
+    reading = reading_of(store, EXAMPLES, keys, reward)
+    count: Counter[str] = Counter()
+    shares = [Share(part.blocks(store, count), None) for part in reading.parts(3)]
+    store.close()
+    parts = [share.rollouts for share in shares if share.rollouts is not None]
+    assert len(parts) == 2
+    assert Rollouts.join(parts).costs == pytest.approx(training.rollouts.costs)
+    assert not count[UNLOCATED]
+
+
+def test_given_answers_do_not_take_credit_away(avoid: WriteList, tmp_path: Path) -> None:
+    """Answers that are learned beside samples have no reward, and their positions cost nothing."""
+    reward = avoid("lone\n")
+    _, (store, keys) = stored(tmp_path, reward, completion("A lone lamp", 3))
+    given_answers = replace(
+        columns({"answer": completion("A", 1)}, [0], [0.0]), shares=np.array([1.0])
+    )
+    training = training_set(store, EXAMPLES, keys, reward, given=given_answers)
+    store.close()
+    assert training.rollouts.costs == pytest.approx([0, -100 / 3, 0, 0])
+    weights = (RewardToGo(tau=20.0) + GivenAnswers()).weights(training.rollouts)
+    assert weights.values[-1] == 1.0
+
+
 def test_every_token_costs_the_same(tmp_path: Path) -> None:
     """``tokens`` is a sum over tokens; what is counted and not listed costs at the last one."""
     reward = parse_reward("tokens", max_tokens=60)
@@ -613,3 +647,21 @@ def test_bytes_that_no_answer_shows_are_asked_for(
         assert store.token_bytes("t") == {n: SPELLED[n] for n in asked if n != 3}
         asyncio.run(spell_tokens(trials, store, EXAMPLES, [[key], []]))
         assert server.asked == asked + asked[2:]
+
+
+def test_a_function_may_have_a_rule(function: WriteList, tmp_path: Path) -> None:
+    """The rule says what a token costs by itself; something else under that name is refused."""
+    path = tmp_path / "own_spans_for_test.py"
+    function("0.0")
+    sys.modules.pop("own_spans_for_test")
+    lines = path.read_text() + "\nclass Rule:\n    def token_costs(self, texts, typical):\n"
+    path.write_text(
+        lines + "        return [-1.0 * len(text) for text in texts]\nf.rule = Rule()\n"
+    )
+    rule = parse_reward("own_spans_for_test:f", max_tokens=60).rule
+    assert rule is not None
+    assert list(rule.token_costs([" a", "b"], [])) == [-2.0, -1.0]
+    sys.modules.pop("own_spans_for_test")
+    path.write_text(lines.replace("token_costs", "costs") + "        pass\nf.rule = Rule()\n")
+    with pytest.raises(InputError, match="token_costs"):
+        parse_reward("own_spans_for_test:f", max_tokens=60)

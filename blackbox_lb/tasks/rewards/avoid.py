@@ -32,6 +32,7 @@ PER_WORDS = 100
 """Words of a text in which a hit costs its weight."""
 SECONDS = 5.0
 """Longest search of one pattern in one text: a good one takes microseconds."""
+REMEDY = "give avoid:FILE, with a word, a phrase or a /pattern/ a line"
 _LETTER = r"[\p{L}\p{M}\p{N}]"
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}]"
 """Scripts in which words stand side by side, or (Hangul) with particles behind them."""
@@ -104,15 +105,19 @@ class AvoidList:
                 pattern that is not valid or matches the empty text.
         """
         path = Path(name)
-        remedy = "give avoid:FILE, with a word, a phrase or a /pattern/ a line"
-        text = read_settings(path, "the list to avoid", remedy, parse=text_of_file)
+        text = read_settings(path, "the list to avoid", REMEDY, parse=text_of_file)
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str, path: Path) -> AvoidList:
+        """The list in ``text``; ``path`` names it in messages. InputError: see ``load``."""
         lines = [
             _line(written.strip(), number, path)
             for number, written in enumerate(text.splitlines(), start=1)
             if written.strip() and not written.strip().startswith("#")
         ]
         if not lines:
-            raise InputError(f"the list to avoid {path} has no line with a word; {remedy}")
+            raise InputError(f"the list to avoid {path} has no line with a word; {REMEDY}")
         patterns = tuple((line, _compiled(line, path)) for line in lines if line.is_pattern)
         literal = [line for line in lines if not line.is_pattern]
         # Where two begin at one place the longer one is to count: the longer pattern goes first.

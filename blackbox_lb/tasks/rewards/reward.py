@@ -174,8 +174,8 @@ class Reward:
     ``fetch_rewards``).
     ``thinking``: measured beside the reward, None where it is not named.
     ``function``: nats, or those with their spans.
-    ``rule``: the rule about the text, where the reward is one: it can be asked about any text, such
-    as that of a token. ``token_cost``: nats of each token, where the reward is the same for all.
+    ``rule``: the rule about the text, where the reward is one or has one: it can be asked about any
+    text, such as that of a token. ``token_cost``: nats of each token, where all cost the same.
     ``is_sum``: whether it is a sum over places; None where its answers tell. ``answers``: those so
     far. ``stored_only``: it knows completions that are stored, and no fresh ones.
     """
@@ -315,7 +315,16 @@ def parse_reward(
         case "function":
             own = load_function(spec.partition(":")[0], rest)
             reward = Reward(
-                spec, spec, spec, "linear", False, max_tokens, matcher, own, is_sum=None
+                spec,
+                spec,
+                spec,
+                "linear",
+                False,
+                max_tokens,
+                matcher,
+                own.score,
+                rule=own.rule,
+                is_sum=None,
             )
         case "avoid":
             label = f"-hits per {PER_WORDS} words"
