@@ -8,6 +8,7 @@ character, or the span, goes over several tokens.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -109,11 +110,21 @@ def token_places(
 ) -> tuple[list[int], list[int]]:
     """The bytes of ``text`` that each token holds: where they begin, and where they end.
 
-    Tokens are laid along the text from its beginning, and from its end where one of them is not
-    known (None) or does not fit. A single token between both parts holds what is left. Tokens
-    behind the text, such as those of a stop text, hold nothing, and so do several in a row that
-    cannot be told apart. has_ended: the last token may be an end token, which is not in the text. A
-    server may leave out the first space of a text, or that of a single token.
+    Tokens are laid along the text from its beginning. Behind one that is not known (None) or does
+    not fit they go on where the known ones that follow stand, if that is a single place; else they
+    are laid from the end of the text, too. A single token between two parts holds what is between
+    them, and several in a row that cannot be told apart hold nothing. Nor do tokens behind the
+    text, such as those of a stop text. A server may leave out the first space of a text, or that of
+    a single token.
+
+    Args:
+        text: of a completion.
+        spelled: (t,) the bytes of its tokens.
+        has_ended: the last token may be an end token, which is not in the text.
+
+    Returns:
+        (t,) the first byte of each token, and (t,) the byte behind its last; equal for a token that
+        holds nothing.
     """
     raw = text.encode("utf-8", "surrogatepass")
     begins = [0] * len(spelled)
@@ -123,7 +134,15 @@ def token_places(
     while first < len(spelled):
         size = _size_at(raw, place, spelled[first])
         if size is None:
-            break
+            after, place_after = _next_known(raw, place, spelled, first)
+            if after is None:
+                break
+            size = place_after - place if after == first + 1 else 0
+            begins[first] = place
+            ends[first] = place + size
+            first = after
+            place = place_after
+            continue
         begins[first] = place
         place += size
         ends[first] = place
@@ -146,6 +165,23 @@ def token_places(
         begins[first] = place
         ends[first] = place_behind
     return begins, ends
+
+
+def _next_known(
+    raw: bytes, place: int, spelled: Sequence[bytes | None], stuck: int
+) -> tuple[int | None, int]:
+    """The first known token behind ``stuck``, and the byte where it and those after it stand; None
+    where they stand nowhere behind ``place``, or at several places.
+    """
+    after = stuck + 1
+    while after < len(spelled) and not spelled[after]:
+        after += 1
+    known = itertools.takewhile(bool, spelled[after:])
+    joined = b"".join(token for token in known if token)
+    found = raw.find(joined, place) if joined else -1
+    if found < 0 or raw.find(joined, found + 1) >= 0:
+        return None, place
+    return after, found
 
 
 def _size_at(raw: bytes, place: int, token: bytes | None) -> int | None:

@@ -22,13 +22,12 @@ async def spell_tokens(
     """Store the bytes of every token of the completions ``keys[p]`` of ``examples[p]``, so that
     places in their texts can be mapped to tokens.
 
-    Nothing is done where answers show the bytes themselves, and for a reward without places. The
-    bytes are those of the vocabulary, else what the server prints; a part of a character, which it
-    cannot print, stays unknown.
+    Nothing is done for a reward without places in the text. Answers show the bytes of what they
+    list, where a provider's bytes are exact; the others are those of the vocabulary, else what the
+    server prints. A part of a character, which it cannot print, stays unknown.
     """
     session = trials.session
-    of_text = trials.reward.token_cost is None
-    if session.profile.tokens.bytes_exact or not of_text:
+    if trials.reward.token_cost is not None:
         return
     if not _gives_spans(trials.reward, source, examples, keys):
         return

@@ -113,13 +113,22 @@ def test_a_line_of_a_list_finds_its_words(
 
 def test_a_place_counts_once(avoid: WriteList) -> None:
     """Of lines that overlap the one that begins first counts, and of those the longer one."""
-    reward = avoid("tapestry\nrich tapestry\ntapestry of life 3\n/of life and/\n")
+    reward = avoid("tapestry*\nrich tapestry\nTapestry of life 3\n/of life and/\n")
     text = "tapestry of life and a rich tapestry"
     scale = 100 / 7
     assert places(reward, text) == pytest.approx(
         {"tapestry of life": -3 * scale, "rich tapestry": -scale}
     )
     assert reward.score(EXAMPLE, completion(text)) == pytest.approx(-4 * scale)
+
+
+def test_patterns_with_groups_are_searched_one_by_one(avoid: WriteList) -> None:
+    """What refers to its own groups, or sets flags, means the same beside others."""
+    reward = avoid("/(a)b\\1/\n/(c)d\\1/\n/(?-i:E)/\n/f(?=g)/\n")
+    assert set(places(reward, "aba cdc e E fg abc")) == {"aba", "cdc", "E", "f"}
+    plain = avoid("/a.c/\n/d{2}/\n/lone/ 2\n")
+    assert set(places(plain, "abc dd Lone a")) == {"abc", "dd", "Lone"}
+    assert not places(plain, "nothing")
 
 
 def test_words_of_any_script_are_counted() -> None:
@@ -436,6 +445,8 @@ def costs(
         ([b"So", b" it\n\nQ", b":"], "So it", (3, 5), 1),
         ([b"a", None, b"c", b"d"], "aXcd", (1, 2), 1),
         ([b"a", None, b"c", None], "aXc", (2, 3), 2),
+        ([b"a", None, b"c", b"d", None, b"e"], "aXcdYe", (3, 4), 3),
+        ([b"a", None, b"c", b"d", None, b"e"], "aXcdYe", (4, 5), 4),
         ([b"a", b"b", b"c\xf0\x9f"], "abc\ufffd", (2, 3), 2),
     ],
 )
@@ -459,13 +470,17 @@ def test_what_cannot_be_located_is_on_the_last_token() -> None:
     assert costs(spelled, "abcd", [Span(3, 4, -2.0)], "length") == ([0, 0, 0, -2], True)
     assert costs(spelled, "abcd", [Span(0, 4, -2.0)], "length") == ([-2, 0, 0, 0], True)
     assert costs([], "", [Span(0, 0, -2.0)]) == ([], False)
+    several = [b"a", None, b"c", None, b"e"]  # "c" stands at three places
+    assert costs(several, "aXcccYe", [Span(5, 6, -2.0)]) == ([0, 0, 0, 0, -2], False)
+    assert costs(several, "aXcccYe", [Span(6, 7, -2.0)]) == ([0, 0, 0, 0, -2], True)
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.text("aé—😀 語", min_size=1, max_size=12), st.data())
 def test_every_character_falls_where_it_begins(text: str, data: st.DataObject) -> None:
     """Of any text, cut into tokens at any bytes: what is earned adds up, and each character counts
-    in the token of its first byte.
+    in the token of its first byte. Where the bytes of some tokens are not known, it counts there or
+    is said to have no token.
     """
     raw = text.encode()
     cuts = sorted(data.draw(st.sets(st.integers(1, len(raw)), max_size=6)) | {len(raw)})
@@ -476,6 +491,11 @@ def test_every_character_falls_where_it_begins(text: str, data: st.DataObject) -
         holder = next(n for n, cut in enumerate(cuts) if begin < cut)
         assert is_located
         assert np.flatnonzero(found).tolist() == [holder]
+        withheld = data.draw(st.sets(st.integers(0, len(cuts) - 1), max_size=3))
+        shown = [None if n in withheld else raw for n, raw in enumerate(spelled)]
+        found, is_located = costs(shown, text, [Span(number, number + 1, 1.0)], "length")
+        assert sum(found) == 1.0
+        assert not is_located or np.flatnonzero(found).tolist() == [holder]
 
 
 # Training sets
@@ -612,7 +632,6 @@ class Server:
     """A session with a server that prints tokens and withholds their bytes."""
 
     vocabulary = None
-    profile = SimpleNamespace(tokens=SimpleNamespace(bytes_exact=False))
 
     def __init__(self) -> None:
         self.asked: list[int] = []
