@@ -51,7 +51,7 @@ def _gives_spans(
     keys: Sequence[Sequence[str]],
 ) -> bool:
     """Whether the reward has places; a function of the user's own is asked about one completion,
-    where it has not answered yet.
+    where it has not answered yet, as before a fit from stored completions.
     """
     if reward.is_sum is None and not (reward.answers.with_spans or reward.answers.without_spans):
         for example, row in zip(examples, keys, strict=True):
