@@ -127,11 +127,11 @@ class Stock(NamedTuple):
 
 def slop(text: str) -> list[Stock]:
     """What a text has of these, in their order."""
-    found = []
+    stock = []
     for span in STOCK.spans(text):
         passage = text[span.start : span.end]
-        found.append(Stock(_kind(passage), passage, span.start))
-    return found
+        stock.append(Stock(_kind(passage), passage, span.start))
+    return stock
 
 
 def _kind(passage: str) -> str:

@@ -34,8 +34,8 @@ async def spell_tokens(
     fingerprint = trials.tokenizer.fingerprint
     flat = [key for row in keys for key in row]
     sampled = sampled_ids(zip(flat, source.completions(flat), strict=True))
-    known = trials.store.token_bytes(fingerprint)
-    missing = sorted(token for token in sampled if token >= 0 and token not in known)
+    stored = trials.store.token_bytes(fingerprint)
+    missing = sorted(token for token in sampled if token >= 0 and token not in stored)
     spelled = zip(missing, await session.bytes_of(missing), strict=True)
     are_exact = session.vocabulary is not None
     trials.store.add_token_bytes(

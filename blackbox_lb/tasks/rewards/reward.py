@@ -295,7 +295,7 @@ def parse_reward(
         raise InputError(
             f"``count={count}`` needs ``thinking``, as in ``thinking='inside:<think>..</think>'``,"
             " and a reward by length"
-            f" ({', '.join(name for name in FORMULAS if 'length' in name or 'short' in name)});"
+            f" ({', '.join(name for name, formula in FORMULAS.items() if formula.by_length)});"
             " leave it out, or name them"
         )
     kind = reward_kind(spec)
@@ -313,7 +313,7 @@ def parse_reward(
             scored = json_schema(rest)
             reward = Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, scored)
         case "function":
-            own = load_function(spec.partition(":")[0], rest)
+            user_function = load_function(spec.partition(":")[0], rest)
             reward = Reward(
                 spec,
                 spec,
@@ -322,8 +322,8 @@ def parse_reward(
                 False,
                 max_tokens,
                 matcher,
-                own.score,
-                rule=own.rule,
+                user_function.score,
+                rule=user_function.rule,
                 is_sum=None,
             )
         case "avoid":
