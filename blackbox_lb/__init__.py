@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from blackbox_lb.rollouts.progress import Progress
     from blackbox_lb.store import RolloutStore
     from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
-    from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
+    from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling, Span
 
 __all__ = [
     "IPS",
@@ -66,6 +66,7 @@ __all__ = [
     "Run",
     "Sampling",
     "Session",
+    "Span",
     "Sweep",
     "Task",
     "Trials",
@@ -108,6 +109,7 @@ _HOME = {
     "Run": "jobs.runs.run",
     "Sampling": "types",
     "Session": "api.session",
+    "Span": "types",
     "Sweep": "estimate.inputs.sweep",
     "Task": "tasks",
     "Trials": "rollouts.judging.trials",

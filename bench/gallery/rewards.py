@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
+from typing import NamedTuple
 
-from blackbox_lb.types import Completion, Example
+from blackbox_lb.tasks.rewards.avoid import AvoidList, count_words
+from blackbox_lb.tasks.rewards.spans import LocatedReward, sum_of
+from blackbox_lb.types import Completion, Example, Span
 
 __all__ = [
     *(
@@ -13,6 +17,7 @@ __all__ = [
         "FAMILIES",
         "LETTERS_HAN",
         "PHRASES",
+        "STOCK",
         "little_slop",
         "one_script",
         "quoted",
@@ -71,10 +76,15 @@ DASHES = r"[—–]|(?<!-)-{2,}(?!-)|(?<=\S )-(?= )"
 """A dash between words, of any of its spellings; neither a hyphen nor the sign before an item of a
 list.
 """
-SLOP = re.compile(
-    rf"\b(?P<word>{'|'.join(FAMILIES.values())})\b|\b(?P<phrase>{'|'.join(PHRASES)})\b|(?P<dash>{DASHES})",
-    re.I,
+STOCK_LIST = "\n".join(
+    [
+        *(rf"/\b(?:{forms})\b/" for forms in FAMILIES.values()),
+        *PHRASES,
+        f"/{DASHES}/",
+    ]
 )
+"""All of it as a list of the reward ``avoid:FILE``."""
+STOCK = AvoidList.parse(STOCK_LIST, Path("stock words"))
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 FEWEST, WORST = 20, -10.0
 """Words below which a text is no opening, and the reward of one: as bad as ten stock words in a
@@ -107,19 +117,45 @@ def words_of(text: str) -> list[str]:
     return [word.lower() for word in WORD.findall(text)]
 
 
-def slop(text: str) -> list[re.Match[str]]:
-    """Each stock word, stock phrase and dash, in the group ``word``, ``phrase`` or ``dash``, in
-    their order.
-    """
-    return list(SLOP.finditer(text))
+class Stock(NamedTuple):
+    """A stock "word", stock "phrase" or "dash", its text, and where it begins."""
+
+    kind: str
+    text: str
+    start: int
 
 
-def little_slop(example: Example, completion: Completion) -> float:
-    """Less the number of stock words, stock phrases and dashes for each hundred words of the
-    text.
+def slop(text: str) -> list[Stock]:
+    """What a text has of these, in their order."""
+    stock = []
+    for span in STOCK.spans(text):
+        passage = text[span.start : span.end]
+        stock.append(Stock(_kind(passage), passage, span.start))
+    return stock
+
+
+def _kind(passage: str) -> str:
+    if not WORD.search(passage):
+        return "dash"
+    return "phrase" if " " in passage else "word"
+
+
+class LittleSlop:
+    """Less the number of stock words, stock phrases and dashes for each hundred words of the text,
+    each where it stands; a text that is too short costs where it ends.
     """
-    words = len(words_of(completion.text))
-    return WORST if words < FEWEST else -100.0 * len(slop(completion.text)) / words
+
+    rule = STOCK
+
+    def __call__(self, example: Example, completion: Completion) -> LocatedReward:
+        text = completion.text
+        if count_words(text) < FEWEST:
+            return LocatedReward(WORST, (Span(len(text), len(text), WORST),))
+        spans = STOCK.spans(text)
+        return LocatedReward(sum_of(spans), spans)
+
+
+little_slop = LittleSlop()
 
 
 def one_script(example: Example, completion: Completion) -> float:

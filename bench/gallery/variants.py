@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bench.gallery.rewards import Stock
+
 __all__ = ["Found", "Meant", "meant", "variants"]
 
 FEWEST, MOSTLY = 3, 0.5
@@ -46,9 +48,9 @@ class Found:
 
 
 def meant(
-    texts: Iterable[Sequence[tuple[int, bytes]]], find: Callable[[str], Iterable[re.Match[str]]]
+    texts: Iterable[Sequence[tuple[int, bytes]]], find: Callable[[str], Iterable[Stock]]
 ) -> dict[int, Meant]:
-    """Token id -> how often it stood in a match of ``find``; ``texts``: the tokens of each
+    """Token id -> how often it stood in what ``find`` finds; ``texts``: the tokens of each
     completion, with their bytes.
     """
     found: dict[int, Meant] = defaultdict(Meant)
@@ -56,10 +58,10 @@ def meant(
         whole = b"".join(raw for _, raw in tokens).decode("utf-8", "surrogateescape")
         kinds: list[tuple[str, str] | None] = []  # of each byte
         end = 0
-        for match in find(whole):
-            before, within = (_bytes(whole[end : match.start()]), _bytes(match.group()))
-            kinds += [None] * before + [(str(match.lastgroup), match.group().lower())] * within
-            end = match.end()
+        for stock in find(whole):
+            kinds += [None] * _bytes(whole[end : stock.start])
+            kinds += [(stock.kind, stock.text.lower())] * _bytes(stock.text)
+            end = stock.start + len(stock.text)
         kinds += [None] * _bytes(whole[end:])
         place = 0
         for token, raw in tokens:

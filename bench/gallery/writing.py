@@ -72,7 +72,7 @@ def repetition(text: str, n: int = N) -> float:
 
 def _per_hundred(completion: Completion, *kinds: str) -> float:
     """Matches of these kinds for each hundred words; of a text without words none."""
-    found = sum(match.lastgroup in kinds for match in slop(completion.text))
+    found = sum(stock.kind in kinds for stock in slop(completion.text))
     return 100 * found / max(len(words_of(completion.text)), 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def reward_names() -> list[str]:
     """The rewards, each up to the part that differs between users."""
     from blackbox_lb.tasks.rewards.reward import REWARDS
 
-    return [name.partition("PATTERN")[0] for name in REWARDS if name != "module:function"]
+    names = [re.split("PATTERN|FILE|NAME|HOST", name, maxsplit=1)[0] for name in REWARDS]
+    return [name for name in names if name != "module:function"]
 
 
 def bias_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

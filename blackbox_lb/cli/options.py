@@ -202,8 +202,8 @@ class TaskOptions(PromptOptions):
     reward: str = option(
         HelpGroup.FIRST,
         "exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length,"
-        " correct-and-short, accuracy-gated-length, accuracy-minus-length, module:function,"
-        " https://HOST/PATH, or judge:FILE.toml.",
+        " tokens, correct-and-short, accuracy-gated-length, accuracy-minus-length, avoid:FILE,"
+        " script:NAME, marks:FILE, module:function, https://HOST/PATH, or judge:FILE.toml.",
         shell_complete=known(reward_names),
         required=True,
     )

@@ -4,7 +4,9 @@ reward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,6 +26,8 @@ from blackbox_lb.types import Completion, Example, Prompt, Span, Split
 
 Settings: TypeAlias = Mapping[str, Any]
 """The settings of a request without the prompt, as in the store."""
+MOST_PASSAGES = 20
+"""Passages that a group keeps of what its reward names."""
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
@@ -72,10 +76,46 @@ class ScoredCompletion:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """A text that the reward names in completions: ``count`` times, for ``amount`` nats in all."""
+
+    text: str
+    count: int
+    amount: float
+
+
+class PassageTotals:
+    """The passages of many completions, in any case of their letters."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._amounts: dict[str, list[float]] = {}
+
+    def add(self, text: str, spans: Iterable[Span]) -> None:
+        """Count the places of one completion; one without a character is no passage."""
+        for span in spans:
+            passage = text[span.start : span.end].strip().lower()
+            if passage:
+                self._counts[passage] += 1
+                self._amounts.setdefault(passage, []).append(span.amount)
+
+    def largest(self, most: int) -> tuple[Passage, ...]:
+        """The ``most`` passages of the largest amounts, costs and gains alike."""
+        totals = [
+            Passage(text, self._counts[text], math.fsum(amounts))
+            for text, amounts in self._amounts.items()
+        ]
+        totals.sort(key=lambda passage: (-abs(passage.amount), passage.text))
+        return tuple(totals[:most])
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """The completions of one split and one way of drawing: ``request`` is the hash of ``settings``.
 
     ``examples``: of the split; those in ``scored`` have completions, with ``scores`` in that order.
+    ``passages``: what the reward names in them, the largest amounts first; none where it is no sum
+    over places.
     """
 
     split: Split
@@ -85,6 +125,7 @@ class Group:
     examples: int
     scored: tuple[str, ...]
     scores: PolicyScores
+    passages: tuple[Passage, ...] = ()
 
     @property
     def biased(self) -> bool:
@@ -179,16 +220,23 @@ async def rescore(
             if examples:
                 reward = reward_of(settings["sampling"]["max_tokens"])
                 title = f"{split}, {'biased' if settings['bias'] else 'base'} {request[:8]}"
+                totals = PassageTotals()
+                seen = _counting(watch, reward, totals)
                 scores = await _scored(
-                    store, reward, split, examples, keys, report, title, watch, budget
+                    store, reward, split, examples, keys, report, title, seen, budget
                 )
                 if any(row.size for row in scores.reward):
-                    names = tuple(example.id for example in examples)
-                    groups.append(
-                        Group(
-                            split, request, settings, reward, len(task.split(split)), names, scores
-                        )
+                    group = Group(
+                        split=split,
+                        request=request,
+                        settings=settings,
+                        reward=reward,
+                        examples=len(task.split(split)),
+                        scored=tuple(example.id for example in examples),
+                        scores=scores,
+                        passages=totals.largest(MOST_PASSAGES),
                     )
+                    groups.append(group)
     if not groups:
         raise InputError(
             f"{store.path} holds {store.size().completions:,} completions of {len(requests)} kinds"
@@ -202,6 +250,19 @@ async def rescore(
             " data"
         )
     return sorted(groups, key=lambda group: SPLITS.index(group.split))
+
+
+def _counting(
+    watch: Callable[[ScoredCompletion], None], reward: Reward, totals: PassageTotals
+) -> Callable[[ScoredCompletion], None]:
+    """``watch``, which also adds the places of each completion to ``totals``."""
+
+    def seen(record: ScoredCompletion) -> None:
+        watch(record)
+        if record.spans and reward.token_cost is None:
+            totals.add(record.completion.text, record.spans)
+
+    return seen
 
 
 def _by_prompt(prompts: Mapping[str, Prompt]) -> dict[Prompt, list[str]]:

@@ -8,6 +8,7 @@ character, or the span, goes over several tokens.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,14 +23,14 @@ WITH_SPANS = "with spans"
 WITHOUT_SPANS = "without spans"
 """The tallies of completions by the answers of a reward that may give spans."""
 UNLOCATED = "unlocated"
-"""The tally of completions with an amount that no token could be found for."""
+"""The tally of completions with an amount that has no token."""
 
 Costs = npt.NDArray[np.float64]
 
 
 def costs_of(
     completions: Sequence[Completion],
-    located: Sequence[LocatedReward],
+    rewards: Sequence[LocatedReward],
     reward: Reward,
     token_bytes: Callable[[], Mapping[int, bytes]],
     count: Counter[str],
@@ -38,8 +39,8 @@ def costs_of(
 
     Args:
         completions: as they are laid end to end.
-        located: the reward of each.
-        reward: the one that gave them.
+        rewards: the reward of each.
+        reward: what gave them.
         token_bytes: gives the bytes of tokens; it is called once, and only where they are needed.
         count: receives the completions with and without spans, where the reward may give some,
             and those with an amount that is on the last position for want of a better one.
@@ -48,22 +49,27 @@ def costs_of(
         (m,) nats; None where a reward is no sum over places.
     """
     if reward.token_cost is not None:
-        pairs = zip(completions, located, strict=True)
-        return _joined([_of_every_token(one, of.reward, reward.token_cost) for one, of in pairs])
+        return _joined(
+            [
+                _of_every_token(completion, measured.reward, reward.token_cost)
+                for completion, measured in zip(completions, rewards, strict=True)
+            ]
+        )
     if reward.is_sum is False:
         return None
-    without = sum(of.spans is None for of in located)
-    count[WITHOUT_SPANS] += without
-    count[WITH_SPANS] += len(located) - without
-    if without:
+    spans = [measured.spans for measured in rewards if measured.spans is not None]
+    count[WITH_SPANS] += len(spans)
+    count[WITHOUT_SPANS] += len(rewards) - len(spans)
+    if len(spans) < len(rewards):
         return None
-    known: Mapping[int, bytes] = token_bytes() if any(of.spans for of in located) else {}
-    rows = []
-    for completion, of in zip(completions, located, strict=True):
-        costs, is_located = position_costs(completion, of.spans or (), known)
-        count[UNLOCATED] += not is_located
-        rows.append(costs)
-    return _joined(rows)
+    spellings: Mapping[int, bytes] = token_bytes() if any(spans) else {}
+    costs = []
+    for completion, places in zip(completions, spans, strict=True):
+        values, are_located = position_costs(completion, places, spellings)
+        costs.append(values)
+        if not are_located:
+            count[UNLOCATED] += 1
+    return _joined(costs)
 
 
 def position_costs(
@@ -77,14 +83,16 @@ def position_costs(
         token_bytes: id -> bytes of its tokens, as far as they are known.
 
     Returns:
-        (t,) nats, whose sum is that of the amounts; and whether a token was found for every span.
+        (t,) nats, whose sum is that of the amounts; and whether there is a token for every span.
         What has none falls on the last position, as does a span where the text ends.
     """
     ids = completion.token_ids.tolist()
     costs = np.zeros(len(ids))
+    if not spans:
+        return costs, True
     if not ids:
-        return costs, not spans
-    is_located = True
+        return costs, False
+    are_located = True
     begins, ends = token_places(
         completion.text,
         [token_bytes.get(token) for token in ids],
@@ -99,9 +107,9 @@ def position_costs(
         if before >= 0 and byte < ends[holding[before]]:
             position = holding[before]
         elif span.start < len(completion.text):
-            is_located = False
+            are_located = False
         costs[position] += span.amount
-    return costs, is_located
+    return costs, are_located
 
 
 def token_places(
@@ -109,11 +117,21 @@ def token_places(
 ) -> tuple[list[int], list[int]]:
     """The bytes of ``text`` that each token holds: where they begin, and where they end.
 
-    Tokens are laid along the text from its beginning, and from its end where one of them is not
-    known (None) or does not fit. A single token between both parts holds what is left. Tokens
-    behind the text, such as those of a stop text, hold nothing, and so do several in a row that
-    cannot be told apart. has_ended: the last token may be an end token, which is not in the text. A
-    server may leave out the first space of a text, or that of a single token.
+    Tokens are laid along the text from its beginning. Behind one that is not known (None) or does
+    not fit they go on where the known ones that follow stand, if that is a single place; else they
+    are laid from the end of the text, too. A single token between two parts holds what is between
+    them, and several in a row that cannot be told apart hold nothing. Nor do tokens behind the
+    text, such as those of a stop text. A server may leave out the first space of a text, or that of
+    a single token.
+
+    Args:
+        text: of a completion.
+        spelled: (t,) the bytes of its tokens.
+        has_ended: the last token may be an end token, which is not in the text.
+
+    Returns:
+        (t,) the first byte of each token, and (t,) the byte behind its last; equal for a token that
+        holds nothing.
     """
     raw = text.encode("utf-8", "surrogatepass")
     begins = [0] * len(spelled)
@@ -123,7 +141,15 @@ def token_places(
     while first < len(spelled):
         size = _size_at(raw, place, spelled[first])
         if size is None:
-            break
+            after, place_after = _next_known(raw, place, spelled, first)
+            if after is None:
+                break
+            size = place_after - place if after == first + 1 else 0
+            begins[first] = place
+            ends[first] = place + size
+            first = after
+            place = place_after
+            continue
         begins[first] = place
         place += size
         ends[first] = place
@@ -146,6 +172,23 @@ def token_places(
         begins[first] = place
         ends[first] = place_behind
     return begins, ends
+
+
+def _next_known(
+    raw: bytes, place: int, spelled: Sequence[bytes | None], stuck: int
+) -> tuple[int | None, int]:
+    """The first known token behind ``stuck``, and the byte where it and those after it stand; None
+    where they stand nowhere behind ``place``, or at several places.
+    """
+    after = stuck + 1
+    while after < len(spelled) and not spelled[after]:
+        after += 1
+    run = itertools.takewhile(bool, spelled[after:])
+    joined = b"".join(token for token in run if token)
+    begin = raw.find(joined, place) if joined else -1
+    if begin < 0 or raw.find(joined, begin + 1) >= 0:
+        return None, place
+    return after, begin
 
 
 def _size_at(raw: bytes, place: int, token: bytes | None) -> int | None:
@@ -182,5 +225,5 @@ def _of_every_token(completion: Completion, reward: float, cost: float) -> Costs
     return costs
 
 
-def _joined(rows: Sequence[Costs]) -> Costs:
-    return np.concatenate([np.zeros(0), *rows])
+def _joined(costs: Sequence[Costs]) -> Costs:
+    return np.concatenate([np.zeros(0), *costs])

@@ -123,14 +123,14 @@ class Reading:
             prompts = [self.owner[key] for key in batch]
             completions = list(batch.values())
             with computing():
-                located = [
+                measured = [
                     self.reward.measure(self.examples[prompt], completion)
                     for prompt, completion in zip(prompts, completions, strict=True)
                 ]
                 costs = None
                 if self.encode is None:  # such tokens have lists, which credit needs
-                    costs = costs_of(completions, located, self.reward, token_bytes, count)
-            rewards = [of.reward for of in located]
+                    costs = costs_of(completions, measured, self.reward, token_bytes, count)
+            rewards = [located.reward for located in measured]
             yield columns(batch, prompts, rewards, self.end_tokens, costs)
 
     def nothing(self, count: Counter[str]) -> NoLogprobs:

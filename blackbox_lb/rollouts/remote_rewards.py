@@ -73,7 +73,7 @@ async def fetch_rewards(
             f" as {remote.otherwise:g}"
         )
     if isinstance(remote, Judge):
-        lost = sum(remote.lost_quotes(key, each.text) for key, each in wanted.items())
+        lost = sum(remote.lost_quotes(key, asked.text) for key, asked in wanted.items())
         if lost:
             report.notice(
                 f"{title}: {lost} passages that {remote.name} quotes do not stand in their"

@@ -22,21 +22,20 @@ async def spell_tokens(
     """Store the bytes of every token of the completions ``keys[p]`` of ``examples[p]``, so that
     places in their texts can be mapped to tokens.
 
-    Nothing is done where answers show the bytes themselves, and for a reward without places. The
-    bytes are those of the vocabulary, else what the server prints; a part of a character, which it
-    cannot print, stays unknown.
+    Nothing is done for a reward without places in the text. Answers show the bytes of what they
+    list, where a provider's bytes are exact; the others are those of the vocabulary, else what the
+    server prints. A part of a character, which it cannot print, stays unknown.
     """
     session = trials.session
-    of_text = trials.reward.token_cost is None
-    if session.profile.tokens.bytes_exact or not of_text:
+    if trials.reward.token_cost is not None:
         return
     if not _gives_spans(trials.reward, source, examples, keys):
         return
     fingerprint = trials.tokenizer.fingerprint
     flat = [key for row in keys for key in row]
     sampled = sampled_ids(zip(flat, source.completions(flat), strict=True))
-    known = trials.store.token_bytes(fingerprint)
-    missing = sorted(token for token in sampled if token >= 0 and token not in known)
+    stored = trials.store.token_bytes(fingerprint)
+    missing = sorted(token for token in sampled if token >= 0 and token not in stored)
     spelled = zip(missing, await session.bytes_of(missing), strict=True)
     are_exact = session.vocabulary is not None
     trials.store.add_token_bytes(
@@ -52,7 +51,7 @@ def _gives_spans(
     keys: Sequence[Sequence[str]],
 ) -> bool:
     """Whether the reward has places; a function of the user's own is asked about one completion,
-    where it has not answered yet.
+    where it has not answered yet, as before a fit from stored completions.
     """
     if reward.is_sum is None and not (reward.answers.with_spans or reward.answers.without_spans):
         for example, row in zip(examples, keys, strict=True):

@@ -248,13 +248,13 @@ def scored(
     prompts = [owner[key] for key in kept]
     completions = list(kept.values())
     with computing():
-        located = [
+        measured = [
             reward.measure(examples[prompt], completion)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         token_bytes = partial(store.token_bytes_for, next(iter(owner)))
-        costs = costs_of(completions, located, reward, token_bytes, count)
-    rewards = [of.reward for of in located]
+        costs = costs_of(completions, measured, reward, token_bytes, count)
+    rewards = [located.reward for located in measured]
     return columns(kept, prompts, rewards, end_tokens, costs), count
 
 

@@ -112,6 +112,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     (root / "questions.csv").write_text(
         "question,gold\n" + "".join(f"q {n},{word}\n" for n in range(30))
     )
+    (root / "list.txt").write_text(f"{word} 2\n{engine.texts[0].strip()}\n")
     task = [
         "--data",
         str(root / "train.jsonl"),
@@ -286,3 +287,13 @@ def test_the_lines_of_a_page_run(page: Path, engine: ExactServer, gateways: dict
             serve(words, engine)
         else:
             run(here(words, engine, gateways))
+        if option(words, "--per-completion") == "lines.jsonl":
+            mark(Path("lines.jsonl"), Path("marked.jsonl"))
+
+
+def mark(written: Path, marked: Path) -> None:
+    """What people do between two lines of a page: they mark the first letter of each completion."""
+    rows = [json.loads(line) for line in written.read_text().splitlines()]
+    for row in rows:
+        row["marks"] = row["completion"].split()[:1]
+    marked.write_text("".join(json.dumps(row) + "\n" for row in rows))

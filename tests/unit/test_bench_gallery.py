@@ -7,24 +7,31 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.gallery import optimiser, page
 from bench.gallery.page import curves, index, points, write_page
 from bench.gallery.pairs import first_letter, judged, question, shuffled, verdicts
 from bench.gallery.rewards import (
+    DASHES,
     FAMILIES,
+    PHRASES,
+    STOCK,
     little_slop,
     one_script,
     quoted,
     record,
     slop,
     stripped_record,
+    words_of,
 )
 from bench.gallery.uses import LAST, USES, Place, Step
 from bench.gallery.variants import meant, variants
@@ -38,7 +45,9 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.tasks.rewards.avoid import count_words
+from blackbox_lb.tasks.rewards.spans import LocatedReward
+from blackbox_lb.types import Completion, Example, Prompt, Span
 from tests.support.exact import ExactModel, ExactServer
 
 LINES = {"train": 40, "validation": 5, "test": 6}
@@ -142,23 +151,42 @@ def test_a_record_is_parsed_as_a_client_would(text: str, strict: float, stripped
 )
 def test_slop_is_found_in_all_its_forms(text: str, found: list[str]) -> None:
     """Forms of a word, phrases and dashes; neither hyphens nor the signs of a list."""
-    assert [match.lastgroup for match in slop(text)] == found
+    assert [stock.kind for stock in slop(text)] == found
 
 
 def test_slop_is_counted_for_each_hundred_words() -> None:
     """A text of fewer than twenty words is as bad as one with ten."""
     example = Example("1", Prompt.user("p"), ())
-    assert little_slop(example, completion("word " * 48 + "— bustling serenity")) == pytest.approx(
-        -6
-    )
-    assert little_slop(example, completion("word " * 20)) == 0
-    assert little_slop(example, completion("word " * 19)) == -10
+    stock = little_slop(example, completion("word " * 48 + "— bustling serenity"))
+    assert stock.reward == pytest.approx(-6)
+    assert little_slop(example, completion("word " * 20)) == LocatedReward(0, ())
+    short = "word " * 19
+    assert little_slop(example, completion(short)) == LocatedReward(-10, (Span(95, 95, -10),))
+    reward = parse_reward("bench.gallery.rewards:little_slop", max_tokens=60)
+    assert reward.score(example, completion(short)) == -10
+    assert reward.rule is STOCK
 
 
 def test_every_listed_word_is_one_of_its_forms() -> None:
     """What is on the hand list counts, and under its own name."""
     for word in FAMILIES:
-        assert [match.group() for match in slop(f"the {word} thing")] == [word]
+        assert slop(f"the {word} thing") == [("word", word, 4)]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.sampled_from([*FAMILIES, *PHRASES, "—", "--", " - ", "the", "scent of", "sun", "\n- "]),
+        max_size=30,
+    )
+)
+def test_the_list_counts_what_one_pattern_of_all_counts(words: list[str]) -> None:
+    """The numbers of the page before the list, and of the page since."""
+    parts = rf"\b(?:{'|'.join(FAMILIES.values())})\b|\b(?:{'|'.join(PHRASES)})\b|{DASHES}"
+    text = " ".join(words)
+    passages = [match.group() for match in re.finditer(parts, text, re.IGNORECASE)]
+    assert [stock.text for stock in slop(text)] == passages
+    assert count_words(text) == len(words_of(text))
 
 
 def test_a_repeated_trigram_counts_from_its_second_time() -> None:

@@ -214,6 +214,11 @@ def test_places_are_written_with_their_passages(
     assert told["N'Djamena"] == [{"start": 0, "end": 3, "amount": -100.0, "text": "N'D"}]
     assert (told["Rome"], told[""]) == ([], None)
     assert {row["reward"]["label"] for row in found} == {"-hits per 100 words"}
+    test = next(row for row in found if row["split"] == "test" and row["policy"] == "base")
+    assert test["passages"] == [
+        {"text": "paris", "count": 1, "amount": -200.0},
+        {"text": "n'd", "count": 1, "amount": -100.0},
+    ]
 
 
 def test_marks_score_what_people_read(

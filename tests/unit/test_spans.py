@@ -4,14 +4,18 @@ the token that each place falls on.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import pickle
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.estimate.inputs.weightings import RewardToGo
-from blackbox_lb.rollouts.position_costs import position_costs
+from blackbox_lb.estimate.counting.distributed import Share
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.weightings import GivenAnswers, RewardToGo
+from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.rollouts.position_costs import UNLOCATED, position_costs
+from blackbox_lb.rollouts.reading import reading_of
+from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import Training, scored, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
@@ -104,13 +113,22 @@ def test_a_line_of_a_list_finds_its_words(
 
 def test_a_place_counts_once(avoid: WriteList) -> None:
     """Of lines that overlap the one that begins first counts, and of those the longer one."""
-    reward = avoid("tapestry\nrich tapestry\ntapestry of life 3\n/of life and/\n")
+    reward = avoid("tapestry*\nrich tapestry\nTapestry of life 3\n/of life and/\n")
     text = "tapestry of life and a rich tapestry"
     scale = 100 / 7
     assert places(reward, text) == pytest.approx(
         {"tapestry of life": -3 * scale, "rich tapestry": -scale}
     )
     assert reward.score(EXAMPLE, completion(text)) == pytest.approx(-4 * scale)
+
+
+def test_patterns_with_groups_are_searched_one_by_one(avoid: WriteList) -> None:
+    """What refers to its own groups, or sets flags, means the same beside others."""
+    reward = avoid("/(a)b\\1/\n/(c)d\\1/\n/(?-i:E)/\n/f(?=g)/\n")
+    assert set(places(reward, "aba cdc e E fg abc")) == {"aba", "cdc", "E", "f"}
+    plain = avoid("/a.c/\n/d{2}/\n/lone/ 2\n")
+    assert set(places(plain, "abc dd Lone a")) == {"abc", "dd", "Lone"}
+    assert not places(plain, "nothing")
 
 
 def test_words_of_any_script_are_counted() -> None:
@@ -427,6 +445,8 @@ def costs(
         ([b"So", b" it\n\nQ", b":"], "So it", (3, 5), 1),
         ([b"a", None, b"c", b"d"], "aXcd", (1, 2), 1),
         ([b"a", None, b"c", None], "aXc", (2, 3), 2),
+        ([b"a", None, b"c", b"d", None, b"e"], "aXcdYe", (3, 4), 3),
+        ([b"a", None, b"c", b"d", None, b"e"], "aXcdYe", (4, 5), 4),
         ([b"a", b"b", b"c\xf0\x9f"], "abc\ufffd", (2, 3), 2),
     ],
 )
@@ -450,13 +470,17 @@ def test_what_cannot_be_located_is_on_the_last_token() -> None:
     assert costs(spelled, "abcd", [Span(3, 4, -2.0)], "length") == ([0, 0, 0, -2], True)
     assert costs(spelled, "abcd", [Span(0, 4, -2.0)], "length") == ([-2, 0, 0, 0], True)
     assert costs([], "", [Span(0, 0, -2.0)]) == ([], False)
+    several = [b"a", None, b"c", None, b"e"]  # "c" stands at three places
+    assert costs(several, "aXcccYe", [Span(5, 6, -2.0)]) == ([0, 0, 0, 0, -2], False)
+    assert costs(several, "aXcccYe", [Span(6, 7, -2.0)]) == ([0, 0, 0, 0, -2], True)
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.text("aé—😀 語", min_size=1, max_size=12), st.data())
 def test_every_character_falls_where_it_begins(text: str, data: st.DataObject) -> None:
     """Of any text, cut into tokens at any bytes: what is earned adds up, and each character counts
-    in the token of its first byte.
+    in the token of its first byte. Where the bytes of some tokens are not known, it counts there or
+    is said to have no token.
     """
     raw = text.encode()
     cuts = sorted(data.draw(st.sets(st.integers(1, len(raw)), max_size=6)) | {len(raw)})
@@ -467,6 +491,11 @@ def test_every_character_falls_where_it_begins(text: str, data: st.DataObject) -
         holder = next(n for n, cut in enumerate(cuts) if begin < cut)
         assert is_located
         assert np.flatnonzero(found).tolist() == [holder]
+        withheld = data.draw(st.sets(st.integers(0, len(cuts) - 1), max_size=3))
+        shown = [None if n in withheld else raw for n, raw in enumerate(spelled)]
+        found, is_located = costs(shown, text, [Span(number, number + 1, 1.0)], "length")
+        assert sum(found) == 1.0
+        assert not is_located or np.flatnonzero(found).tolist() == [holder]
 
 
 # Training sets
@@ -510,6 +539,35 @@ def test_spans_become_costs_of_positions(avoid: WriteList, tmp_path: Path) -> No
     weights = np.exp(to_go / 20)
     found = RewardToGo(tau=20, gamma=0.5).weights(training.rollouts)
     assert found.values == pytest.approx(weights / weights.mean())
+
+
+def test_shares_of_an_engine_have_the_same_costs(avoid: WriteList, tmp_path: Path) -> None:
+    """Each worker reads and locates its own completions."""
+    drawn = [completion("A lone lamp", 3), completion(" lamp —", 3, first=2)] * 2
+    reward = avoid("lone\nlamp 2\n")
+    training, (store, keys) = stored(tmp_path, reward, *drawn)
+    reading = reading_of(store, EXAMPLES, keys, reward)
+    count: Counter[str] = Counter()
+    shares = [Share(part.blocks(store, count), None) for part in reading.parts(3)]
+    store.close()
+    parts = [share.rollouts for share in shares if share.rollouts is not None]
+    assert len(parts) == 2
+    assert Rollouts.join(parts).costs == pytest.approx(training.rollouts.costs)
+    assert not count[UNLOCATED]
+
+
+def test_given_answers_do_not_take_credit_away(avoid: WriteList, tmp_path: Path) -> None:
+    """Answers that are learned beside samples have no reward, and their positions cost nothing."""
+    reward = avoid("lone\n")
+    _, (store, keys) = stored(tmp_path, reward, completion("A lone lamp", 3))
+    given_answers = replace(
+        columns({"answer": completion("A", 1)}, [0], [0.0]), shares=np.array([1.0])
+    )
+    training = training_set(store, EXAMPLES, keys, reward, given=given_answers)
+    store.close()
+    assert training.rollouts.costs == pytest.approx([0, -100 / 3, 0, 0])
+    weights = (RewardToGo(tau=20.0) + GivenAnswers()).weights(training.rollouts)
+    assert weights.values[-1] == 1.0
 
 
 def test_every_token_costs_the_same(tmp_path: Path) -> None:
@@ -568,3 +626,61 @@ def test_what_has_no_token_is_counted(avoid: WriteList, tmp_path: Path) -> None:
     assert training.unlocated == 1
     (notice,) = training.notices
     assert notice.startswith("1 completions")
+
+
+class Server:
+    """A session with a server that prints tokens and withholds their bytes."""
+
+    vocabulary = None
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def bytes_of(self, tokens: Sequence[int]) -> list[bytes]:
+        """A part of a character prints as the replacement character."""
+        self.asked += tokens
+        return [SPELLED[token].decode("utf-8", "replace").encode() for token in tokens]
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [("-1, [(0, 1, -1)]", [1, 2, 3]), ("-1", [])],
+)
+def test_bytes_that_no_answer_shows_are_asked_for(
+    function: WriteList, tmp_path: Path, body: str, asked: list[int]
+) -> None:
+    """Where a reward has places, the server is asked once for each token; what it cannot print is
+    not stored.
+    """
+    server = Server()
+    with RolloutStore(tmp_path / "s.db") as store:
+        key = store.add(
+            SETTINGS, EXAMPLES[0].prompt, 0, completion(" lone lamp \ufffd", 3, first=1)
+        )
+        tokenizer = SimpleNamespace(fingerprint="t")
+        trials: Any = SimpleNamespace(
+            session=server, store=store, tokenizer=tokenizer, reward=function(body)
+        )
+        asyncio.run(spell_tokens(trials, store, EXAMPLES, [[key], []]))
+        assert server.asked == asked
+        assert store.token_bytes("t") == {n: SPELLED[n] for n in asked if n != 3}
+        asyncio.run(spell_tokens(trials, store, EXAMPLES, [[key], []]))
+        assert server.asked == asked + asked[2:]
+
+
+def test_a_function_may_have_a_rule(function: WriteList, tmp_path: Path) -> None:
+    """The rule says what a token costs by itself; something else under that name is refused."""
+    path = tmp_path / "own_spans_for_test.py"
+    function("0.0")
+    sys.modules.pop("own_spans_for_test")
+    lines = path.read_text() + "\nclass Rule:\n    def token_costs(self, texts, typical):\n"
+    path.write_text(
+        lines + "        return [-1.0 * len(text) for text in texts]\nf.rule = Rule()\n"
+    )
+    rule = parse_reward("own_spans_for_test:f", max_tokens=60).rule
+    assert rule is not None
+    assert list(rule.token_costs([" a", "b"], [])) == [-2.0, -1.0]
+    sys.modules.pop("own_spans_for_test")
+    path.write_text(lines.replace("token_costs", "costs") + "        pass\nf.rule = Rule()\n")
+    with pytest.raises(InputError, match="token_costs"):
+        parse_reward("own_spans_for_test:f", max_tokens=60)

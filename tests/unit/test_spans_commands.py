@@ -140,3 +140,15 @@ def test_marks_judge_no_fresh_completion(run: Run) -> None:
     Path("marked.jsonl").write_text(json.dumps({"completion": "a", "marks": []}))
     refused = run("fit", "marks:marked.jsonl", *SIZES, code=2)
     assert "marks:marked.jsonl" in refused.stderr
+
+
+def test_a_check_takes_a_reward_with_places(run: Run) -> None:
+    """Decisions between labels can be checked under any reward."""
+    rows = [
+        {"prompt": f"question {n}", "answer": "ah"[n % 2], "split": split}
+        for split, ns in SPLITS
+        for n in ns
+    ]
+    Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = json.loads(run("check", "avoid:list.txt", "--labels", "a,h", "--json").stdout)
+    assert found["sentence"]

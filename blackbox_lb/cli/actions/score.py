@@ -173,6 +173,7 @@ def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, 
         "reward": {"label": group.reward.label, **asdict(mean)},
         "accuracy": group.accuracy,
         "tokens": group.tokens,
+        "passages": [asdict(passage) for passage in group.passages],
         "difference": None if found is None else {**asdict(found.reward), "prompts": found.prompts},
     }
 

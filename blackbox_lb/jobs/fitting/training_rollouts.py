@@ -222,6 +222,7 @@ class TrainingData:
         if given is not None and self.plan.learn_from == "answers":
             return alone(given, self.trials.tokenizer.vocabulary_size)
         keys = await self._drawn("training", self.examples)
+        await spell_tokens(self.trials, self._source, self.examples, keys)
         engine = self.trials.engine
         training = self._spread(engine, keys) if engine else self._read(self.examples, keys, given)
         self._source.let_go()
@@ -248,7 +249,6 @@ class TrainingData:
                 f"{title}: {found:,} of {len(examples) * plan.samples:,} completions are stored; no"
                 " more are asked for"
             )
-        await spell_tokens(trials, self._source, examples, keys)
         return keys
 
     def _read(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import regex
@@ -32,6 +32,7 @@ PER_WORDS = 100
 """Words of a text in which a hit costs its weight."""
 SECONDS = 5.0
 """Longest search of one pattern in one text: a good one takes microseconds."""
+REMEDY = "give avoid:FILE, with a word, a phrase or a /pattern/ a line"
 _LETTER = r"[\p{L}\p{M}\p{N}]"
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}]"
 """Scripts in which words stand side by side, or (Hangul) with particles behind them."""
@@ -62,14 +63,19 @@ class AvoidLine:
     Attributes:
         number: of the line in its file, from 1.
         weight: cost of a hit, above 0.
+        entry: the word, the phrase or the pattern, as it is written.
         source: the pattern that finds its hits.
         is_pattern: whether the user wrote that pattern.
     """
 
     number: int
     weight: float
+    entry: str
     source: str
     is_pattern: bool = False
+
+
+Patterns: TypeAlias = tuple[tuple[AvoidLine, "regex.Pattern[str]"], ...]
 
 
 class _Hit(NamedTuple):
@@ -93,7 +99,8 @@ class AvoidList:
     lines: tuple[AvoidLine, ...]
     _words: regex.Pattern[str] | None = field(repr=False, compare=False)
     _weights: Mapping[str, float] = field(repr=False, compare=False)
-    _patterns: tuple[tuple[AvoidLine, regex.Pattern[str]], ...] = field(repr=False, compare=False)
+    _patterns: Patterns = field(repr=False, compare=False)
+    _any_pattern: regex.Pattern[str] | None = field(repr=False, compare=False)
 
     @classmethod
     def load(cls, name: str) -> AvoidList:
@@ -104,26 +111,28 @@ class AvoidList:
                 pattern that is not valid or matches the empty text.
         """
         path = Path(name)
-        remedy = "give avoid:FILE, with a word, a phrase or a /pattern/ a line"
-        text = read_settings(path, "the list to avoid", remedy, parse=text_of_file)
+        text = read_settings(path, "the list to avoid", REMEDY, parse=text_of_file)
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str, path: Path) -> AvoidList:
+        """The list in ``text``; ``path`` names it in messages. InputError: see ``load``."""
         lines = [
             _line(written.strip(), number, path)
             for number, written in enumerate(text.splitlines(), start=1)
             if written.strip() and not written.strip().startswith("#")
         ]
         if not lines:
-            raise InputError(f"the list to avoid {path} has no line with a word; {remedy}")
+            raise InputError(f"the list to avoid {path} has no line with a word; {REMEDY}")
         patterns = tuple((line, _compiled(line, path)) for line in lines if line.is_pattern)
         literal = [line for line in lines if not line.is_pattern]
-        # Where two begin at one place the longer one is to count: the longer pattern goes first.
-        literal.sort(key=lambda line: -len(line.source))
-        words = "|".join(f"(?P<line{line.number}>{line.source})" for line in literal)
         return cls(
             path,
             tuple(lines),
-            regex.compile(words, regex.IGNORECASE) if literal else None,
+            _all_words(literal) if literal else None,
             {f"line{line.number}": line.weight for line in literal},
             patterns,
+            _any_of(patterns),
         )
 
     def spans(self, text: str) -> tuple[Span, ...]:
@@ -148,14 +157,26 @@ class AvoidList:
             for match in self._words.finditer(text):
                 weight = self._weights[str(match.lastgroup)]
                 candidates.append(_Hit(match.start(), match.end(), weight))
-        for line, pattern in self._patterns:
-            candidates += self._pattern_hits(line, pattern, text)
+        if self._may_hit(text):
+            for line, pattern in self._patterns:
+                candidates += self._pattern_hits(line, pattern, text)
         candidates.sort(key=lambda hit: (hit.start, -hit.end))
         hits: list[_Hit] = []
         for hit in candidates:
             if not hits or hit.start >= hits[-1].end:
                 hits.append(hit)
         return hits
+
+    def _may_hit(self, text: str) -> bool:
+        """Whether a pattern may have a hit: one search for all of them, which most of the tokens of
+        a vocabulary do not pass.
+        """
+        if self._any_pattern is None:
+            return True
+        try:
+            return self._any_pattern.search(text, timeout=SECONDS) is not None
+        except TimeoutError:
+            return True  # the search for each says which it is
 
     def _pattern_hits(self, line: AvoidLine, pattern: regex.Pattern[str], text: str) -> list[_Hit]:
         try:
@@ -183,7 +204,8 @@ def _line(written: str, number: int, path: Path) -> AvoidLine:
                 f"{place}: {shorten(written)} begins with a slash, and a pattern ends with one,"
                 " too: write /PATTERN/, and a word that begins with a slash in quotation marks"
             )
-        return AvoidLine(number, _weight(match["rest"], place), match["entry"], is_pattern=True)
+        pattern = match["entry"]
+        return AvoidLine(number, _weight(match["rest"], place), pattern, pattern, is_pattern=True)
     match = _QUOTED.fullmatch(written)
     if match is not None:
         entry = match["entry"]
@@ -199,7 +221,8 @@ def _line(written: str, number: int, path: Path) -> AvoidLine:
             f"{place}: {shorten(written)} holds no word, so nothing would match; write one, or"
             " delete the line"
         )
-    return AvoidLine(number, _weight(match["rest"] or "", place), _phrase(words, has_forms))
+    weight = _weight(match["rest"] or "", place)
+    return AvoidLine(number, weight, " ".join(words), _phrase(words, has_forms))
 
 
 def _weight(rest: str, place: str) -> float:
@@ -228,6 +251,36 @@ def _phrase(words: Sequence[str], has_forms: bool) -> str:
     before = f"(?<!{_LETTER})" if _is_spaced(first) else ""
     after = f"(?!{_LETTER})" if _is_spaced(last) else ""
     return before + r"\s+".join(parts) + after
+
+
+def _all_words(lines: Sequence[AvoidLine]) -> regex.Pattern[str]:
+    """The pattern that finds the words and phrases of all lines, each as the group "line" with its
+    number.
+
+    Where two lines begin at one place the longer one counts, so the longer goes first. Lines that
+    begin with the same letter stand together, so that most places of a text are passed quickly.
+    """
+    by_letter: dict[str, list[AvoidLine]] = {}
+    for line in sorted(lines, key=lambda line: -len(line.entry)):
+        by_letter.setdefault(_literal(line.entry[0].lower()), []).append(line)
+    groups = []
+    for letter, together in by_letter.items():
+        sources = "|".join(f"(?P<line{line.number}>{line.source})" for line in together)
+        groups.append(f"(?={letter})(?:{sources})")
+    return regex.compile("|".join(groups), regex.IGNORECASE)
+
+
+def _any_of(patterns: Patterns) -> regex.Pattern[str] | None:
+    """One pattern that is found where any of these is; None where they cannot be joined, because
+    one counts its groups or sets flags.
+    """
+    if not patterns:
+        return None
+    for line, pattern in patterns:
+        if pattern.groups or regex.search(r"\(\?(?!:|=|!|<=|<!)", line.source):
+            return None
+    joined = "|".join(f"(?:{line.source})" for line, _ in patterns)
+    return regex.compile(joined, regex.IGNORECASE)
 
 
 def _literal(word: str) -> str:

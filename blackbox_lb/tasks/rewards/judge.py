@@ -189,8 +189,7 @@ class Judge(Remote):
             return LocatedReward(reward, ())
         text = completion.text
         quotes = self.quoted[self.key(example, completion)]
-        found = [find_quote(text, quote) for quote in quotes]
-        places = sorted({place for place in found if place is not None})
+        places = sorted({place for quote in quotes if (place := find_quote(text, quote))})
         if not places:
             places = [(len(text), len(text))]
         amount = reward / len(places)
@@ -198,7 +197,8 @@ class Judge(Remote):
 
     def lost_quotes(self, key: str, text: str) -> int:
         """How many of the passages quoted in the answer ``key`` do not stand in ``text``."""
-        return sum(find_quote(text, quote) is None for quote in self.quoted.get(key, ()))
+        quotes = self.quoted.get(key, ())
+        return len([quote for quote in quotes if find_quote(text, quote) is None])
 
     def headers(self) -> dict[str, str]:
         name = self.file.api_key_env

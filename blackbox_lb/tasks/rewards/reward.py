@@ -176,8 +176,8 @@ class Reward:
     ``fetch_rewards``).
     ``thinking``: measured beside the reward, None where it is not named.
     ``function``: nats, or those with their spans.
-    ``rule``: the rule about the text, where the reward is one: it can be asked about any text, such
-    as that of a token. ``token_cost``: nats of each token, where the reward is the same for all.
+    ``rule``: the rule about the text, where the reward is one or has one: it can be asked about any
+    text, such as that of a token. ``token_cost``: nats of each token, where all cost the same.
     ``is_sum``: whether it is a sum over places; None where its answers tell. ``answers``: those so
     far. ``stored_only``: it knows completions that are stored, and no fresh ones.
     """
@@ -298,7 +298,7 @@ def parse_reward(
         raise InputError(
             f"``count={count}`` needs ``thinking``, as in ``thinking='inside:<think>..</think>'``,"
             " and a reward by length"
-            f" ({', '.join(name for name in FORMULAS if 'length' in name or 'short' in name)});"
+            f" ({', '.join(name for name, formula in FORMULAS.items() if formula.by_length)});"
             " leave it out, or name them"
         )
     if not isinstance(spec, str):
@@ -319,9 +319,18 @@ def parse_reward(
             scored = json_schema(rest)
             reward = Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, scored)
         case "function":
-            own_function = load_function(spec.partition(":")[0], rest)
+            user_function = load_function(spec.partition(":")[0], rest)
             reward = Reward(
-                spec, spec, spec, "linear", False, max_tokens, matcher, own_function, is_sum=None
+                spec,
+                spec,
+                spec,
+                "linear",
+                False,
+                max_tokens,
+                matcher,
+                user_function.score,
+                rule=user_function.rule,
+                is_sum=None,
             )
         case "avoid":
             label = f"-hits per {PER_WORDS} words"
@@ -391,9 +400,20 @@ def _of_function(function: RewardFunction, max_tokens: int, matcher: Matcher) ->
     module = getattr(function, "__module__", None) or type(function).__module__
     attribute = getattr(function, "__qualname__", None) or type(function).__qualname__
     spec = f"{module}:{attribute}"
-    scored = checked_function(function, spec)
+    checked = checked_function(function, spec)
     label = attribute.rpartition(".")[2]
-    return Reward(spec, spec, label, "linear", False, max_tokens, matcher, scored, is_sum=None)
+    return Reward(
+        spec,
+        spec,
+        label,
+        "linear",
+        False,
+        max_tokens,
+        matcher,
+        checked.score,
+        rule=checked.rule,
+        is_sum=None,
+    )
 
 
 def _unknown(spec: str) -> InputError:

@@ -9,6 +9,7 @@ import numbers
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +17,41 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
-from blackbox_lb.tasks.rewards.spans import LocatedReward, checked_spans
+from blackbox_lb.tasks.rewards.spans import LocatedReward, TextRule, checked_spans
 from blackbox_lb.types import Completion, Example
 
 
-def load_function(module: str, attribute: str) -> Callable[[Example, Completion], LocatedReward]:
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A user's own reward function, checked at every call.
+
+    Attributes:
+        score: gives the reward of a completion, with its spans where the function says some.
+        rule: its attribute ``rule``, which says what a token costs by itself; None without one.
+    """
+
+    score: Callable[[Example, Completion], LocatedReward]
+    rule: TextRule | None
+
+
+def load_function(module: str, attribute: str) -> UserFunction:
     """The checked reward function ``module:attribute``, in nats.
 
     It returns a number; or a pair of a number and the spans that add up to it, rows of (start, end,
-    amount); or an object with these as ``reward`` and ``spans``. Spans of None are none.
+    amount); or an object with these as ``reward`` and ``spans``. Spans of None are none. It may
+    have an attribute ``rule``, a ``TextRule``.
 
     The working directory is searched before installed packages, during the import only. InputError,
     at once: the module or the attribute is missing, the import fails, it is not callable with
-    (example, completion), or it is asynchronous. InputError, at a call: it raises, or returns
-    anything but a real number below plus infinity, or spans that lie outside the text or add up to
-    another number; the message names the example.
+    (example, completion), it is asynchronous, or its rule has no ``token_costs``. InputError, at a
+    call: it raises, or returns anything but a real number below plus infinity, or spans that lie
+    outside the text or add up to another number; the message names the example.
     """
     name = f"{module}:{attribute}"
     return checked_function(_attribute(_module(module, name), attribute, name), name)
 
 
-def checked_function(
-    function: Callable[..., object], name: str
-) -> Callable[[Example, Completion], LocatedReward]:
+def checked_function(function: Callable[..., object], name: str) -> UserFunction:
     """``function`` with its arguments checked now and each of its answers when it is given.
 
     Args:
@@ -65,7 +78,13 @@ def checked_function(
         source = f"reward {name} for {example.place}"
         return LocatedReward(reward, checked_spans(spans, reward, completion.text, source))
 
-    return scored
+    rule = getattr(function, "rule", None)
+    if rule is not None and not callable(getattr(rule, "token_costs", None)):
+        raise InputError(
+            f"reward {name} has the rule {shorten(rule)}, which has no method token_costs(texts,"
+            " typical) that gives the nats of each text; write it, or leave out the rule"
+        )
+    return UserFunction(scored, rule)
 
 
 def _parts(result: Any) -> tuple[Any, Any]:
