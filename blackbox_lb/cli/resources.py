@@ -16,6 +16,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import arguments_for, recorded
 from blackbox_lb.cli.keys import tell_keys_of_judge, tell_keys_of_profile
+from blackbox_lb.cli.model_ends import tell_end_of_model
 from blackbox_lb.cli.options import (
     ModelOptions,
     OutputOptions,
@@ -30,6 +31,7 @@ from blackbox_lb.jobs.forecast import Forecast, ForecastStage
 from blackbox_lb.jobs.records.run_record import RunResults
 from blackbox_lb.jobs.runs.names import REPORT, RUNS, STORE
 from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
@@ -101,9 +103,10 @@ def note_old_report(folder: Path) -> None:
 
 def connect_to(options: ModelOptions, **more: Any) -> AbstractAsyncContextManager[Session]:
     """Open a session with the model of the options; ``more`` goes to ``connect``. Says first which
-    keys a profile of the user's own sends where.
+    keys a profile of the user's own sends where, and when the model is switched off.
     """
     tell_keys_of_profile(options.provider, options)
+    tell_end_of_model(load_profile(options.provider), options.model)
     return connect(**arguments_for(connect, options) | more)
 
 
@@ -171,3 +174,5 @@ async def open_trials(
                 stages,
             ):
                 yield trials
+            if session.profile.end_of(session.model) is None:
+                tell_end_of_model(session.profile, session.model_behind)

@@ -18,7 +18,13 @@ import httpx2
 
 from blackbox_lb.api.transport.rate_limits import RateLimiter
 from blackbox_lb.api.wire import loads
-from blackbox_lb.errors import ConnectionFailed, InputError, ProviderError, RateLimited
+from blackbox_lb.errors import (
+    ConnectionFailed,
+    InputError,
+    ModelUnsuitable,
+    ProviderError,
+    RateLimited,
+)
 from blackbox_lb.providers.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.hosts import path_of_request
@@ -31,6 +37,7 @@ from blackbox_lb.safety.http.retries import (
     is_passing,
 )
 from blackbox_lb.safety.http.service import HttpService
+from blackbox_lb.safety.printable import with_remedy
 
 if TYPE_CHECKING:
     import openai
@@ -269,7 +276,12 @@ class Channel(HttpService):
     def error_of(
         self, fault: Fault, model: str | None = None, url: str | None = None
     ) -> ProviderError:
-        """The error of a fault; of a model that lacks what adapting it needs, what is missing."""
+        """The error of a fault; of a model or a set-up that lacks what adapting it needs, what is
+        missing.
+        """
+        refusal = self.profile.bias.refusal_of(fault.message)
+        if refusal is not None:
+            return ModelUnsuitable(with_remedy(f"{fault}: {refusal.why}", refusal.remedy))
         lacks = fault.kind == "unsupported" and fault.limit is None and fault.parameter in NEEDED
         if lacks and model is not None:
             return self.profile.unsuitable(model, fault.message)
