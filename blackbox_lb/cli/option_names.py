@@ -114,6 +114,7 @@ OPTIONS = frozenset(
         "validation_limit",
         "validation_samples",
         "validation_size",
+        "verbose",
         "weights",
         "workers",
         "yes",

@@ -48,7 +48,7 @@ from blackbox_lb.rollouts.progress import Calling, Printing, Progress, Reporter,
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.secrets import redacted
-from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+from blackbox_lb.tasks import Task, load_task, parse_reward
 from blackbox_lb.tasks.rewards.reward import RewardFunction
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Endpoint

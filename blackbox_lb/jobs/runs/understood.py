@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from blackbox_lb.jobs.runs.conclusion import SHARES
 from blackbox_lb.tasks import Reward, Task
@@ -66,5 +65,3 @@ def _meaning(reward: Reward) -> str:
     right = reward.accuracy_matcher.spec
     rule = "the first label named is the right one" if right == FIRST_NAMED else right
     return f"{words}; right: {rule}"
-
-

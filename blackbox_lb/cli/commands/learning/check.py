@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from blackbox_lb.cli.grouped import HelpGroup, command, option, options
-from blackbox_lb.cli.options import TaskOptions, TrialOptions
+from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions
 
 
 @options
-class CheckOptions(TaskOptions, TrialOptions):
+class CheckOptions(TaskOptions, TrialOptions, VerboseOptions):
     labels: str | None = option(
         HelpGroup.TASK,
         "Labels of the decision, as in yes,no. [default: the answers of --data, where they are"

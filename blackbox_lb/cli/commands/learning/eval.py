@@ -15,7 +15,7 @@ from blackbox_lb.cli.grouped import (
     option,
     options,
 )
-from blackbox_lb.cli.options import TaskOptions, TrialOptions
+from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions
 
 
 def _samples() -> int:
@@ -25,7 +25,7 @@ def _samples() -> int:
 
 
 @options
-class EvalOptions(TaskOptions, TrialOptions):
+class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
     biases: tuple[str, ...] = argument(
         metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files
     )

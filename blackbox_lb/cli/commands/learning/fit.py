@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, LateChoice, command, option, options
-from blackbox_lb.cli.options import TaskOptions, TrialOptions
+from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions
 
 if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.goal import Objective
@@ -65,7 +65,7 @@ class _Strength(click.ParamType["float | str"]):
 
 
 @options
-class FitOptions(TaskOptions, TrialOptions):
+class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
     """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and those of the
     run.
     """
