@@ -28,6 +28,14 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(shown(with_option_names(str(text))), err=err, nl=nl)
 
 
+def echo_coloured(text: str, length: int, colour: str | None) -> None:
+    """Print a sentence on stdout; on a terminal its first ``length`` characters are bold, in
+    ``colour``.
+    """
+    safe = shown(with_option_names(text))
+    click.echo(click.style(safe[:length], fg=colour, bold=True) + safe[length:])
+
+
 def echo_code(code: str, *, nl: bool = True) -> None:
     """Print a program on stdout as it is, but for the names of options and characters that act on a
     terminal.

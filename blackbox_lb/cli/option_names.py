@@ -118,6 +118,7 @@ OPTIONS = frozenset(
         "validation_limit",
         "validation_samples",
         "validation_size",
+        "verbose",
         "weights",
         "workers",
         "yes",

@@ -310,6 +310,13 @@ class PrintOptions:
 
 
 @options
+class VerboseOptions:
+    verbose: bool = option(
+        HelpGroup.OUTPUT, "Print every table and number behind the conclusion, too."
+    )
+
+
+@options
 class OutputOptions(PrintOptions):
     """The place of results and the amount of output."""
 

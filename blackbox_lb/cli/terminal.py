@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.progress import (
@@ -117,40 +118,51 @@ FILE_WIDTH = 200
 """Columns of a table that goes into a file or a pipe, unless COLUMNS says otherwise."""
 WIDEST = 10_000
 """Columns in which any table fits: to measure one."""
+WHOLE = 24
+"""Columns of a text up to which it is a label, which is never broken."""
 
 
 def print_table(
     title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1
 ) -> None:
-    """Print a table on stdout; the first ``left`` columns are text, the others numbers. On a
-    terminal too narrow for the numbers, each row becomes a block of ``name: value`` lines.
+    """Print a table on stdout; the first ``left`` columns are text, the others numbers.
+
+    A number or a label is never broken; prose wraps between words. Where the columns do not fit
+    that way, each row becomes a block of ``name: value`` lines.
     """
-    names, cells = list(header), [list(row) for row in rows]
-    table = Table(
-        title=Text(shown(title)),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    for place, name in enumerate(names):
-        text = place < left
-        table.add_column(
-            Text(name), justify="left" if text else "right", overflow="fold", no_wrap=not text
-        )
-    for row in cells:
-        table.add_row(
-            *(Text(shown(cell)) for cell in row)
-        )  # literally: brackets in a token are no markup
+    names = list(header)
+    cells = [[shown(cell) for cell in row] for row in rows]
     screen = _screen()
-    if (
-        Measurement.get(screen, screen.options.update(max_width=WIDEST), table).minimum
-        <= screen.width
-    ):
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for place, name in enumerate(names):
+        texts = [name, *(row[place] for row in cells)]
+        if place < left:
+            table.add_column(Text(name), overflow="fold", min_width=_least_width(texts))
+        else:
+            # Rich measures words, and would break a number with its interval.
+            widest = max(cell_len(text) for text in texts)
+            table.add_column(Text(name), justify="right", no_wrap=True, min_width=widest)
+    for row in cells:
+        # A Text is literal: brackets in a token are no markup.
+        table.add_row(*(Text(cell) for cell in row))
+    screen.print(Text(shown(title), style="bold"))
+    unlimited = screen.options.update(max_width=WIDEST)
+    if Measurement.get(screen, unlimited, table).minimum <= screen.width:
         screen.print(table)
     else:
-        _blocks(screen, title, names, cells)
+        _print_blocks(screen, names, cells)
+
+
+def _least_width(texts: Iterable[str]) -> int:
+    """Columns in which a column of texts breaks no word, and no text of up to ``WHOLE`` columns."""
+    least = 0
+    for text in texts:
+        length = cell_len(text)
+        if length > WHOLE:
+            words = (cell_len(word) for word in text.split())
+            length = max(WHOLE, min(max(words, default=0), length))
+        least = max(least, length)
+    return least
 
 
 def _screen() -> Console:
@@ -160,12 +172,12 @@ def _screen() -> Console:
     return Console(highlight=False, emoji=False, width=FILE_WIDTH)
 
 
-def _blocks(screen: Console, title: str, names: list[str], rows: list[list[str]]) -> None:
-    screen.print(Text(title, style="bold"))
+def _print_blocks(screen: Console, names: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         screen.print()
         for name, cell in zip(names, row, strict=True):
-            screen.print(Text(f"{name}: {shown(cell)}"))
+            screen.print(Text(f"{name}: {cell}"))
+    screen.print()
 
 
 def _numbers(row: Verdict) -> tuple[str, str, str, str]:

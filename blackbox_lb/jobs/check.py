@@ -28,10 +28,15 @@ requests.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checked:
-    """The findings of a check, with a sentence on its lists."""
+    """The findings of a check, with a sentence on its lists.
+
+    answers: prompt, greedy answer and right label of each prompt that was looked at and decided
+    wrong, in their order.
+    """
 
     found: Feasibility
     read: str
+    answers: tuple[tuple[str, str, str], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The findings for JSON; null for a margin of an unlisted answer."""
@@ -76,7 +81,13 @@ async def check(
         whole = np.array([bool(row.size and row[0]) for row in scores.correct], np.bool_)
         right = whole[found.places]
     after = after_label(trials.reward, labels, said, max(map(len, found.spelled)))
-    return Checked(replace(judged(found, labels, right), after=after), found.sentence)
+    wrong = tuple(
+        (example.prompt.messages[-1].content, text, ", ".join(example.answers[:1]))
+        for example, text in said
+        if not trials.reward.accuracy_matcher(example, text)
+    )
+    feasible = replace(judged(found, labels, right), after=after)
+    return Checked(feasible, found.sentence, wrong)
 
 
 def after_label(

@@ -109,8 +109,12 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
     assert found["after"]["refused"] in begun
     assert found["answer"] == "fixed"
     told = blb(
-        "check", server, tmp_path, "--reward", "exact-match", "--max-tokens", 2, "--quiet"
+        "check",
+        server,
+        tmp_path,
+        *("--reward", "exact-match", "--max-tokens", 2, "--quiet", "--verbose"),
     ).stdout
+    assert "\nPERHAPS  " in told
     assert told.startswith(f"a fixed bias can begin {found['predicted']:.0%} of the answers right")
     assert (
         f"exact-match accepts {kept} of {len(begun)} greedy answers that begin with a label" in told

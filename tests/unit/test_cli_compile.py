@@ -5,6 +5,7 @@ request.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +84,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Exa
             5,
         )
         options = ("--reward", "length", "--max-tokens", 6, "--top-logprobs", 8, *where, *small)
-        result = blb("fit", *options)
+        result = blb("fit", *options, "--verbose")
         assert result.exit_code == 0, result.output
         (folder / "output.txt").write_text(result.stdout)
         yield folder, server
@@ -148,12 +149,14 @@ def test_everything_that_fits_is_the_learned_vector(fitted: tuple[Path, ExactSer
 def test_what_a_person_reads(fitted: tuple[Path, ExactServer]) -> None:
     """The table, the losses, the file, and the command that judges it, which is one."""
     folder, _ = fitted
-    result = blb("compile", folder / "learned.json", "--provider", "vllm", "--entries", 4)
+    result = blb(
+        "compile", folder / "learned.json", "--provider", "vllm", "--entries", 4, "--verbose"
+    )
     said = " ".join(result.stdout.split())
     assert "Estimated gain kept for vllm, by most entries" in said
     assert "compiled for vllm: 4 values from -100 to 100" in said
     assert "UNVERIFIED" in said
-    words = shlex.split(result.stdout.splitlines()[-1])
+    words = shlex.split(result.stdout.partition("\nnext ")[2].replace("\\\n", ""))
     assert words[:3] == ["blb", "eval", str(folder / "learned-vllm-4.json")]
     assert words[3:] == [
         *(
@@ -185,7 +188,7 @@ def test_a_bias_that_was_compiled_before_says_so(fitted: tuple[Path, ExactServer
     said = " ".join(
         blb(
             "compile", folder / "bias.json", "--entries", 50, "--out", folder / "b50.json"
-        ).stdout.split()
+        ).stderr.split()
     )
     assert "compiled before, so what follows is a share of what that left" in said
     assert f"{folder / 'learned.json'} holds the whole learned vector" in said
@@ -267,7 +270,7 @@ def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> 
                     new.add(settings | {"model": model}, prompt, sample, *old.completions([key]))
         result = blb("compile", learned, "--entries", 3)
         assert result.exit_code == 0, result.output
-        assert f"--reward {shown} " in result.stdout
+        assert f"--reward {shown} " in re.sub(r"\\?\s+", " ", result.stdout)
         assert not {"\x1b", "\x9b"} & set(result.stdout)
 
 
@@ -285,7 +288,9 @@ def test_tokens_that_no_list_holds_are_told(
     def said(entries: tuple[Entry, ...], *more: object) -> str:
         wide = bias.verified(()).replacing(vocab_size=None, compiled=None, entries=entries)
         wide.save(tmp_path / "wide.json")
-        return " ".join(blb("compile", tmp_path / "wide.json", *where, *more).stdout.split())
+        return " ".join(
+            blb("compile", tmp_path / "wide.json", *where, *more, "--verbose").output.split()
+        )
 
     everything = said((*bias.entries, *unseen))
     assert (
@@ -328,7 +333,7 @@ def test_for_openai_without_a_session(tmp_path: Path) -> None:
     Bias(reward="length", estimator="projection", entries=entries, **fields).save(
         tmp_path / "learned.json"
     )
-    result = blb("compile", tmp_path / "learned.json", "--provider", "openai")
+    result = blb("compile", tmp_path / "learned.json", "--provider", "openai", "--verbose")
     made = Bias.load(tmp_path / "learned-openai-300.json")
     check_limits(made.logit_bias, load_profile("openai"), 199_999)
     assert 100 < len(made.entries) <= 300

@@ -214,7 +214,16 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
     right token HURTS."""
     good, bad = made(server, tmp_path / "good.json", 4.0), made(server, tmp_path / "bad.json", -4.0)
     result = blb_eval(
-        server, tmp_path, good, f"worse={bad}", "--save", "--test-limit", 20, "--test-samples", 2
+        server,
+        tmp_path,
+        good,
+        f"worse={bad}",
+        "--save",
+        "--test-limit",
+        20,
+        "--test-samples",
+        2,
+        "--verbose",
     )
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
@@ -222,7 +231,7 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
     assert "Temperature 1, 20 test prompts: means (95 % intervals)" in said
     assert "At temperature 1, worse HURTS: contains 0." in said
     assert "At temperature 1, good is better than worse" in said
-    assert f"wrote {tmp_path / 'run' / 'evaluation.json'}" in said
+    assert f"saved {tmp_path / 'run' / 'evaluation.json'}" in said
     for path, verdict in ((good, "HELPS"), (bad, "HURTS")):
         rows = Bias.load(path).verdict
         assert [(row.setting, row.metric) for row in rows] == [

@@ -114,7 +114,7 @@ def test_censored_tokens_are_counted_everywhere(
     """
     server.faults = censor
     options = small("--estimator", "ips", "--alpha", 0.3, "--unobserved", rule)
-    fitted = call("fit", *options, rows=CENSORED)
+    fitted = call("fit", *options, "--verbose", rows=CENSORED)
     kept_back = Bias.load(tmp_path / "run" / "bias.json").censoring
     assert kept_back is not None
     assert kept_back.bounded == kept_back.outside > 0
@@ -167,7 +167,7 @@ def test_nothing_censored_is_said_too(call: Call) -> None:
 def test_no_kl_from_logprobs_of_the_biased_policy(call: Call, tmp_path: Path) -> None:
     """The sentence names the provider and the reason; JSON has null and no NaN."""
     rows = '[logprobs]\nmeaning = "after bias"'
-    fitted = call("fit", *small("--l2", 5), rows=rows)
+    fitted = call("fit", *small("--l2", 5), "--verbose", rows=rows)
     sentence = "KL to the base not computed: own returns logprobs of the biased policy"
     assert sentence in " ".join(fitted.stdout.split())
     text = (tmp_path / "run" / "result.json").read_text()
@@ -274,13 +274,13 @@ def test_a_file_that_cannot_be_written_takes_no_other_with_it(
     (tmp_path / "run" / file / "in the way").mkdir(parents=True)
     ended = call("fit", *small("--l2", 5), code=2)
     assert "tokens" in ended.stdout
-    assert "Verdict" in ended.stdout or "verdict" in ended.stdout
+    assert ended.stdout.startswith(("HELPS", "NO EVIDENCE", "HURTS"))
     (sentence,) = [line for line in ended.stderr.splitlines() if "cannot be written" in line]
     assert file in sentence
     assert "Traceback" not in ended.output
     written = {"learned.json", "bias.json", "result.json"} - {file}
     assert all((tmp_path / "run" / name).is_file() for name in written)
-    assert f"wrote {tmp_path / 'run' / file}" not in " ".join(ended.stdout.split())
+    assert f"without {file}" in " ".join(ended.stdout.split())
 
 
 def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:

@@ -253,7 +253,8 @@ def test_check_says_beforehand_what_a_fixed_bias_can_do(
     assert found["answer"] == "fixed"
     assert len(found["margins"]) == 60
     told = blb("check", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet")
-    assert told.stdout.startswith("a fixed bias can: predicted ")
+    assert told.stdout.startswith("YES")
+    assert "predicted with a bias" in told.stdout
     fitted = fit(server, data, tmp_path / "run", "--json")
     (verdict,) = [
         each for each in json.loads(fitted.stdout)["verdict"] if each["metric"] == "accuracy"

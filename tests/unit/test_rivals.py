@@ -388,7 +388,9 @@ def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
     """Before anything is drawn what each costs; then, at each setting, one row each, and which
     label was said for which.
     """
-    result = blb("eval", server, data, *ALL, "--test-samples", 1, "--calibrate", "contextual")
+    result = blb(
+        "eval", server, data, *ALL, "--test-samples", 1, "--calibrate", "contextual", "--verbose"
+    )
     assert result.exit_code == 0, result.output
     said, notices = " ".join(result.stdout.split()), " ".join(result.stderr.split())
     for cost in (

@@ -18,7 +18,7 @@ from openai import OpenAI
 import blackbox_lb as blb
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BudgetExhausted, InputError
-from blackbox_lb.jobs.runs.answers import Answer, AnswerPair, pair_lines, telling
+from blackbox_lb.jobs.runs.answers import Answer, AnswerPair, BeforeAfter, example_lines, telling
 from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
@@ -269,9 +269,19 @@ def test_a_pair_is_one_line(width: int) -> None:
         Answer("yes\n" * 30, 0.0, None, 1),
         Answer("", 0.0, None, 1),
     )
-    (line,) = pair_lines([long], width)
+    (line,) = example_lines([BeforeAfter.of(long)], width)
     assert len(line) <= width
     assert "->" in line
+
+
+def test_prompts_of_one_template_show_what_differs() -> None:
+    """Only the words in which they differ are left where the whole does not fit."""
+    frame = "Africa, America, Asia, Europe or Oceania: on which continent is {} today, in one word?"
+    examples = [BeforeAfter(frame.format(name), "x", "Asia") for name in ("Peru", "East Timor")]
+    lines = example_lines(examples, 60)
+    assert "... Peru ..." in lines[0]
+    assert "... East Timor ..." in lines[1]
+    assert max(map(len, lines)) <= 60
 
 
 def test_the_defaults_are_those_of_the_command() -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from blackbox_lb.api.limits.budget import SpendLimit
+import time
+
+from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.cli.commands.learning.check import CheckOptions
+from blackbox_lb.cli.conclusion import command_with_same, print_conclusion
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials
 from blackbox_lb.cli.run_limits import run
+from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.feasibility import Answer
 from blackbox_lb.jobs.check import LOOKED_AT, Checked, check
 from blackbox_lb.jobs.forecast import ForecastStage
+from blackbox_lb.jobs.runs.answers import BeforeAfter
+from blackbox_lb.jobs.runs.conclusion import HELP_PAGE, Conclusion, NextStep, spent_words
+from blackbox_lb.jobs.runs.understood import understood
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels
 
@@ -23,20 +31,81 @@ def execute(options: CheckOptions) -> None:
             "blb check looks at decisions between few labels, and the answers of this data are not;"
             " name the labels with --labels"
         )
-    found = run(options, lambda budget: _run(options, task, reward, labels, budget))
+    started = time.monotonic()
+    reporter(quiet=options.quiet).notice(understood(task, reward, labels))
+    checked, spent, priced = run(
+        options, lambda budget: _run(options, task, reward, labels, budget)
+    )
     if options.as_json:
-        print_json(found.as_json())
+        print_json(checked.as_json())
         return
-    echo(found.found.sentence)
-    echo(found.read)
+    if options.verbose:
+        echo(checked.found.sentence)
+        echo(checked.read)
+    words = spent_words(spent, time.monotonic() - started, priced)
+    print_conclusion(check_conclusion(checked, words))
+
+
+VERDICTS: dict[Answer, tuple[str, str]] = {
+    "fixed": ("YES", "a fixed bias can mend this decision"),
+    "depends on the prompt": ("BY PROMPT", "only a bias that depends on the prompt can mend it"),
+    "already right": ("NOT NEEDED", "there is little left to mend"),
+    "not listed": ("NO", "the lists hardly hold the right answers, so none can be learned"),
+    "no skill": ("NO", "the model separates the labels no better than the commonest label alone"),
+}
+"""Answer of the check -> its verdict and what it means."""
+
+
+def check_conclusion(checked: Checked, spent: str) -> Conclusion:
+    """The conclusion of a check: whether a bias can mend the decision, by how much, and what then.
+
+    The two examples are wrong greedy answers with their right labels.
+    """
+    found = checked.found
+    verdict, meaning = VERDICTS[found.answer]
+    lines = [
+        meaning,
+        f"right now {found.base:.0%}, always saying the commonest label {found.majority:.0%}",
+    ]
+    harms = found.after is not None and found.after.harms
+    if harms and found.answer == "fixed":
+        verdict = "PERHAPS"
+        lines.append(
+            f"a bias can begin {found.predicted:.0%} of the answers right; whether it ends them is"
+            " not predicted"
+        )
+    elif found.answer == "fixed":
+        lines.append(
+            f"predicted with a bias {found.predicted:.0%} (standard error {found.error:.0%})"
+        )
+        lines.append(
+            f"it mends {found.repaired:.0%} of the wrong ones and breaks {found.broken:.0%} of the"
+            " right ones"
+        )
+    if found.answer == "no skill":
+        lines.append(f"best decision from its lists: {found.informed:.0%} right")
+    lines.append(f"{len(found.margins)} training prompts looked at; wrong answers -> right ones:")
+    why = ""
+    if found.after is not None:
+        why = found.after.sentence.removeprefix("; ")
+    more = ["--depends-on", "words"] if found.answer == "depends on the prompt" else []
+    steps = [NextStep(command_with_same("blb fit", more), "learn it and judge it")]
+    if verdict in ("NO", "NOT NEEDED"):
+        steps = [NextStep(HELP_PAGE, "what helps, by kind of task")]
+    if harms and found.after is not None:
+        steps.insert(0, NextStep(found.after.remedy))
+    examples = tuple(BeforeAfter(*answer) for answer in checked.answers[:2])
+    return Conclusion(verdict, tuple(lines), why, examples, spent, steps=tuple(steps))
 
 
 async def _run(
     options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: SpendLimit
-) -> Checked:
+) -> tuple[Checked, Spent, bool]:
+    """The findings, what was spent, and whether the price of a token is known."""
     looked = task.train[:LOOKED_AT]
     stages = [ForecastStage(looked, 1), ForecastStage(looked, 1, 1)]
     async with open_trials(options, task, reward, budget, stages=lambda trials: stages) as trials:
         if task.note:
             trials.report.notice(task.note)
-        return await check(trials, task.train, labels, options.top_logprobs)
+        checked = await check(trials, task.train, labels, options.top_logprobs)
+        return checked, budget.spent, budget.prices is not None

@@ -5,6 +5,7 @@ report the loss.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias, highest_id, most_entries, profile_of, vocabulary_of
 from blackbox_lb.bias.records import Compiled
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
+from blackbox_lb.cli.conclusion import print_conclusion
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
@@ -26,6 +28,8 @@ from blackbox_lb.jobs.compiling.compile import (
     gain_by_entries,
 )
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
+from blackbox_lb.jobs.runs.answers import BeforeAfter
+from blackbox_lb.jobs.runs.conclusion import Conclusion, NextStep
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -59,7 +63,8 @@ def execute(options: CompileOptions) -> None:
         return
     prefixes = logged_prefixes(store, bias, profile, vocabulary)
     if not options.as_json and not options.quiet:
-        _explain(bias, bias_file, prefixes, store, options.entries)
+        for sentence in _explanations(bias, bias_file, prefixes, store, options.entries):
+            echo(sentence, err=True)
     highest, table = highest_id(profile, vocabulary), prefixes.next_token
     made = compile_bias(
         bias, profile, table, highest_id=highest, **arguments_for(compile_bias, options)
@@ -72,9 +77,50 @@ def execute(options: CompileOptions) -> None:
             _document(bias, made, prefixes, rows, highest) | {"bias": str(out), "judge": judge}
         )
         return
-    _table(rows, profile)
-    _result(_document(bias, made, prefixes, rows, highest), made, profile)
-    echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
+    document = _document(bias, made, prefixes, rows, highest)
+    if options.verbose:
+        _table(rows, profile)
+        _result(document, made, profile)
+    print_conclusion(compile_conclusion(bias, made, profile, document, out, judge))
+
+
+def compile_conclusion(
+    bias: Bias,
+    made: Bias,
+    profile: Profile,
+    document: dict[str, Any],
+    out: Path,
+    judge: str,
+) -> Conclusion:
+    """The conclusion of a compile: what is kept, what is lost, and how to judge it.
+
+    The two examples are the tokens whose values changed most.
+    """
+    kind = "whole numbers" if document["integers"] else "values"
+    lost = f"{document['kl_lost_nats_per_token']:.5f} nats of KL lost per token"
+    found = [
+        f"{document['entries']:,} of {document['learned_entries']:,} entries for {profile.name}:"
+        f" {kind} from {profile.bias.low:g} to {profile.bias.high:g}",
+        f"{document['kept_share']:.1%} of the estimated gain kept, {lost}",
+        f"{document['clipped']:,} clipped, {document['rounded']:,} rounded to 0,"
+        f" {document['dropped']:,} dropped",
+    ]
+    if document["unlisted_sent"]:
+        found.append(f"{document['unlisted_sent']:,} are sent whose effect is unknown")
+    changes = sorted(
+        bias.entries, key=lambda entry: -abs(made.logit_bias.get(entry.id, 0.0) - entry.bias)
+    )
+    examples = tuple(
+        BeforeAfter(
+            f"'{entry.readable}'",
+            f"{entry.bias:+.2f}",
+            f"{made.logit_bias.get(entry.id, 0.0):+.2f} nats",
+        )
+        for entry in changes[:2]
+    )
+    return Conclusion(
+        "UNVERIFIED", tuple(found), "", examples, saved=str(out), steps=(NextStep(judge),)
+    )
 
 
 def _compile_dependent(
@@ -143,30 +189,28 @@ def _document(
     }
 
 
-def _explain(
+def _explanations(
     bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wanted: int | None
-) -> None:
-    echo(
+) -> Iterator[str]:
+    """Sentences on what the estimate rests on, and what it cannot tell."""
+    yield (
         f"{bias_file}: {len(bias.entries):,} entries, on {prefixes.next_token.n_positions:,}"
         f" positions of {prefixes.completions:,} base completions in {store}"
     )
-    for notice in prefixes.notices:
-        echo(notice)
+    yield from prefixes.notices
     whole = bias_file.with_name(LEARNED)
     if bias.compiled is not None:
-        remedy = (
-            f"; {whole} holds the whole learned vector"
-            if whole.is_file() and whole != bias_file
-            else ""
-        )
-        echo(f"it was compiled before, so what follows is a share of what that left{remedy}")
+        remedy = ""
+        if whole.is_file() and whole != bias_file:
+            remedy = f"; {whole} holds the whole learned vector"
+        yield f"it was compiled before, so what follows is a share of what that left{remedy}"
     if not set(bias.logit_bias).intersection(prefixes.next_token.token_ids.tolist()):
-        echo(
+        yield (
             "none of its tokens was listed or sampled there, so that nothing is known of what it"
             " does, or of what is lost"
         )
     if wanted is not None and wanted > len(bias.entries):
-        echo(f"it has fewer entries than the {wanted:,} that may be used")
+        yield f"it has fewer entries than the {wanted:,} that may be used"
 
 
 def _table(rows: list[Kept], profile: Profile) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
+from blackbox_lb.cli.actions.eval_output import eval_conclusion, print_policies
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
+from blackbox_lb.cli.conclusion import print_conclusion
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
@@ -26,7 +29,7 @@ from blackbox_lb.cli.resources import (
     run_folder,
 )
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.extras.rivals.hand_lists import written
 from blackbox_lb.extras.rivals.table import RIVALS, rivals
@@ -38,8 +41,10 @@ from blackbox_lb.jobs.evaluation.run import evaluate
 from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
+from blackbox_lb.jobs.runs.conclusion import spent_words
 from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.jobs.runs.prices import prices_of
+from blackbox_lb.jobs.runs.understood import understood
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
@@ -66,22 +71,29 @@ def execute(options: EvalOptions) -> None:
     folder = run_folder(options, task)
     with work_in(folder):
         options = replace(options, out=folder)
-        found = run(options, lambda budget: _run(loaded, options, task, reward, plan, budget))
-        document = found.model_dump(mode="json")
+        started = time.monotonic()
+        reporter(quiet=options.quiet).notice(understood(task, reward, plan.labels))
+        evaluation, spent, priced = run(
+            options, lambda budget: _run(loaded, options, task, reward, plan, budget)
+        )
+        document = evaluation.model_dump(mode="json")
+        path = folder / FILE
         if options.as_json:
             print_json(document)
         else:
-            _print(found)
-        path = folder / FILE
+            if options.verbose:
+                _print_everything(evaluation)
+            print_policies(evaluation)
+            words = spent_words(spent, time.monotonic() - started, priced)
+            print_conclusion(eval_conclusion(evaluation, paths, path, words))
         with explained(
             f"write {path}", "make room there, and the same command asks for no completion again"
         ):
             write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
         if options.save:
             for name, bias in loaded.items():
-                bias.verified(verdicts(found, name)).save(paths[name])
+                bias.verified(verdicts(evaluation, name)).save(paths[name])
     if not options.as_json:
-        echo(f"wrote {path}")
         note_old_report(folder)
 
 
@@ -144,7 +156,8 @@ async def _run(
     reward: Reward,
     plan: EvalPlan,
     budget: SpendLimit,
-) -> Evaluation:
+) -> tuple[Evaluation, Spent, bool]:
+    """The evaluation, what was spent, and whether the price of a token is known."""
     sends = bool(biases) or any(other.own_bias for other in plan.alternatives)
     needs = SAMPLING_WITH_A_BIAS if sends else COLLECTING
     longest = max(
@@ -164,7 +177,8 @@ async def _run(
     ) as trials:
         _check(trials, biases)
         prices = prices_of(trials.session, options.price, options.prices)
-        return await evaluate(trials, task, biases, replace(plan, prices=prices))
+        evaluation = await evaluate(trials, task, biases, replace(plan, prices=prices))
+        return evaluation, budget.spent, prices is not None
 
 
 def _check(trials: Trials, biases: dict[str, Bias]) -> None:
@@ -179,7 +193,7 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
             raise type(error)(f"{name}: {error}") from None
 
 
-def _print(found: Evaluation) -> None:
+def _print_everything(found: Evaluation) -> None:
     for sentence in found.summary:
         echo(sentence)
     for setting in dict.fromkeys(row.setting for row in found.policies):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import shlex
+import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.prompt_bias import to_request_bias
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.cli.commands.learning.fit import FitOptions
+from blackbox_lb.cli.conclusion import command_with_same, print_conclusion
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
@@ -27,7 +32,7 @@ from blackbox_lb.cli.resources import (
     run_folder,
 )
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, reporter, verdict_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
@@ -38,9 +43,13 @@ from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.forecast import fit_stages
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.jobs.records.run_record import work_in
+from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
+from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words
 from blackbox_lb.jobs.runs.files import check_written, result_document, write_result
-from blackbox_lb.jobs.runs.names import FEW, FIT_FILES
+from blackbox_lb.jobs.runs.names import BIAS, FEW, FIT_FILES
 from blackbox_lb.jobs.runs.plan import completed_plan
+from blackbox_lb.jobs.runs.understood import understood
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
@@ -59,15 +68,47 @@ def execute(options: FitOptions) -> None:
 
 def _fit(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, folder: Path) -> None:
     """Learn, write and print, while nobody else works in the folder."""
-    result, notices = run(options, lambda budget: _run(options, task, reward, plan, budget))
-    document = result_document(result, folder, provenance(notices))
+    started = time.monotonic()
+    announce = reporter(quiet=options.quiet)
+    announce.notice(understood(task, reward, plan.labels, limit=plan.limit))
+    fitted = run(options, lambda budget: _run(options, task, reward, plan, budget))
+    result = fitted.result
+    document = result_document(result, folder, provenance(fitted.notices))
     unwritten = write_result(result, document, folder)
     if options.as_json:
         print_json(document)
     else:
-        _print(result, folder, unwritten)
+        if options.verbose:
+            _print_everything(result, folder, unwritten)
+        spent = spent_words(fitted.spent, time.monotonic() - started, fitted.priced)
+        conclusion = fit_conclusion(
+            result, reward.label, fitted.pairs, folder, spent, _next_steps(folder)
+        )
+        if unwritten:
+            conclusion = replace(conclusion, saved=f"{folder}/  without {', '.join(unwritten)}")
+        print_conclusion(conclusion)
         note_old_report(folder)
     check_written(unwritten)
+
+
+def _next_steps(folder: Path) -> list[NextStep]:
+    """What to do with a bias that helps."""
+    rivals = command_with_same(f"blb eval {shlex.quote(str(folder / BIAS))}", ["--rivals"])
+    return [
+        NextStep(f"blb report {shlex.quote(str(folder))}", "look at every answer"),
+        NextStep(rivals, "compare with what else one could do"),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """What the fit left for the screen. priced: whether the price of a token is known."""
+
+    result: FitResult
+    pairs: tuple[AnswerPair, ...]
+    notices: list[str]
+    spent: Spent
+    priced: bool
 
 
 def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
@@ -113,8 +154,8 @@ def _entries(text: str) -> int | None:
 
 async def _run(
     options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: SpendLimit
-) -> tuple[FitResult, list[str]]:
-    """The result, and all remarks on the way."""
+) -> _Fitted:
+    """Learn and judge; then read two answers to each test prompt from the store."""
     async with open_trials(
         options,
         task,
@@ -124,12 +165,13 @@ async def _run(
         elsewhere=options.rollouts,
         results=results_of(options, reward, *FIT_FILES),
     ) as trials:
-        heard = Remembering(trials.report)
+        report = Remembering(trials.report)
         with _engine(options) as engine:
-            return (
-                await fit(replace(trials, report=heard, engine=engine), task, plan),
-                heard.notices,
-            )
+            result = await fit(replace(trials, report=report, engine=engine), task, plan)
+        silent = replace(trials, report=Silent())
+        sent = to_request_bias(result.bias)
+        pairs = await answer_pairs(silent, task.test, plan.settings[-1:], sent, samples=1)
+        return _Fitted(result, pairs, report.notices, budget.spent, budget.prices is not None)
 
 
 def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
@@ -144,11 +186,11 @@ def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
     return Cluster(options.workers)
 
 
-def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
+def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
     bias = result.bias
     verdict_table(bias.verdict)
     for setting, (base, biased) in result.decisions.items():
-        _print_decisions(setting, base, biased)
+        print_decisions(setting, base, biased)
     if result.beside:
         print_table(
             f"This bias ({_kind(bias)}) against what else decides, same test prompts",
@@ -198,42 +240,39 @@ def _kind(bias: Bias) -> str:
     return f"depends on {bias.settings.get('depends_on', 'nothing')}"
 
 
-def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) -> None:
-    """Print the scores of the decisions and the table of labels: each cell without and with the
-    bias.
+def print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) -> None:
+    """Print the scores of the decisions and a row for each label: without and with the bias.
+
+    The report has the whole table of which label was said for which.
     """
-    told = (
-        ("accuracy", base.accuracy, biased.accuracy),
-        ("macro-F1", base.macro_f1, biased.macro_f1),
-        ("no label", base.no_label, biased.no_label),
-        ("calibration error", base.calibration_error, biased.calibration_error),
-    )
-    rates = ((base.precision, biased.precision), (base.recall, biased.recall), (base.f1, biased.f1))
-    shown = [
-        f"{name} {one:.3f} -> {two:.3f}"
-        for name, one, two in told
-        if one is not None and two is not None
+    scores = [
+        f"accuracy {base.accuracy:.3f} -> {biased.accuracy:.3f}",
+        f"macro-F1 {base.macro_f1:.3f} -> {biased.macro_f1:.3f}",
+        f"no label {base.no_label:.3f} -> {biased.no_label:.3f}",
     ]
-    print_table(
-        f"Decisions at {setting}, base -> biased: {'; '.join(shown)}; always saying"
-        f" {printable(base.commonest)}: accuracy {base.majority:.3f}",
-        (
-            "label",
-            "precision",
-            "recall",
-            "F1",
-            *(f"said {name}" for name in base.names),
-            "said none",
-        ),
-        (
+    if base.calibration_error is not None and biased.calibration_error is not None:
+        scores.append(
+            f"calibration error {base.calibration_error:.3f} -> {biased.calibration_error:.3f}"
+        )
+    rows = []
+    for place, name in enumerate(base.names):
+        rows.append(
             (
                 name,
-                *(f"{one[row]:.2f} -> {two[row]:.2f}" for one, two in rates),
-                *(
-                    f"{one} -> {two}"
-                    for one, two in zip(base.confusion[row], biased.confusion[row], strict=True)
-                ),
+                str(int(base.confusion[place].sum())),
+                f"{base.confusion[place, place]} -> {biased.confusion[place, place]}",
+                f"{rate(base.precision[place])} -> {rate(biased.precision[place])}",
+                f"{rate(base.f1[place])} -> {rate(biased.f1[place])}",
             )
-            for row, name in enumerate(base.names)
-        ),
+        )
+    print_table(
+        f"Decisions at {setting}, base -> biased: {'; '.join(scores)}; always saying"
+        f" {printable(base.commonest)}: accuracy {base.majority:.3f}",
+        ("label", "prompts", "right", "precision", "F1"),
+        rows,
     )
+
+
+def rate(value: float) -> str:
+    """A share for display; a dash where no decision was for the label, or no prompt has it."""
+    return "-" if math.isnan(value) else f"{value:.2f}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
@@ -150,27 +150,53 @@ def example_lines(examples: Sequence[BeforeAfter], width: int) -> list[str]:
     room = width - len(ARROW) - 2
     for_answers = min(2 * max(map(len, texts), default=0), 2 * room // 3)
     for_answers = max(for_answers, 2 * len(NOTHING))
+    if max(map(len, subjects), default=0) > room - for_answers:
+        subjects = _without_common_words(subjects)
     subject_width = min(max(map(len, subjects), default=0), room - for_answers)
     answer_width = (room - subject_width) // 2
     lines = []
     for subject, example in zip(subjects, examples, strict=True):
         before, after = _apart(one_line(example.before), one_line(example.after), answer_width)
-        lines.append(
-            f"{cut_middle(subject, subject_width):<{subject_width}}  {before}{ARROW}{after}"
-        )
+        cell = cut_middle(subject, subject_width)
+        lines.append(f"{cell:<{subject_width}}  {before}{ARROW}{after}")
     return lines
+
+
+def _without_common_words(subjects: Sequence[str]) -> list[str]:
+    """The texts with dots in place of the words that all begin with, and those that all end with:
+    prompts of one template differ in the middle.
+    """
+    words = [subject.split() for subject in subjects]
+    shortest = min(map(len, words))
+    if len(set(subjects)) < 2:
+        return list(subjects)
+    start = 0
+    while start < shortest and len({text[start] for text in words}) == 1:
+        start += 1
+    end = 0
+    while end < shortest - start and len({text[-1 - end] for text in words}) == 1:
+        end += 1
+    before = "... " if start else ""
+    after = " ..." if end else ""
+    return [f"{before}{' '.join(text[start : len(text) - end])}{after}" for text in words]
 
 
 def _apart(base: str, biased: str, width: int) -> tuple[str, str]:
     """Two answers cut to ``width`` where they can be told apart, if they differ."""
     start = 0
     if base != biased and base[: width - 3] == biased[: width - 3]:
-        start = max(len(commonprefix([base, biased])) - width // 3, 0)
+        start = max(_common(base, biased) - width // 3, 0)
     dots = "..." if start else ""
     return (
         cut(f"{dots}{base[start:]}" or NOTHING, width),
         cut(f"{dots}{biased[start:]}" or NOTHING, width),
     )
+
+
+def _common(one: str, other: str) -> int:
+    """Characters that both texts begin with."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def one_line(text: str) -> str:

@@ -121,15 +121,21 @@ def _step_lines(steps: Sequence[NextStep], room: int) -> list[str]:
 
 
 def _command_lines(command: str, room: int) -> list[str]:
-    """A command on lines that end in a backslash, broken between its words."""
-    lines = [""]
+    """A command on lines that end in a backslash, broken before its options."""
+    parts: list[str] = []
     for word in shlex.split(command):
         quoted = shlex.quote(word)
-        if lines[-1].strip() and len(lines[-1]) + len(quoted) + 3 > room:
+        if parts and not word.startswith("--"):
+            parts[-1] += f" {quoted}"
+        else:
+            parts.append(quoted)
+    lines = parts[:1]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 3 > room:
             lines[-1] += " \\"
-            lines.append("  ")
-        gap = " " if lines[-1].strip() else ""
-        lines[-1] += f"{gap}{quoted}"
+            lines.append(f"  {part}")
+        else:
+            lines[-1] += f" {part}"
     return lines
 
 

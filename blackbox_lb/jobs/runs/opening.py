@@ -1,4 +1,4 @@
-"""Trials in a run's folder: the tokenizer checked, the store opened, the run recorded in run.json."""
+"""Trials in a run's folder: the tokenizer checked, the store opened, the run recorded."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from blackbox_lb.cli.grouped import command, options
-from blackbox_lb.cli.options import TaskOptions, TrialOptions, labels
+from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, labels
 
 
 @options
-class CheckOptions(TaskOptions, TrialOptions):
+class CheckOptions(TaskOptions, TrialOptions, VerboseOptions):
     labels: str | None = labels("the decision")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, options
-from blackbox_lb.cli.options import provider
+from blackbox_lb.cli.options import VerboseOptions, provider
 
 COMPILE = (
     "blackbox_lb.jobs.compiling.compile:compile_bias",
@@ -15,7 +15,7 @@ COMPILE = (
 
 
 @options
-class CompileOptions:
+class CompileOptions(VerboseOptions):
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     provider: str | None = provider(None, "the bias's own")
     entries: int | None = option(

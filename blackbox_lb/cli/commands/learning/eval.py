@@ -15,13 +15,13 @@ from blackbox_lb.cli.grouped import (
     option,
     options,
 )
-from blackbox_lb.cli.options import TaskOptions, TrialOptions, labels
+from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, labels
 
 EVAL_PLAN = "blackbox_lb.jobs.evaluation.plan:EvalPlan"
 
 
 @options
-class EvalOptions(TaskOptions, TrialOptions):
+class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
     biases: tuple[str, ...] = argument(
         metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files
     )

@@ -16,7 +16,15 @@ from blackbox_lb.cli.grouped import (
     option,
     options,
 )
-from blackbox_lb.cli.options import FIT_PLAN, SWEEP, TaskOptions, TrialOptions, labels, limit
+from blackbox_lb.cli.options import (
+    FIT_PLAN,
+    SWEEP,
+    TaskOptions,
+    TrialOptions,
+    VerboseOptions,
+    labels,
+    limit,
+)
 
 if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.goal import Objective
@@ -47,7 +55,7 @@ class _Strength(click.ParamType["float | str"]):
 
 
 @options
-class FitOptions(TaskOptions, TrialOptions):
+class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
     """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and those of the
     run.
     """

@@ -1,0 +1,185 @@
+"""The printed form of an evaluation: one sorted table a setting, and its conclusion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from blackbox_lb.cli.conclusion import command_with_same
+from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.jobs.evaluation.arms import BASE
+from blackbox_lb.jobs.evaluation.compare import verdicts
+from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
+from blackbox_lb.jobs.evaluation.summary import figure
+from blackbox_lb.jobs.runs.answers import BeforeAfter
+from blackbox_lb.jobs.runs.conclusion import (
+    HELP_PAGE,
+    Conclusion,
+    NextStep,
+    chosen_rows,
+    effect_lines,
+    overall,
+)
+from blackbox_lb.safety.printable import printable
+
+LONGEST_NAME = 24
+"""Characters of a policy's name in the table; a longer one stands in the legend."""
+OPPOSITE = {"HELPS": "worse", "HURTS": "better", "NO EVIDENCE": "level"}
+"""Verdict on the reference against a policy -> what the policy is against the reference."""
+SAME_SIDE = {"HELPS": "better", "HURTS": "worse", "NO EVIDENCE": "level"}
+
+
+def print_policies(evaluation: Evaluation) -> None:
+    """One table a setting, the policy with the highest reward first, and a legend."""
+    names = short_names(evaluation.policies)
+    for setting in dict.fromkeys(row.setting for row in evaluation.policies):
+        _print_setting(evaluation, setting, names)
+    for name, short in names.items():
+        if short != name:
+            echo(f"{short}: {printable(name)}")
+
+
+def short_names(policies: Sequence[PolicyResult]) -> dict[str, str]:
+    """Name of a policy -> a name of at most ``LONGEST_NAME`` characters: itself where it is short
+    enough, else its kind with a number.
+    """
+    names: dict[str, str] = {}
+    instructions: dict[str, str] = {}
+    for row in policies:
+        if row.name in names:
+            continue
+        short = printable(row.name)
+        if row.instruction is not None:
+            number = len(instructions) + 1
+            kind = instructions.setdefault(row.instruction, f"instruction {number}")
+            short = kind if row.bias is None else f"{kind} + {printable(row.bias)}"
+        if len(short) > LONGEST_NAME:
+            short = f"policy {len(names) + 1}"
+        names[row.name] = short
+    return names
+
+
+def reference_of(evaluation: Evaluation) -> str:
+    """The policy that the others are compared with: the first bias alone, else the base."""
+    biases = [row.name for row in evaluation.policies if row.bias == row.name]
+    return biases[0] if biases else BASE
+
+
+def _print_setting(evaluation: Evaluation, setting: str, names: Mapping[str, str]) -> None:
+    label = evaluation.label
+    reference = reference_of(evaluation)
+    rows = [row for row in evaluation.policies if row.setting == setting]
+    rows.sort(key=lambda row: -row.metrics[label].mean)
+    priced = any(row.cost is not None for row in rows)
+    cells = []
+    for row in rows:
+        mean = row.metrics[label]
+        line = [
+            names[row.name],
+            f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})",
+            *against(evaluation, row, reference),
+            f"{row.prompt_tokens:.1f} + {row.completion_tokens:.1f}",
+        ]
+        if priced:
+            line.append("" if row.cost is None else f"{row.cost:.4f}")
+        cells.append(line)
+    header = ["policy", printable(label), f"against {names[reference]}", "that is", "tokens"]
+    if priced:
+        header.append("$ for 1,000")
+    print_table(
+        f"{setting.capitalize()}, {rows[0].prompts} test prompts, 95 % intervals; tokens: prompt +"
+        " completion",
+        header,
+        cells,
+    )
+
+
+def against(evaluation: Evaluation, policy: PolicyResult, reference: str) -> tuple[str, str]:
+    """The policy's reward less that of the reference with its interval, and better, level or
+    worse; empty where the two were not compared.
+    """
+    for row in evaluation.comparisons:
+        if row.metric != evaluation.label or row.setting != policy.setting:
+            continue
+        if (row.base, row.other) == (reference, policy.name):
+            return _difference(row.difference, row.low, row.high), SAME_SIDE[row.verdict]
+        if (row.base, row.other) == (policy.name, reference):
+            return _difference(-row.difference, -row.high, -row.low), OPPOSITE[row.verdict]
+    return "", ""
+
+
+def _difference(mean: float, low: float, high: float) -> str:
+    signed = [figure(value, sign=True) for value in (mean, low, high)]
+    return f"{signed[0]} ({signed[1]} to {signed[2]})"
+
+
+def eval_conclusion(
+    evaluation: Evaluation, paths: Mapping[str, Path], saved: Path, spent: str
+) -> Conclusion:
+    """The conclusion of an evaluation: the first bias against the base and against its rivals.
+
+    paths: name -> file of each bias.
+    """
+    label = evaluation.label
+    subject = reference_of(evaluation)
+    if subject == BASE:
+        others = [row.name for row in evaluation.policies if row.name != BASE]
+        subject = others[0] if others else BASE
+    rows = chosen_rows(verdicts(evaluation, subject), label)
+    verdict = overall([row for row in rows if row.metric == label])
+    found = effect_lines(rows, label)
+    names = short_names(evaluation.policies)
+    prompts = evaluation.policies[0].prompts
+    settings = ", ".join(dict.fromkeys(row.setting for row in evaluation.policies))
+    found.append(f"{names[subject]} against the base: {prompts:,} test prompts, {settings}")
+    found += rival_lines(evaluation, names)
+    why = ""
+    if verdict != "HELPS":
+        why = next(iter(evaluation.summary), "")
+    return Conclusion(
+        verdict,
+        tuple(found),
+        why,
+        _examples(evaluation, subject),
+        spent,
+        str(saved),
+        _steps(verdict, paths, saved.parent),
+    )
+
+
+def rival_lines(evaluation: Evaluation, names: Mapping[str, str]) -> list[str]:
+    """Whom the first bias wins over, is level with and loses to, at the last setting."""
+    reference = reference_of(evaluation)
+    last = evaluation.policies[-1].setting
+    groups: dict[str, list[str]] = {"loses to": [], "level with": [], "wins over": []}
+    words = {"better": "loses to", "level": "level with", "worse": "wins over"}
+    for row in evaluation.policies:
+        if row.setting != last or row.bias is not None or row.name == BASE:
+            continue
+        _, word = against(evaluation, row, reference)
+        if word and reference != BASE:
+            groups[words[word]].append(names[row.name])
+    parts = [f"{verb} {', '.join(members)}" for verb, members in groups.items() if members]
+    return ["; ".join(parts)] if parts else []
+
+
+def _examples(evaluation: Evaluation, subject: str) -> tuple[BeforeAfter, ...]:
+    """Two prompts with the base's answer and the subject's, different ones first."""
+    examples = []
+    for shown in evaluation.examples:
+        texts = {completion.policy: completion.text for completion in shown.completions}
+        if BASE in texts and subject in texts:
+            examples.append(BeforeAfter(shown.prompt, texts[BASE], texts[subject]))
+    examples.sort(key=lambda example: example.before == example.after)
+    return tuple(examples[:2])
+
+
+def _steps(verdict: str, paths: Mapping[str, Path], folder: Path) -> tuple[NextStep, ...]:
+    report = NextStep(f"blb report {folder}", "look at every answer")
+    if not paths:
+        return report, NextStep(command_with_same("blb fit"), "learn a bias")
+    if verdict == "HELPS":
+        path = next(iter(paths.values()))
+        return report, NextStep(f"blb export {path} --format openai", "use it")
+    return report, NextStep(HELP_PAGE, "what helps, by kind of task")
