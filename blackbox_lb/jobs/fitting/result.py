@@ -38,7 +38,8 @@ class FitResult:
     ``Training``).
     ``decisions``: setting -> those of the base and of the biased model on the test prompts, where
     there are labels. ``beside``: a bias that depends on the prompt against the fixed one, and
-    against a classifier on the same features, on the test prompts.
+    against a classifier on the same features, on the test prompts. ``origin``: where the chosen
+    bias comes from, its entries, and what came second.
     """
 
     bias: Bias
@@ -55,6 +56,7 @@ class FitResult:
     usage: FitUsage | None = None
     decisions: Mapping[str, tuple[DecisionScores, DecisionScores]] = field(default_factory=dict)
     beside: tuple[tuple[str, Verdict], ...] = ()
+    origin: str = ""
 
     @property
     def kl_sentence(self) -> str:
@@ -75,6 +77,7 @@ class FitResult:
         bias = self.bias
         return {
             "status": bias.status,
+            "origin": self.origin,
             "verdict": [row.model_dump() for row in bias.verdict],
             "findings": [row.model_dump() for row in bias.findings],
             "estimator": bias.estimator,

@@ -362,6 +362,7 @@ class _Fit:
             usage=FitUsage(*trials.store.spent(trials.used)),
             decisions=self.decisions,
             beside=self.beside,
+            origin=choice.sentence,
         )
 
     def _censored(self, sweep: Sweep) -> Censored:

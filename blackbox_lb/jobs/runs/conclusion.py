@@ -163,6 +163,8 @@ def fit_conclusion(
     if len({row.setting for row in rows}) == 1:
         prompts += f", {rows[0].setting}"
     found += [*decision_lines(result.decisions), prompts]
+    if result.origin:
+        found.append(printable(result.origin))
     why = ""
     if verdict != "HELPS":
         why = reason(bias.findings)
