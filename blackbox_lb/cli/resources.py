@@ -46,10 +46,11 @@ SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 def load(options: TaskOptions) -> tuple[Task, Reward]:
     """The task and the reward of the options; says which key a judge's file sends where."""
     judged = parse_reward(options.reward, max_tokens=1, correct=options.correct)
+    needs_answers = getattr(options, "learn_from", None) != "unlabelled"
     harness = arguments_for(HarnessOptions, options)
     task = load_task(
         **arguments_for(load_task, options),
-        require_answers=judged.needs_answer,
+        require_answers=judged.needs_answer and needs_answers,
         harness=HarnessOptions(**harness) if harness else None,
     ).first(**arguments_for(Task.first, options))
     reward = reward_of(options, task, options.max_tokens or task.max_tokens)
@@ -78,7 +79,9 @@ def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
     """The labels in --labels, else the answers of ``training`` if these are few. Raises InputError:
     wrong names.
     """
-    return Labels.found_in(training) if names is None else Labels.named(names.split(","), training)
+    if names is None:
+        return Labels.found_in(training)
+    return Labels.named(names.split(","), [example for example in training if example.answers])
 
 
 def run_folder(options: OutputOptions, task: Task) -> Path:

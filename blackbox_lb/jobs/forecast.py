@@ -98,6 +98,11 @@ def _of(trials: Trials, stage: ForecastStage) -> Forecast:
 
 def fit_stages(task: Task, plan: FitPlan, reward: Reward) -> list[ForecastStage]:
     """The most that a fit asks for: training, the race on the validation prompts, and the test."""
+    if plan.learn_from == "unlabelled":
+        samples = sum(2 * _count(setting, plan.test_samples) for setting in plan.settings)
+        prompts = (*task.train[: plan.limit], *task.unlabelled)
+        kl = ForecastStage(task.test[:KL_PROMPTS], 1)
+        return [ForecastStage(prompts, 1, 1), ForecastStage(task.test, samples), kl]
     candidates = most_candidates(plan.sweep)
     if plan.searches != "named":
         candidates += most_beside(reward)

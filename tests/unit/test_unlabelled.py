@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.cli import main
 from blackbox_lb.errors import DataError
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.jobs.fitting.choosing.priors import BATCH, batch_calibration
 from blackbox_lb.tasks import load_task
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.labelled import labelled_rows
 
 
 def written(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -70,3 +76,91 @@ def test_batch_calibration_divides_the_mean_answer_out() -> None:
     assert prior.lifted.tolist() == [1, 2]
     nothing = FirstLists(np.full((2, 1), 3), np.zeros((2, 1)))
     assert batch_calibration([nothing], tokens) is None
+
+
+MODEL = ExactModel(
+    14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
+)
+"""Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
+    """A fit with a token a completion."""
+    arguments = (
+        *("fit", "--provider", "llamacpp", "--base-url", server.base_url, "--data", data),
+        *("--out", out, "--reward", "exact-match", "--max-tokens", 1, "--quiet", *more),
+    )
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_a_decision_is_calibrated_without_any_answer(server: ExactServer, tmp_path: Path) -> None:
+    """The bias is on the labels alone and their shifts differ; nobody can verify it, and it names
+    its source.
+    """
+    rows = [{"prompt": row["prompt"], "split": row["split"]} for row in labelled_rows(MODEL)]
+    out = tmp_path / "run"
+    result = fit(
+        server,
+        written(tmp_path / "d.jsonl", rows),
+        out,
+        "--learn-from",
+        "unlabelled",
+        "--labels",
+        "b,c",
+        "--json",
+    )
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["status"] == "UNVERIFIED"
+    bias = Bias.load(out / "bias.json")
+    assert bias.estimator == "calibration"
+    assert bias.settings["learn_from"] == "unlabelled"
+    values = {entry.id: entry.bias for entry in bias.entries}
+    assert set(values) == {1, 2}
+    assert values[1] != values[2]
+
+
+def test_it_is_judged_where_the_test_has_answers(server: ExactServer, tmp_path: Path) -> None:
+    """Training rows without an answer, test rows with one."""
+    rows = [
+        row if row["split"] == "test" else {"prompt": row["prompt"], "split": row["split"]}
+        for row in labelled_rows(MODEL)
+    ]
+    data = written(tmp_path / "d.jsonl", rows)
+    asked = ("--learn-from", "unlabelled", "--labels", "b,c", "--json")
+    result = fit(server, data, tmp_path / "run", *asked)
+    assert result.exit_code == 0, result.output
+    verdict = json.loads(result.stdout)["verdict"]
+    assert {row["setting"] for row in verdict} == {"greedy"}
+
+
+def test_without_labels_it_is_refused(server: ExactServer, tmp_path: Path) -> None:
+    """Nobody knows what the labels are."""
+    rows = [{"prompt": row["prompt"], "split": row["split"]} for row in labelled_rows(MODEL)]
+    data = written(tmp_path / "d.jsonl", rows)
+    result = fit(server, data, tmp_path / "run", "--learn-from", "unlabelled")
+    assert result.exit_code == 2
+    assert "--labels" in result.output
+
+
+def test_rows_without_an_answer_join_a_fit_with_few(server: ExactServer, tmp_path: Path) -> None:
+    """Their lists are asked for, and the calibrated bias is a candidate."""
+    rows = labelled_rows(MODEL)
+    train = [row for row in rows if row["split"] == "train"]
+    few = [row for row in rows if row["split"] != "train"] + train[:6]
+    unlabelled = [{"prompt": row["prompt"], "split": "train"} for row in train[6:]]
+    data = written(tmp_path / "d.jsonl", few + unlabelled)
+    result = fit(server, data, tmp_path / "run", "--labels", "b,c", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    origins = {row["origin"] for row in document["validation"]["tried"]}
+    assert "learned, from batch calibration" in origins
+    assert any(origin.startswith("batch calibration") for origin in origins)
+    assert document["origin"]

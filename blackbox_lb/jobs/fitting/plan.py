@@ -10,7 +10,7 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
 from blackbox_lb.tasks.sets.labels import Labels
 
-LearnFrom: TypeAlias = Literal["samples", "answers", "both"]
+LearnFrom: TypeAlias = Literal["samples", "answers", "both", "unlabelled"]
 SearchExtent: TypeAlias = Literal["named", "brief", "thorough"]
 
 BUDGETS: dict[SearchExtent, int] = {"brief": 3, "thorough": 10}
@@ -27,13 +27,14 @@ class FitPlan:
     settings: those to deploy with, for which the bias is chosen and at which it is judged. go_on:
     collect on although the first prompts show nothing to learn. only_stored: draw no training
     completion. learn_from: the completions that are drawn, the answers that the training rows have,
-    or the sum of both objectives; listed: alternatives at the place of an answer, None for as many
-    as help. labels: of a decision, None where there are none to score. depends_on: features of the
-    prompt that a bias may depend on, each tried beside the fixed one. phases: of completions, each
-    of which may get a vector of its own; None for one vector. search: "named"
-    races the settings of the sweep alone, "brief" and "thorough" everything else that may be the
-    bias beside them; None for brief where the sweep names no strength, else named. few: the bias
-    is cut to as few entries as earn as much. notices: sentences on how the plan came about.
+    the sum of both objectives, or the model's mean answer over prompts without one ("unlabelled");
+    listed: alternatives at the place of an answer, None for as many as help. labels: of a decision,
+    None where there are none to score. depends_on: features of the prompt that a bias may depend
+    on, each tried beside the fixed one. phases: of completions, each of which may get a vector of
+    its own; None for one vector. search: "named" races the settings of the sweep alone, "brief" and
+    "thorough" everything else that may be the bias beside them; None for brief where the sweep
+    names no strength, else named. few: the bias is cut to as few entries as earn as much. notices:
+    sentences on how the plan came about.
     """
 
     samples: int = 10
@@ -69,7 +70,7 @@ class FitPlan:
     @property
     def uses_given_answers(self) -> bool:
         """Whether the fit learns from given answers."""
-        return self.learn_from != "samples"
+        return self.learn_from in ("answers", "both")
 
     @property
     def selects_offline(self) -> bool:

@@ -6,6 +6,8 @@ import asyncio
 import math
 from dataclasses import asdict, replace
 
+import numpy as np
+
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
@@ -18,14 +20,14 @@ from blackbox_lb.bias.records import (
     SamplingRecord,
     Verdict,
 )
-from blackbox_lb.estimate.choice.candidates import CompileLimits
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
-from blackbox_lb.jobs.fitting.choosing.choice import Choice
+from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.priors import unlabelled_lists
 from blackbox_lb.jobs.fitting.choosing.proposing import (
@@ -41,6 +43,7 @@ from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
+from blackbox_lb.jobs.fitting.unlabelled import calibrated, check_unlabelled
 from blackbox_lb.jobs.fitting.varying.depends import (
     DependentCandidate,
     against_others,
@@ -71,7 +74,8 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         ProviderError: the API failed; what was received is kept.
         InputError: nothing can be learned, for instance because no completion earned a reward.
     """
-    job = _Fit(replace(trials, used=set()), task, plan)
+    kind = _Calibration if plan.learn_from == "unlabelled" else _Fit
+    job = kind(replace(trials, used=set()), task, plan)
     await job.check()
     await job.first_look()
     await job.collect()
@@ -110,6 +114,7 @@ class _Fit:
     features: list[PromptFeatures]
     dependent: DependentCandidate | None
     phased: PhasedCandidate | None = None
+    calibrated: Candidate
     beside: tuple[tuple[str, Verdict], ...]
 
     def __init__(self, trials: Trials, task: Task, plan: FitPlan) -> None:
@@ -316,7 +321,7 @@ class _Fit:
             reward=trials.reward.spec,
             estimator=chosen.estimator,
             settings=chosen.settings
-            | ({"learn_from": self.plan.learn_from} if self.plan.uses_given_answers else {}),
+            | ({} if self.plan.learn_from == "samples" else {"learn_from": self.plan.learn_from}),
             data_hash=self.task.data_hash,
             rollouts=len(self.training.everything.keys),
             tokens=len(self.training.everything.token_ids),
@@ -327,7 +332,7 @@ class _Fit:
             ),
             censoring=(
                 None
-                if self.plan.learn_from == "answers"
+                if self.plan.learn_from in ("answers", "unlabelled")
                 else self._censored(_sweep_of(chosen.estimator, self.plan.sweep))
             ),
             compiled=compiled,
@@ -368,6 +373,55 @@ class _Fit:
     def _censored(self, sweep: Sweep) -> Censored:
         """The tokens that the provider withheld, with the rule that ``sweep`` uses for them."""
         return censored(self.training.rollouts, self.training.next_token, rule(sweep))
+
+
+class _Calibration(_Fit):
+    """A fit of a decision without any answer. It is judged where test rows have answers, and
+    UNVERIFIED elsewhere.
+    """
+
+    async def check(self) -> None:
+        """Refuse an impossible plan before anything is asked for."""
+        check_unlabelled(self.trials, self.plan)
+        for sentence in self.plan.notices:
+            self.trials.report.notice(sentence)
+
+    async def first_look(self) -> None:
+        """Nothing: there is no reward to look at."""
+
+    async def collect(self) -> None:
+        """Read the lists at the place of the answer."""
+        examples = (*self.examples, *self.task.unlabelled)
+        self.training, self.calibrated = await calibrated(
+            self.trials, examples, self.plan, self.limits
+        )
+        self.given = None
+        self.truncation = None
+
+    async def choose(self) -> None:
+        """Nothing is chosen by an answer that nobody knows."""
+        candidate = self.calibrated
+        self.choice = Choice(
+            candidate,
+            (),
+            Measured(),
+            sentence=f"{candidate.origin}, from {len(self.training.rollouts.keys):,} prompts"
+            f" without answers; {candidate.sparse.entries} entries",
+        )
+        self.fixed = candidate.logit_bias
+
+    async def judge(self) -> None:
+        """Judge the bias on the test rows that have answers."""
+        answered = tuple(example for example in self.task.test if example.answers)
+        self.verdict = []
+        if answered:
+            self.task = replace(self.task, test=answered)
+            await super().judge()
+
+    def explain(self) -> None:
+        """Nothing was estimated that could be unsure."""
+        errors = np.full(self.calibrated.sparse.entries, np.nan)
+        self.why = Explanation((), errors, None, None)
 
 
 def _sweep_of(estimator: str, sweep: Sweep) -> Sweep:

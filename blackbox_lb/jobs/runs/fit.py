@@ -162,10 +162,15 @@ async def fit_async(
         prompt_template=prompt_template,
         field=field,
         prefill=prefill,
-        require_answers=parse_reward(reward, max_tokens=1, correct=correct).needs_answer,
+        require_answers=(
+            learn_from != "unlabelled"
+            and parse_reward(reward, max_tokens=1, correct=correct).needs_answer
+        ),
     ).first(validation=validation_limit, test=test_limit)
     decision_labels = (
-        Labels.found_in(loaded.train) if labels is None else Labels.named(labels, loaded.train)
+        Labels.found_in(loaded.train)
+        if labels is None
+        else Labels.named(labels, [example for example in loaded.train if example.answers])
     )
     scored = parse_reward(
         reward,

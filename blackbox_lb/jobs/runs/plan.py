@@ -51,14 +51,15 @@ def completed_plan(
     source: LearnFrom = learn_from or "samples"
     if learn_from is None and suits_answers and too_few is None:
         source = "answers"
-    if source != "samples" and not reward.needs_answer:
+    if source in ("answers", "both") and not reward.needs_answer:
         raise InputError(
             f"``learn_from={source}`` needs right answers, and the reward {reward.spec} has none;"
             " use a reward such as contains or exact-match, or ``learn_from=samples``"
         )
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in deploy))
     if not settings:
-        settings = (GREEDY,) if source == "answers" else FitPlan().settings
+        decides = source in ("answers", "unlabelled")
+        settings = (GREEDY,) if decides else FitPlan().settings
     sweep = plan.sweep
     if source == "answers" and sweep.l2 == DEFAULT_L2:
         sweep = replace(sweep, l2=ANSWERS_L2)

@@ -14,7 +14,7 @@ from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import NO_TOKEN, Example
+from blackbox_lb.types import NO_TOKEN, Completion, Example
 
 BATCH = "batch calibration"
 LABELS_ONLY = "labels only"
@@ -46,7 +46,12 @@ async def unlabelled_lists(
     listed: alternatives of each list, None for as many as help.
     """
     completions, _ = await first_lists(trials, examples, "unlabelled", listed)
-    rows = [completion for completion in completions if len(completion.top_ids)]
+    return lists_of([completion for completion in completions if len(completion.top_ids)])
+
+
+def lists_of(completions: Sequence[Completion]) -> FirstLists:
+    """The first list of each completion."""
+    rows = list(completions)
     width = max((completion.top_ids.shape[1] for completion in rows), default=0)
     ids = np.full((len(rows), width), NO_TOKEN, np.int64)
     logprobs = np.full((len(rows), width), -np.inf)

@@ -1,0 +1,107 @@
+"""Learning without any answer: a decision calibrated by the model's mean answer over prompts.
+
+Batch calibration (Zhou et al. 2023): every label is shifted by minus the log of its mean
+probability. It needs one list a prompt and no answer, and one lift that all labels share: the
+smallest with which greedy decoding begins nearly every prompt's answer with a label.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.inputs.prior import Prior
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.jobs.fitting.choosing.priors import (
+    BATCH,
+    batch_calibration,
+    calibrations,
+    lists_of,
+    own_label_tokens,
+)
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.rollouts.answers.given_answers import first_lists
+from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.training import Training
+from blackbox_lb.types import Example
+
+MOSTLY = 0.95
+"""Share of the prompts whose answer must begin with a label under the chosen lift."""
+
+
+def check_unlabelled(trials: Trials, plan: FitPlan) -> None:
+    """Raise InputError: there are no labels, or something was asked for that needs answers."""
+    if plan.labels is None:
+        raise InputError(
+            "without answers nobody knows what the labels are; name them, as in ``labels=yes,no``"
+        )
+    refused = {
+        "``depends_on``": bool(plan.depends_on),
+        "``phases``": plan.phases is not None,
+        "``engine``": trials.engine is not None,
+        "``only_stored``": plan.only_stored,
+    }
+    for option, is_given in refused.items():
+        if is_given:
+            raise InputError(
+                f"``learn_from=unlabelled`` shifts the labels by the model's mean answer, the same"
+                f" for all prompts; leave out {option}"
+            )
+
+
+async def calibrated(
+    trials: Trials, examples: Sequence[Example], plan: FitPlan, limits: CompileLimits
+) -> tuple[Training, Candidate]:
+    """The lists of ``examples`` as training data, and the calibrated bias.
+
+    Raises:
+        InputError: two labels begin with the same tokens. NoLogprobs: no list holds the labels.
+    """
+    labels = plan.labels
+    tokens = None if labels is None else await own_label_tokens(trials, labels)
+    if tokens is None:
+        raise InputError(
+            "two of the labels begin with the same tokens, so that the first one does not tell them"
+            " apart; rename one in the prompts and in ``labels``"
+        )
+    completions, width = await first_lists(trials, examples, "training", plan.listed)
+    listed = {
+        f"{example.id}\0{number}": completion
+        for number, (example, completion) in enumerate(zip(examples, completions, strict=True))
+        if len(completion.token_ids) and len(completion.top_ids)
+    }
+    prior = batch_calibration([lists_of(list(listed.values()))], tokens) if listed else None
+    if prior is None:
+        raise NoLogprobs(
+            f"none of {len(completions)} first tokens came with a list that holds a label; use a"
+            " provider that returns more alternatives, or prompts that ask for the labels"
+        )
+    rollouts = columns(listed, range(len(listed)), [0.0] * len(listed), trials.end_tokens)
+    table = NextToken.of(rollouts).with_tokens(prior.every_id)
+    trials.report.notice(
+        f"{len(listed):,} prompts without their answers, from lists of up to {width:,} tokens"
+    )
+    return Training(rollouts.without_lists(), table, 0, 0), _lifted(prior, table, limits)
+
+
+def _lifted(prior: Prior, table: NextToken, limits: CompileLimits) -> Candidate:
+    """The calibration with the smallest lift that makes nearly all answers begin with a label."""
+    made = [
+        candidate
+        for candidate in calibrations(prior, table, limits)
+        if candidate.settings["calibration"] == BATCH
+    ]
+    for candidate in made:
+        if _share_of_labels(candidate, prior.lifted, table) >= MOSTLY:
+            return candidate
+    return made[-1]
+
+
+def _share_of_labels(candidate: Candidate, labels: Ids, table: NextToken) -> float:
+    """The mean probability that the first token is one of a label."""
+    sent = table.align(candidate.sparse.token_ids, candidate.sparse.values)
+    is_label = np.isin(table.token_ids, labels).astype(np.float64)
+    return float(table.mean(is_label, sent).mean())
