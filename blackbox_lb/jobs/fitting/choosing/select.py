@@ -41,7 +41,7 @@ within one standard error."""
 PROVEN = 1.5
 """Standard errors of the paired difference by which another candidate must be better than the one
 that stands."""
-FEWEST_PROMPTS = 20
+FEWEST_PROMPTS = 10
 """Prompts with which fewer entries are tried: with less, a cut that loses a label passes unseen."""
 LESS_LIKELY = 0.1
 """Nats by which fewer entries may make the right answers less likely, where that is known."""
