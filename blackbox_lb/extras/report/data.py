@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.examples import ExampleCard, evaluated, stored
 from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, Number
@@ -39,7 +40,7 @@ class Point(_Known):
 
 class CandidateRow(Point):
     """A candidate. ``samples``: fresh completions a prompt, 0 where none were drawn. ``status``:
-    "chosen", or why it was dropped; the file calls it fate.
+    "chosen", or why it was dropped; the file calls it fate. ``origin``: where it comes from.
     """
 
     estimator: str
@@ -48,9 +49,13 @@ class CandidateRow(Point):
     kl_nats_per_completion: Number | None = None
     samples: int = 0
     status: str = Field("", alias="fate")
+    origin: str = ""
 
     @property
     def name(self) -> str:
+        """Its estimator and settings; where it comes from, where no estimator made it."""
+        if self.origin and self.estimator not in ROWS:
+            return self.origin
         told = settings_text(self.settings)
         return f"{self.estimator}, {told}" if told else self.estimator
 
@@ -85,8 +90,9 @@ class DecisionsPair(_Known):
 
 
 class Result(_Known):
-    """The displayed part of ``result.json``."""
+    """The displayed part of ``result.json``. ``origin``: where the chosen bias comes from."""
 
+    origin: str = ""
     kl_nats_per_completion: Number | None = None
     kl_missing: str | None = None
     kl_whole: bool = True

@@ -175,6 +175,8 @@ def chosen_by(run: Run) -> str:
         return ""
     tried = run.result.validation.tried
     chosen = f"{run.bias.estimator}, {settings_text(run.bias.settings)}"
+    if run.result.origin:
+        chosen = f"{chosen} ({run.result.origin})"
     if len(tried) == 1:
         return f"There was one candidate, {chosen}, so nothing was chosen."
     sampled = sum(each.samples > 0 for each in tried)

@@ -500,9 +500,10 @@ def _percent(share: float | None) -> Cell:
 
 
 def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
-    """The candidates of the sweep on the validation prompts."""
+    """All candidates of the search on the validation prompts."""
     columns = (
         "candidate",
+        "where it comes from",
         "entries",
         "reward",
         "accuracy",
@@ -514,6 +515,7 @@ def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
     rows = [
         [
             Cell(each.name),
+            Cell(each.origin),
             count(each.entries),
             number(each.reward),
             number(
