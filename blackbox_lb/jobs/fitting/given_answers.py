@@ -19,6 +19,7 @@ from blackbox_lb.rollouts.answers.given_answers import (
     first_tokens,
     followed,
 )
+from blackbox_lb.rollouts.judging.decisions import own_label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Task
@@ -95,6 +96,8 @@ class AnswersToLearn:
     after: the lists of what follows each answer, None where nobody tells.
     begins: the tokens that begin an answer, sorted.
     ends: those that end one, as far as they are known.
+    label_tokens: (l,) those that begin each label of a decision and no other; None where there are
+        no labels, or a label has none.
     """
 
     rollouts: Rollouts
@@ -102,6 +105,12 @@ class AnswersToLearn:
     after: FirstLists | None
     begins: Ids
     ends: frozenset[int] = frozenset()
+    label_tokens: list[Ids] | None = None
+
+    @property
+    def every_label_token(self) -> Ids:
+        """The tokens that begin a label, sorted."""
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *(self.label_tokens or ())]))
 
     def repeat_rate(self, bias: Mapping[int, float]) -> float:
         """The share of answers that greedy decoding under ``bias`` repeats at once; 0 where
@@ -117,12 +126,12 @@ async def given_answers(
     trials: Trials, examples: Sequence[Example], plan: FitPlan
 ) -> AnswersToLearn:
     """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
-    found = await first_tokens(trials, examples, "training", plan.listed)
-    trials.report.notice(found.sentence)
+    first = await first_tokens(trials, examples, "training", plan.listed)
+    trials.report.notice(first.sentence)
     rules = trials.session.profile.logprobs
     if (
-        found.outside > OFTEN * len(found.examples)
-        and found.width < MOST_LISTED
+        first.outside > OFTEN * len(first.examples)
+        and first.width < MOST_LISTED
         and rules.limit_is_setting
     ):
         trials.report.notice(
@@ -132,17 +141,25 @@ async def given_answers(
     if plan.labels is not None:
         trials.report.notice(
             "first lists, which do not tell what follows a label:"
-            f" {judged(found, plan.labels).sentence}"
+            f" {judged(first, plan.labels).sentence}"
         )
-    begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
-    after = await followed(trials, found) if plan.learn_from == "answers" else None
+    label_tokens = None
+    if plan.labels is not None:
+        label_tokens = await own_label_tokens(trials, plan.labels)
+    of_labels = np.concatenate([np.zeros(0, np.int64), *(label_tokens or ())])
+    # A label that no training row has, or that a list misses, is not impossible.
+    first = first.with_tokens(of_labels.tolist())
+    begins = np.unique(np.concatenate([of_labels, *first.accepted]))
+    after = await followed(trials, first) if plan.learn_from == "answers" else None
     if after is None:
-        return AnswersToLearn(found.rollouts(_weights(found, plan)), found, None, begins)
+        return AnswersToLearn(
+            first.rollouts(_weights(first, plan)), first, None, begins, label_tokens=label_tokens
+        )
     rest, ends = after
-    found = found.with_tokens(ends)
-    rollouts = Rollouts.join([found.rollouts(_weights(found, plan)), rest])
+    first = first.with_tokens([*ends, *of_labels.tolist()])
+    rollouts = Rollouts.join([first.rollouts(_weights(first, plan)), rest])
     return AnswersToLearn(
-        rollouts, found, FirstLists(rest.top_ids, rest.top_logprobs), begins, ends
+        rollouts, first, FirstLists(rest.top_ids, rest.top_logprobs), begins, ends, label_tokens
     )
 
 

@@ -25,6 +25,7 @@ from blackbox_lb.estimate.choice.table import ROWS, rule
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
+from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured
@@ -53,7 +54,7 @@ from blackbox_lb.jobs.fitting.varying.depends_on_samples import sampled_candidat
 from blackbox_lb.jobs.fitting.varying.phases import PhasedCandidate, phased_candidate
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
-from blackbox_lb.rollouts.answers.given_answers import first_tokens
+from blackbox_lb.rollouts.answers.given_answers import first_tokens, lists_with
 from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
@@ -155,7 +156,7 @@ class _Fit:
         beside = Knowledge()
         if plan.searches != "named":
             lists = await self._decided(scorer)
-            beside = await knowledge(trials, self.training, plan, self.limits, lists)
+            beside = await knowledge(trials, self.training, self.limits, lists, self._label_tokens)
             self.training = with_knowledge(self.training, beside)
         self.choice = await select(
             proposals(self.training, plan, self.limits, beside),
@@ -180,17 +181,21 @@ class _Fit:
             self.trials, validation, self.training.next_token, self.plan.goal, self.plan.settings
         )
 
+    @property
+    def _label_tokens(self) -> list[Ids] | None:
+        return None if self.given is None else self.given.label_tokens
+
     async def _decided(self, scorer: Scorer) -> list[FirstLists]:
         """The lists at the place of the answer of all prompts but those of the test, where the
         model decides between labels. They need no answer.
         """
         if not isinstance(scorer, FromLists) or self.given is None:
             return []
-        first = self.given.first
-        lists = [FirstLists(first.ids, first.logprobs), scorer.lists]
+        tokens = self.given.every_label_token
+        lists = [lists_with(first.whole, tokens) for first in (self.given.first, scorer.first)]
         if self.task.unlabelled:
             lists.append(
-                await unlabelled_lists(self.trials, self.task.unlabelled, self.plan.listed)
+                await unlabelled_lists(self.trials, self.task.unlabelled, self.plan.listed, tokens)
             )
         return lists
 

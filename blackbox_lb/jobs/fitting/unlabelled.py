@@ -18,12 +18,11 @@ from blackbox_lb.jobs.fitting.choosing.priors import (
     BATCH,
     batch_calibration,
     calibrations,
-    lists_of,
-    own_label_tokens,
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.rollouts.answers.given_answers import first_lists
+from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
 from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.rollouts.judging.decisions import own_label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.types import Example
@@ -73,7 +72,8 @@ async def calibrated(
         for number, (example, completion) in enumerate(zip(examples, completions, strict=True))
         if len(completion.token_ids) and len(completion.top_ids)
     }
-    prior = batch_calibration([lists_of(list(listed.values()))], tokens) if listed else None
+    lists = lists_with(list(listed.values()), np.concatenate(tokens))
+    prior = batch_calibration([lists], tokens)
     if prior is None:
         raise NoLogprobs(
             f"none of {len(completions)} first tokens came with a list that holds a label; use a"

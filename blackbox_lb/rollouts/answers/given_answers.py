@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError, NoLogprobs, RequestRejected
+from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
 from blackbox_lb.rollouts.answers.continued import lists_along
@@ -412,6 +413,21 @@ def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:
         np.append(logprobs[kept], np.full(len(missing), bound)).astype(np.float32),
         np.append(np.ones(int(kept.sum()), np.bool_), np.zeros(len(missing), np.bool_)),
     )
+
+
+def lists_with(completions: Sequence[Completion], tokens: Ids) -> FirstLists:
+    """The first lists of ``completions`` with all of ``tokens``, at a bound where a list misses
+    them; those that came without a list are left out.
+    """
+    rows = [
+        _kept(completion, tokens, tokens)
+        for completion in completions
+        if len(completion.top_ids) and (completion.top_ids[0] >= 0).any()
+    ]
+    if not rows:
+        return FirstLists(np.zeros((0, 0), np.int64), np.zeros((0, 0)))
+    ids, logprobs, _ = _stacked(rows)
+    return FirstLists(ids, logprobs)
 
 
 def _with_token(completion: Completion, token: int, common: Ids) -> Completion:

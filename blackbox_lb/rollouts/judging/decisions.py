@@ -2,6 +2,7 @@
 in them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -104,6 +105,16 @@ async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
         for name, texts in zip(labels.names, labels.accepted, strict=True)
     ]
     return [np.array(sorted(each), np.int64) for each in found]
+
+
+async def own_label_tokens(trials: Trials, labels: Labels) -> list[Ids] | None:
+    """(l,) the tokens that begin a spelling of each label and of no other; None where a label has
+    none.
+    """
+    found = await label_tokens(trials, labels)
+    counts = Counter(token for ids in found for token in ids.tolist())
+    own = [ids[[counts[token] == 1 for token in ids.tolist()]] for ids in found]
+    return own if all(ids.size for ids in own) else None
 
 
 async def decision_scores(

@@ -56,7 +56,7 @@ class FromLists:
     ) -> "FromLists":
         """Collect the lists of ``examples``, unless they are in the store."""
         lists = await first_tokens(trials, examples, "validation", plan.listed)
-        first = lists.with_tokens(given.ends)
+        first = lists.with_tokens([*given.ends, *given.every_label_token.tolist()])
         along = None
         if first.longer and given.after is not None:
             after = await followed(trials, first, "validation")

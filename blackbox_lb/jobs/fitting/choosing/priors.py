@@ -1,6 +1,5 @@
 """What is known of tokens beside the training completions: from rules, and from the labels."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,11 +9,9 @@ from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.prior import Prior
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.rollouts.answers.given_answers import first_lists
-from blackbox_lb.rollouts.judging.decisions import label_tokens
+from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import NO_TOKEN, Completion, Example
+from blackbox_lb.types import Example
 
 BATCH = "batch calibration"
 LABELS_ONLY = "labels only"
@@ -27,39 +24,17 @@ STANDING_PULL = 3.0
 from 100 labels on all strengths do as well. A few labelled prompts cannot tell them apart."""
 
 
-async def own_label_tokens(trials: Trials, labels: Labels) -> list[Ids] | None:
-    """(l,) the tokens that begin a spelling of each label and of no other; None where a label has
-    none.
-    """
-    found = await label_tokens(trials, labels)
-    counts = Counter(token for ids in found for token in ids.tolist())
-    own = [ids[[counts[token] == 1 for token in ids.tolist()]] for ids in found]
-    return own if all(ids.size for ids in own) else None
-
-
 async def unlabelled_lists(
-    trials: Trials, examples: Sequence[Example], listed: int | None
+    trials: Trials, examples: Sequence[Example], listed: int | None, tokens: Ids
 ) -> FirstLists:
     """The lists at the place of the answer of prompts whose answers nobody knows, drawn unless they
     are in the store.
 
-    listed: alternatives of each list, None for as many as help.
+    listed: alternatives of each list, None for as many as help. tokens: of the labels; a list that
+    misses one has a bound of its probability.
     """
     completions, _ = await first_lists(trials, examples, "unlabelled", listed)
-    return lists_of([completion for completion in completions if len(completion.top_ids)])
-
-
-def lists_of(completions: Sequence[Completion]) -> FirstLists:
-    """The first list of each completion."""
-    rows = list(completions)
-    width = max((completion.top_ids.shape[1] for completion in rows), default=0)
-    ids = np.full((len(rows), width), NO_TOKEN, np.int64)
-    logprobs = np.full((len(rows), width), -np.inf)
-    for row, completion in enumerate(rows):
-        size = completion.top_ids.shape[1]
-        ids[row, :size] = completion.top_ids[0]
-        logprobs[row, :size] = completion.top_logprobs[0]
-    return FirstLists(ids, logprobs)
+    return lists_with(completions, tokens)
 
 
 def batch_calibration(lists: Sequence[FirstLists], tokens: Sequence[Ids]) -> Prior | None:
@@ -68,14 +43,17 @@ def batch_calibration(lists: Sequence[FirstLists], tokens: Sequence[Ids]) -> Pri
     probability. It reads no answer.
 
     Args:
-        lists: those at the place of the answer, of prompts with and without a known answer.
+        lists: those at the place of the answer, of prompts with and without a known answer, with
+            all tokens of the labels (see ``lists_with``): a label that a list leaves out is not
+            impossible.
         tokens: (l,) those that begin each label.
 
     Returns:
         The prior with a shift of mean 0 over the labels, and a lift that all of them share and that
         costs no penalty. None where no list holds every label's probability.
     """
-    shares = np.concatenate([part.share({}, tokens) for part in lists])
+    parts = [part.share({}, tokens) for part in lists if len(part.ids)]
+    shares = np.concatenate([np.zeros((0, len(tokens))), *parts])
     shares = shares[~np.isnan(shares).any(axis=1)]
     if not len(shares):
         return None

@@ -20,7 +20,6 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.choosing.priors import (
     batch_calibration,
     calibrations,
-    own_label_tokens,
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -70,23 +69,22 @@ class Knowledge:
 async def knowledge(
     trials: Trials,
     training: Training,
-    plan: FitPlan,
     limits: CompileLimits,
     decided: Sequence[FirstLists] = (),
+    label_tokens: Sequence[Ids] | None = None,
 ) -> Knowledge:
     """Gather what is known of tokens.
 
     Args:
         trials: the model and the reward.
         training: the completions that are learned from.
-        plan: its labels, where there are any.
         limits: the provider's, on a bias.
         decided: lists at the place of the answer, where the model decides between labels.
+        label_tokens: those that begin each label and no other, None where a label has none.
     """
     labels = None
-    if decided and plan.labels is not None:
-        tokens = await own_label_tokens(trials, plan.labels)
-        labels = None if tokens is None else batch_calibration(decided, tokens)
+    if decided and label_tokens is not None:
+        labels = batch_calibration(decided, label_tokens)
     costs = token_costs(trials, training, limits)
     return Knowledge(costs, labels, await boosted_tokens(trials, training))
 
