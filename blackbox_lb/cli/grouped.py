@@ -187,14 +187,19 @@ def arguments_for(target: Callable[..., Any], options: DataclassInstance) -> dic
     """The keyword arguments of a class or function that ``options`` set.
 
     An option that was not given leaves its parameter out, and so at its default.
+
+    Raises:
+        TypeError: no option sets any, as where ``target`` has moved.
     """
     name = f"{target.__module__}:{target.__qualname__}"
+    setting = [declared for declared in fields(options) if name in declared.metadata.get(SETS, {})]
+    if not setting:
+        raise TypeError(f"no option of {type(options).__name__} sets a parameter of {name}")
     arguments = {}
-    for declared in fields(options):
+    for declared in setting:
         value = getattr(options, declared.name)
-        targets = declared.metadata.get(SETS, {})
-        if name in targets and value is not None:
-            arguments[targets[name] or declared.name] = value
+        if value is not None:
+            arguments[declared.metadata[SETS][name] or declared.name] = value
     return arguments
 
 

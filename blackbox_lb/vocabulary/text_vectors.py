@@ -116,6 +116,7 @@ class TextVectors:
         return run_apart(self._fetched(texts))
 
     async def _fetched(self, texts: Sequence[str]) -> list[list[float]]:
+        """The vectors from the API, by as many requests as its faults deserve."""
         from blackbox_lb.safety.http.service import HttpService
 
         model, _, url = self.name.partition("@")
@@ -125,13 +126,17 @@ class TextVectors:
                 f" request; leave it out: {model}@{url.rstrip('/').removesuffix(end)}"
             )
         key = os.environ.get(key_variable(url))
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers: dict[str, str] = {}
+        secrets: list[str] = []
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+            secrets.append(key)
         content = json.dumps({"model": model, "input": list(texts)}).encode()
         address = f"{url.rstrip('/')}/embeddings"
         service = HttpService(
             f"the embeddings API {url}",
             url,
-            secrets=lambda: [key] if key else [],
+            secrets=lambda: secrets,
             advice={
                 "no answer": "check its address",
                 "authentication": f"check the key in {key_variable(url)}",

@@ -193,6 +193,8 @@ def test_options_are_handed_over_under_their_parameters_names() -> None:
     assert arguments_for(scale, given) == {"size": 5, "unit": "km"}
     assert arguments_for(scale, Lengths(length=None, unit="m", color="red")) == {"unit": "m"}
     assert recorded(given) == {"unit": "km"}
+    with pytest.raises(TypeError):
+        arguments_for(plan_of, given)
 
 
 def test_values_are_those_of_the_literal() -> None:

@@ -5,6 +5,7 @@ page or reach another host.
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import shutil
@@ -21,6 +22,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from blackbox_lb.api.connect import connect
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import keys, main, resources
@@ -375,12 +377,12 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
     (tmp_path / "judge.toml").write_text(JUDGE)
     sent: list[str] = []
 
-    class NoSession:
-        def __init__(self, provider: str, **options: Any) -> None:
-            sent.append(provider)
-            raise InputError("here the requests would begin")
+    @functools.wraps(connect)
+    def no_session(provider: str, **options: Any) -> None:
+        sent.append(provider)
+        raise InputError("here the requests would begin")
 
-    monkeypatch.setattr(resources, "connect", NoSession)
+    monkeypatch.setattr(resources, "connect", no_session)
 
     def run(*words: str, terminal: bool = False, answer: str = "") -> tuple[Result, bool]:
         sent.clear()

@@ -186,7 +186,7 @@ class HttpService:
             _parsed_url(url),
             content=content,
             params=query or None,
-            headers=HEADERS if headers is None else {**HEADERS, **headers},
+            headers={**HEADERS, **(headers or {})},
             extensions={"timeout": self._timeout.as_dict()},
         )
 
