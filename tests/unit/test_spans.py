@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import pickle
 import sys
 import time
@@ -33,8 +32,9 @@ from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import Training, scored, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.tasks.rewards.avoid import count_words
-from blackbox_lb.tasks.rewards.spans import find_quote
+from blackbox_lb.tasks.rewards.avoid import AvoidList, count_words
+from blackbox_lb.tasks.rewards.script import ScriptRule
+from blackbox_lb.tasks.rewards.spans import TextRule, find_quote
 from blackbox_lb.types import Completion, Example, Prompt, Span
 
 EXAMPLE = Example("q1", Prompt.user("Tell me a story."))
@@ -234,20 +234,21 @@ def test_an_unknown_script_is_refused(name: str) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.text("tapestry of delv—Да語a.\n ", max_size=80))
-def test_the_sum_of_the_spans_is_the_reward(text: str) -> None:
-    """Spans are in order, inside the text, and add up to the reward."""
-    for reward in RULES:
-        spans = reward.spans(EXAMPLE, completion(text))
-        assert spans is not None
-        assert math.fsum(span.amount for span in spans) == pytest.approx(
-            reward.score(EXAMPLE, completion(text))
-        )
+def test_places_of_a_rule_are_in_order(text: str) -> None:
+    """They do not overlap, lie inside the text, and cost what was counted there."""
+    for rule in RULES:
+        spans = rule.spans(text)
+        assert all(span.amount < 0 for span in spans)
         ends = [0, *(span.end for span in spans)]
         assert all(end <= span.start < span.end for end, span in zip(ends, spans, strict=False))
         assert ends[-1] <= len(text)
 
 
-RULES = [parse_reward(f"script:{name}", max_tokens=60) for name in ("Latin", "Cyrillic")]
+RULES: list[TextRule] = [
+    ScriptRule.parse("Latin"),
+    ScriptRule.parse("Cyrillic"),
+    AvoidList.parse("tapestry\nof\ndelv*\n/[—.]/ 2\n/a|p/\n", Path("list")),
+]
 
 
 def test_a_rule_goes_to_another_process(avoid: WriteList) -> None:
