@@ -5,7 +5,7 @@ model, and all at once.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from blackbox_lb.jobs.forecast import Forecast, ForecastStage
 from blackbox_lb.jobs.records.run_record import RunResults
 from blackbox_lb.jobs.runs.names import REPORT, RUNS, STORE
 from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
-from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
@@ -104,13 +103,15 @@ def note_old_report(folder: Path) -> None:
         echo(f"{page} shows the results before these; make it anew with: blb report {folder}")
 
 
-def connect_to(options: ModelOptions, **more: Any) -> AbstractAsyncContextManager[Session]:
-    """Open a session with the model of the options; ``more`` goes to ``connect``. Says first which
-    keys a profile of the user's own sends where, and when the model is switched off.
+@asynccontextmanager
+async def connect_to(options: ModelOptions, **more: Any) -> AsyncIterator[Session]:
+    """A session with the model of the options; ``more`` goes to ``connect``. Says first which keys
+    a profile of the user's own sends where, and then when the model is switched off.
     """
     tell_keys_of_profile(options.provider, options)
-    tell_end_of_model(load_profile(options.provider), options.model)
-    return connect(**arguments_for(connect, options) | more)
+    async with connect(**arguments_for(connect, options) | more) as session:
+        tell_end_of_model(session.profile, session.model)
+        yield session
 
 
 @asynccontextmanager
