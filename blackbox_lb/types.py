@@ -214,9 +214,10 @@ class Completion:
     token is more likely than a listed one. whole: False where the provider listed fewer tokens than
     it generated, or nothing readable. generated: the number of tokens generated, by the provider's
     count; None where it gives none. token_bytes: id -> bytes, of the ids in this answer, as far as
-    the provider gives them. fingerprint: the provider's name of the answering system (row
-    ``models.system``), "" where it gives none. note: the reason why it is not whole, or has no
-    text, to be read behind a number of completions; "" for none. Not stored.
+    the provider gives them. fingerprint: the provider's names of the answering system (row
+    ``models.system``), joined by ``drift.SYSTEM_PARTS``, "" where it gives none. note: the reason
+    why it is not whole, or has no text, to be read behind a number of completions; "" for none. Not
+    stored.
     """
 
     text: str

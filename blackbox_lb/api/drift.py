@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 OnDrift: TypeAlias = Literal["stop", "note"]
 ON_DRIFT: tuple[OnDrift, ...] = get_args(OnDrift)
+SYSTEM_PARTS = " / "
+"""Stands between the names in ``Completion.fingerprint``: the host's, then its set-up's."""
 GO_ON = (
     "what was received is kept, and what the other one answered is stored apart; give another"
     " ``out`` to start anew, or ``on_drift=note`` to take both as one"
@@ -26,7 +28,8 @@ class DriftWatch:
     its number of completions.
 
     policy: another name or system stops the run, or is noted; None: it stops, but for another
-    system of a fleet. remarks: for the user. mixed: the tokenizer changed, so the vocabulary of the
+    system of a fleet, and for another set-up of the same host, where the answers name both.
+    notices: for the user. mixed: the tokenizer changed, so the vocabulary of the
     last completions is not known.
     """
 
@@ -52,14 +55,30 @@ class DriftWatch:
             "the model that answers", self.models, first.model, self.policy or "stop"
         )
         policy = self.policy or ("note" if fleet else "stop")
-        change = change or self._change(
-            "the system that answers", self.systems, first.fingerprint, policy
-        )
+        change = change or self._change_of_system(first.fingerprint, policy)
         if change is not None:
             return Drifted(f"{change}; {GO_ON}")
         self.models[first.model] += len(told)
         self.systems[first.fingerprint] += len(told)
         return None
+
+    def _change_of_system(self, system: str, policy: OnDrift) -> str | None:
+        """The change of the answering system in words, where it is a reason to stop.
+
+        ``system``: a host's name, or that and its set-up behind ``SYSTEM_PARTS``. Another set-up of
+        the same host, of which a host may have many, is noted unless the user's policy is to stop.
+        """
+        host = system.partition(SYSTEM_PARTS)[0]
+        hosts: Counter[str] = Counter()
+        setups: Counter[str] = Counter()
+        for name, completions in self.systems.items():
+            hosts[name.partition(SYSTEM_PARTS)[0]] += completions
+            if name.startswith(f"{host}{SYSTEM_PARTS}"):
+                setups[name] += completions
+        if host in hosts and SYSTEM_PARTS in system:
+            setup_policy = self.policy or "note"
+            return self._change("the set-up that answers", setups, system, setup_policy)
+        return self._change("the system that answers", hosts, host, policy)
 
     def _change(self, what: str, known: Counter[str], name: str, policy: OnDrift) -> str | None:
         """The change in words, where it is a reason to stop."""

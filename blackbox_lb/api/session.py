@@ -103,6 +103,13 @@ class Session:
         return self._model
 
     @property
+    def model_behind(self) -> str | None:
+        """The model behind a deployment's name, by the answers; None before the first, and where
+        no vocabulary goes by that name.
+        """
+        return self._model_behind
+
+    @property
     def biased_endpoint(self) -> Endpoint:
         """The endpoint for a bias: the session's own, else the first that takes one."""
         names = [self.endpoint, *self.profile.endpoints]

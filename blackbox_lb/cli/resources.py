@@ -5,7 +5,7 @@ model, and all at once.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.keys import tell_keys_of_judge, tell_keys_of_profile
+from blackbox_lb.cli.model_ends import tell_end_of_model
 from blackbox_lb.cli.options import (
     STORE,
     TOP_LOGPROBS,
@@ -115,19 +116,22 @@ def note_old_report(folder: Path) -> None:
         echo(f"{page} shows the results before these; make it anew with: blb report {folder}")
 
 
-def connect_to(options: ModelOptions, **more: Any) -> AbstractAsyncContextManager[Session]:
-    """Open a session with the model of the options; ``more`` goes to ``connect``. Says first which
-    keys a profile of the user's own sends where.
+@asynccontextmanager
+async def connect_to(options: ModelOptions, **more: Any) -> AsyncIterator[Session]:
+    """A session with the model of the options; ``more`` goes to ``connect``. Says first which keys
+    a profile of the user's own sends where, and then when the model is switched off.
     """
     tell_keys_of_profile(options.provider, options)
-    return connect(
+    async with connect(
         options.provider,
         model=options.model,
         base_url=options.base_url,
         endpoint=options.endpoint,
         tokenizer=options.tokenizer,
         **more,
-    )
+    ) as session:
+        tell_end_of_model(session.profile, session.model)
+        yield session
 
 
 @asynccontextmanager
@@ -203,6 +207,8 @@ async def open_trials(
                 stages,
             ):
                 yield trials
+            if session.profile.end_of(session.model) is None:
+                tell_end_of_model(session.profile, session.model_behind)
 
 
 def _store(path: Path, elsewhere: Sequence[str]) -> RolloutStore:

@@ -4,6 +4,7 @@ body alone.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import re
@@ -20,6 +21,7 @@ from blackbox_lb.bias.features import GROUP
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted, route
 from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.errors import InputError
+from blackbox_lb.providers.model_ends import end_notice_by_name
 
 Others: TypeAlias = Literal["warn", "pass", "raise"]
 
@@ -106,12 +108,15 @@ class RequestPolicy:
         as_pairs: bool,
         provider: str | None = None,
     ) -> RequestPolicy:
-        """Check the arguments of ``apply``. Raises InputError: a wrong one. BiasError: a file that
-        cannot be read.
+        """Check the arguments of ``apply``; logs when the bias's model is switched off, where that
+        is near. Raises InputError: a wrong one. BiasError: a file that cannot be read.
         """
         _check_choice("others", others, get_args(Others))
         _check_choice("on_conflict", on_conflict, get_args(OnConflict))
         loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+        ending = end_notice_by_name(provider or loaded.provider, loaded.model, dt.date.today())
+        if ending is not None:
+            log.warning("%s", ending)
         phased = PhasedRequests.of(loaded, provider, on_conflict, as_pairs)
         return cls(
             Injection.of(loaded, on_conflict, as_pairs),

@@ -24,6 +24,7 @@ from blackbox_lb.providers.schema import (
     Evidence,
     Json,
     LogprobRules,
+    ModelEnd,
     ModelRules,
     ProfileRow,
     ReferenceRules,
@@ -161,6 +162,15 @@ class Profile(ProfileRow):
             fnmatchcase(_base_model(model), pattern) for pattern in self.models.untried
         )
 
+    def end_of(self, model: str) -> ModelEnd | None:
+        """The day on which ``model``, or the one that it was fine-tuned from, is switched off; None
+        where none is known.
+        """
+        for end in self.models.ends:
+            if fnmatchcase(_base_model(model), end.pattern):
+                return end
+        return None
+
     @property
     def rows_of_its_host(self) -> dict[str, Any]:
         """The rows of ``OF_A_HOST`` but ``base_url_env``, for a profile of this host at another
@@ -168,7 +178,6 @@ class Profile(ProfileRow):
         """
         connection = {row.partition(".")[2] for row in OF_A_HOST - {"connection.base_url_env"}}
         return self.model_dump(
-            mode="json",
             exclude_defaults=True,
             include={"connection": connection, "models": True, "batch": True},
         )

@@ -150,7 +150,8 @@ class LogprobRules(ProfileRow):
     tokens of the stop text that ended a completion are listed, or only counted; None if not known.
     reasoning_listed: whether the tokens of a model's thinking, their marks included, are listed
     before those of its text; False: an answer with thoughts is never whole; None if not known: it
-    is where its tokens are as many as are counted.
+    is where its tokens are as many as are counted. drops_fragments: a token that is a part of a
+    character is left out of the lists, so that an answer of that token alone has no list at all.
     """
 
     limit: Annotated[int, Field(ge=0)] | None = None
@@ -162,6 +163,7 @@ class LogprobRules(ProfileRow):
     end_token_listed: bool | None = None
     stop_text_listed: bool | None = None
     reasoning_listed: bool | None = None
+    drops_fragments: bool = False
 
 
 class TokenRules(ProfileRow):
@@ -262,12 +264,26 @@ class AnswerRules(ProfileRow):
     prompt_ids: str | Literal[False] = False
 
 
+class BiasRefusal(ProfileRow):
+    """A set-up of the server in which it takes no ``logit_bias`` at all.
+
+    words: a part of the refusal, by which it is recognised, in any case of letters. why: the
+    set-up. remedy: how to get out of it. ignored_before: whether earlier versions ignored the
+    bias in this set-up without a word.
+    """
+
+    words: Annotated[str, Field(min_length=1)]
+    why: str
+    remedy: str
+    ignored_before: bool = False
+
+
 class BiasRules(ProfileRow):
     """The limits on ``logit_bias``: nats in [low, high], at most ``entries`` tokens (None: no
     limit), fractions or integers only.
 
     ``highest_id``: ids above it are refused; "end of text" is the vocabulary's ``<|endoftext|>``;
-    None: the whole vocabulary.
+    None: the whole vocabulary. ``refused``: set-ups in which no bias is taken.
     """
 
     format: Literal["object", "pairs"]
@@ -276,6 +292,14 @@ class BiasRules(ProfileRow):
     fractions: bool
     entries: Annotated[int, Field(ge=1)] | None = None
     highest_id: Annotated[int, Field(ge=0)] | Literal["end of text"] | None = None
+    refused: list[BiasRefusal] = []
+
+    def refusal_of(self, message: str) -> BiasRefusal | None:
+        """The known set-up that a server's refusal tells of; None where it tells of none."""
+        for refusal in self.refused:
+            if refusal.words.lower() in message.lower():
+                return refusal
+        return None
 
     @model_validator(mode="after")
     def _range(self) -> BiasRules:
@@ -321,20 +345,38 @@ class RefusedModels(ProfileRow):
     why: str
 
 
+class ModelEnd(ProfileRow):
+    """Models whose names match ``pattern`` are switched off on ``date``.
+
+    successor: the model that the provider names instead; "" where it names none.
+    """
+
+    pattern: Annotated[str, Field(min_length=1)]
+    date: date
+    successor: str = ""
+
+
 class ModelRules(ProfileRow):
     """Models that are refused before anything is sent, and some that work.
 
     untried: patterns of models about which sources contradict each other: they count as ``unknown =
-    ["bias"]``. fleet: many systems answer under one model name, so ``system`` changes between
-    answers; elsewhere a change means another server or set-up. system: the field of an answer that
-    names the answering system.
+    ["bias"]``. ends: the days on which models are switched off, the first pattern that matches.
+    fleet: many systems answer under one model name, so ``system`` changes between answers;
+    elsewhere a change means another server or set-up. system: the field of an answer that names
+    the answering system, or several: the host, and then what tells one set-up of it from another.
     """
 
     refused: list[RefusedModels] = []
     work: list[str] = []
     untried: list[str] = []
+    ends: list[ModelEnd] = []
     fleet: bool = False
-    system: str = "system_fingerprint"
+    system: str | Annotated[list[str], Field(min_length=1)] = "system_fingerprint"
+
+    @property
+    def systems(self) -> list[str]:
+        """The fields in ``system``."""
+        return [self.system] if isinstance(self.system, str) else self.system
 
 
 class Evidence(ProfileRow):

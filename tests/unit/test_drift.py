@@ -381,6 +381,35 @@ def test_a_fleet_has_many_systems() -> None:
     assert DriftWatch("stop").seen([completion("gpt", "fp_1")], fleet=True) is None
 
 
+def test_another_host_stops_and_another_setup_of_it_is_noted() -> None:
+    """Where answers name both: the first change of set-up is remarked once, and the record keeps
+    the two names of each.
+    """
+    assert not load_profile("openrouter").models.fleet
+    watch = DriftWatch()
+    for setup in ("fp_1", "fp_2", "fp_1", "fp_2"):
+        assert watch.seen([completion("m", f"OpenAI / {setup}")], fleet=False) is None
+    assert watch.seen([completion("m", "OpenAI")], fleet=False) is None
+    assert len(watch.notices) == 1
+    assert watch.systems == {"OpenAI / fp_1": 2, "OpenAI / fp_2": 2, "OpenAI": 1}
+    assert watch.seen([completion("m", "Azure / fp_1")], fleet=False) is not None
+    strict = DriftWatch("stop")
+    assert strict.seen([completion("m", "OpenAI / fp_1")], fleet=False) is None
+    assert strict.seen([completion("m", "OpenAI / fp_2")], fleet=False) is not None
+    lenient = DriftWatch("note")
+    for system in ("OpenAI / fp_1", "Azure / fp_1"):
+        assert lenient.seen([completion("m", system)], fleet=False) is None
+    assert len(lenient.notices) == 1
+
+
+def test_a_run_that_knew_only_the_host_goes_on() -> None:
+    """Its record names no set-up, so that none has changed."""
+    watch = DriftWatch()
+    watch.systems.update({"OpenAI": 5})
+    assert watch.seen([completion("m", "OpenAI / fp_1")], fleet=False) is None
+    assert watch.notices == []
+
+
 def test_what_a_filter_withheld_says_nothing() -> None:
     """Azure answers a filtered prompt with an error, which names no model."""
     watch = DriftWatch()

@@ -4,6 +4,7 @@ with its evidence.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import tomllib
 from collections import Counter
@@ -25,12 +26,23 @@ from blackbox_lb.cli.commands.setup.providers import (
     shown_rows,
 )
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
+from blackbox_lb.providers.model_ends import end_notice, end_notice_by_name
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import LONGEST_CHAIN, load_profile
 from blackbox_lb.providers.schema import ModelRules
 from blackbox_lb.types import Draw, Prompt, Sampling
 
-NEW = ["deepinfra", "mlx", "nim", "novita", "openrouter", "tabbyapi", "together"]
+NEW = [
+    "byteplus",
+    "cerebras",
+    "deepinfra",
+    "mlx",
+    "nim",
+    "novita",
+    "openrouter",
+    "tabbyapi",
+    "together",
+]
 GUESSED = ["lmstudio", *NEW]
 NAMES = sorted(
     [
@@ -175,6 +187,7 @@ def test_the_overview_names_every_provider() -> None:
         "any, -100 to 100",
         "measured on a live server",
     ]
+    assert rows["vllm"].endswith("measured on a live server")
     assert [name for name in NAMES if rows[name].endswith("unknown")] == sorted(GUESSED)
 
 
@@ -198,23 +211,99 @@ def test_what_is_a_guess_blocks_and_says_what_finds_out(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "unsure"),
-    [("gpt-4.1", True), ("ft:gpt-4.1-2025-04-14:acme::A1", True), ("gpt-4.1-mini", False)],
+    [
+        ("gpt-4.1", True),
+        ("ft:gpt-4.1-2025-04-14:acme::A1", True),
+        ("gpt-4.1-mini", True),
+        ("gpt-4.1-mini-2025-04-14", True),
+        ("gpt-4o-mini", False),
+    ],
 )
-def test_a_model_that_sources_disagree_about_is_a_guess(model: str, unsure: bool) -> None:
+@pytest.mark.parametrize("name", ["openai", "azure", "azure-classic"])
+def test_a_model_that_sources_disagree_about_is_a_guess(
+    name: str, model: str, unsure: bool
+) -> None:
     """Its bias is refused until the self-test has looked; its completions may be collected, and no
     list recommends it.
     """
-    openai = load_profile("openai")
-    assert "gpt-4.1" not in openai.models.work
-    openai.require(["tokens.id", "neutral"], "this", model)
+    profile = load_profile(name)
+    assert (model in profile.models.work) is (model == "gpt-4o-mini")
+    profile.require(["tokens.id", "neutral"], "this", model)
     if unsure:
         with pytest.raises(
             ProfileError,
-            match=rf"bias with {model} of openai, .* ``model={model}`` ``save`` mine.toml",
+            match=rf"bias with {model} of {name}, .* ``model={model}`` ``save`` mine.toml",
         ):
-            openai.require(NEEDED, "this", model)
+            profile.require(NEEDED, "this", model)
     else:
-        openai.require(NEEDED, "this", model)
+        profile.require(NEEDED, "this", model)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "end"),
+    [
+        ("openai", "gpt-4o", "2027-01-14"),
+        ("openai", "gpt-4o-mini-2024-07-18", "2027-01-14"),
+        ("openai", "ft:gpt-4.1-mini-2025-04-14:acme::A1", "2027-01-14"),
+        ("openai", "gpt-4.1-nano", "2026-10-23"),
+        ("openai", "gpt-4", "2026-10-23"),
+        ("openai", "gpt-oss-120b", None),
+        ("azure", "gpt-4o", "2026-10-01"),
+        ("azure-classic", "gpt-4.1-mini", "2026-10-14"),
+        ("azure", "prod", None),
+        ("vllm", "gpt-4o", None),
+    ],
+)
+def test_the_end_of_a_model(name: str, model: str, end: str | None) -> None:
+    """By its name or that of the model that it was fine-tuned from; none where none is known."""
+    row = load_profile(name).end_of(model)
+    assert (None if row is None else str(row.date)) == end
+
+
+def test_every_model_that_openai_recommends_or_has_untried_has_its_end() -> None:
+    """And so at Azure: a bias cannot outlive its model."""
+    for name in ("openai", "azure"):
+        profile = load_profile(name)
+        for model in [*profile.models.work, "gpt-4.1", "gpt-4.1-mini"]:
+            assert profile.end_of(model) is not None
+
+
+@pytest.mark.parametrize(
+    ("today", "words"),
+    [
+        ("2026-10-15", None),
+        ("2026-10-16", ["ends on 2027-01-14, in 90 days", "gpt-6-luna", "takes no bias"]),
+        ("2027-01-14", ["in 0 days"]),
+        ("2027-01-15", ["ended on 2027-01-14"]),
+    ],
+)
+def test_the_end_is_said_within_ninety_days(today: str, words: list[str] | None) -> None:
+    """With the successor, and where a bias goes on; not before, and not of another model."""
+    day = dt.date.fromisoformat(today)
+    openai = load_profile("openai")
+    sentence = end_notice(openai, "gpt-4o-mini", day)
+    if words is None:
+        assert sentence is None
+    else:
+        assert sentence is not None
+        assert [word for word in [*words, "``hosts=NAME``"] if word not in sentence] == []
+    assert end_notice(openai, "gpt-oss-120b", day) is None
+    assert end_notice(openai, None, day) is None
+    assert end_notice_by_name("acme", "gpt-4o", day) is None
+    assert end_notice_by_name("openai", "gpt-4o-mini", day) == sentence
+
+
+def test_an_end_stays_with_a_profile_of_the_same_host(tmp_path: Path) -> None:
+    """Written by the self-test and read again; another host has other models."""
+    openai = load_profile("openai")
+    path = tmp_path / "mine.toml"
+    path.write_text(tomli_w.dumps({**openai.rows_of_its_host, "extends": "openai"}))
+    assert load_profile(str(path)).end_of("gpt-4o") == openai.end_of("gpt-4o")
+    path.write_text(
+        'extends = "openai"\n[connection]\nbase_url = "https://example.invalid/v1"\n'
+        'api_key_env = "MY_KEY"\n'
+    )
+    assert load_profile(str(path)).end_of("gpt-4o") is None
 
 
 @pytest.mark.parametrize(
@@ -596,7 +685,10 @@ def test_a_profile_cannot_extend_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("opnai", "known: azure, azure-classic, deepinfra, fireworks, llamacpp, lmstudio"),
+        (
+            "opnai",
+            "known: azure, azure-classic, byteplus, cerebras, deepinfra, fireworks, llamacpp, lmstudio",
+        ),
         ("none.toml", "cannot read"),
     ],
 )

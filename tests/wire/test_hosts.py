@@ -12,7 +12,7 @@ import pytest
 
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import parse_response
-from blackbox_lb.errors import BlbError
+from blackbox_lb.errors import BlbError, CorruptResponse, ModelUnsuitable, NoLogprobs
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
@@ -67,6 +67,9 @@ ANSWERS: dict[tuple[str, Endpoint], Any] = {
     ("mlx", "completions"): {"content": content(id=IDS.__getitem__)},
     ("nim", "chat"): {"content": content(bytes=raw)},
     ("nim", "completions"): lists(text_offset=[0, 4]),
+    ("cerebras", "chat"): {"content": content(bytes=raw), "refusal": None},
+    ("cerebras", "completions"): lists(text_offset=[0, 4]),
+    ("byteplus", "chat"): {"content": content(bytes=raw)},
     ("tabbyapi", "chat"): {"content": content(token_id=IDS.__getitem__)},
 }
 
@@ -103,7 +106,73 @@ def test_an_answer_is_read_as_the_host_gives_it(
     assert found.logprobs.tolist() == [-0.5, -0.25]
     unsure = load_profile(name).endpoint(endpoint).sampled_in_list == "replaces the last"
     assert found.top_ids.tolist() == ([[0], [2]] if unsure else [[0, 1], [2, 0]])
-    assert found.fingerprint == ("OpenAI" if name == "openrouter" else "fp")
+    assert found.fingerprint == ("OpenAI / fp" if name == "openrouter" else "fp")
+
+
+@pytest.mark.parametrize("ids", [None, [0, 2]])
+def test_togethers_other_layout_is_read_too(ids: list[int] | None, vocabulary: Vocabulary) -> None:
+    """Its gpt-oss answers in ``logprobs.content``, with ids of the sampled tokens or without."""
+    logprobs: dict[str, Any] = {"content": content(bytes=raw)}
+    if ids is not None:
+        logprobs["token_ids"] = ids
+    answer = {"choices": [chat_choice(logprobs)], "usage": USAGE}
+    (completion,) = parse_response(load_profile("together"), "chat", answer, K, vocabulary)
+    assert completion.token_ids.tolist() == [0, 2]
+    assert completion.logprobs.tolist() == [-0.5, -0.25]
+    assert completion.top_ids.tolist() == [[0], [2]]
+    assert completion.whole
+
+
+def chat_choice(logprobs: Any, **fields: Any) -> dict[str, Any]:
+    """A choice of a chat completion."""
+    message = {"role": "assistant", "content": " the cat"}
+    return {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": message,
+        "logprobs": logprobs,
+        **fields,
+    }
+
+
+@pytest.mark.parametrize(
+    ("provider", "system"),
+    [
+        ({"provider": "DeepInfra"}, "DeepInfra"),
+        ({"system_fingerprint": "fp_1"}, "fp_1"),
+        ({"provider": "DeepInfra", "system_fingerprint": None}, "DeepInfra"),
+        ({"provider": "OpenAI", "system_fingerprint": "fp_1"}, "OpenAI / fp_1"),
+        ({}, ""),
+    ],
+)
+def test_openrouters_host_and_its_setup_are_both_kept(
+    provider: dict[str, Any], system: str, vocabulary: Vocabulary
+) -> None:
+    """As far as an answer has them."""
+    answer = {"choices": [chat_choice({"content": content(bytes=raw)})], "usage": USAGE, **provider}
+    (completion,) = parse_response(load_profile("openrouter"), "chat", answer, K, vocabulary)
+    assert completion.fingerprint == system
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("openai", NoLogprobs), ("openrouter", NoLogprobs), ("llamacpp", CorruptResponse)],
+)
+@pytest.mark.parametrize("text", ["", "\ufffd"])
+def test_one_token_without_logprobs(
+    name: str, error: type[BlbError], text: str, vocabulary: Vocabulary
+) -> None:
+    """A host that gives none of gpt-oss (Groq, behind others' addresses) gives none for one token
+    either, and is not asked again; llama.cpp leaves out a token that is a part of a character.
+    """
+    message = {"role": "assistant", "content": text}
+    choice = chat_choice(None, message=message, finish_reason="length")
+    usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
+    sampling = Sampling(max_tokens=1, top_logprobs=2)
+    with pytest.raises(error):
+        parse_response(
+            load_profile(name), "chat", {"choices": [choice], "usage": usage}, sampling, vocabulary
+        )
 
 
 FRAMED = {"type": "invalid_request_error", "param": None, "code": None}
@@ -128,6 +197,31 @@ ERRORS: list[tuple[str, int, Any]] = [
     ),
     ("openrouter", 402, {"error": {"message": "Insufficient credits", "code": 402}}),
     ("together", 404, {"error": {**FRAMED, "message": "Unable to access model acme/none"}}),
+    (
+        "byteplus",
+        400,
+        {
+            "error": {
+                "code": "InvalidParameter",
+                "message": "One or more parameters specified in the request are not valid.",
+                "param": "",
+                "type": "BadRequest",
+            }
+        },
+    ),
+    (
+        "byteplus",
+        401,
+        {
+            "error": {
+                "code": "AuthenticationError",
+                "message": "The API key format is incorrect.",
+                "param": "",
+                "type": "Unauthorized",
+            }
+        },
+    ),
+    ("cerebras", 404, {"error": {**FRAMED, "message": "Model acme/none does not exist"}}),
     ("together", 401, {"error": {**FRAMED, "message": "Invalid API key provided"}}),
     ("mlx", 404, {"error": "Repository not found: acme/none"}),
     (
@@ -183,3 +277,46 @@ def test_an_error_is_said_in_the_hosts_words(
     words = error if isinstance(error, str) else error["message"]
     assert words.rstrip(".") in str(caught.value)
     assert asked == 1
+
+
+SPECULATIVE = (
+    "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding."
+)
+DIFFUSION = (
+    "The temperature, min_p, seed, min_tokens, logit_bias, bad_words, and allowed_token_ids"
+    " sampling parameters are not yet supported with diffusion models."
+)
+
+
+def refused(name: str, message: str) -> BlbError:
+    """The error of a biased request that a server of this profile refuses with 400."""
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+        return httpx2.Response(400, json={"error": error})
+
+    async def go() -> None:
+        channel = Channel(load_profile(name), transport=httpx2.MockTransport(answer))
+        try:
+            await channel.post("/chat/completions", {"model": "m", "logit_bias": {"5": 1.0}})
+        finally:
+            await channel.close()
+
+    with pytest.raises(BlbError) as caught:
+        asyncio.run(go())
+    return caught.value
+
+
+@pytest.mark.parametrize(("message", "remedy"), [(SPECULATIVE, 0), (DIFFUSION, 1)])
+def test_vllms_refusal_of_every_bias_has_its_remedy(message: str, remedy: int) -> None:
+    """Of a set-up that the profile names, with the server's words; another refusal, and another
+    server's, is none of these.
+    """
+    row = load_profile("vllm").bias.refused[remedy]
+    error = refused("vllm", message)
+    assert isinstance(error, ModelUnsuitable)
+    assert message.rstrip(".") in str(error)
+    assert str(error).endswith(row.remedy)
+    other = refused("vllm", "logit_bias must be an object.")
+    assert not any(row.remedy in str(other) for row in load_profile("vllm").bias.refused)
+    assert row.remedy not in str(refused("sglang", message))

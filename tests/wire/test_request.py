@@ -112,6 +112,13 @@ TOGETHER: dict[str, Any] = {
     "logprobs": 5,
     "context_length_exceeded_behavior": "error",
 }
+BYTEPLUS: dict[str, Any] = {
+    **OPENAI,
+    "top_k": 0,
+    "repetition_penalty": 1.0,
+    "max_tokens": 7,
+    "thinking": {"type": "disabled"},
+}
 NOVITA: dict[str, Any] = {**OPEN, "top_k": -1}
 MLX: dict[str, Any] = {
     **OPEN,
@@ -152,6 +159,9 @@ EXPECTED: dict[tuple[str, Endpoint], dict[str, Any]] = {
     ("nim", "chat"): {**OPEN, **CHAT},
     ("nim", "completions"): {**OPEN, **TEXT},
     ("tabbyapi", "chat"): {**OPEN, "messages": MESSAGES, "logprobs": 5, "dry_multiplier": 0.0},
+    ("cerebras", "chat"): {**OPENAI, **CHAT, "max_completion_tokens": 7},
+    ("cerebras", "completions"): {**OPENAI, **TEXT, "max_tokens": 7},
+    ("byteplus", "chat"): {**BYTEPLUS, **CHAT},
     ("lmstudio", "chat"): {**LMSTUDIO, "messages": MESSAGES, "max_tokens": 7},
     ("lmstudio", "responses"): {
         **LMSTUDIO,
@@ -208,6 +218,9 @@ TAKES: dict[tuple[str, Endpoint], Takes] = {
     ("nim", "chat"): Takes(20, 1, True, FLOATS, None),
     ("nim", "completions"): Takes(20, 1, True, FLOATS, None),
     ("tabbyapi", "chat"): Takes(None, 1, False, FLOATS, None),
+    ("cerebras", "chat"): Takes(20, 1, True, FLOATS, 4),
+    ("cerebras", "completions"): Takes(20, 1, True, FLOATS, 4),
+    ("byteplus", "chat"): Takes(20, 1, True, WHOLE, 4),
     ("lmstudio", "chat"): Takes(None, 1, False, FLOATS, None),
     ("lmstudio", "responses"): Takes(None, 1, False, None, 0),
 }

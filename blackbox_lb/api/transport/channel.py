@@ -40,6 +40,7 @@ from blackbox_lb.errors import (
     ContentFiltered,
     CorruptResponse,
     InputError,
+    ModelUnsuitable,
     ProviderError,
     QuotaExhausted,
     RateLimited,
@@ -467,6 +468,9 @@ class Channel:
         return self._error(fault, model, url)
 
     def _error(self, fault: Fault, model: str | None, url: str | None = None) -> ProviderError:
+        refusal = self.profile.bias.refusal_of(fault.message)
+        if refusal is not None:
+            return ModelUnsuitable(with_remedy(f"{fault}: {refusal.why}", refusal.remedy))
         if (
             fault.kind == "unsupported"
             and fault.limit is None

@@ -15,6 +15,7 @@ from blackbox_lb.bias.records import Compiled
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.model_ends import tell_end_of_model
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
@@ -42,6 +43,7 @@ def execute(options: CompileOptions) -> None:
     profile = profile_of(bias, options.provider)
     profile.require(["bias"], "compiling", bias.model)
     profile.check_model(bias.model)
+    tell_end_of_model(profile, bias.model)
     most_entries(profile, options.entries)
     collected_by = (
         [load_profile(bias.provider)]

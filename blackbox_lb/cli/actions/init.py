@@ -13,6 +13,7 @@ import tomli_w
 from blackbox_lb.api.transport.channel import address_of
 from blackbox_lb.cli.commands.setup.init import InitOptions
 from blackbox_lb.cli.echo import echo, shown
+from blackbox_lb.cli.model_ends import tell_end_of_model
 from blackbox_lb.cli.settings import FILE, SHARED, find_settings
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
@@ -120,6 +121,7 @@ class Questions:
         name = self.checked(
             f"Model{hint}", model, nobody, lambda text: profile.check_model(text or None)
         )
+        tell_end_of_model(profile, name or None)
         return found | ({"model": name} if name else {})
 
     def task(self, profile: Profile, task: str | None, data: Path | None) -> dict[str, str]:

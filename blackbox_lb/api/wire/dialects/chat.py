@@ -5,6 +5,7 @@ llama.cpp answers in it on the legacy completions endpoint too, and the Response
 entries elsewhere.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from blackbox_lb.api.wire.dialects.position import AnswerDialect, Choice, Position, PositionReader
@@ -25,10 +26,16 @@ def positions(reader: PositionReader, choice: Choice) -> list[Position]:
             " gives no token logprobs"
         )
     entries = [entry for each in lists for entry in each or []]
-    ids = reader.sampled_ids(choice, len(entries))
-    return [
-        _position(reader, entry, None if ids is None else ids[t]) for t, entry in enumerate(entries)
-    ]
+    return positions_of(reader, entries, reader.sampled_ids(choice, len(entries)))
+
+
+def positions_of(
+    reader: PositionReader, entries: Sequence[dict[str, Any]], sampled: Sequence[int] | None
+) -> list[Position]:
+    """The position of each entry of ``logprobs.content``; ``sampled``: the ids beside them."""
+    if sampled is None:
+        return [_position(reader, entry, None) for entry in entries]
+    return [_position(reader, entry, token) for entry, token in zip(entries, sampled, strict=True)]
 
 
 def _position(reader: PositionReader, entry: dict[str, Any], sampled: int | None) -> Position:

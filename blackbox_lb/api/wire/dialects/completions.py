@@ -1,5 +1,8 @@
 """The dialect of legacy completions: parallel lists ``tokens``, ``token_logprobs`` and
 ``top_logprobs``, a mapping a token.
+
+A host that lists some models so lists others as chat completions do, in ``logprobs.content``
+(Together's gpt-oss): each answer is read by what it holds.
 """
 
 from typing import Any
@@ -16,6 +19,10 @@ def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
     token has, is refused.
     """
     lists, provider = choice["logprobs"], reader.profile.name
+    entries = lists.get("content")
+    if "tokens" not in lists and isinstance(entries, list):
+        sampled_ids = reader.sampled_ids(choice, len(entries), required=False)
+        return chat.positions_of(reader, entries, sampled_ids)
     tokens, logprobs = lists["tokens"], lists["token_logprobs"]
     tops = lists.get("top_logprobs") or [{}] * len(tokens)
     if not len(tokens) == len(logprobs) == len(tops):

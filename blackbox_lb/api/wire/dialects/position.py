@@ -164,15 +164,19 @@ class PositionReader:
             )
         return where[name]
 
-    def sampled_ids(self, choice: Mapping[str, Any], n: int) -> list[int] | None:
+    def sampled_ids(
+        self, choice: Mapping[str, Any], n: int, *, required: bool = True
+    ) -> list[int] | None:
         """The ``n`` sampled ids, where the row ``sampled_ids`` names a field of the choice that
-        lists them.
+        lists them; None for no such row, and for no such field where it is not ``required``.
         """
         if self.rules.sampled_ids is None:
             return None
         found: Any = choice
         for key in self.rules.sampled_ids.split("."):
             found = found.get(key) if isinstance(found, Mapping) else None
+        if found is None and not required:
+            return None
         if not isinstance(found, list) or len(found) != n:
             raise CorruptResponse(
                 f"{self.profile.name} listed {n} tokens and, in `{self.rules.sampled_ids}`, the ids"

@@ -183,11 +183,22 @@ def _section(
         found = evidence_of(profile, row)
         yield f"  {left:<{width}}  {_known(profile, row, found)}"
         if isinstance(rows[key], list) and rows[key] and isinstance(rows[key][0], Mapping):
-            yield from (f"      {': '.join(map(str, entry.values()))}" for entry in rows[key])
+            yield from (f"      {_entry(entry)}" for entry in rows[key])
         if found is not None and found[1].seen and found[0] not in told:
             told.add(found[0])
             about = "" if found[0] == row else f"{found[0]}: "
             yield f"      {about}{found[1].seen}"
+
+
+def _entry(table: Mapping[str, Any]) -> str:
+    """One table of a list on a line: its values, and the names of what is true."""
+    parts = []
+    for key, value in table.items():
+        if value is True:
+            parts.append(key.replace("_", " "))
+        elif value:
+            parts.append(str(value))
+    return ": ".join(parts)
 
 
 def _value(value: Any) -> str:
