@@ -103,6 +103,7 @@ OPTIONS = frozenset(
         "test_limit",
         "test_samples",
         "thinking",
+        "thorough",
         "threshold",
         "timeout",
         "tokenizer",

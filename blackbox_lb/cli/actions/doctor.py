@@ -55,9 +55,11 @@ def _check(profile: Profile, options: DoctorOptions) -> None:
 
 def _announce(profile: Profile, options: DoctorOptions) -> None:
     """Announce the requests, and ask for consent where they may cost money."""
+    requests = most_requests(thorough=options.thorough)
+    tokens = most_tokens(thorough=options.thorough)
     echo(
-        f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion"
-        " tokens, with short prompts",
+        f"{profile.title}: at most {requests} requests and {tokens:,} completion tokens, with short"
+        " prompts",
         err=True,
     )
     if not profile.connection.api_key_required or options.yes:
@@ -76,7 +78,7 @@ async def _run(options: DoctorOptions) -> Report:
 
     in_flight = options.concurrency or IN_FLIGHT
     async with connect_to(options, concurrency=in_flight) as session:
-        return await examine(session, concurrency=in_flight, watch=watch)
+        return await examine(session, concurrency=in_flight, thorough=options.thorough, watch=watch)
 
 
 def _saved(

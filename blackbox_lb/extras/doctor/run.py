@@ -4,7 +4,7 @@ the rows it was to prove.
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import (
@@ -22,6 +22,7 @@ from blackbox_lb.extras.doctor.asking.findings import Findings, Report
 from blackbox_lb.extras.doctor.asking.probe import (
     IN_FLIGHT,
     MOST_REQUESTS,
+    MOST_THOROUGH,
     Probe,
     ProbesSpent,
     Withheld,
@@ -39,20 +40,23 @@ from blackbox_lb.extras.doctor.checks.bias_effect import (
     check_fractions,
     check_highest_id,
 )
+from blackbox_lb.extras.doctor.checks.bias_range import REQUESTS as RANGE_REQUESTS
 from blackbox_lb.extras.doctor.checks.bias_strength import REQUESTS as STRENGTH_REQUESTS
 from blackbox_lb.extras.doctor.checks.bias_strength import TOKENS as STRENGTH_TOKENS
 from blackbox_lb.extras.doctor.checks.bias_strength import check_strength
 from blackbox_lb.extras.doctor.checks.listed_alternatives import check_lists, check_outside
 from blackbox_lb.extras.doctor.checks.logprob_meaning import check_end, check_meaning
 from blackbox_lb.extras.doctor.checks.neutral_sampling import (
+    LONG,
     MORE,
     MOST_TOKENS,
     REQUESTS,
+    ROUNDS,
     check_neutral,
 )
 from blackbox_lb.extras.doctor.checks.token_identity import check_ids, check_tokenizer
 
-ENDS = (AuthenticationFailed, ConnectionFailed, QuotaExhausted, ModelUnsuitable, NoLogprobs)
+ENDS = (AuthenticationFailed, ConnectionFailed, QuotaExhausted, NoLogprobs)
 """What no later request would survive either."""
 OPENING = 1
 """Requests that opening a session takes: the list of models."""
@@ -77,7 +81,13 @@ CHECKS = (
     Check("token identity", ("tokens.id", "tokens.bytes_exact"), 10, 48, check_ids),
     Check("several completions", ("sampling.n",), 1, 128, check_n),
     Check("end token", ("logprobs.end_token_listed",), 6, 72, check_end),
-    Check("effect of a bias", ("bias", "bias.high", "bias.low"), 7, 5, check_effect),
+    Check(
+        "effect of a bias",
+        ("bias", "bias.high", "bias.low"),
+        7 + RANGE_REQUESTS,
+        5 + RANGE_REQUESTS,
+        check_effect,
+    ),
     Check("meaning of logprobs", ("logprobs.meaning",), 6, 6, check_meaning),
     Check("fractions", ("bias.fractions",), 6, 6, check_fractions),
     Check("highest id", ("bias.highest_id",), 2, 2, check_highest_id),
@@ -100,38 +110,59 @@ last.
 """
 
 
-def most_requests() -> int:
-    """Requests of a whole self-test at most; below 120."""
-    return min(MOST_REQUESTS, OPENING + sum(check.requests for check in CHECKS))
+def checks_of(*, thorough: bool = False) -> tuple[Check, ...]:
+    """All checks. ``thorough``: more is drawn where a temperature close to 1 takes many tokens to
+    see.
+    """
+    if not thorough:
+        return CHECKS
+    further = (ROUNDS - 1) * MORE
+    checks = list(CHECKS)
+    for place, check in enumerate(checks):
+        if check.run is check_neutral:
+            requests = check.requests + further
+            tokens = check.tokens + further * LONG
+            checks[place] = replace(check, requests=requests, tokens=tokens)
+    return tuple(checks)
 
 
-def most_tokens() -> int:
+def most_requests(*, thorough: bool = False) -> int:
+    """Requests of a whole self-test at most; below 120, or 300 for a thorough one."""
+    asked = OPENING + sum(check.requests for check in checks_of(thorough=thorough))
+    return min(MOST_THOROUGH if thorough else MOST_REQUESTS, asked)
+
+
+def most_tokens(*, thorough: bool = False) -> int:
     """Completion tokens of a whole self-test at most."""
-    return sum(check.tokens for check in CHECKS)
+    return sum(check.tokens for check in checks_of(thorough=thorough))
 
 
 async def examine(
     session: Session,
     *,
-    checks: Sequence[Check] = CHECKS,
+    checks: Sequence[Check] | None = None,
     concurrency: int = IN_FLIGHT,
+    thorough: bool = False,
     watch: Callable[[str], None] = lambda title: None,
 ) -> Report:
     """Prove or disprove every claim of the session's profile. ``watch`` is told the title of each
     check as it begins.
 
     ``checks``: fewer of them, in their order; the lists of alternatives are what all others lean
-    on.
+    on. ``thorough``: ask more, as in ``checks_of``.
 
     Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model
     that cannot be adapted, or the first plain request is refused, by a content filter too.
     """
     start = time.monotonic()
     probe = Probe(
-        session, min(concurrency, session.profile.connection.concurrency), requests=OPENING
+        session,
+        min(concurrency, session.profile.connection.concurrency),
+        requests=OPENING,
+        most=MOST_THOROUGH if thorough else MOST_REQUESTS,
     )
-    exam = Exam(probe, Findings(session.profile))
-    for check in checks:
+    exam = Exam(probe, Findings(session.profile), thorough=thorough)
+    for check in checks_of(thorough=thorough) if checks is None else checks:
         watch(check.title)
         probe.allow(check.requests)
         await _carry_out(exam, check)
@@ -153,12 +184,17 @@ async def examine(
 
 async def _carry_out(exam: Exam, check: Check) -> None:
     """One check. A refusal contradicts the rows that it was to prove; any other failure leaves them
-    unchecked, a content filter's refusal of the prompt too."""
+    unchecked, a content filter's refusal of the prompt too. A model that takes no bias is refused
+    one once, and what else can be learned of it goes on."""
     first = check.run is check_lists
     try:
         await check.run(exam)
     except ENDS:
         raise
+    except ModelUnsuitable as refusal:
+        if first:
+            raise
+        _note_refused_bias(exam, check, str(refusal))
     except RequestRejected as refusal:
         if first:
             raise
@@ -172,3 +208,18 @@ async def _carry_out(exam: Exam, check: Check) -> None:
         if first:
             raise ContentFiltered(f"nothing can be checked: {reason}") from reason
         exam.findings.skip(check.rows, str(reason))
+
+
+def _note_refused_bias(exam: Exam, check: Check, refusal: str) -> None:
+    """What a refusal of everything that a check sends says: where it was to see a bias act, that
+    none is taken; of any other check's rows nothing.
+    """
+    if check.run is not check_effect:
+        exam.findings.skip(check.rows, refusal)
+        return
+    exam.works = False
+    exam.findings.agree("bias", False, f"refused: {refusal}")
+    exam.findings.skip(check.rows, "no bias is taken")
+    known = exam.profile.bias.refusal_of(refusal)
+    if known is not None:
+        exam.findings.add("bias.refused", "CONFIRMED", f"{known.why}: {known.remedy}")

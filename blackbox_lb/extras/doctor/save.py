@@ -30,6 +30,8 @@ CAREFUL: Mapping[str, Json] = {
     "tokens.bytes_exact": False,
 }
 """Values that are right whatever the server does, at the cost of some convenience."""
+OF_OTHER_SETUPS = frozenset({"bias.refused"})
+"""Rows that claim nothing of the server at hand: they hold whatever it does."""
 DOCUMENTED = frozenset("SRLD")
 """Grades of evidence that make a value more than a guess."""
 
@@ -139,7 +141,8 @@ def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
     careful: dict[str, Json] = {}
     left: list[str] = []
     for guess in report.profile.unknown:
-        rows = _leaves(value_of(document, guess), guess)
+        leaves = _leaves(value_of(document, guess), guess)
+        rows = [row for row in leaves if row not in OF_OTHER_SETUPS]
         values = {
             row: _careful(report, shown, row) for row in rows if not _is_proven(report, shown, row)
         }

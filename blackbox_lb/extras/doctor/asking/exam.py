@@ -39,9 +39,11 @@ class Exam:
     ``step``: the gaps of all logprobs to the likeliest of their list are multiples of it, in nats;
     0 where none is seen.
 
-    ``trusted``: False where ids in answers are not those of the tokenizer. ``works``: whether a
-    bias was seen to act, None while that is not known. ``n``: completions that one request is known
-    to give. ``end_listed``: whether the end token is listed, as claimed until it has been seen.
+    ``thorough``: whether more is asked to see a temperature close to 1. ``trusted``: False where
+    ids in answers are not those of the tokenizer. ``works``: whether a bias was seen to act, None
+    while that is not known. ``clip``: nats above which the server was seen to make less of a bias,
+    None where it was not. ``n``: completions that one request is known to give. ``end_listed``:
+    whether the end token is listed, as claimed until it has been seen.
     """
 
     probe: Probe
@@ -50,8 +52,10 @@ class Exam:
     alternatives: int = 0
     noise: float = 0.0
     step: float = 0.0
+    thorough: bool = False
     trusted: bool = True
     works: bool | None = None
+    clip: int | None = None
     n: int = 1
     end_listed: bool | None = None
     texts: dict[int, str | None] = field(default_factory=dict)
@@ -59,6 +63,11 @@ class Exam:
     @property
     def profile(self) -> Profile:
         return self.probe.session.profile
+
+    @property
+    def high(self) -> float:
+        """The largest bias, in nats, that acts in full, by the profile or by what was seen."""
+        return self.profile.bias.high if self.clip is None else float(self.clip)
 
     @property
     def slack(self) -> float:

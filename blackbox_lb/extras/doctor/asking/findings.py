@@ -127,12 +127,19 @@ def claim_of(profile: Profile, row: str) -> str:
             value = value_of(profile.model_dump(), row)
         except (KeyError, TypeError):
             return ""
-        said = (
-            "none known"
-            if value is None
-            else str(value.get("path", ", ".join(value)) if isinstance(value, dict) else value)
-        )
+        said = _in_words(value)
     return said if profile.is_known(row) else f"{said} (a guess)"
+
+
+def _in_words(value: Any) -> str:
+    """The value of a row: of a table its path or its names, of a list of tables their words."""
+    if value is None:
+        return "none known"
+    if isinstance(value, dict):
+        return str(value.get("path", ", ".join(value)))
+    if isinstance(value, list):
+        return ", ".join(str(item["words"] if isinstance(item, dict) else item) for item in value)
+    return str(value)
 
 
 def value_of(document: Any, row: str) -> Any:

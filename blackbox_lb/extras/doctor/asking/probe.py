@@ -15,6 +15,8 @@ MOST_REQUESTS = 119
 """A self-test is worth less than 120 requests, whatever it meets; retries of a busy server are not
 counted.
 """
+MOST_THOROUGH = 299
+"""Requests of a self-test that was asked to look more closely."""
 IN_FLIGHT = 8
 """Requests at a time: gentle on a small server, and a hosted API answers 99 in seconds."""
 SLIPS = 2
@@ -41,13 +43,14 @@ class Probe:
     without a bias.
 
     ``top``: alternatives asked for at each token unless a request says otherwise. ``concurrency``:
-    requests in flight.
+    requests in flight. ``most``: requests of the whole self-test.
     ``entries``, ``named``: most entries of a bias, and the highest id in one, that were accepted.
     """
 
     session: Session
     concurrency: int = IN_FLIGHT
     top: int = 1
+    most: int = MOST_REQUESTS
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -58,14 +61,14 @@ class Probe:
 
     def allow(self, requests: int) -> None:
         """From here on, ``requests`` more may be made, within the budget of the whole self-test."""
-        self._ceiling = min(self.requests + requests, MOST_REQUESTS)
+        self._ceiling = min(self.requests + requests, self.most)
 
     def count(self, requests: int = 1) -> None:
         """Take ``requests`` from the budget. Raises ProbesSpent where there are not as many
         left.
         """
         if self.requests + requests > self._ceiling:
-            raise ProbesSpent(f"its share of the budget of {MOST_REQUESTS} requests is spent")
+            raise ProbesSpent(f"its share of the budget of {self.most} requests is spent")
         self.requests += requests
 
     async def ask(

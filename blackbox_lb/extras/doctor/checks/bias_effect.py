@@ -4,13 +4,14 @@ how many are.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from blackbox_lb.errors import ConnectionFailed, RequestRejected, ServerFailed
 from blackbox_lb.extras.doctor.asking.exam import WORDS, Exam
 from blackbox_lb.extras.doctor.asking.probe import ProbesSpent
+from blackbox_lb.extras.doctor.checks.bias_range import RangeFinding, find_range
 from blackbox_lb.extras.doctor.checks.listed_alternatives import hinted
 
 SURE = 10.0
@@ -63,37 +64,80 @@ async def check_effect(exam: Exam) -> None:
     """The largest bias on unlikely tokens, which must come first, and the smallest on the
     likeliest, which must not.
     """
-    rows, high = ("bias", "bias.high", "bias.low"), exam.profile.bias.high
+    rows = ("bias", "bias.high", "bias.low")
+    high = exam.profile.bias.high
     tokens = exam.biasable()
-    raised = [
-        token for token, value in tokens.items() if UNLIKELY > value > SURE - high
-    ] or exam.outside()
-    if not exam.trusted or not raised or len(tokens) < 2:
-        why = (
-            "too few tokens are listed"
-            if exam.trusted
-            else "the ids are not those of the tokenizer"
-        )
-        return exam.findings.skip(rows, why)
-    forced = [await _force(exam, token, high) for token in (raised[-1], raised[-1], raised[-2:][0])]
-    obeyed = [each for each in forced if each.obeyed]
-    if not obeyed or not all(each.obeyed or each.came is None for each in forced):
+    raised = [token for token, value in tokens.items() if UNLIKELY > value > SURE - high]
+    forces = high > SURE - UNLIKELY
+    if forces and not raised:
+        raised = exam.outside()
+    if not exam.trusted:
+        return exam.findings.skip(rows, "the ids are not those of the tokenizer")
+    if len(tokens) < 2 or (forces and not raised):
+        return exam.findings.skip(rows, "too few tokens are listed")
+
+    to_force = [raised[-1], raised[-1], raised[-2:][0]] if raised else []
+    forced = [await _force(exam, token, high) for token in to_force]
+    range_finding = await find_range(exam) if exam.rules.bias else None
+    if range_finding is not None and range_finding.clipped:
+        return await _clipped(exam, range_finding)
+    if forced and not _is_obeyed(forced):
         return await _disobeyed(exam, forced, high)
+    if not forced and range_finding is None:
+        return exam.findings.skip(rows, f"nothing of at most {high:+g} can be seen to act")
+
     exam.works = True
-    nats = {
-        each.token: f"{tokens[each.token]:.1f} nat" if each.token in tokens else "not listed"
-        for each in obeyed
-    }
-    names = ", ".join(f"{token} ({told})" for token, told in sorted(nats.items()))
-    said = f"token {names} with {high:+g} came first in {len(obeyed)} of {len(forced)} answers"
+    said = _obeyed_evidence(forced, tokens, high) if forced else ""
+    range_evidence = said if range_finding is None else range_finding.evidence
+    said = said or range_evidence
     exam.findings.agree("bias", True, said)
-    exam.findings.agree("bias.high", True, said)
+    exam.findings.agree("bias.high", True, range_evidence)
     exam.findings.add(
         "tokens.id", "CONFIRMED", f"the id that a bias names is the id that comes back: {said}"
     )
-    return await _suppress(
-        exam, list(tokens)[: min(LIKELIEST, len(tokens) - 1)], exam.profile.bias.low
-    )
+    return await _suppress_likeliest(exam, tokens)
+
+
+def _is_obeyed(forced: Sequence[_Forced]) -> bool:
+    """Whether a raised token came first, and none but a raised one or nothing did."""
+    came = [answer for answer in forced if answer.obeyed]
+    return bool(came) and all(answer.obeyed or answer.came is None for answer in forced)
+
+
+def _obeyed_evidence(forced: Sequence[_Forced], tokens: Mapping[int, float], high: float) -> str:
+    obeyed = sorted({answer.token for answer in forced if answer.obeyed})
+    answers = sum(answer.obeyed for answer in forced)
+    nats = [f"{tokens[token]:.1f} nat" if token in tokens else "not listed" for token in obeyed]
+    names = ", ".join(f"{token} ({logprob})" for token, logprob in zip(obeyed, nats, strict=True))
+    return f"token {names} with {high:+g} came first in {answers} of {len(forced)} answers"
+
+
+async def _suppress_likeliest(exam: Exam, tokens: Mapping[int, float]) -> None:
+    """The smallest bias on the likeliest tokens, where it puts them behind another one."""
+    low = exam.profile.bias.low
+    ordered = list(tokens)
+    suppressed = ordered[: min(LIKELIEST, len(ordered) - 1)]
+    next_logprob = tokens[ordered[len(suppressed)]]
+    if tokens[ordered[0]] + low > next_logprob - 1:
+        why = f"{low:+g} puts no token that is known to be likely behind another"
+        return exam.findings.skip(["bias.low"], why)
+    return await _suppress(exam, suppressed, low)
+
+
+async def _clipped(exam: Exam, range_finding: RangeFinding) -> None:
+    """A bias acts, up to less than the profile says. Below 0 a clip at the same number looks like
+    none, wherever a suppressed token would not come first anyway.
+    """
+    highest, low = range_finding.highest, exam.profile.bias.low
+    exam.works = True
+    exam.clip = highest
+    exam.findings.agree("bias", True, f"acts, up to a limit: {range_finding.evidence}")
+    found = float(highest) if highest > max(low, 0) else None
+    exam.findings.agree("bias.high", False, range_finding.evidence, found)
+    if found is None:
+        return exam.findings.skip(["bias.low"], "hardly any bias acts")
+    said = f"not told apart from a clip at {-highest}, which is right in any case"
+    return exam.findings.add("bias.low", "MEASURED", said, max(low, -found))
 
 
 async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) -> _Forced:
@@ -133,6 +177,9 @@ async def _disobeyed(exam: Exam, forced: list[_Forced], high: float) -> None:
         exam.findings.agree("tokens.id", False, said)
         return exam.findings.skip(rows, "the ids are not those that a bias names")
     exam.works = False
+    for refusal in exam.profile.bias.refused:
+        if refusal.ignored_before:
+            said += f"; an older version does so where {refusal.why}: {refusal.remedy}"
     exam.findings.agree("bias", False, f"ignored: {said}")
     return exam.findings.skip(rows[1:], "the bias is ignored")
 
@@ -177,6 +224,7 @@ class _Duel:
     ahead: int
     behind: int
     gap: float
+    base: float = BASE
 
     @property
     def margin(self) -> float:
@@ -192,7 +240,7 @@ class _Duel:
         middle = round(2 * self.gap) / 2
         shift = self.gap - middle + side * self.margin
         low, high = 0.25 - shift / 2, math.floor(middle) + 0.25 + (middle % 1) + shift / 2
-        return {self.ahead: round(BASE + low, 4), self.behind: round(BASE + high, 4)}
+        return {self.ahead: round(self.base + low, 4), self.behind: round(self.base + high, 4)}
 
 
 async def check_fractions(exam: Exam) -> None:
@@ -202,7 +250,7 @@ async def check_fractions(exam: Exam) -> None:
     row, claimed = "bias.fractions", exam.profile.bias.fractions
     if not exam.works or not exam.rules.bias:
         return exam.findings.skip([row], "no bias can be seen to act here")
-    duel = _duel(exam.biasable(), exam.profile.bias.high)
+    duel = _duel(exam.biasable(), exam.high)
     if duel is None:
         return exam.findings.skip(
             [row], "no two tokens that a bias may name are listed close enough to each other"
@@ -244,12 +292,16 @@ def _fractions(exam: Exam, row: str, wins: list[int], said: str, *, sure: bool) 
 
 
 def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:
-    """The pair with the widest margin."""
-    pairs = [
-        _Duel(ahead, behind, tokens[ahead] - tokens[behind])
-        for ahead, behind in combinations(tokens, 2)
-    ]
-    inside = [duel for duel in pairs if BASE + duel.gap + 1 < high]
+    """The pair with the widest margin, whose biases stay below ``high`` and lift both tokens above
+    all others.
+    """
+    base = min(BASE, float(math.floor(high / 2)))
+    needed = max(tokens.values(), default=0.0) + 1 - base
+    inside = []
+    for ahead, behind in combinations(tokens, 2):
+        duel = _Duel(ahead, behind, tokens[ahead] - tokens[behind], base)
+        if base + duel.gap + 1 < high and tokens[ahead] > needed:
+            inside.append(duel)
     return max(inside, key=lambda duel: duel.margin, default=None)
 
 
@@ -260,6 +312,8 @@ async def check_highest_id(exam: Exam) -> None:
         exam.highest_id,
         "neither the profile nor the server tells the highest id",
     )
+    if exam.works is False:
+        return exam.findings.skip([row], "no bias can be seen to act here")
     where = exam.probe.session.biased_endpoint
     listed = (token for each in exam.completions() for token in each.top_ids.ravel().tolist())
     highest = (
@@ -358,7 +412,8 @@ async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
         if claimed is not None and size < claimed
         else f"{size:,}"
     )
-    tokens, high = sorted(exam.biasable()), exam.profile.bias.high
+    high = exam.high
+    tokens = sorted(_liftable(exam.biasable(), high - FILLER))
     if not exam.works or not exam.rules.bias or len(tokens) < 2 or size < 2:
         return exam.findings.agree(row, True, f"{words} entries accepted")
     first, last = tokens[0], tokens[-1]
@@ -374,3 +429,9 @@ async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
         f" {came[1]} came first"
     )
     return exam.findings.agree(row, came == [first, last], said, None)
+
+
+def _liftable(tokens: Mapping[int, float], nats: float) -> list[int]:
+    """The tokens that so many nats lift more than 1 nat above the likeliest."""
+    top = max(tokens.values(), default=0.0)
+    return [token for token, logprob in tokens.items() if logprob + nats > top + 1]

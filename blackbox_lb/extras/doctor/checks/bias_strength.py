@@ -37,7 +37,8 @@ async def check_strength(exam: Exam) -> None:
         "logprobs.meaning"
     )
     known = known and (exam.findings.confirmed("neutral") or not exam.findings.settled("neutral"))
-    bias = dict.fromkeys(_rare(exam), STRENGTH)
+    strength_sent = min(STRENGTH, exam.high)
+    bias = dict.fromkeys(_rare(exam), strength_sent)
     if not (known and exam.works and exam.trusted and exam.rules.bias and bias):
         return
     drawn = await exam.probe.repeat(REQUESTS, STORY, max_tokens=TOKENS, bias=bias)
@@ -48,7 +49,7 @@ async def check_strength(exam: Exam) -> None:
         return
     p, strength = 2 * float(ndtr(-abs(score) / np.sqrt(variance))), 1 + score / variance
     said = (
-        f"{draws:.0f} tokens drawn under {STRENGTH:+g} on {len(bias)} of them: it acts"
+        f"{draws:.0f} tokens drawn under {strength_sent:+g} on {len(bias)} of them: it acts"
         f" {strength:.2f} times as strongly as sent (p = {p:.2g}); {SEEN / np.sqrt(variance):.2f}"
         " more or less would be found"
     )

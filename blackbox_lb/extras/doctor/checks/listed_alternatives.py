@@ -162,7 +162,7 @@ async def check_outside(exam: Exam) -> None:
     """
     name = exam.probe.session.endpoint
     row = f"endpoints.{name}.sampled_in_list"
-    high = exam.profile.bias.high
+    high = exam.high
     tokens = list(exam.biasable())
     if not exam.works or not exam.rules.bias:
         return exam.findings.skip(

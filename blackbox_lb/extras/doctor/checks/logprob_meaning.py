@@ -78,7 +78,7 @@ def _conclude(exam: Exam, readings: list[bool | None], evidence: str) -> None:
 
 
 def _tilt(exam: Exam) -> float:
-    return min(TILT, exam.profile.bias.high)
+    return min(TILT, exam.high)
 
 
 def _cold(exam: Exam, completions: list[Completion]) -> _Shift:

@@ -20,12 +20,16 @@ from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion
 
 CONTRADICTS = 1e-3
 """A neutral server is accused once in 1,000 self-tests, so that a temperature of 1.1 is found in 95
-% of them.
+% of them. A thorough test looks several times and shares this out among its looks.
 """
 REQUESTS, TOKENS = 26, 48
 DOUBT, MORE, LONG = 0.15, 24, 64
 """p-value of the temperature below which ``MORE`` requests of ``LONG`` tokens follow: one neutral
 server in seven is asked them. A temperature of 1.1 passes it in 1 % of self-tests."""
+ROUNDS, SETTLED = 6, 0.5
+"""Most rounds of ``MORE`` requests of a thorough self-test, which makes the first two in any case,
+and the p-value of the temperature from which on it makes no other: a server at 1.05 or .95 whose
+draws look that neutral after so many is not found by more of them."""
 AT_ONCE, BATCH, BATCHES = 4, 8, 2
 """Completions a request where a provider gives several, requests of a batch, and how many batches
 there may be.
@@ -43,7 +47,8 @@ async def check_neutral(exam: Exam) -> None:
     """Some hundreds of tokens at two prompts, and all that was drawn neutrally before.
 
     Where several completions come at a time, more are drawn while too few draws are due in what a
-    truncation would cut; and some longer ones anywhere, where the temperature is in doubt.
+    truncation would cut; and some longer ones anywhere, where the temperature is in doubt. A
+    thorough test goes on with those until the temperature is settled.
     """
     exam.probe.top = _alternatives(exam)
     several = exam.n >= AT_ONCE
@@ -57,11 +62,13 @@ async def check_neutral(exam: Exam) -> None:
         await exam.probe.repeat(batch, STORY, max_tokens=TOKENS, n=n)
     draws = _all(exam)
     verdict = judge(draws, step=exam.step) if draws else None
-    if verdict is not None and verdict.heat < DOUBT:
+    rounds = 0
+    while verdict is not None and _is_open(exam, verdict, rounds):
         await exam.probe.repeat(MORE // 2, WORDS, max_tokens=LONG)
         await exam.probe.repeat(MORE // 2, STORY, max_tokens=LONG)
         draws = _all(exam)
         verdict = judge(draws, step=exam.step)
+        rounds += 1
     completions = list(exam.completions())
     lost = sum(each.finish_reason == "stop" for each in completions)
     if not exam.end_listed and not exam.knows_texts and lost > LOST * len(draws):
@@ -71,6 +78,20 @@ async def check_neutral(exam: Exam) -> None:
         )
         return exam.findings.skip(["neutral"], f"{why}, and its id is not known")
     return _conclude(exam, completions, draws, verdict)
+
+
+def _is_open(exam: Exam, verdict: UniformityVerdict, rounds: int) -> bool:
+    """Whether another round of longer completions may settle the temperature."""
+    if not exam.thorough:
+        return rounds == 0 and verdict.heat < DOUBT
+    if rounds < 2:
+        return True
+    return rounds < ROUNDS and _threshold(exam) <= verdict.p and verdict.heat < SETTLED
+
+
+def _threshold(exam: Exam) -> float:
+    """The p-value below which sampling is contradicted."""
+    return CONTRADICTS / (ROUNDS - 1) if exam.thorough else CONTRADICTS
 
 
 def _all(exam: Exam) -> list[CellDraw]:
@@ -101,7 +122,7 @@ def _conclude(
         f"{verdict.draws} tokens: chi-square p = {verdict.chi_square:.2g}, {verdict.beyond} outside"
         f" the top 90 % of the mass ({verdict.expected:.1f} expected){_first(exam)}"
     )
-    if verdict.p < CONTRADICTS:
+    if verdict.p < _threshold(exam):
         different = len(
             {completion.text for completion in completions if len(completion.token_ids) > 1}
         )
