@@ -10,6 +10,7 @@ import click
 
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.errors import InputError
 from blackbox_lb.providers.names import profile_names
 
 if TYPE_CHECKING:
@@ -50,9 +51,23 @@ WIDEST = 58
 
 @click.command("providers")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the profiles as JSON on stdout.")
-def providers_command(name: str | None, as_json: bool) -> None:
+@click.option(
+    "--models",
+    is_flag=True,
+    help="List the models of NAME that take a bias and return logprobs, open weights first, by a"
+    " list of a known date.",
+)
+@click.option(
+    "--hosts",
+    metavar="MODEL",
+    help="List the hosts that serve MODEL with a bias and logprobs, by lists of a known date.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON on stdout.")
+def providers_command(name: str | None, models: bool, hosts: str | None, as_json: bool) -> None:
     """List the providers, or show all facts on NAME and their evidence."""
+    if models or hosts is not None:
+        _print_lists(name, models, hosts, as_json)
+        return
     from blackbox_lb.providers.profile import load_profile
 
     profiles = [load_profile(each) for each in ([name] if name else profile_names())]
@@ -62,6 +77,26 @@ def providers_command(name: str | None, as_json: bool) -> None:
         _details(profiles[0])
     else:
         _overview(profiles)
+
+
+def _print_lists(name: str | None, models: bool, hosts: str | None, as_json: bool) -> None:
+    """Print the models of the host ``name``, or the hosts of the model ``hosts``."""
+    from blackbox_lb.cli.actions.providers import print_hosts, print_models
+
+    if hosts is not None:
+        if name is not None or models:
+            raise InputError(
+                "--hosts asks for the hosts of a model, and was given with"
+                f" {'--models' if name is None else name}; leave one of them out"
+            )
+        print_hosts(hosts, as_json=as_json)
+        return
+    if name is None:
+        raise InputError(
+            "--models lists the models of one host, and none was named; give it, as in"
+            " blb providers openrouter --models"
+        )
+    print_models(name, as_json=as_json)
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,0 +1,140 @@
+"""Which models a host serves, by lists of a known date: ``providers/models/NAME.toml``."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from difflib import get_close_matches
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.providers.names import profiles_folder
+from blackbox_lb.providers.schema import Json, ProfileRow
+from blackbox_lb.safety.untrusted import parse_toml
+
+FOLDER = "models"
+"""The lists stand in this folder beside the profiles."""
+CUTS = ("top_k", "top_p", "min_p")
+"""Settings that take tokens out of what is sampled from."""
+NEAREST = 3
+"""Names that are suggested where none fits."""
+
+Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class HostedModel(ProfileRow):
+    """One model of a host's list.
+
+    name: what ``model`` takes. open: whether its weights are public; weights: their name on the
+    Hugging Face hub, where the list has it. price: US dollars for a million prompt and completion
+    tokens, None where the list has none. defaults: settings that the list calls the model's.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    open: bool
+    weights: str = ""
+    price: Annotated[list[Dollars], Field(min_length=2, max_length=2)] | None = None
+    defaults: dict[str, Json] = Field(default_factory=dict)
+
+    @property
+    def cuts(self) -> dict[str, Json]:
+        """The defaults that truncate what is sampled from."""
+        off = {"top_k": (0, -1), "top_p": (1, 1.0), "min_p": (0, 0.0)}
+        return {
+            name: value
+            for name, value in self.defaults.items()
+            if name in CUTS and value not in off[name]
+        }
+
+
+class HostedModels(ProfileRow):
+    """The list of one host, open weights first.
+
+    provider: its profile. fields: whether the list gives ``logit_bias`` and logprobs of each model,
+    or the host alone is described to take them. date: the day of the list.
+    """
+
+    provider: str
+    date: date
+    source: Annotated[str, Field(min_length=1)]
+    fields: Literal["each model", "the host"]
+    models: Annotated[list[HostedModel], Field(min_length=1)]
+
+
+def listed_hosts() -> list[str]:
+    """The sorted names of the profiles that have a list of models."""
+    folder = profiles_folder() / FOLDER
+    names = [entry.name for entry in folder.iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
+def load_models(provider: str) -> HostedModels:
+    """The list of the models that ``provider`` serves.
+
+    Raises:
+        InputError: there is none. ProfileError: the list is malformed.
+    """
+    if provider not in listed_hosts():
+        raise InputError(
+            f"there is no list of the models of {provider}; there are lists of"
+            f" {', '.join(listed_hosts())}, and an address of your own lists what it serves at"
+            " /models"
+        )
+    content = (profiles_folder() / FOLDER / f"{provider}.toml").read_bytes()
+    try:
+        return HostedModels.model_validate(parse_toml(content))
+    except ValidationError as error:
+        raise ProfileError(f"the list of the models of {provider}: {error}") from error
+
+
+def find_hosts(name: str) -> list[tuple[HostedModels, HostedModel]]:
+    """The lists with a model of that name, each with the model: first those that give a bias and
+    logprobs of each model, then by name.
+
+    Names are compared without their publisher and by their parts, so that ``Qwen/Qwen3.5-9B``
+    is also qwen/qwen3.5-9b, and glm-5.1 is also glm-5p1 and glm-5-1.
+
+    Raises:
+        InputError: no list has it.
+    """
+    wanted = _parts(name)
+    pairs = [
+        (hosted, model) for hosted in map(load_models, listed_hosts()) for model in hosted.models
+    ]
+    matches = [
+        (hosted, model)
+        for hosted, model in pairs
+        if _holds(_parts(model.name), wanted) or _holds(_parts(model.weights), wanted)
+    ]
+    if not wanted or not matches:
+        raise InputError(_unknown(name, [model.name for _, model in pairs]))
+    matches.sort(key=lambda match: (match[0].fields != "each model", match[0].provider))
+    return matches
+
+
+def _parts(name: str) -> list[str]:
+    """The parts of a model's name without its publisher, in lower case; 5p1 is 5.1."""
+    own = name.lower().rpartition("/")[2]
+    return re.findall(r"[a-z0-9]+", re.sub(r"(?<=\d)p(?=\d)", ".", own))
+
+
+def _holds(parts: list[str], wanted: list[str]) -> bool:
+    """Whether ``wanted`` stand in ``parts`` one behind the other."""
+    places = range(len(parts) - len(wanted) + 1)
+    return any(parts[place : place + len(wanted)] == wanted for place in places)
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    """The sentence on a model that no list has, with those of the nearest ``names``."""
+    spelled = {"-".join(_parts(listed)): listed for listed in names}
+    nearest = get_close_matches("-".join(_parts(name)), spelled, n=NEAREST)
+    suggestion = ""
+    if nearest:
+        suggestion = f"; did you mean {', '.join(spelled[spelling] for spelling in nearest)}"
+    return (
+        f"no list of a host has a model called {name!r}{suggestion}; blb providers openrouter"
+        " ``models`` shows the longest list, and open weights of any name run on a vLLM, SGLang or"
+        " llama.cpp server of your own"
+    )

@@ -1,0 +1,147 @@
+"""The lists of hosted models: which models of a host take a bias, and which hosts serve a model."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.cli import main
+from blackbox_lb.errors import InputError
+from blackbox_lb.providers.hosted_models import find_hosts, listed_hosts, load_models
+from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.profile import load_profile
+
+
+def providers(*arguments: str) -> Result:
+    """``blb providers``."""
+    return CliRunner().invoke(main, ["providers", *arguments])
+
+
+@pytest.mark.parametrize("name", listed_hosts())
+def test_a_list_is_one_of_a_hosts_models(name: str) -> None:
+    """Of a profile that takes a bias and returns logprobs, with a day and a source, each name once,
+    open weights first.
+    """
+    hosted = load_models(name)
+    profile = load_profile(name)
+    assert hosted.provider == name == profile.name
+    assert dt.date(2026, 1, 1) < hosted.date < dt.date(2026, 11, 26)
+    assert hosted.source
+    assert profile.connection.api_key_required
+    assert profile.logprobs.limit != 0
+    names = [model.name for model in hosted.models]
+    assert len(set(names)) == len(names)
+    is_open = [model.open for model in hosted.models]
+    assert is_open == sorted(is_open, reverse=True)
+
+
+def test_openrouters_list_is_the_one_that_its_evidence_counts() -> None:
+    """102 models with both fields; no gpt-4.1 among them, which is untried for that reason."""
+    hosted = load_models("openrouter")
+    assert hosted.fields == "each model"
+    assert len(hosted.models) == 102
+    assert "102 with logprobs too" in load_profile("openrouter").evidence["bias"].seen
+    names = [model.name for model in hosted.models]
+    assert "openai/gpt-4o-mini" in names
+    assert [name for name in names if "gpt-4.1" in name] == []
+    closed = [model for model in hosted.models if model.name.startswith("openai/gpt-4")]
+    assert closed
+    assert not any(model.open for model in closed)
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "served"),
+    [
+        ("openai/gpt-oss-20b", "fireworks", "accounts/fireworks/models/gpt-oss-20b"),
+        ("GPT-OSS-120B", "cerebras", "gpt-oss-120b"),
+        ("gpt-oss-120b", "byteplus", "gpt-oss-120b-250805"),
+        ("glm-5.1", "fireworks", "accounts/fireworks/models/glm-5p1"),
+        ("deepseek-v3.2", "byteplus", "deepseek-v3-2-251201"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507", "openrouter", "qwen/qwen3-235b-a22b-2507"),
+        ("Llama-3.3-70B-Instruct", "together", "meta-llama/Llama-3.3-70B-Instruct-Turbo"),
+    ],
+)
+def test_a_model_is_found_under_each_hosts_spelling(name: str, host: str, served: str) -> None:
+    """By the parts of its name without the publisher, or of its weights' name."""
+    pairs = [(hosted.provider, model.name) for hosted, model in find_hosts(name)]
+    assert (host, served) in pairs
+
+
+def test_lists_that_tell_of_each_model_come_first() -> None:
+    """What is listed with both fields is surer than a host's own description."""
+    fields = [hosted.fields for hosted, _ in find_hosts("gpt-oss-120b")]
+    assert fields == sorted(fields)
+    assert set(fields) == {"each model", "the host"}
+
+
+def test_one_size_is_not_another() -> None:
+    """120b is no part of 20b, nor 5.1 of 5."""
+    assert {model.name for _, model in find_hosts("gpt-oss-20b")}.isdisjoint(
+        model.name for _, model in find_hosts("gpt-oss-120b")
+    )
+    assert all("5.2" not in model.name for _, model in find_hosts("glm-5.1"))
+
+
+@pytest.mark.parametrize("name", ["qwen99", "", "/", "gpt-oss-20"])
+def test_a_model_that_no_list_has_is_refused(name: str) -> None:
+    """With a sentence; of a name that is nearly one, with the ones that are."""
+    with pytest.raises(InputError) as caught:
+        find_hosts(name)
+    assert ("openai/gpt-oss-20b" in str(caught.value)) is (name == "gpt-oss-20")
+    result = providers("--hosts", name)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_the_models_of_a_host() -> None:
+    """A table with the day of the list, and the same as JSON."""
+    result = providers("openrouter", "--models")
+    assert result.exit_code == 0
+    rows = [line.split() for line in result.stdout.splitlines()]
+    names = [row[0] for row in rows if row]
+    assert names.index("qwen/qwen3.5-9b") < names.index("openai/gpt-4o-mini")
+    assert "2026-08-22" in result.stdout
+    (row,) = [row for row in rows if row and row[0] == "qwen/qwen3.5-27b"]
+    assert row[1:4] == ["Qwen/Qwen3.5-27B", "top_k", "20"]
+    document = json.loads(providers("openrouter", "--models", "--json").stdout)
+    assert (document["date"], len(document["models"])) == ("2026-08-22", 102)
+
+
+def test_the_hosts_of_a_model() -> None:
+    """A table with the days of the lists, and the same as JSON."""
+    result = providers("--hosts", "gpt-oss-120b")
+    assert result.exit_code == 0
+    assert [
+        host for host in ("openrouter", "together", "novita") if host not in result.stdout
+    ] == []
+    assert "2026-07-02" in result.stdout
+    document = json.loads(providers("--hosts", "gpt-oss-120b", "--json").stdout)
+    assert document[0]["provider"] == "openrouter"
+    assert document[0]["model"]["weights"] == "openai/gpt-oss-120b"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--models"],
+        ["azure", "--models"],
+        ["nobody", "--models"],
+        ["openrouter", "--hosts", "gpt-oss-20b"],
+        ["--models", "--hosts", "gpt-oss-20b"],
+    ],
+)
+def test_what_cannot_be_listed_is_refused(arguments: list[str]) -> None:
+    """No host, one without a list, two questions at once: exit code 2 and a sentence."""
+    result = providers(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+
+
+def test_lists_are_no_profiles() -> None:
+    """They stand beside them and are not taken for any."""
+    assert "models" not in profile_names()
+    assert set(listed_hosts()) <= set(profile_names())
