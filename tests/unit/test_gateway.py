@@ -583,9 +583,9 @@ def test_options_that_make_no_sense_are_refused(options: JSON) -> None:
 
 
 def test_unknown_rules_and_a_quota_without_a_record_are_refused() -> None:
-    """Only three providers are played, and insufficient_quota only where it was recorded."""
+    """Only some providers are played, and insufficient_quota only where it was recorded."""
     with pytest.raises(InputError, match="known: openai, azure, fireworks"):
-        RulesGateway("together", "http://127.0.0.1:9/v1")
+        RulesGateway("novita", "http://127.0.0.1:9/v1")
     with pytest.raises(InputError, match="quota"):
         RulesGateway("fireworks", "http://127.0.0.1:9/v1", quota=1)
 

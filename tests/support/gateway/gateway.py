@@ -26,12 +26,13 @@ from tests.support.gateway.engine.upstream import UpstreamEngine, UpstreamFailed
 from tests.support.gateway.errors.openai import JSON, Refusal
 from tests.support.gateway.openai_schema import InvalidRequest, invalid
 from tests.support.gateway.requests.fields import Endpoint
-from tests.support.gateway.rule_sources import ROUTED, SOURCES
+from tests.support.gateway.rule_sources import ROUTED, SOURCES, TOGETHER
 from tests.support.gateway.rules.azure import AzureRules
 from tests.support.gateway.rules.fireworks import FireworksRules
 from tests.support.gateway.rules.openai import OpenAIRules, Route
 from tests.support.gateway.rules.openrouter import OpenRouterRules
 from tests.support.gateway.rules.rate_buckets import Over, RateBucket, duration
+from tests.support.gateway.rules.together import TogetherRules
 
 __all__ = ["Call", "RulesGateway", "ServedEngine"]
 
@@ -40,6 +41,7 @@ PROVIDERS: Mapping[str, type[OpenAIRules]] = {
     "azure": AzureRules,
     "fireworks": FireworksRules,
     "openrouter": OpenRouterRules,
+    "together": TogetherRules,
 }
 KEEP_OUT = {"authorization", "api-key", "x-api-key", "cookie"}
 
@@ -81,7 +83,7 @@ class RulesGateway:
     """``with RulesGateway("openai", engine) as gateway: client = OpenAI(base_url=gateway.base_url,
     api_key=gateway.key)``.
 
-    rules: openai, azure, fireworks or openrouter. upstream: a llama.cpp server: LocalEngine,
+    rules: openai, azure, fireworks, openrouter or together. upstream: a llama.cpp server: LocalEngine,
     ExactServer or a base URL with /v1. Its vocabulary is asked for once, beside the first
     completion. options: see ``Options``. requests_per_minute, tokens_per_minute: the budget,
     refilled steadily. quota: completions until insufficient_quota (openai). faults: planted
@@ -112,7 +114,11 @@ class RulesGateway:
         self._provider, self._upstream, self._concurrency = PROVIDERS[rules], upstream, concurrency
         self._settings = self._provider.defaults.changed(options, self._provider.sampling)
         _check(rules, self._provider, self._settings, quota, requests_per_minute, tokens_per_minute)
-        self.rules: Mapping[str, str] = {**SOURCES, "openrouter": ROUTED}[rules]
+        self.rules: Mapping[str, str] = {
+            **SOURCES,
+            "openrouter": ROUTED,
+            "together": TOGETHER,
+        }[rules]
         self.quota, self.faults, self.delay = quota, faults, delay
         self.requests: list[JSON] = []
         self.calls: list[Call] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["ROUTED", "SOURCES"]
+__all__ = ["ROUTED", "SOURCES", "TOGETHER"]
 
 CHAT, LEGACY = "CreateChatCompletionRequest", "CreateCompletionRequest"
 
@@ -259,6 +259,21 @@ ROUTED: Mapping[str, str] = {
     ),
 }
 """OpenRouter's rules beside those of OpenAI's form of requests."""
+
+TOGETHER: Mapping[str, str] = {
+    "logprobs": "togethercomputer/openapi 2026-04-28, ChatCompletionRequest.logprobs: 0 to 20",
+    "answer: lists": (
+        "togethercomputer/openapi 2026-04-28, LogprobsPart; recorded 2025-04 for"
+        " Llama-3.1-8B-Instruct (tsaichris/NLP-final): tokens, token_logprobs, token_ids and"
+        " top_logprobs by text, on chat"
+    ),
+    "answer: content": (
+        "inspect_ai, model/_providers/together.py: gpt-oss lists its tokens in logprobs.content;"
+        " not recorded"
+    ),
+    "answer: end token": "not recorded: listed only if the test says so",
+}
+"""Together's rules beside those of OpenAI's form of requests."""
 
 SOURCES: Mapping[str, Mapping[str, str]] = {
     "openai": OPENAI,

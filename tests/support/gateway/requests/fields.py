@@ -2,8 +2,8 @@
 gateway can really do.
 
 Ranges are those of OpenAI's OpenAPI description 2.3.0, schemas CreateChatCompletionRequest,
-CreateCompletionRequest and ModelResponseProperties, and of ``CompletionCreateParamsBase`` in
-Fireworks' Python client.
+CreateCompletionRequest and ModelResponseProperties, of ``CompletionCreateParamsBase`` in
+Fireworks' Python client, and of Together's OpenAPI description.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from openai.types import completion_create_params as legacy_params
 from openai.types.chat import completion_create_params as chat_params
 
-__all__ = ["FIREWORKS", "OPENAI", "SERVED", "STOPS", "Endpoint", "Field", "Fields"]
+__all__ = ["FIREWORKS", "OPENAI", "SERVED", "STOPS", "TOGETHER", "Endpoint", "Field", "Fields"]
 
 Endpoint: TypeAlias = Literal["chat", "completions"]
 Kind: TypeAlias = Literal["integer", "number", "boolean", "string", "array", "object", "other"]
@@ -123,6 +123,33 @@ FIREWORKS: Mapping[Endpoint, Fields] = {
     },
     "completions": {**FIREWORKS_COMMON, "prompt": OTHER, "images": OTHER},
 }
+
+TOGETHER_COMMON: Fields = {
+    **COMMON,
+    "context_length_exceeded_behavior": OTHER,
+    "echo": OTHER,
+    "logit_bias": OTHER,
+    "logprobs": Field("integer", 0, 20, "logprobs"),
+    "max_tokens": Field("integer", 0),
+    "min_p": Field("number", 0, 1),
+    "repetition_penalty": Field("number"),
+    "seed": Field("integer"),
+    "stop": OTHER,
+    "stream": OTHER,
+    "top_k": Field("integer"),
+}
+TOGETHER: Mapping[Endpoint, Fields] = {
+    "chat": {
+        **TOGETHER_COMMON,
+        "messages": Field("array"),
+        "reasoning_effort": OTHER,
+        "response_format": OTHER,
+        "tool_choice": OTHER,
+        "tools": OTHER,
+    },
+    "completions": {**TOGETHER_COMMON, "prompt": OTHER},
+}
+"""ChatCompletionRequest and CompletionRequest of togethercomputer/openapi, 2026-04-28."""
 
 SERVED: Mapping[str, tuple[object, ...]] = {
     "audio": (),
