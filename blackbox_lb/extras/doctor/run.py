@@ -162,7 +162,9 @@ async def examine(
         most=MOST_THOROUGH if thorough else MOST_REQUESTS,
     )
     exam = Exam(probe, Findings(session.profile), thorough=thorough)
-    for check in checks_of(thorough=thorough) if checks is None else checks:
+    if checks is None:
+        checks = checks_of(thorough=thorough)
+    for check in checks:
         watch(check.title)
         probe.allow(check.requests)
         await _carry_out(exam, check)
@@ -220,6 +222,6 @@ def _note_refused_bias(exam: Exam, check: Check, refusal: str) -> None:
     exam.works = False
     exam.findings.agree("bias", False, f"refused: {refusal}")
     exam.findings.skip(check.rows, "no bias is taken")
-    known = exam.profile.bias.refusal_of(refusal)
-    if known is not None:
-        exam.findings.add("bias.refused", "CONFIRMED", f"{known.why}: {known.remedy}")
+    setup = exam.profile.bias.refusal_of(refusal)
+    if setup is not None:
+        exam.findings.add("bias.refused", "CONFIRMED", f"{setup.why}: {setup.remedy}")

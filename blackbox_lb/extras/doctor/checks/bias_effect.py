@@ -76,8 +76,10 @@ async def check_effect(exam: Exam) -> None:
     if len(tokens) < 2 or (forces and not raised):
         return exam.findings.skip(rows, "too few tokens are listed")
 
-    to_force = [raised[-1], raised[-1], raised[-2:][0]] if raised else []
-    forced = [await _force(exam, token, high) for token in to_force]
+    forced: list[_Forced] = []
+    if raised:
+        in_turn = (raised[-1], raised[-1], raised[-2:][0])
+        forced = [await _force(exam, token, high) for token in in_turn]
     range_finding = await find_range(exam) if exam.rules.bias else None
     if range_finding is not None and range_finding.clipped:
         return await _clipped(exam, range_finding)
@@ -87,14 +89,15 @@ async def check_effect(exam: Exam) -> None:
         return exam.findings.skip(rows, f"nothing of at most {high:+g} can be seen to act")
 
     exam.works = True
-    said = _obeyed_evidence(forced, tokens, high) if forced else ""
-    range_evidence = said if range_finding is None else range_finding.evidence
-    said = said or range_evidence
-    exam.findings.agree("bias", True, said)
-    exam.findings.agree("bias.high", True, range_evidence)
-    exam.findings.add(
-        "tokens.id", "CONFIRMED", f"the id that a bias names is the id that comes back: {said}"
-    )
+    evidence = []
+    if forced:
+        evidence.append(_obeyed_evidence(forced, tokens, high))
+    if range_finding is not None:
+        evidence.append(range_finding.evidence)
+    exam.findings.agree("bias", True, evidence[0])
+    exam.findings.agree("bias.high", True, evidence[-1])
+    same_id = f"the id that a bias names is the id that comes back: {evidence[0]}"
+    exam.findings.add("tokens.id", "CONFIRMED", same_id)
     return await _suppress_likeliest(exam, tokens)
 
 
@@ -128,7 +131,8 @@ async def _clipped(exam: Exam, range_finding: RangeFinding) -> None:
     """A bias acts, up to less than the profile says. Below 0 a clip at the same number looks like
     none, wherever a suppressed token would not come first anyway.
     """
-    highest, low = range_finding.highest, exam.profile.bias.low
+    highest = range_finding.highest
+    low = exam.profile.bias.low
     exam.works = True
     exam.clip = highest
     exam.findings.agree("bias", True, f"acts, up to a limit: {range_finding.evidence}")
