@@ -360,7 +360,9 @@ def test_how_strongly_a_bias_acts_is_found(scale: float, seeds: range) -> None:
 
     found = 0
     for seed in seeds:
-        report = self_test(Liar(talkative(seed), seed, scaled), titles=["strength of a bias"])
+        titles = ["fractions", "strength of a bias"]
+        report = self_test(Liar(talkative(seed), seed, scaled), titles=titles)
+        assert {each.row for each in report.contradicted} <= {"bias"}, report.contradicted
         assert "times as strongly as sent" in finding(report, "bias.strength").evidence
         found += finding(report, "bias").status == "CONTRADICTED"
     assert found >= 0.95 * len(seeds) if scale != 1 else not found
@@ -428,6 +430,16 @@ def test_a_clip_is_saved_and_a_second_test_is_clean(tmp_path: Path) -> None:
     assert not again.contradicted, again.contradicted
 
 
+@pytest.mark.parametrize("scale", [0.5, 1.2])
+def test_a_scaled_bias_is_no_clipped_one(scale: float) -> None:
+    """Also where the largest biases are scaled: it is contradicted as a whole, and neither its range
+    nor its fractions are blamed.
+    """
+    for seed in range(3):
+        report = self_test(Liar(talkative(seed), seed, each_bias(lambda value: value * scale)))
+        assert [each.row for each in report.contradicted] == ["bias"], report.contradicted
+
+
 def test_the_top_of_an_honest_range_is_seen_to_act() -> None:
     """By two tokens near it, of which the one with the larger bias comes first."""
     report = self_test(Liar(model(0), 0), titles=["effect of a bias"])
@@ -492,14 +504,14 @@ def tempered(factor: float) -> Callable[[JSON], None]:
 def test_a_thorough_test_finds_a_temperature_of_95_and_of_105_percent(
     factor: float, seeds: range
 ) -> None:
-    """In at least half of the self-tests, in fewer than 300 requests; where it is 1, none is
+    """In at least half of the self-tests, in fewer than 270 requests; where it is 1, none is
     accused."""
     accused = 0
     for seed in seeds:
         server = Liar(talkative(seed), seed, tempered(factor))
         report = self_test(server, titles=["neutral sampling"], thorough=True)
         accused += finding(report, "neutral").status == "CONTRADICTED"
-        assert report.requests < 300
+        assert report.requests < 270
     if factor == 1.0:
         assert accused == 0
     else:
@@ -511,7 +523,7 @@ def test_a_thorough_test_stays_within_what_it_announces() -> None:
     server = Liar(talkative(3), 3)
     report = self_test(server, thorough=True)
     completions = [body for path, body in server.calls if path == COMPLETION]
-    assert 119 < report.requests <= most_requests(thorough=True) < 300
+    assert 119 < report.requests <= most_requests(thorough=True) < 270
     assert sum(body["max_tokens"] for body in completions) <= most_tokens(thorough=True)
     assert not report.contradicted, report.contradicted
 

@@ -127,7 +127,7 @@ def checks_of(*, thorough: bool = False) -> tuple[Check, ...]:
 
 
 def most_requests(*, thorough: bool = False) -> int:
-    """Requests of a whole self-test at most; below 120, or 300 for a thorough one."""
+    """Requests of a whole self-test at most; below 120, or 270 for a thorough one."""
     asked = OPENING + sum(check.requests for check in checks_of(thorough=thorough))
     return min(MOST_THOROUGH if thorough else MOST_REQUESTS, asked)
 

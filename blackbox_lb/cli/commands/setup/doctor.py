@@ -19,14 +19,14 @@ class DoctorOptions(ModelOptions, PrintOptions):
     )
     thorough: bool = option(
         HelpGroup.LIMITS,
-        "Ask more, at most 299 requests, to see a temperature within 5 percent of 1.",
+        "Ask more, at most 269 requests, to see a temperature within 5 percent of 1.",
     )
     yes: bool = option(HelpGroup.LIMITS, "Do not ask before requests that cost money.")
 
 
 @command("doctor", DoctorOptions)
 def doctor_command(options: DoctorOptions) -> None:
-    """Prove or disprove what a provider's profile claims, in at most 119 cheap requests (299 with
+    """Prove or disprove what a provider's profile claims, in at most 119 cheap requests (269 with
     --thorough).
 
     One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with the observation; MEASURED is a

@@ -66,6 +66,12 @@ class Findings:
         for row in rows:
             self.add(row, "NOT CHECKED", reason)
 
+    def withdraw(self, row: str, reason: str) -> None:
+        """NOT CHECKED in place of a contradiction that rested on what has turned out wrong."""
+        if row in self._rows and self._rows[row].status == "CONTRADICTED":
+            claim = self._rows[row].claim
+            self._rows[row] = RowFinding(row, claim, "NOT CHECKED", reason)
+
     def settled(self, row: str) -> bool:
         """Whether anything was found of ``row``."""
         return row in self._rows and self._rows[row].status != "NOT CHECKED"

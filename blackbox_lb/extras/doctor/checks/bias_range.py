@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from blackbox_lb.extras.doctor.asking.exam import WORDS, Exam, mean_logprobs
 
-REQUESTS = 13
-"""Two at the top of the range and two for each pair at its bottom, and seven that halve a range of
-100 nats.
+REQUESTS = 15
+"""Two at the top of the range and two at its bottom for each of two pairs, and seven that halve a
+range of 100 nats.
 """
 REPEATS = 2
 SURE_LEAD = 2
@@ -65,21 +65,17 @@ async def find_range(exam: Exam) -> RangeFinding | None:
     clips.
 
     Returns:
-        None where the tokens do not follow their biases at either end, so that something else than
-        a clip is wrong, or where no two tokens serve.
+        None where no two tokens follow their biases at either end, so that something else than a
+        clip is wrong (a bias that acts half as strongly fails at both), or where none serve.
     """
-    pairs = _pairs(exam)
-    if not pairs:
-        return None
-    pair = pairs[0]
-    top = math.floor(exam.profile.bias.high) - pair.sure_lead
-    if top <= pair.lowest:
-        return None
-    if await _leads(exam, pair, top):
-        high = top + pair.sure_lead
-        evidence = f"token {pair.behind} with {high:+d} came before {pair.ahead} with {top:+d}"
-        return RangeFinding(high, False, evidence)
-    for pair in pairs:
+    for pair in _pairs(exam):
+        top = math.floor(exam.profile.bias.high) - pair.sure_lead
+        if top <= pair.lowest:
+            return None
+        if await _leads(exam, pair, top):
+            high = top + pair.sure_lead
+            evidence = f"token {pair.behind} with {high:+d} came before {pair.ahead} with {top:+d}"
+            return RangeFinding(high, False, evidence)
         if await _leads(exam, pair, pair.lowest):
             return await _halved(exam, pair, top)
     return None

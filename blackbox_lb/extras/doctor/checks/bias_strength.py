@@ -56,6 +56,8 @@ async def check_strength(exam: Exam) -> None:
     exam.findings.add("bias.strength", "MEASURED", said)
     if p < CONTRADICTS:
         exam.findings.agree("bias", False, said)
+        why = f"the bias acts {strength:.2f} times as strongly as sent, so that no lead is as sent"
+        exam.findings.withdraw("bias.fractions", why)
 
 
 def _rare(exam: Exam) -> list[int]:
