@@ -100,6 +100,9 @@ class PromptOptions:
     prompt_template: str | None = option(
         HelpGroup.TASK, 'Prompt put together from columns: "Question: {question} Answer:".'
     )
+    system: str | None = option(
+        HelpGroup.TASK, "A system message before each prompt of --data that has none."
+    )
     field: str | None = option(
         HelpGroup.TASK, "Path to the array of rows in a .json file that is one object: examples."
     )

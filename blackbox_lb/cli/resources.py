@@ -59,6 +59,8 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         ).needs_answer,
         harness=None if harness == HarnessOptions() else harness,
     ).first(validation=options.validation_limit, test=options.test_limit)
+    if options.system is not None:
+        task = task.with_system(options.system)
     reward = reward_of(options, task, options.max_tokens or task.max_tokens)
     tell_keys_of_judge(reward, options)
     return task, reward

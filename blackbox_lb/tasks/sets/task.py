@@ -14,7 +14,7 @@ from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks.records.files import SPLIT_NAMES
 from blackbox_lb.tasks.records.repeats import SourcedExample, words_of
 from blackbox_lb.tasks.rewards.matching import Matcher
-from blackbox_lb.types import Example, Split
+from blackbox_lb.types import Example, Message, Split
 
 SPLITS = tuple(SPLIT_NAMES.values())
 DEFAULT_FRACTIONS = (0.5, 0.2, 0.3)
@@ -69,6 +69,34 @@ class Task:
     def first(self, *, validation: int | None = None, test: int | None = None) -> Task:
         """The task with only the first so many examples of validation and test."""
         return replace(self, validation=self.validation[:validation], test=self.test[:test])
+
+    def with_system(self, text: str) -> Task:
+        """The task with a system message before each prompt.
+
+        Raises InputError: the text is empty, or a prompt has a system message already.
+        """
+        if not text.strip():
+            raise InputError("``system`` is empty; give the system message, or leave it out")
+        system = Message("system", text)
+        splits: dict[Split, tuple[Example, ...]] = {}
+        for split in SPLITS:
+            examples = list[Example]()
+            for example in self.split(split):
+                messages = example.prompt.messages
+                if any(message.role in ("system", "developer") for message in messages):
+                    raise InputError(
+                        f"{example.place} has a system message of its own, so ``system`` would be a"
+                        " second one; leave out ``system``, or take the message out of the data"
+                    )
+                prompt = replace(example.prompt, messages=(system, *messages))
+                examples.append(replace(example, prompt=prompt))
+            splits[split] = tuple(examples)
+        return replace(
+            self,
+            train=splits["train"],
+            validation=splits["validation"],
+            test=splits["test"],
+        )
 
     @property
     def longest_prompt(self) -> int:
