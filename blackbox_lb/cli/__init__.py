@@ -110,6 +110,12 @@ class Commands(click.Group):
         except BlbError as error:
             echo(f"Error: {_sentence(error)}", err=True)
             ctx.exit(2)
+        except click.MissingParameter as error:
+            if error.param is not None and error.param.name == "reward":
+                from blackbox_lb.tasks.rewards.reward import reward_list
+
+                error.message = f"Name one of these rewards:\n{reward_list()}"  # type: ignore[misc]  # see below
+            raise
         except click.ClickException as error:
             error.message = shown(with_option_names(error.message))  # type: ignore[misc]  # final for subclasses, and what show() prints
             raise
