@@ -10,11 +10,12 @@ import click
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.grouped import ALL_OPTIONS
 
 WIDTH = 100
 HEAD = """# Command line
 
-The help of every command, as `blb COMMAND --help` prints it. What the commands have in common (blb.toml, exit codes, `--json`,
+The help of every command, as `blb COMMAND --help-all` prints it (`--help` shows the options that most people need). What the commands have in common (blb.toml, exit codes, `--json`,
 completion): [settings.md](settings.md).
 """  # noqa: E501
 
@@ -35,6 +36,7 @@ def reference() -> str:
         inner = command.context_class(
             command, parent=context, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH
         )
+        inner.meta[ALL_OPTIONS] = True
         pages.append(_page(f"blb {name}", command.get_help(inner)))
         for inside, each in sorted(getattr(command, "commands", {}).items()):
             within = click.Context(

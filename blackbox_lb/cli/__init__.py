@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from blackbox_lb._version import __version__
-from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
+from blackbox_lb.cli.commands import COMMANDS, GROUPS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.echo import echo, quiet_by_hand, shown
 from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.errors import BlbError, Interrupted
@@ -46,9 +46,10 @@ class Commands(click.Group):
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+        """The commands by what they are for, without importing any."""
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -65,7 +66,7 @@ class Commands(click.Group):
             or command is None
             or name in WITHOUT_SETTINGS
             or ctx.resilient_parsing
-            or {"-h", "--help"}.intersection(rest)
+            or {"-h", "--help", "--help-all"}.intersection(rest)
         ):
             return name, command, rest
         from blackbox_lb.cli.settings import find_settings
@@ -109,6 +110,12 @@ class Commands(click.Group):
         except BlbError as error:
             echo(f"Error: {_sentence(error)}", err=True)
             ctx.exit(2)
+        except click.MissingParameter as error:
+            if error.param is not None and error.param.name == "reward":
+                from blackbox_lb.tasks.rewards.reward import reward_list
+
+                error.message = f"Name one of these rewards:\n{reward_list()}"  # type: ignore[misc]  # see below
+            raise
         except click.ClickException as error:
             error.message = shown(with_option_names(error.message))  # type: ignore[misc]  # final for subclasses, and what show() prints
             raise
@@ -220,7 +227,7 @@ def main(config: Path | None) -> None:
     learns one logit-bias vector, and proves on fresh samples whether it helps. Try it without a key
     or a GPU:
 
-        blb fit --provider local --task capitals --reward correct-and-short
+        blb fit --provider local --task continents --reward accuracy
 
     Any option of a command may stand in blb.toml (blb init writes one) or in an environment
     variable such as BLB_FIT_TAU.

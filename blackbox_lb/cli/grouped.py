@@ -66,7 +66,8 @@ class HelpGroup(StrEnum):
 
 MOST_USED = (
     *("provider", "model", "base_url", "task", "data", "reward"),
-    *("samples_per_prompt", "max_tokens", "save", "max_cost", "out"),
+    *("samples_per_prompt", "max_tokens", "save", "rivals", "examples", "max_cost", "out"),
+    *("dry_run",),
 )
 """Fields under the first heading, in the order in which a newcomer needs them."""
 
@@ -252,9 +253,66 @@ def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
     return params
 
 
-def command(name: str, kind: type[T]) -> Callable[[Callable[[T], None]], click.Command]:
+class LayeredCommand(cloup.Command):
+    """A command whose help shows the options that most people need; ``--help-all`` shows all."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The help with all options, or with those of the first heading and how to see the rest."""
+        groups = [] if ctx.meta.get(ALL_OPTIONS) else self._further_groups()
+        for group in groups:
+            group.hidden = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for group in groups:
+                group.hidden = False
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """How many options there are beside these, and the example."""
+        if not ctx.meta.get(ALL_OPTIONS):
+            further = sum(len(group.options) for group in self._further_groups())
+            if further:
+                formatter.write_paragraph()
+                formatter.write_text(f"--help-all shows {further} more options.")
+        super().format_epilog(ctx, formatter)
+
+    def _further_groups(self) -> list[cloup.OptionGroup]:
+        """The headings after the first one, where the command has the first."""
+        groups = [group for group in self.option_groups if group.options]
+        if not any(group.title == HelpGroup.FIRST for group in groups):
+            return []
+        return [group for group in groups if group.title != HelpGroup.FIRST]
+
+
+ALL_OPTIONS = "blackbox_lb.help_all"
+"""Key of a context's ``meta``: whether the help is to show all options."""
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[ALL_OPTIONS] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def _help_all() -> click.Option:
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+        help="Show all options and exit.",
+    )
+
+
+def command(
+    name: str, kind: type[T], example: str = ""
+) -> Callable[[Callable[[T], None]], click.Command]:
     """Make the command ``name``; its function gets all options and arguments as one object of the
     class ``kind``.
+
+    example: a command line for the end of its help.
 
     TypeError: a field that neither :func:`option` nor :func:`argument` made.
     """
@@ -264,6 +322,15 @@ def command(name: str, kind: type[T]) -> Callable[[Callable[[T], None]], click.C
         def callback(**values: Any) -> None:
             function(kind(**values))
 
-        return cloup.command(name, params=_params(kind))(callback)
+        params = _params(kind)
+        titles = {
+            param.group.title
+            for param in params
+            if isinstance(param, GroupedOption) and param.group is not None
+        }
+        if HelpGroup.FIRST in titles and len(titles) > 1:
+            params.append(_help_all())
+        epilog = f"Example:  {example}" if example else None
+        return cloup.command(name, cls=LayeredCommand, params=params, epilog=epilog)(callback)
 
     return decorate

@@ -130,6 +130,9 @@ class PromptOptions:
         'Prompt put together from columns: "Question: {question} Answer:".',
         sets=LOAD_TASK,
     )
+    system: str | None = option(
+        HelpGroup.TASK, "A system message before each prompt of --data that has none."
+    )
     field: str | None = option(
         HelpGroup.TASK,
         "Path to the array of rows in a .json file that is one object: examples.",

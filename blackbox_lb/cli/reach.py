@@ -20,6 +20,7 @@ HARMLESS_TEXTS = frozenset(
         *(
             "answer_column",
             "messages_column",
+            "system",
             "prompt_column",
             "prompt_template",
             "filter",

@@ -52,6 +52,8 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         require_answers=judged.needs_answer and needs_answers,
         harness=HarnessOptions(**harness) if harness else None,
     ).first(**arguments_for(Task.first, options))
+    if options.system is not None:
+        task = task.with_system(options.system)
     reward = reward_of(options, task, options.max_tokens or task.max_tokens)
     if task.unlabelled and labels_of(getattr(options, "labels", None), task.train) is None:
         raise DataError(

@@ -18,7 +18,7 @@ from blackbox_lb.cli.echo import is_terminal
 from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.options import LimitOptions, SpendingOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal
-from blackbox_lb.jobs.forecast import Forecast, ForecastStage, forecast
+from blackbox_lb.jobs.forecast import Forecast, ForecastStage, RequestSettings, forecast
 from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run
 from blackbox_lb.jobs.runs.opening import recorded
 from blackbox_lb.jobs.runs.prices import price_judge, price_model
@@ -95,7 +95,7 @@ def _announce(
     click.Abort: the answer is no.
     """
     session, size = trials.session, trials.store.size()
-    total = forecast(trials, stages(trials))
+    total = forecast(RequestSettings.of(trials), stages(trials))
     if not total.requests:
         return
     host = urlsplit(session.base_url).hostname or ""

@@ -15,11 +15,12 @@ from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import KL_PROMPTS
 from blackbox_lb.providers.prices import Prices
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.collect import batch_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.types import Example, Sampling
+from blackbox_lb.types import Endpoint, Example, Sampling
 
 CHARACTERS_A_TOKEN = 4
 """Characters a token of an English prompt."""
@@ -72,19 +73,42 @@ class Forecast:
         return text
 
 
-def forecast(trials: Trials, stages: Iterable[ForecastStage | Forecast]) -> Forecast:
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """What the requests of a command share; ``max_tokens`` is of a completion."""
+
+    profile: Profile
+    endpoint: Endpoint
+    max_tokens: int
+    top_logprobs: int
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, trials: Trials) -> RequestSettings:
+        """Those of open trials."""
+        return cls(
+            trials.session.profile,
+            trials.session.endpoint,
+            trials.reward.max_tokens,
+            trials.top_logprobs,
+            trials.seed,
+            trials.stop,
+        )
+
+
+def forecast(settings: RequestSettings, stages: Iterable[ForecastStage | Forecast]) -> Forecast:
     """The sum of ``stages``, with nothing of them stored."""
-    return sum(
-        (stage if isinstance(stage, Forecast) else _of(trials, stage) for stage in stages),
-        Forecast(),
-    )
+    total = Forecast()
+    for stage in stages:
+        total += stage if isinstance(stage, Forecast) else _of(settings, stage)
+    return total
 
 
-def _of(trials: Trials, stage: ForecastStage) -> Forecast:
-    session = trials.session
-    most = stage.max_tokens or trials.reward.max_tokens
-    sampling = Sampling(1.0, most, trials.top_logprobs, trials.seed, trials.stop)
-    each = -(-stage.samples // batch_of(session.profile, session.endpoint, sampling))
+def _of(settings: RequestSettings, stage: ForecastStage) -> Forecast:
+    most = stage.max_tokens or settings.max_tokens
+    sampling = Sampling(1.0, most, settings.top_logprobs, settings.seed, settings.stop)
+    each = -(-stage.samples // batch_of(settings.profile, settings.endpoint, sampling))
     prompts = {example.prompt for example in stage.examples}
     texts = [[message.content for message in prompt.messages] for prompt in prompts]
     return Forecast(

@@ -133,6 +133,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     )
     (root / "runs" / "train" / "run.json").unlink()  # pages may replace it, but not their own runs
     shutil.copy(root / "runs" / "train" / "bias.json", root)
+    shutil.copy(ROOT / "tests" / "docs" / "rewards_of_a_page.py", root / "rewards.py")
     for name in ("machine1.db", "machine2.db", "broken.db"):
         shutil.copy(root / "runs" / "train" / "rollouts.db", root / name)
     os.truncate(root / "broken.db", (root / "broken.db").stat().st_size // 2)
@@ -227,6 +228,8 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
         words = [*without(words, *few), *(word for pair in few.items() for word in pair)]
     if option(words, "--task") == "capitals":  # the exact model writes no English
         words = [*without(words, "--task"), "--data", "train.jsonl", "--out", "runs/capitals"]
+    if words[0] == "fit" and option(words, "--task") == "continents" and "--out" not in words:
+        words = [*words, "--out", "runs/continents"]
     if option(words, "--task") == "continents" or {"--labels", "--labels-only"} & set(
         words
     ):  # nor its labels

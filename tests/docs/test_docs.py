@@ -30,7 +30,7 @@ DOCS = {
 }
 BENCH = {"bench/README.md": (ROOT / "bench" / "README.md").read_text(encoding="utf-8")}
 PAGES = {"README.md": README} | BENCH | {f"docs/{name}.md": text for name, text in DOCS.items()}
-LINES, WIDTH = 200, 150
+LINES, WIDTH = 170, 150
 """What a reader in a hurry gets through: lines of the README, and characters of each."""
 
 

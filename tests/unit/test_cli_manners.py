@@ -320,7 +320,7 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert completions("proxy", "--bias", "runs/capitals/b") == ["runs/capitals/bias.json"]
     assert completions("store", "me") == ["merge"]
-    assert completions("tr") == ["trust"]
+    assert completions("tr") == ["trust", "try"]
     assert completions("trust", "--f") == ["--forget"]
     assert completions("store", "check", "--") == ["--json", "--help"]
     assert "bias.json" not in completions("store", "check", "b")
@@ -346,7 +346,7 @@ def test_completion_offers_the_options_of_the_command() -> None:
                 for opt in param.opts
                 if opt[:2] == "--"
             ]
-            assert all(opt in blb(name, *words, "--help").output for opt in offered)
+            assert all(opt in help_of(name, *words) for opt in offered)
 
 
 def commands_of(command: click.Command) -> dict[str, click.Command]:
@@ -510,13 +510,19 @@ def test_every_field_of_a_commands_options_has_its_option() -> None:
             raise AssertionError(options)
 
 
+def help_of(*words: str) -> str:
+    """The help of a command with all of its options."""
+    whole = blb(*words, "--help-all")
+    return (whole if whole.exit_code == 0 else blb(*words, "--help")).output
+
+
 def test_help_lists_options_in_groups() -> None:
-    """The ten options of fit that most people need come first, then groups in one order for all
+    """The eleven options of fit that most people need come first, then groups in one order for all
     commands, each option once.
     """
     headings = {each.value for each in HelpGroup}
     for name in COMMANDS:
-        lines = blb(name, "--help").output.splitlines()
+        lines = help_of(name).splitlines()
         found = [line.removesuffix(":") for line in lines if line.removesuffix(":") in headings]
         assert found == [each.value for each in HelpGroup if each.value in found]
         begin = lines.index(f"{(found or ['Options'])[0]}:")
@@ -525,7 +531,7 @@ def test_help_lists_options_in_groups() -> None:
         if name == "fit":
             second = lines.index(f"{found[1]}:")
             assert found[0] == HelpGroup.FIRST
-            assert sum(line.startswith("  --") for line in lines[begin:second]) == 10
+            assert sum(line.startswith("  --") for line in lines[begin:second]) == 11
 
 
 FULL = Path("/dev/full")

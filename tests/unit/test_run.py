@@ -29,6 +29,7 @@ DECIDER = ExactModel(
 )
 """Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
 COMMAND_LINE_ONLY = {"engine", "workers", "as_json", "quiet", "yes", "store", "verbose"}
+COMMAND_LINE_ONLY |= {"dry_run", "help_all"}
 """Options that have no parameter: those of Ray, of the printed form and of questions."""
 HARNESS_ONLY = {"data_dir", "num_fewshot", "filter", "metric", "validation_size"}
 """Options of tasks of lm-evaluation-harness: ``load_task`` takes them, and ``fit`` its task."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
+from blackbox_lb.api.wire.request import takes_messages
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.actions.eval_output import eval_conclusion, print_policies
@@ -32,6 +33,7 @@ from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.extras.rivals.hand_lists import written
+from blackbox_lb.extras.rivals.standard import standard_rivals
 from blackbox_lb.extras.rivals.table import RIVALS, rivals
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
@@ -45,12 +47,15 @@ from blackbox_lb.jobs.runs.conclusion import spent_words
 from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.jobs.runs.prices import prices_of
 from blackbox_lb.jobs.runs.understood import understood
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
 from blackbox_lb.safety.atomic_file import explained, write_whole
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Endpoint
 
 FILE = "evaluation.json"
 GENERIC = "bias"
@@ -122,6 +127,8 @@ def _name(spec: str) -> tuple[str, Path]:
 
 def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
     labels = labels_of(options.labels, task.train)
+    if options.rivals:
+        options = _with_standard_rivals(options, reward, labels)
     wanted = {name: getattr(options, name) for name in RIVALS}
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or (
         SAMPLED,
@@ -146,6 +153,29 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
         + rivals(wanted, task, labels, seed=options.seed or 0, listed=options.top_logprobs),
         labels=labels,
         **arguments_for(EvalPlan, options),
+    )
+
+
+def _with_standard_rivals(
+    options: EvalOptions, reward: Reward, labels: Labels | None
+) -> EvalOptions:
+    """The options with the rivals that suit the task beside those that were named."""
+    profile = load_profile(options.provider)
+    first: Endpoint = next(iter(profile.endpoints))
+    endpoint = options.endpoint or first
+    settings = tuple(parse_setting(spec) for spec in options.deploy) or (SAMPLED, GREEDY)
+    standard = standard_rivals(reward, labels, settings, takes_messages=takes_messages(endpoint))
+    report = reporter(quiet=options.quiet)
+    for sentence in standard.notices:
+        report.notice(sentence)
+    return replace(
+        options,
+        labels_only=options.labels_only or standard.labels_only,
+        calibrate=(*options.calibrate, *standard.calibrate),
+        few_shot=(*options.few_shot, *standard.few_shot),
+        classifier=(*options.classifier, *standard.classifier),
+        baseline_prompt=(*options.baseline_prompt, *standard.instructions),
+        baseline_temperature=(*options.baseline_temperature, *standard.temperatures),
     )
 
 

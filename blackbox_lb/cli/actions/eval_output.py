@@ -36,7 +36,7 @@ def print_policies(evaluation: Evaluation) -> None:
     for setting in dict.fromkeys(row.setting for row in evaluation.policies):
         _print_setting(evaluation, setting, names)
     for name, short in names.items():
-        if short != name:
+        if short != printable(name) and " + " not in short:
             echo(f"{short}: {printable(name)}")
 
 

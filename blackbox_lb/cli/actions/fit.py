@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -40,19 +40,22 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
-from blackbox_lb.jobs.forecast import fit_stages
+from blackbox_lb.jobs.forecast import RequestSettings, fit_stages, forecast
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words
 from blackbox_lb.jobs.runs.files import check_written, result_document, write_result
-from blackbox_lb.jobs.runs.names import BIAS, FEW, FIT_FILES
+from blackbox_lb.jobs.runs.names import BIAS, FEW, FIT_FILES, TOP_LOGPROBS
 from blackbox_lb.jobs.runs.plan import completed_plan
 from blackbox_lb.jobs.runs.understood import understood
+from blackbox_lb.providers.prices import find_prices, parse_prices
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.types import Endpoint
 
 ALL = "all"
 
@@ -61,9 +64,42 @@ def execute(options: FitOptions) -> None:
     """Run the command."""
     task, reward = load(options)
     plan = _plan(options, task, reward)
+    if options.dry_run:
+        _dry_run(options, task, reward, plan)
+        return
     folder = run_folder(options, task)
     with work_in(folder):
         _fit(replace(options, out=folder), task, reward, plan, folder)
+
+
+def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: FitPlan) -> None:
+    """Print what the fit would ask for at most; no server is asked, and nothing is written."""
+    profile = load_profile(options.provider)
+    profile.check_model(options.model)
+    first: Endpoint = next(iter(profile.endpoints))
+    endpoint = options.endpoint or first
+    profile.endpoint(endpoint)
+    listed = TOP_LOGPROBS if options.top_logprobs is None else options.top_logprobs
+    settings = RequestSettings(
+        profile, endpoint, reward.max_tokens, listed, options.seed, task.stop
+    )
+    total = forecast(settings, fit_stages(task, plan, reward))
+    prices = parse_prices(options.price) if options.price is not None else None
+    if prices is None and options.model is not None:
+        prices = find_prices(profile.name, options.model, options.prices)
+    what = understood(task, reward, plan.labels, limit=plan.limit)
+    if options.as_json:
+        dollars = None
+        if prices is not None:
+            dollars = prices.dollars(total.most_prompt_tokens, total.most_completion_tokens)
+        print_json({"understood": what, **asdict(total), "most_dollars": dollars})
+        return
+    echo(what)
+    settings_judged = ", ".join(setting.name for setting in plan.settings)
+    echo(f"learns from {plan.learn_from}; judges at {settings_judged}")
+    echo(total.sentence(prices, stored=0, mean=0.0))
+    if prices is None and profile.connection.api_key_required:
+        echo("the price is not known; give it with ``price=PROMPT,COMPLETION``")
 
 
 def _fit(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, folder: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import store_key, to_request_bias
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
+from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import load, reward_of
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
+from blackbox_lb.jobs.runs.answers import cut, one_line
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.jobs.runs.prices import price_judge
 from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
@@ -32,6 +34,8 @@ from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.reward import REMOTE, reward_kind
 from blackbox_lb.types import Span
 
+EXAMPLE_WIDTH = 200
+"""Characters of a prompt and of a completion that are shown."""
 BIAS = "bias.json"
 """The bias file inside a run's folder."""
 
@@ -42,8 +46,14 @@ def execute(options: ScoreOptions) -> None:
     fetches = reward_kind(options.reward) in REMOTE  # such answers are stored
     with (
         RolloutStore(path, read_only=not fetches) as store,
-        _lines(options.per_completion) as watch,
+        _lines(options.per_completion) as write_line,
     ):
+        kept: list[ScoredCompletion] = []
+
+        def watch(record: ScoredCompletion) -> None:
+            write_line(record)
+            if options.examples is not None and record.value is not None:
+                kept.append(_without_lists(record))
 
         async def main(budget: SpendLimit) -> list[Group]:
             price_judge(budget, reward, options.prices, takes_price=False)
@@ -66,6 +76,8 @@ def execute(options: ScoreOptions) -> None:
         )
     else:
         _print(groups, names)
+        if options.examples is not None:
+            _print_examples(kept, task, options.examples)
 
 
 def _store(where: Path) -> tuple[Path, dict[str, str]]:
@@ -216,6 +228,41 @@ def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]
         "" if group.accuracy is None else f"{group.accuracy:.2f}",
         f"{group.tokens:.1f}",
     ]
+
+
+def _without_lists(record: ScoredCompletion) -> ScoredCompletion:
+    """The record without the logprobs of its completion, which would fill the memory."""
+    completion = record.completion
+    slim = replace(
+        completion, top_ids=completion.top_ids[:0], top_logprobs=completion.top_logprobs[:0]
+    )
+    return replace(record, completion=slim)
+
+
+def _print_examples(records: list[ScoredCompletion], task: Task, count: int) -> None:
+    """The completions with the highest and with the lowest rewards, each prompt once on a side."""
+    prompts = {
+        (split, example.id): example.prompt.text
+        for split in SPLITS
+        for example in task.split(split)
+    }
+    ranked = sorted(records, key=lambda record: -(record.value or 0.0))
+    best = _of_different_prompts(ranked, count)
+    worst = _of_different_prompts(ranked[::-1], count)
+    for title, rows in (("best", best), ("worst", worst)):
+        for record in rows:
+            prompt = prompts.get((record.split, record.example), record.example)
+            echo(f"{title}  {short(record.value or 0.0)}, {record.completion.n_tokens} tokens")
+            echo(f"  prompt      {cut(one_line(prompt), EXAMPLE_WIDTH)}")
+            echo(f"  completion  {cut(one_line(record.completion.text), EXAMPLE_WIDTH)}")
+
+
+def _of_different_prompts(ranked: list[ScoredCompletion], count: int) -> list[ScoredCompletion]:
+    """The first ``count`` of different prompts."""
+    first: dict[tuple[str, str], ScoredCompletion] = {}
+    for record in ranked:
+        first.setdefault((record.split, record.example), record)
+    return list(first.values())[:count]
 
 
 def _signed(value: float) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 
 import click
 
-__all__ = ["COMMANDS", "WITHOUT_SETTINGS", "load_command"]
+__all__ = ["COMMANDS", "GROUPS", "WITHOUT_SETTINGS", "load_command"]
 
 COMMANDS = {
     "analyze": (
@@ -46,14 +47,24 @@ COMMANDS = {
         "using",
         "Make one page of a run for people: verdict in words, plots, tokens, examples, costs.",
     ),
+    "runs": ("using", "List the finished fits of a folder: reward, verdict, entries, cost."),
     "score": ("learning", "Score stored completions with any reward, without sampling again."),
     "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
     "store": ("setup", "Check, merge, recover rollout stores; Parquet out and in."),
+    "try": ("using", "Answer a prompt without a bias and with it, side by side."),
     "trust": ("setup", "Trust a blb.toml that runs code or sends keys, as it is now."),
 }
 """Name -> its folder below this one, its help line; the module NAME in that folder defines
 ``NAME_command``.
 """
+GROUPS = {
+    "Start": ("init", "check", "doctor"),
+    "Learn": ("fit", "eval", "collect"),
+    "Look": ("show", "try", "runs", "report", "analyze", "score"),
+    "Use": ("export", "proxy", "compile"),
+    "Data and settings": ("store", "providers", "trust", "completion"),
+}
+"""Headings of ``blb --help`` with their commands, in the order of use; a test finds each once."""
 WITHOUT_SETTINGS = frozenset({"trust"})
 """Commands that take no settings: they are about the settings file itself."""
 
@@ -61,6 +72,7 @@ WITHOUT_SETTINGS = frozenset({"trust"})
 def load_command(name: str) -> click.Command:
     """The command ``name``, imported now."""
     folder, _ = COMMANDS[name]
-    module = importlib.import_module(f"{__name__}.{folder}.{name}")
+    module_name = f"{name}_" if keyword.iskeyword(name) else name
+    module = importlib.import_module(f"{__name__}.{folder}.{module_name}")
     command: click.Command = getattr(module, f"{name}_command")
     return command

@@ -82,6 +82,7 @@ async def fit_async(
     answer_column: str = "answer",
     messages_column: str = "messages",
     prompt_template: str | None = None,
+    system: str | None = None,
     field: str | None = None,
     prefill: bool = False,
     validation_data: str | Path | None = None,
@@ -167,6 +168,8 @@ async def fit_async(
             and parse_reward(reward, max_tokens=1, correct=correct).needs_answer
         ),
     ).first(validation=validation_limit, test=test_limit)
+    if system is not None:
+        loaded = loaded.with_system(system)
     decision_labels = (
         Labels.found_in(loaded.train)
         if labels is None

@@ -25,7 +25,7 @@ import hashlib
 import json
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "
 LONGEST_COLUMN = 200
 """Characters of another column that are kept with its prompt, as the name of a group."""
 ROLES = ("assistant", "developer", "system", "user")
+PROMPT = "prompt"
+"""The column of the prompt, by default."""
 ANSWER = "answer"
 """The column of the accepted answers, by default."""
 TOOLS = "tools"
@@ -189,12 +191,40 @@ def _tools(record: Record) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
+OTHER_NAMES = {
+    PROMPT: (
+        "question",
+        "input",
+        "instruction",
+        "text",
+        "sentence",
+        "query",
+        "content",
+        "document",
+    ),
+    ANSWER: ("answers", "label", "output", "target", "gold", "response", "category", "class"),
+}
+"""Default column -> what other data sets call it, the likeliest first."""
+
+
+def _likely_column(column: str, names: Iterable[str]) -> str:
+    """A question for the option that names the column which is called otherwise in these data; ""
+    where none of the usual names is there.
+    """
+    present = {name.lower(): name for name in names}
+    for other in OTHER_NAMES.get(column, ()):
+        if other in present:
+            return f"; did you mean ``{column}_column={present[other]}``?"
+    return ""
+
+
 def _absent(record: Record, *columns: str) -> str:
     empty = [column for column in columns if record.has(column)]
     if empty:
         return f"{' and '.join(empty)} is empty"
     listed = ", ".join(record.columns) or "none"
-    suggestions = [did_you_mean(column, record.names) for column in columns]
+    suggestions = [_likely_column(column, record.names) for column in columns]
+    suggestions += [did_you_mean(column, record.names) for column in columns]
     sentence = (
         f"has no column {' or '.join(map(repr, columns))} (its columns: {listed}; the names can be"
         f" set){next(filter(None, suggestions), '')}"

@@ -419,10 +419,14 @@ def _of_function(function: RewardFunction, max_tokens: int, matcher: Matcher) ->
 def _unknown(spec: str) -> InputError:
     # A mistyped address may hold a password.
     shown = f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
-    width = max(map(len, REWARDS))
-    listing = "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
     hint = did_you_mean(shown, REWARDS)
-    return InputError(f"unknown reward {shorten(shown)}{hint}; the rewards are\n{listing}")
+    return InputError(f"unknown reward {shorten(shown)}{hint}; the rewards are\n{reward_list()}")
+
+
+def reward_list() -> str:
+    """A line for each form of a reward, with its meaning."""
+    width = max(map(len, REWARDS))
+    return "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
 
 
 def _is_dotted(name: str) -> bool:

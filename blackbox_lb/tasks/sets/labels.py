@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.printable import shorten
+from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.rewards.matching import Matcher, normalise
 from blackbox_lb.types import Example
 
@@ -137,7 +137,8 @@ class Labels:
                 if not mine:
                     raise InputError(
                         f"{example.place} has the answer {shorten(', '.join(answers) or 'none')},"
-                        f" which is none of the labels {shorten(', '.join(first.values()))};"
+                        f" which is none of the labels {shorten(', '.join(first.values()))}"
+                        f"{did_you_mean(', '.join(answers), first.values())};"
                         " correct the row or name the label with ``labels``"
                     )
                 for key in mine:

@@ -14,7 +14,7 @@ from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks.records.files import SPLIT_NAMES
 from blackbox_lb.tasks.records.repeats import SourcedExample, words_of
 from blackbox_lb.tasks.rewards.matching import Matcher
-from blackbox_lb.types import Example, Split
+from blackbox_lb.types import Example, Message, Split
 
 SPLITS = tuple(SPLIT_NAMES.values())
 DEFAULT_FRACTIONS = (0.5, 0.2, 0.3)
@@ -77,6 +77,26 @@ class Task:
         """The task with only the first so many examples of validation and test."""
         return replace(self, validation=self.validation[:validation], test=self.test[:test])
 
+    def with_system(self, text: str) -> Task:
+        """The task with a system message before each prompt.
+
+        Raises InputError: the text is empty, or a prompt has a system message already.
+        """
+        if not text.strip():
+            raise InputError("``system`` is empty; give the system message, or leave it out")
+        system = Message("system", text)
+
+        def led(examples: Sequence[Example]) -> tuple[Example, ...]:
+            return tuple(_led_by(system, example) for example in examples)
+
+        return replace(
+            self,
+            train=led(self.train),
+            validation=led(self.validation),
+            test=led(self.test),
+            unlabelled=led(self.unlabelled),
+        )
+
     @property
     def longest_prompt(self) -> int:
         """Characters of the longest prompt of all splits."""
@@ -101,6 +121,17 @@ class Task:
         ]
         content += [["unlabelled", example.id] for example in self.unlabelled]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _led_by(system: Message, example: Example) -> Example:
+    """``example`` with a system message. Raises InputError: it has one."""
+    messages = example.prompt.messages
+    if any(message.role in ("system", "developer") for message in messages):
+        raise InputError(
+            f"{example.place} has a system message of its own, so ``system`` would be a second one;"
+            " leave out ``system``, or take the message out of the data"
+        )
+    return replace(example, prompt=replace(example.prompt, messages=(system, *messages)))
 
 
 def divide(

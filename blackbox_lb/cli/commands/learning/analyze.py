@@ -57,7 +57,7 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
     correct: str | None = option(None, "", hidden=True)
 
 
-@command("analyze", AnalyzeOptions)
+@command("analyze", AnalyzeOptions, example="blb analyze runs/train/bias.json")
 def analyze_command(options: AnalyzeOptions) -> None:
     """Show the effect of the bias file BIAS on each token: its intervention score.
 

@@ -11,7 +11,11 @@ class CheckOptions(TaskOptions, TrialOptions, VerboseOptions):
     labels: str | None = labels("the decision")
 
 
-@command("check", CheckOptions)
+@command(
+    "check",
+    CheckOptions,
+    example="blb check --provider vllm --data train.jsonl --reward accuracy --max-tokens 4",
+)
 def check_command(options: CheckOptions) -> None:
     """Say whether a bias can mend a decision, before a fit is paid for.
 

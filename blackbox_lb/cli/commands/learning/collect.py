@@ -36,7 +36,11 @@ class CollectOptions(TaskOptions, TrialOptions):
     )
 
 
-@command("collect", CollectOptions)
+@command(
+    "collect",
+    CollectOptions,
+    example="blb collect --provider vllm --data train.jsonl --reward length --out runs/train",
+)
 def collect_command(options: CollectOptions) -> None:
     """Sample completions of the training prompts into the store of --out, and nothing else.
 

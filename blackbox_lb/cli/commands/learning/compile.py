@@ -33,7 +33,11 @@ class CompileOptions(VerboseOptions):
     quiet: bool = option(None, "No remarks.")
 
 
-@command("compile", CompileOptions)
+@command(
+    "compile",
+    CompileOptions,
+    example="blb compile runs/train/learned.json --provider openai --entries 100",
+)
 def compile_command(options: CompileOptions) -> None:
     """Compile the bias file BIAS for a provider, at most so many entries, or whole numbers.
 

@@ -26,6 +26,12 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files
     )
     save: bool = option(HelpGroup.FIRST, "Write each bias's verdict into its file.")
+    rivals: bool = option(
+        HelpGroup.FIRST,
+        "Try what one would do instead of a bias, as it suits the task. Labels: labels only, batch"
+        " calibration, 4 examples, a classifier by words. Text: an instruction by the reward, and a"
+        " lower temperature.",
+    )
     test_samples: int = option(
         HelpGroup.JUDGING,
         "Completions a test prompt, setting and policy.",
@@ -106,7 +112,11 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
     )
 
 
-@command("eval", EvalOptions)
+@command(
+    "eval",
+    EvalOptions,
+    example="blb eval runs/train/bias.json --data train.jsonl --reward accuracy --rivals",
+)
 def eval_command(options: EvalOptions) -> None:
     """Judge bias files on fresh completions of the test prompts, all on the same prompts as the
     base.

@@ -176,6 +176,10 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
     workers: int | None = option(
         HelpGroup.LEARNING, "Workers of --engine ray. [default: one a core]", type=COUNT
     )
+    dry_run: bool = option(
+        HelpGroup.FIRST,
+        "Print splits, smallest effect that shows, requests, tokens and dollars; ask nothing.",
+    )
     go_on: bool = option(
         HelpGroup.LEARNING,
         "Collect on although the first prompts show nothing to learn.",
@@ -230,7 +234,11 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
     )
 
 
-@command("fit", FitOptions)
+@command(
+    "fit",
+    FitOptions,
+    example="blb fit --provider vllm --data train.jsonl --reward accuracy --out runs/train",
+)
 def fit_command(options: FitOptions) -> None:
     """Learn a bias and prove on unseen prompts whether it helps.
 

@@ -40,13 +40,23 @@ class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
         "Only completions without, or with, a bias.",
         type=click.Choice(["base", "biased"]),
     )
+    examples: int | None = option(
+        HelpGroup.FIRST,
+        "Print the best and the worst N completions, for writing a reward.",
+        type=COUNT,
+        metavar="N",
+    )
     per_completion: Path | None = option(
         HelpGroup.OUTPUT,
         "Write every completion with its reward, and where it was earned, a JSON line each.",
     )
 
 
-@command("score", ScoreOptions)
+@command(
+    "score",
+    ScoreOptions,
+    example="blb score runs/train --data train.jsonl --reward rewards:mine --examples 3",
+)
 def score_command(options: ScoreOptions) -> None:
     """Score the completions in STORE_OR_RUN, a rollout store or a run's folder, with --reward;
     nothing is sampled.

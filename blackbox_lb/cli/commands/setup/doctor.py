@@ -24,7 +24,11 @@ class DoctorOptions(ModelOptions, PrintOptions):
     yes: bool = option(HelpGroup.LIMITS, "Do not ask before requests that cost money.")
 
 
-@command("doctor", DoctorOptions)
+@command(
+    "doctor",
+    DoctorOptions,
+    example="blb doctor --provider vllm --base-url http://127.0.0.1:8000/v1",
+)
 def doctor_command(options: DoctorOptions) -> None:
     """Prove or disprove what a provider's profile claims, in at most 119 cheap requests (269 with
     --thorough).

@@ -31,7 +31,7 @@ class InitOptions:
     force: bool = option(None, "Overwrite the file.")
 
 
-@command("init", InitOptions)
+@command("init", InitOptions, example="blb init")
 def init_command(options: InitOptions) -> None:
     """Ask which model, task and reward, check the answers, and write them into blb.toml.
 

@@ -106,7 +106,11 @@ class ProxyOptions:
     quiet: bool = option(None, "Say nothing at the end.")
 
 
-@command("proxy", ProxyOptions)
+@command(
+    "proxy",
+    ProxyOptions,
+    example="blb proxy --bias runs/train/bias.json --upstream http://127.0.0.1:8000/v1",
+)
 def proxy_command(options: ProxyOptions) -> None:
     """Add the bias to every request of its model: an OpenAI-compatible reverse proxy for any
     language and tool.

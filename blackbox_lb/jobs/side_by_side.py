@@ -1,0 +1,80 @@
+"""One prompt, answered without a bias and with it, and the tokens of the answer that it moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blackbox_lb.api.session import Session
+from blackbox_lb.bias.phases import PhasedBias
+from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
+from blackbox_lb.types import AnyBias, Completion, Draw, Prompt, Sampling
+
+MOVED = 0.01
+"""Nats below which a token counts as not moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the biased answer. bias: nats on its token, None where it is not moved, or where
+    the answer does not tell its tokens apart.
+    """
+
+    text: str
+    bias: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Both answers to one prompt; ``pieces`` make up the biased one."""
+
+    base: Completion
+    biased: Completion
+    pieces: tuple[Piece, ...]
+
+
+async def side_by_side(
+    session: Session, bias: AnyBias, prompt: Prompt, sampling: Sampling
+) -> SideBySide:
+    """Ask twice, at the endpoint that takes a bias.
+
+    Raises:
+        ProviderError: the API failed.
+    """
+    endpoint = session.biased_endpoint
+    base = (await session.complete_many(prompt, Draw(sampling, None, endpoint)))[0]
+    if isinstance(bias, PhasedBias):
+        check_continues(session, bias.phases)
+        draw = Draw(sampling, endpoint=endpoint)
+        biased = await drawn_by_phase(session, prompt, draw, bias)
+        values = {token: value for vector in bias.vectors for token, value in vector.items()}
+    else:
+        values = dict(bias) if isinstance(bias, Mapping) else dict(bias.at(prompt))
+        biased = (await session.complete_many(prompt, Draw(sampling, values, endpoint)))[0]
+    return SideBySide(base, biased, pieces_of(biased, values))
+
+
+def pieces_of(completion: Completion, values: Mapping[int, float]) -> tuple[Piece, ...]:
+    """The text of a completion in stretches of moved and other tokens; one stretch where the bytes
+    of its tokens are not known or do not make up its text.
+    """
+    tokens = completion.token_ids.tolist()
+    spelled = [completion.token_bytes.get(token) for token in tokens]
+    known = [part for part in spelled if part is not None]
+    if not b"".join(known).decode("utf-8", "replace").startswith(completion.text):
+        return (Piece(completion.text, None),)
+    pieces: list[Piece] = []
+    left = len(completion.text.encode())
+    for token, part in zip(tokens, spelled, strict=True):
+        if part is None or left <= 0:
+            continue
+        text = part[:left].decode("utf-8", "replace")
+        left -= len(part)
+        bias = values.get(token, 0.0)
+        if abs(bias) >= MOVED:
+            pieces.append(Piece(text, bias))
+        elif pieces and pieces[-1].bias is None:
+            pieces[-1] = Piece(pieces[-1].text + text, None)
+        else:
+            pieces.append(Piece(text, None))
+    return tuple(pieces)

@@ -1,0 +1,296 @@
+"""``blb try``, ``blb runs``, ``--dry-run``, ``--rivals``, ``--examples``, ``--system``, and the help
+in groups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
+from blackbox_lb.cli import main
+from blackbox_lb.cli.commands import COMMANDS, GROUPS
+from blackbox_lb.errors import InputError
+from blackbox_lb.extras.rivals.standard import standard_rivals
+from blackbox_lb.jobs.side_by_side import pieces_of
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
+from blackbox_lb.tasks import load_task, parse_reward
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Completion
+from tests.support.exact import ExactModel, ExactServer
+
+MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
+
+
+def blb(*arguments: object, given: str | None = None) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=given)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 rows of prompts."""
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(40)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def options(server: ExactServer, data: Path, *more: object) -> tuple[object, ...]:
+    """Options of a short run."""
+    return (
+        *("--provider", "llamacpp", "--base-url", server.base_url, "--data", data),
+        *("--reward", "length", "--max-tokens", 8, "--seed", 1, *more),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(server: ExactServer, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished fit."""
+    out = tmp_path_factory.mktemp("runs") / "short"
+    small = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 2)
+    result = blb("fit", *options(server, data, *small, "--out", out))
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_try_shows_both_answers(server: ExactServer, folder: Path) -> None:
+    """Each prompt has the base's answer and the biased one, with the tokens that the bias moves."""
+    where = ("--provider", "llamacpp", "--base-url", server.base_url)
+    result = blb("try", folder / "bias.json", "question 1", "question 2", *where)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("prompt  question") == 2
+    assert result.stdout.count("biased  ") == 2
+    document = json.loads(blb("try", folder / "bias.json", "q", *where, "--json").stdout)
+    (row,) = document["answers"]
+    bias = Bias.load(folder / "bias.json")
+    assert row["base"] != row["biased"] or not bias.entries
+
+
+def test_try_reads_prompts_from_its_input(server: ExactServer, folder: Path) -> None:
+    """A line each, until the end."""
+    where = ("--provider", "llamacpp", "--base-url", server.base_url)
+    result = blb("try", folder / "bias.json", *where, given="question 1\n\nquestion 3\n")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("prompt  question") == 2
+
+
+def test_try_refuses_what_it_cannot_send(server: ExactServer, tmp_path: Path) -> None:
+    """A bias of another tokenizer, and a file that is none."""
+    entry = Entry(id=1, text=" a", bias=1.0)
+    Bias(
+        provider="vllm",
+        model="m",
+        tokenizer="t",
+        reward="length",
+        estimator="ips",
+        entries=(entry,),
+    ).save(tmp_path / "other.json")
+    where = ("--provider", "llamacpp", "--base-url", server.base_url)
+    for path in (tmp_path / "other.json", tmp_path / "none.json"):
+        result = blb("try", path, "question 1", *where)
+        assert result.exit_code == 2
+        assert "Traceback" not in result.output
+
+
+def completion(texts: list[str], text: str) -> Completion:
+    """A completion of these tokens, numbered from 0."""
+    empty = Completion.empty("stop")
+    import numpy as np
+
+    ids = np.arange(len(texts), dtype=np.int32)
+    return Completion(
+        text,
+        "stop",
+        ids,
+        np.zeros(len(texts), np.float32),
+        empty.top_ids,
+        empty.top_logprobs,
+        token_bytes={number: part.encode() for number, part in enumerate(texts)},
+    )
+
+
+def test_the_moved_tokens_are_pieces_of_their_own() -> None:
+    """The pieces make up the text; a token below the least bias is not moved."""
+    drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
+    pieces = pieces_of(drawn, {0: 2.0, 1: 0.001, 3: -1.0})
+    assert "".join(piece.text for piece in pieces) == "Asia. It is"
+    assert [(piece.text, piece.bias) for piece in pieces] == [
+        ("Asia", 2.0),
+        (". It", None),
+        (" is", -1.0),
+    ]
+
+
+def test_tokens_that_do_not_make_up_the_text_are_not_told_apart() -> None:
+    """Where the bytes are others, the answer is one piece."""
+    drawn = completion(["Asia"], "Europe")
+    assert [piece.text for piece in pieces_of(drawn, {0: 2.0})] == ["Europe"]
+
+
+def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
+    """The newest first, by their own files; other folders are none; two names stand side by side."""
+    rows = json.loads(blb("runs", folder.parent, "--json").stdout)["runs"]
+    assert [row["folder"] for row in rows] == [str(folder)]
+    assert rows[0]["metric"] == "T/len"
+    assert rows[0]["entries"] == len(Bias.load(folder / "bias.json").entries)
+    assert str(folder.name) in blb("runs", folder.parent).stdout
+    assert len(json.loads(blb("runs", folder, folder, "--json").stdout)["runs"]) == 2
+    assert blb("runs", tmp_path).exit_code == 0
+    assert blb("runs", tmp_path / "none").exit_code == 2
+    (tmp_path / "result.json").write_text('{"verdict": [{}]}')
+    broken = blb("runs", tmp_path)
+    assert broken.exit_code == 2
+    assert "result.json" in broken.stderr
+
+
+def test_a_dry_run_asks_nothing(
+    server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Splits, requests and dollars, without a folder, a store or a request; never less than the
+    fit then sends.
+    """
+    monkeypatch.chdir(tmp_path)
+    before = len(server.requests)
+    words = options(server, data, "--dry-run", "--price", "1,2", "--json")
+    document = json.loads(blb("fit", *words).stdout)
+    assert len(server.requests) == before
+    assert not list(tmp_path.iterdir())
+    assert document["requests"] > 0
+    assert document["most_dollars"] > 0
+    assert "to judge" in document["understood"]
+    assert blb("fit", *options(server, data, "--dry-run")).exit_code == 0
+
+
+def test_system_messages_go_before_each_prompt(data: Path) -> None:
+    """Once; a prompt that has one of its own is refused."""
+    task = load_task(data=data)
+    with_system = task.with_system("Be brief.")
+    for split in ("train", "validation", "test"):
+        for example in with_system.split(split):
+            assert [message.role for message in example.prompt.messages] == ["system", "user"]
+    assert with_system.data_hash != task.data_hash
+    with pytest.raises(InputError, match="system"):
+        with_system.with_system("Again.")
+    with pytest.raises(InputError, match="empty"):
+        task.with_system(" ")
+
+
+def test_the_system_option_reaches_the_server(
+    server: ExactServer, data: Path, tmp_path: Path
+) -> None:
+    """Every request of a collection has it."""
+    before = len(server.requests)
+    result = blb(
+        "collect",
+        *options(server, data, "--system", "Be kind.", "--samples-per-prompt", 1, "--limit", 3),
+        *("--out", tmp_path / "run"),
+    )
+    assert result.exit_code == 0, result.output
+    sent = [str(request) for request in server.requests[before:] if "question" in str(request)]
+    assert sent
+    assert all("Be kind." in request for request in sent)
+
+
+def test_the_standard_rivals_suit_the_task() -> None:
+    """Labels have four; a reward by length asks for brevity; an unknown one says what is missing."""
+    labels = Labels(("no", "yes"), (frozenset({"no"}), frozenset({"yes"})))
+    decision = standard_rivals(
+        parse_reward("accuracy", max_tokens=4), labels, (GREEDY,), takes_messages=True
+    )
+    assert decision.labels_only
+    assert (decision.calibrate, decision.few_shot) == (("batch",), (4,))
+    assert not decision.instructions
+    text = standard_rivals(
+        parse_reward("length", max_tokens=4), None, (SAMPLED, GREEDY), takes_messages=True
+    )
+    assert len(text.instructions) == len(text.temperatures) == 1
+    greedy = standard_rivals(
+        parse_reward("regex:a", max_tokens=4), None, (GREEDY,), takes_messages=True
+    )
+    assert (greedy.temperatures, greedy.instructions) == ((), ())
+    assert greedy.notices
+
+
+def test_rivals_and_a_bias_are_one_sorted_table(
+    server: ExactServer, data: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row a policy, the highest reward first, a legend for the instruction, and a conclusion
+    of at most 12 lines.
+    """
+    result = blb(
+        "eval",
+        folder / "bias.json",
+        *options(server, data, "--rivals", "--deploy", "temperature=1", "--test-samples", 2),
+        *("--out", folder),
+    )
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    first = next(place for place, line in enumerate(lines) if line.lstrip().startswith("policy"))
+    legend = next(place for place, line in enumerate(lines) if line.startswith("instruction 1:"))
+    rows = [line.split() for line in lines[first + 2 : legend] if line.strip()]
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert len(rows) == len(evaluation["policies"]) == 6
+    rewards = [
+        float(next(word for word in row if word.replace(".", "").isdigit() and "." in word))
+        for row in rows
+        if row[0] != "T"
+    ]
+    assert rewards == sorted(rewards, reverse=True)
+    conclusion = lines[legend + 1 :]
+    assert conclusion[0].startswith(("HELPS", "HURTS", "NO EVIDENCE"))
+    assert len(conclusion) <= 12 + 4
+    assert len(lines) <= 40
+
+
+def test_score_shows_the_best_and_the_worst(data: Path, folder: Path) -> None:
+    """So many of each, of different prompts."""
+    result = blb("score", folder, "--data", data, "--reward", "length", "--examples", 3)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("best  ") == result.stdout.count("worst  ") == 3
+    best = [
+        float(line.split()[1].rstrip(","))
+        for line in result.stdout.splitlines()
+        if line.startswith("best")
+    ]
+    worst = [
+        float(line.split()[1].rstrip(","))
+        for line in result.stdout.splitlines()
+        if line.startswith("worst")
+    ]
+    assert min(best) > max(worst)
+
+
+def test_every_command_stands_in_one_group() -> None:
+    """``blb --help`` lists each command once."""
+    names = [name for group in GROUPS.values() for name in group]
+    assert sorted(names) == sorted(COMMANDS)
+    text = blb("--help").stdout
+    for heading in GROUPS:
+        assert f"{heading}:" in text
+
+
+def test_help_shows_the_options_that_most_people_need() -> None:
+    """The first heading and an example; ``--help-all`` has every option."""
+    short = blb("fit", "--help").stdout
+    whole = blb("fit", "--help-all").stdout
+    command = main.get_command(click.Context(main), "fit")
+    assert command is not None
+    names = [option.opts[0] for option in command.params if isinstance(option, click.Option)]
+    assert all(name in whole for name in names)
+    assert "--help-all" in short
+    assert short.count("\n  --") <= 14
+    assert "Example:" in short
