@@ -30,7 +30,7 @@ from blackbox_lb import load_profile
 from blackbox_lb.api.wire import AnswerReader
 from blackbox_lb.api.wire.columns.arrays import LogprobColumns, sort
 from blackbox_lb.api.wire.columns.byte_spans import OPENING, UnsupportedLayout
-from blackbox_lb.api.wire.columns.parse import _PLACE, Answer, loads
+from blackbox_lb.api.wire.columns.parse import _PLACE, ParsedAnswer, loads
 from blackbox_lb.api.wire.columns.token_cache import TokenSpellings
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
@@ -158,7 +158,7 @@ class TypedReader(AnswerReader):
         super().__init__(profile, rules, vocabulary)
         self._names: TypedSpellings = TypedSpellings(*self._about)
 
-    def _cut(self, contents: Sequence[bytes]) -> list[Answer]:
+    def _cut(self, contents: Sequence[bytes]) -> list[ParsedAnswer]:
         places: list[list[tuple[int, int]]] = []
         positions: list[Any] = []
         entries: list[Any] = []

@@ -15,7 +15,7 @@ MOVED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MovedPiece:
     """A stretch of the biased answer. bias: nats on its token, None where it is not moved, or where
     the answer does not tell its tokens apart.
     """
@@ -30,7 +30,7 @@ class SideBySide:
 
     base: Completion
     biased: Completion
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MovedPiece, ...]
 
 
 async def side_by_side(
@@ -54,7 +54,7 @@ async def side_by_side(
     return SideBySide(base, biased, pieces_of(biased, values))
 
 
-def pieces_of(completion: Completion, values: Mapping[int, float]) -> tuple[Piece, ...]:
+def pieces_of(completion: Completion, values: Mapping[int, float]) -> tuple[MovedPiece, ...]:
     """The text of a completion in stretches of moved and other tokens; one stretch where the bytes
     of its tokens are not known or do not make up its text.
     """
@@ -62,8 +62,8 @@ def pieces_of(completion: Completion, values: Mapping[int, float]) -> tuple[Piec
     spelled = [completion.token_bytes.get(token) for token in tokens]
     known = [part for part in spelled if part is not None]
     if not b"".join(known).decode("utf-8", "replace").startswith(completion.text):
-        return (Piece(completion.text, None),)
-    pieces: list[Piece] = []
+        return (MovedPiece(completion.text, None),)
+    pieces: list[MovedPiece] = []
     left = len(completion.text.encode())
     for token, part in zip(tokens, spelled, strict=True):
         if part is None or left <= 0:
@@ -72,9 +72,9 @@ def pieces_of(completion: Completion, values: Mapping[int, float]) -> tuple[Piec
         left -= len(part)
         bias = values.get(token, 0.0)
         if abs(bias) >= MOVED:
-            pieces.append(Piece(text, bias))
+            pieces.append(MovedPiece(text, bias))
         elif pieces and pieces[-1].bias is None:
-            pieces[-1] = Piece(pieces[-1].text + text, None)
+            pieces[-1] = MovedPiece(pieces[-1].text + text, None)
         else:
-            pieces.append(Piece(text, None))
+            pieces.append(MovedPiece(text, None))
     return tuple(pieces)

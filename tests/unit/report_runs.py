@@ -1,4 +1,4 @@
-"""Run folders for the tests of ``blb report``: written by hand, with every document or with few,
+"""RunDocuments folders for the tests of ``blb report``: written by hand, with every document or with few,
 for each verdict.
 """
 

@@ -31,7 +31,7 @@ from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import AnswerReader, build_request, loads, read_answer
 from blackbox_lb.api.wire.columns import parse
 from blackbox_lb.api.wire.columns.byte_spans import spans_of
-from blackbox_lb.api.wire.columns.parse import Answer
+from blackbox_lb.api.wire.columns.parse import ParsedAnswer
 from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.store.packing import Arrays, pack, unpack
@@ -524,9 +524,9 @@ def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
     for whole, n in about.answers:
         answer = lists.loads(json.dumps(whole, separators=(",", ":")).encode())
         if about.profile.logprobs.propensity != "logprob" or "Fireworks" in name:
-            assert not isinstance(answer, Answer)
+            assert not isinstance(answer, ParsedAnswer)
             continue
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, ParsedAnswer)
         answer.content = b"not to be read again"
         assert (
             len(
@@ -607,7 +607,7 @@ def test_the_exact_models_answers_are_read_alike(
     )
     for content in contents:
         found = lists.loads(content)
-        assert isinstance(found, Answer) == (endpoint == "chat" and hosted)
+        assert isinstance(found, ParsedAnswer) == (endpoint == "chat" and hosted)
         truth = outcome(about, loads(content), 1)
         assert not isinstance(truth, str)
         assert_same(outcome(about, found, 1), truth)
@@ -706,7 +706,7 @@ def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> Non
     known = Vocabulary("odd", tokens, {}, 2000, lambda text: list(text.encode()))
     about = Subject(seen.profile, "chat", Sampling(top_logprobs=2), known, [])
     lists = AnswerReader(about.profile, about.profile.endpoint("chat"), known)
-    assert isinstance(lists.loads(listed(GOOD, GOOD)), Answer)
+    assert isinstance(lists.loads(listed(GOOD, GOOD)), ParsedAnswer)
     row = [odd, GOOD, GOOD] if before else [GOOD, GOOD, odd]
     for content in (
         listed(*row),
@@ -782,7 +782,7 @@ def test_ordinary_answers_that_arrive_together_are_read_in_one_go(
     async def together() -> list[Any]:
         return await asyncio.gather(*map(lists.read, contents))
 
-    assert all(isinstance(answer, Answer) for answer in asyncio.run(together()))
+    assert all(isinstance(answer, ParsedAnswer) for answer in asyncio.run(together()))
     assert len(sizes) in (2, 3)
 
 
@@ -801,7 +801,7 @@ def test_lists_with_blanks_are_of_the_plain_kind(name: str) -> None:
             json.dumps(swapped, separators=(",", ":")),
         ):
             found = lists.loads(content.encode())
-            assert isinstance(found, Answer)
+            assert isinstance(found, ParsedAnswer)
             found.content = b"not to be read again"
             assert_same(outcome(about, found, n), outcome(about, loads(content.encode()), n))
 

@@ -13,7 +13,7 @@ import numpy as np
 from blackbox_lb.api.drift import SYSTEM_PARTS
 from blackbox_lb.api.wire.columns.arrays import LogprobColumns, arrays_of
 from blackbox_lb.api.wire.columns.byte_spans import UnsupportedLayout
-from blackbox_lb.api.wire.columns.parse import Answer, loads
+from blackbox_lb.api.wire.columns.parse import ParsedAnswer, loads
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
 from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import Identity
@@ -144,7 +144,7 @@ def parse_response(
     tokens; neither logprobs nor a count of the tokens of a text. ProfileError: tokens are
     identified by bytes or text and ``vocabulary`` is missing, or not the model's.
     """
-    if isinstance(answer, Answer):
+    if isinstance(answer, ParsedAnswer):
         try:
             return _parsed(profile, endpoint, answer, sampling, vocabulary)
         except (UnsupportedLayout, BlbError):

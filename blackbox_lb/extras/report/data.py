@@ -104,7 +104,7 @@ class Result(_Known):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunDocuments:
     """The documents of a run folder. None where one is missing.
 
     ``learned``: the whole vector before the compile. ``examples_from``: the source of ``examples``,
@@ -165,7 +165,7 @@ def _older(
         yield f"{name} is older than this bias and may be of another one: run {command} again."
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunDocuments:
     """Read the run folder of ``blb fit``, with the documents of ``blb eval`` and ``blb analyze``.
 
     Raises InputError: no such folder, or a document that is damaged. BiasError: no bias file in it,
@@ -183,7 +183,7 @@ def read_run(folder: Path) -> Run:
     )
     if not examples:
         examples, origin = stored(folder / "rollouts.db", bias)
-    return Run(
+    return RunDocuments(
         folder=folder,
         bias=bias,
         learned=Bias.load(learned) if learned.exists() else None,

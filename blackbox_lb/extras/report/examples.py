@@ -38,7 +38,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class TextPart:
     """A stretch of a completion that is one place of its reward, or lies between two.
 
     pieces: its text. amount: nats of the reward that are earned there, None between two places.
@@ -79,7 +79,7 @@ class Side:
     spans: tuple[Span, ...] = ()
 
     @property
-    def passages(self) -> tuple[Passage, ...]:
+    def passages(self) -> tuple[TextPart, ...]:
         """The pieces, cut at the places of the reward. Places that touch or overlap are one, with
         the sum of their amounts; a place without a character is an empty passage.
         """
@@ -87,11 +87,11 @@ class Side:
         place = 0
         for start, end, amount in _apart(self.spans, len(self.text)):
             if place < start:
-                passages.append(Passage(_between(self.pieces, place, start)))
-            passages.append(Passage(_between(self.pieces, start, end), amount))
+                passages.append(TextPart(_between(self.pieces, place, start)))
+            passages.append(TextPart(_between(self.pieces, start, end), amount))
             place = end
         if place < len(self.text):
-            passages.append(Passage(_between(self.pieces, place, len(self.text))))
+            passages.append(TextPart(_between(self.pieces, place, len(self.text))))
         return tuple(passages)
 
     @property

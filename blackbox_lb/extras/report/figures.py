@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.report.data import CandidateRow, Point, Result, Run
+from blackbox_lb.extras.report.data import CandidateRow, Point, Result, RunDocuments
 from blackbox_lb.extras.report.page_text import drawn
 from blackbox_lb.extras.report.tables import PageTable, numbers_table, tried_table
 from blackbox_lb.extras.report.verdict_text import amount
@@ -44,7 +44,7 @@ class Plot:
     figure: Any
 
 
-def plots(run: Run, label: str) -> dict[str, Plot]:
+def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
     """Name -> every picture with numbers in the run folder; ``label``: the displayed name of the
     reward.
 

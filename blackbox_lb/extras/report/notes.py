@@ -9,7 +9,7 @@ from blackbox_lb.bias.features import PromptText
 from blackbox_lb.bias.prompt_bias import PromptBias
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.extras.analysis.document import Analysis
-from blackbox_lb.extras.report.data import Result, Run
+from blackbox_lb.extras.report.data import Result, RunDocuments
 from blackbox_lb.extras.report.verdict_text import rows_of
 from blackbox_lb.rollouts.progress import short
 
@@ -19,15 +19,15 @@ Facts = Iterator[tuple[str, str]]
 """Names and their facts."""
 
 
-def _blb(command: str, run: Run) -> str:
+def _blb(command: str, run: RunDocuments) -> str:
     return f"blb {command} {shlex.quote(str(run.folder / 'bias.json'))}"
 
 
-def eval_command(run: Run) -> str:
+def eval_command(run: RunDocuments) -> str:
     return _blb("eval", run)
 
 
-def own_biases(run: Run) -> list[str]:
+def own_biases(run: RunDocuments) -> list[str]:
     """A sentence on the bias of each of the first prompts shown, where it depends on them; none
     where it does not, and for an embedding, whose model takes seconds to load."""
     of_prompt = PromptBias.of(run.bias)
@@ -51,7 +51,7 @@ def _own_bias(bias: Bias, values: Mapping[int, float]) -> str:
     return f"its own bias: {told}".replace("-", "−")
 
 
-def costs(run: Run) -> Facts:
+def costs(run: RunDocuments) -> Facts:
     """The completions drawn and their tokens."""
     result, evaluation = run.result, run.evaluation
     if result is not None and result.usage is not None:
@@ -86,7 +86,7 @@ def _kl(result: Result | None) -> str:
     return f"{short(result.kl_nats_per_completion)} nats of KL a completion at temperature 1{given}"
 
 
-def counts(run: Run) -> Facts:
+def counts(run: RunDocuments) -> Facts:
     """Everything dropped, clipped, rounded, bounded or left out, zeros included."""
     bias, result = run.bias, run.result
     if result is not None and result.training is not None:
@@ -119,7 +119,7 @@ def counts(run: Run) -> Facts:
         yield from _analysed(run.analysis)
 
 
-def _compiled(run: Run) -> Facts:
+def _compiled(run: RunDocuments) -> Facts:
     found, entries = run.bias.compiled, len(run.bias.entries)
     if found is None:
         yield "biased tokens", f"{entries:,}; what a compile kept and lost is not recorded"
@@ -169,7 +169,7 @@ def _analysed(found: Analysis) -> Facts:
     yield "never generated", unvisited
 
 
-def chosen_by(run: Run) -> str:
+def chosen_by(run: RunDocuments) -> str:
     """The method of choosing the strength and size; empty without the numbers."""
     if run.result is None or not run.result.validation.tried:
         return ""
@@ -187,7 +187,7 @@ def chosen_by(run: Run) -> str:
     )
 
 
-def learned(run: Run) -> str:
+def learned(run: RunDocuments) -> str:
     bias = run.bias
     up, down = (
         sum(entry.bias > 0 for entry in bias.entries),
@@ -211,7 +211,7 @@ def learned(run: Run) -> str:
     return told.replace("%", " %")
 
 
-def missing(run: Run) -> Iterator[tuple[str, str, str]]:
+def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
     """The missing parts, their use, and the command that adds each, "" where there is none."""
     same = "with the options of the fit (provider, model, task, reward)"
     judge = _blb("eval", run)
@@ -243,7 +243,7 @@ def missing(run: Run) -> Iterator[tuple[str, str, str]]:
         yield "how the bias was chosen", "result.json is not in the folder: blb fit writes it.", ""
 
 
-def origin(run: Run) -> Facts:
+def origin(run: RunDocuments) -> Facts:
     """Model, data and date."""
     bias = run.bias
     yield "model", bias.model

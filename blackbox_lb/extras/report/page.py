@@ -17,7 +17,7 @@ from typing import Any
 from blackbox_lb._version import __version__
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import notes, tables, verdict_text
-from blackbox_lb.extras.report.data import Run, read_run
+from blackbox_lb.extras.report.data import RunDocuments, read_run
 from blackbox_lb.extras.report.figures import COLOURS, Plot, plots
 from blackbox_lb.extras.report.page_text import named, tame
 from blackbox_lb.extras.report.verdict_text import judged, rows_of
@@ -60,7 +60,7 @@ def write_report(
 
 
 def render(
-    run: Run, drawn: dict[str, Plot] | None = None, wording: Callable[[str], str] = str
+    run: RunDocuments, drawn: dict[str, Plot] | None = None, wording: Callable[[str], str] = str
 ) -> str:
     """The page as HTML. Raises InputError: jinja2 or matplotlib is missing."""
     environment, markup = _jinja()
@@ -109,7 +109,7 @@ def _asset(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _label(run: Run) -> str:
+def _label(run: RunDocuments) -> str:
     """The displayed name of the reward."""
     rows = rows_of(run)
     if rows:

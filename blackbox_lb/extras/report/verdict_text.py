@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.extras.report.data import Run
+from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.jobs.evaluation.compare import verdicts
 
 GLOSSES = {
@@ -32,7 +32,7 @@ def unchanged(row: Verdict) -> bool:
     return row.difference == row.low == row.high == 0
 
 
-def rows_of(run: Run) -> tuple[Verdict, ...]:
+def rows_of(run: RunDocuments) -> tuple[Verdict, ...]:
     """The bias against the base: the verdict in the bias file, else the evaluation's comparison of
     the two; maybe nothing.
     """

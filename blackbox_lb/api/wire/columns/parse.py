@@ -61,7 +61,7 @@ def _columns(names: TokenSpellings, content: bytes, spans: Spans) -> list[Logpro
     return found
 
 
-class Answer(dict[str, Any]):
+class ParsedAnswer(dict[str, Any]):
     """An answer whose lists are ``LogprobColumns``. ``content``: its bytes, for the plain
     reader.
     """
@@ -117,13 +117,13 @@ class AnswerReader:
                     done.set_exception(error)
 
     def loads(self, content: bytes) -> Any:
-        """The JSON in ``content``, an ``Answer`` where its lists are of the plain kind. Raises the
-        errors of ``loads``.
+        """The JSON in ``content``, a ``ParsedAnswer`` where its lists are of the plain kind. Raises
+        the errors of ``loads``.
         """
         answer = None if self._plain else self._cut_or_none([content])[0]
         return loads(content) if answer is None else answer
 
-    def _cut_or_none(self, contents: Sequence[bytes]) -> Sequence[Answer | None]:
+    def _cut_or_none(self, contents: Sequence[bytes]) -> Sequence[ParsedAnswer | None]:
         """The answers; None for each where one is not of the plain kind."""
         try:
             return self._cut(contents)
@@ -139,11 +139,11 @@ class AnswerReader:
         ):
             return [None] * len(contents)
 
-    def _cut(self, contents: Sequence[bytes]) -> list[Answer]:
+    def _cut(self, contents: Sequence[bytes]) -> list[ParsedAnswer]:
         if self._names.full:
             self._names = TokenSpellings(*self._about)
         content = b"\n".join(contents)
-        spans, answers = spans_of(content), list[Answer]()
+        spans, answers = spans_of(content), list[ParsedAnswer]()
         lists = list(zip(spans.lists, _columns(self._names, content, spans), strict=True))
         before = 0
         for each in contents:
@@ -161,7 +161,7 @@ class AnswerReader:
             )
         return answers
 
-    def _joined(self, found: Any, lists: list[LogprobColumns], content: bytes) -> Answer:
+    def _joined(self, found: Any, lists: list[LogprobColumns], content: bytes) -> ParsedAnswer:
         """The rest of an answer with its lists in their places."""
         choices = found.get("choices") if isinstance(found, dict) else None
         holders = [each.get("logprobs") for each in choices or () if isinstance(each, dict)]
@@ -174,7 +174,7 @@ class AnswerReader:
             if f"{_PLACE}{number}" not in at:
                 raise UnsupportedLayout("a list that is none of a choice")
             at[f"{_PLACE}{number}"]["content"] = columns
-        answer = Answer(found)
+        answer = ParsedAnswer(found)
         answer.content = content
         return answer
 
