@@ -22,6 +22,7 @@ from blackbox_lb.errors import (
     BlbError,
     ConnectionFailed,
     CorruptResponse,
+    InputError,
     QuotaExhausted,
 )
 from blackbox_lb.safety.http import bounded_client, retries
@@ -218,3 +219,12 @@ def test_an_endless_answer_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -
         pytest.raises(CorruptResponse),
     ):
         TextVectors(f"m@{url}").of(["a"])
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[x/v1", "http://h:port/v1", "http:///v1", "http://h:99999/v1"]
+)
+def test_a_broken_address_is_refused(address: str) -> None:
+    """Before anything is asked."""
+    with pytest.raises(InputError):
+        TextVectors(f"m@{address}").of(["a"])

@@ -36,7 +36,7 @@ from blackbox_lb.safety.http.retries import (
     asked_pause,
     is_passing,
 )
-from blackbox_lb.safety.http.service import HttpService
+from blackbox_lb.safety.http.service import HttpService, is_http_url
 from blackbox_lb.safety.printable import with_remedy
 
 if TYPE_CHECKING:
@@ -353,15 +353,11 @@ def address_of(profile: Profile, base_url: str | None) -> str:
             f"{profile.name} has no address of its own; {remedy}, as in"
             f" https://HOST{rules.base_path or '/v1'}"
         )
-    try:
-        url = httpx2.URL(address)
-        usable = url.scheme in ("http", "https") and url.host and 0 <= (url.port or 0) < 65_536
-    except (httpx2.InvalidURL, ValueError):
-        usable = False
-    if not usable:
+    if not is_http_url(address):
         raise InputError(
             f"the address {address.rpartition('@')[2]!r} is not a http(s) URL; {remedy}"
         )
+    url = httpx2.URL(address)
     if url.userinfo or url.query:
         raise InputError(
             "the address holds a password or a query; keys belong in the environment, a query in"

@@ -15,6 +15,7 @@ from functools import lru_cache
 from threading import Thread
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -25,6 +26,7 @@ from blackbox_lb.errors import (
     ConnectionFailed,
     ContentFiltered,
     CorruptResponse,
+    InputError,
     ProviderError,
     QuotaExhausted,
     RateLimited,
@@ -44,7 +46,7 @@ from blackbox_lb.safety.network import (
     verification,
 )
 from blackbox_lb.safety.open_files import has_too_many, most_open_files, remedy_for_too_many
-from blackbox_lb.safety.printable import with_remedy
+from blackbox_lb.safety.printable import shorten, with_remedy
 from blackbox_lb.safety.secrets import Redactor
 
 T = TypeVar("T")
@@ -105,7 +107,8 @@ class HttpService:
         transport: stands in for the network.
 
     Raises:
-        InputError: the environment names unusable certificates, or an unusable proxy server.
+        InputError: the address is no http(s) URL; or the environment names unusable certificates,
+            or an unusable proxy server.
     """
 
     def __init__(
@@ -120,6 +123,11 @@ class HttpService:
         attempts: int = ATTEMPTS,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
+        if not is_http_url(url):
+            raise InputError(
+                f"the address {shorten(url.rpartition('@')[2])} is no http(s) URL; give one as"
+                " https://HOST/v1"
+            )
         self.name = name
         self.url = url
         self.refusals = 0
@@ -339,6 +347,17 @@ class HttpService:
 
 
 _parsed_url = lru_cache(httpx2.URL)
+
+
+def is_http_url(address: str) -> bool:
+    """Whether an address is an http(s) URL with a host and a usable port."""
+    try:
+        httpx2.URL(address)
+        parts = urlsplit(address)
+        port = parts.port or 0
+    except (httpx2.InvalidURL, ValueError):
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port >= 0
 
 
 def connection_limits() -> httpx2.Limits:
