@@ -60,8 +60,8 @@ def pieces_of(completion: Completion, values: Mapping[int, float]) -> tuple[Move
     """
     tokens = completion.token_ids.tolist()
     spelled = [completion.token_bytes.get(token) for token in tokens]
-    known = [part for part in spelled if part is not None]
-    if not b"".join(known).decode("utf-8", "replace").startswith(completion.text):
+    whole = b"".join(part for part in spelled if part is not None)
+    if not whole.decode("utf-8", "replace").startswith(completion.text):
         return (MovedPiece(completion.text, None),)
     pieces: list[MovedPiece] = []
     left = len(completion.text.encode())

@@ -61,39 +61,41 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
 
     The two examples are wrong greedy answers with their right labels.
     """
-    found = checked.found
-    verdict, meaning = VERDICTS[found.answer]
+    decision = checked.found
+    verdict, meaning = VERDICTS[decision.answer]
     lines = [
         meaning,
-        f"right now {found.base:.0%}, always saying the commonest label {found.majority:.0%}",
+        f"right now {decision.base:.0%}, always saying the commonest label {decision.majority:.0%}",
     ]
-    harms = found.after is not None and found.after.harms
-    if harms and found.answer == "fixed":
+    harms = decision.after is not None and decision.after.harms
+    if harms and decision.answer == "fixed":
         verdict = "PERHAPS"
         lines.append(
-            f"a bias can begin {found.predicted:.0%} of the answers right; whether it ends them is"
-            " not predicted"
+            f"a bias can begin {decision.predicted:.0%} of the answers right; whether it ends them"
+            " is not predicted"
         )
-    elif found.answer == "fixed":
+    elif decision.answer == "fixed":
         lines.append(
-            f"predicted with a bias {found.predicted:.0%} (standard error {found.error:.0%})"
+            f"predicted with a bias {decision.predicted:.0%} (standard error {decision.error:.0%})"
         )
         lines.append(
-            f"it mends {found.repaired:.0%} of the wrong ones and breaks {found.broken:.0%} of the"
-            " right ones"
+            f"it mends {decision.repaired:.0%} of the wrong ones and breaks {decision.broken:.0%}"
+            " of the right ones"
         )
-    if found.answer == "no skill":
-        lines.append(f"best decision from its lists: {found.informed:.0%} right")
-    lines.append(f"{len(found.margins)} training prompts looked at; wrong answers -> right ones:")
+    if decision.answer == "no skill":
+        lines.append(f"best decision from its lists: {decision.informed:.0%} right")
+    lines.append(
+        f"{len(decision.margins)} training prompts looked at; wrong answers -> right ones:"
+    )
     why = ""
-    if found.after is not None:
-        why = found.after.sentence.removeprefix("; ")
-    more = ["--depends-on", "words"] if found.answer == "depends on the prompt" else []
+    if decision.after is not None:
+        why = decision.after.sentence.removeprefix("; ")
+    more = ["--depends-on", "words"] if decision.answer == "depends on the prompt" else []
     steps = [NextStep(command_with_same("blb fit", more), "learn it and judge it")]
     if verdict in ("NO", "NOT NEEDED"):
         steps = [NextStep(HELP_PAGE, "what helps, by kind of task")]
-    if harms and found.after is not None:
-        steps.insert(0, NextStep(found.after.remedy))
+    if harms and decision.after is not None:
+        steps.insert(0, NextStep(decision.after.remedy))
     examples = tuple(BeforeAfter(*answer) for answer in checked.answers[:2])
     return Conclusion(verdict, tuple(lines), why, examples, spent, steps=tuple(steps))
 

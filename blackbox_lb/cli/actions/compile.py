@@ -98,7 +98,7 @@ def compile_conclusion(
     """
     kind = "whole numbers" if document["integers"] else "values"
     lost = f"{document['kl_lost_nats_per_token']:.5f} nats of KL lost per token"
-    found = [
+    statements = [
         f"{document['entries']:,} of {document['learned_entries']:,} entries for {profile.name}:"
         f" {kind} from {profile.bias.low:g} to {profile.bias.high:g}",
         f"{document['kept_share']:.1%} of the estimated gain kept, {lost}",
@@ -106,7 +106,7 @@ def compile_conclusion(
         f" {document['dropped']:,} dropped",
     ]
     if document["unlisted_sent"]:
-        found.append(f"{document['unlisted_sent']:,} are sent whose effect is unknown")
+        statements.append(f"{document['unlisted_sent']:,} are sent whose effect is unknown")
     changes = sorted(
         bias.entries, key=lambda entry: -abs(made.logit_bias.get(entry.id, 0.0) - entry.bias)
     )
@@ -119,7 +119,7 @@ def compile_conclusion(
         for entry in changes[:2]
     )
     return Conclusion(
-        "UNVERIFIED", tuple(found), "", examples, saved=str(out), steps=(NextStep(judge),)
+        "UNVERIFIED", tuple(statements), "", examples, saved=str(out), steps=(NextStep(judge),)
     )
 
 

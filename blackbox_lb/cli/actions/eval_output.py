@@ -128,18 +128,18 @@ def eval_conclusion(
         subject = others[0] if others else BASE
     rows = chosen_rows(verdicts(evaluation, subject), label)
     verdict = overall([row for row in rows if row.metric == label])
-    found = effect_lines(rows, label)
+    statements = effect_lines(rows, label)
     names = short_names(evaluation.policies)
     prompts = evaluation.policies[0].prompts
     settings = ", ".join(dict.fromkeys(row.setting for row in evaluation.policies))
-    found.append(f"{names[subject]} against the base: {prompts:,} test prompts, {settings}")
-    found += rival_lines(evaluation, names)
+    statements.append(f"{names[subject]} against the base: {prompts:,} test prompts, {settings}")
+    statements += rival_lines(evaluation, names)
     why = ""
     if verdict != "HELPS":
         why = next(iter(evaluation.summary), "")
     return Conclusion(
         verdict,
-        tuple(found),
+        tuple(statements),
         why,
         _examples(evaluation, subject),
         spent,

@@ -47,12 +47,12 @@ class NextStep:
 class Conclusion:
     """What a command found.
 
-    verdict: one of a few capitals, "" where there is none. found: lines, the first beside the
+    verdict: one of a few capitals, "" where there is none. statements: lines, the first beside the
     verdict. why: the likeliest reason where there is no effect, "" elsewhere.
     """
 
     verdict: str
-    found: tuple[str, ...]
+    statements: tuple[str, ...]
     why: str = ""
     examples: tuple[BeforeAfter, ...] = ()
     spent: str = ""
@@ -63,8 +63,8 @@ class Conclusion:
         """The lines, at most ``MOST_LINES`` of ``width`` columns."""
         indent = max(INDENT, len(self.verdict) + 2)
         room = width - indent
-        found = [part for line in self.found for part in _wrapped(line, room)]
-        lines = _labelled(self.verdict, found, indent)
+        statements = [part for line in self.statements for part in _wrapped(line, room)]
+        lines = _labelled(self.verdict, statements, indent)
         if self.why:
             reason = textwrap.wrap(self.why, room, break_long_words=False)
             if len(reason) > MOST_WHY:
@@ -158,20 +158,20 @@ def fit_conclusion(
     if result.decisions:
         rows = [row for row in rows if row.metric != "tokens"]
     verdict = overall([row for row in rows if row.metric == label])
-    found = effect_lines(rows, label)
+    statements = effect_lines(rows, label)
     prompts = f"{bias.verdict[0].n_prompts:,} unseen prompts" if bias.verdict else "not judged"
     if len({row.setting for row in rows}) == 1:
         prompts += f", {rows[0].setting}"
-    found += [*decision_lines(result.decisions), prompts]
+    statements += [*decision_lines(result.decisions), prompts]
     if result.origin:
-        found.append(printable(result.origin))
+        statements.append(printable(result.origin))
     why = ""
     if verdict != "HELPS":
         why = reason(bias.findings)
         steps = _steps_without_evidence(bias.findings, folder)
     saved = f"{folder}/  (bias.json: {len(bias.entries):,} entries)"
     examples = tuple(BeforeAfter.of(pair) for pair in telling(pairs, 2))
-    return Conclusion(verdict, tuple(found), why, examples, spent, saved, tuple(steps))
+    return Conclusion(verdict, tuple(statements), why, examples, spent, saved, tuple(steps))
 
 
 def overall(rows: Sequence[Verdict]) -> str:

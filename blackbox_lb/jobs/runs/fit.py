@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -48,7 +48,7 @@ from blackbox_lb.rollouts.progress import Calling, Printing, Progress, Reporter,
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.secrets import redacted
-from blackbox_lb.tasks import Task, load_task, parse_reward
+from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.rewards.reward import RewardFunction
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Endpoint
@@ -151,7 +151,6 @@ async def fit_async(
         InputError: an argument or the data are wrong, or nothing can be learned.
         ProviderError: the API failed; what was received is kept.
     """
-    started = time.monotonic()
     loaded = _task_of(
         data,
         task,
@@ -222,66 +221,117 @@ async def fit_async(
         labels_named=labels is not None,
         needs_samples=bool(rollouts or phases or only_stored),
     )
-    budget = _BUDGET.get() or SpendLimit()
-    budget.limits = SpendingLimits(max_requests, max_tokens_total, max_cost)
     if price is not None:
         parse_prices(price)  # a bad price is an error before anything is opened
-    folder = _folder(out, loaded)
-    report = Remembering(_reporter(on_progress, quiet))
-    report.notice(understood(loaded, scored, decision_labels, limit=limit))
-    table = None if prices is None else Path(prices)
     if scored.remote is not None:
         scored.remote.headers()  # a missing key is an error before anything costs money
-    async with connect(
-        provider,
-        model=model,
-        base_url=base_url,
-        endpoint=endpoint,
-        tokenizer=tokenizer,
-        concurrency=concurrency,
-        max_tokens=scored.max_tokens,
-        longest_prompt=loaded.longest_prompt,
-        needs=NEEDS,
+    report = Remembering(_reporter(on_progress, quiet))
+    report.notice(understood(loaded, scored, decision_labels, limit=limit))
+    budget = _BUDGET.get() or SpendLimit()
+    budget.limits = SpendingLimits(max_requests, max_tokens_total, max_cost)
+    job = _Job(
+        task=loaded,
+        reward=scored,
+        plan=plan,
+        folder=_folder(out, loaded),
+        report=report,
         budget=budget,
-    ) as session:
-        vocabulary = await checked_tokenizer(session)
-        with (
-            work_in(folder),
-            trials_in(
-                folder,
-                folder / STORE,
-                session,
-                vocabulary,
-                loaded,
-                scored,
-                report=report,
-                budget=budget,
-                top_logprobs=top_logprobs,
-                seed=seed,
-                concurrency=concurrency,
-                elsewhere=rollouts,
-            ) as trials,
-        ):
-            price_model(budget, session, price, table)
-            price_judge(budget, scored, table)
-            trials.drift.policy = on_drift
-            about = {
-                "reward": scored.spec,
-                "correct": correct,
-                "thinking": thinking,
-                "count": count,
-            }
-            record = _record(trials, loaded, folder, RunResults(FIT_FILES, about), restart)
-            async with recorded(trials, record):
-                result, pairs = await _fitted(trials, loaded, plan)
-            document = result_document(
-                result, folder, provenance(report.notices, command="blackbox_lb.fit(...)")
-            )
-            check_written(write_result(result, document, folder))
-    spent = spent_words(budget.spent, time.monotonic() - started, budget.prices is not None)
-    steps = [NextStep(f"blb report {folder}", "look at every answer")]
-    conclusion = fit_conclusion(result, scored.label, pairs, folder, spent, steps)
-    return Run(folder, result, loaded, scored, pairs, tuple(report.notices), conclusion)
+        server={
+            "provider": provider,
+            "model": model,
+            "base_url": base_url,
+            "endpoint": endpoint,
+            "tokenizer": tokenizer,
+        },
+        sampling={
+            "top_logprobs": top_logprobs,
+            "seed": seed,
+            "concurrency": concurrency,
+            "elsewhere": rollouts,
+        },
+        about={"reward": scored.spec, "correct": correct, "thinking": thinking, "count": count},
+        price=price,
+        prices=None if prices is None else Path(prices),
+        on_drift=on_drift,
+        restart=restart,
+    )
+    return await job.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One call of ``fit``, read and checked.
+
+    server: arguments of ``connect``. sampling: arguments of ``trials_in``. about: settings that the
+    results are about. prices: a table of the user's own.
+    """
+
+    task: Task
+    reward: Reward
+    plan: FitPlan
+    folder: Path
+    report: Remembering
+    budget: SpendLimit
+    server: dict[str, Any]
+    sampling: dict[str, Any]
+    about: dict[str, str | None]
+    price: str | None
+    prices: Path | None
+    on_drift: OnDrift | None
+    restart: bool
+
+    async def run(self) -> Run:
+        """Connect, learn, judge, write."""
+        started = time.monotonic()
+        budget = self.budget
+        async with connect(
+            **self.server,
+            concurrency=self.sampling["concurrency"],
+            max_tokens=self.reward.max_tokens,
+            longest_prompt=self.task.longest_prompt,
+            needs=NEEDS,
+            budget=budget,
+        ) as session:
+            tokenizer = await checked_tokenizer(session)
+            store = self.folder / STORE
+            with (
+                work_in(self.folder),
+                trials_in(
+                    self.folder,
+                    store,
+                    session,
+                    tokenizer,
+                    self.task,
+                    self.reward,
+                    report=self.report,
+                    budget=budget,
+                    **self.sampling,
+                ) as trials,
+            ):
+                price_model(budget, session, self.price, self.prices)
+                price_judge(budget, self.reward, self.prices)
+                trials.drift.policy = self.on_drift
+                async with recorded(trials, self._record(trials)):
+                    result, pairs = await _fitted(trials, self.task, self.plan)
+                origin = provenance(self.report.notices, command="blackbox_lb.fit(...)")
+                document = result_document(result, self.folder, origin)
+                check_written(write_result(result, document, self.folder))
+        priced = budget.prices is not None
+        spent = spent_words(budget.spent, time.monotonic() - started, priced)
+        return self._run_of(result, pairs, spent)
+
+    def _record(self, trials: Trials) -> Manifest:
+        splits = (self.task.train, self.task.validation, self.task.test)
+        prompts = [example.prompt for split in splits for example in split]
+        settings = settings_of_run(trials, prompts)
+        results = RunResults(FIT_FILES, self.about)
+        return Manifest(self.folder, "fit", settings, results=results, restart=self.restart)
+
+    def _run_of(self, result: FitResult, pairs: tuple[AnswerPair, ...], spent: str) -> Run:
+        report = NextStep(f"blb report {self.folder}", "look at every answer")
+        conclusion = fit_conclusion(result, self.reward.label, pairs, self.folder, spent, [report])
+        notices = tuple(self.report.notices)
+        return Run(self.folder, result, self.task, self.reward, pairs, notices, conclusion)
 
 
 def _blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
@@ -397,13 +447,3 @@ def _say(text: str) -> None:
 
 def _ignore(text: str) -> None:
     """Say nothing."""
-
-
-def _record(
-    trials: Trials, task: Task, folder: Path, results: RunResults, restart: bool
-) -> Manifest:
-    prompts = [
-        example.prompt for split in (task.train, task.validation, task.test) for example in split
-    ]
-    settings = settings_of_run(trials, prompts)
-    return Manifest(folder, "fit", settings, results=results, restart=restart)
