@@ -26,7 +26,7 @@ HARMLESS_TEXTS = frozenset(
             "field",
         ),
         *("metric", "task", "correct", "thinking", "labels", "shard", "setting", "deploy"),
-        *("baseline_prompt", "phases", "entries", "l2", "model", "price"),
+        *("baseline_prompt", "phases", "entries", "l2", "model", "price", "hosts"),
     }
 )
 """Options that take a text from which nothing but numbers, prompts and names of data comes."""
