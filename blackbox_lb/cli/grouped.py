@@ -291,7 +291,9 @@ ALL_OPTIONS = "blackbox_lb.help_all"
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         ctx.meta[ALL_OPTIONS] = True
-        click.echo(ctx.get_help(), color=ctx.color)
+        from blackbox_lb.cli.echo import echo
+
+        echo(ctx.get_help())
         ctx.exit()
 
 

@@ -176,7 +176,8 @@ def _print_blocks(screen: Console, names: list[str], rows: list[list[str]]) -> N
     for row in rows:
         screen.print()
         for name, cell in zip(names, row, strict=True):
-            screen.print(Text(f"{name}: {cell}"))
+            if cell:
+                screen.print(Text(f"{name}: {cell}"))
     screen.print()
 
 

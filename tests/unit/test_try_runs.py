@@ -240,7 +240,7 @@ def test_rivals_and_a_bias_are_one_sorted_table(
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     first = next(place for place, line in enumerate(lines) if line.lstrip().startswith("policy"))
-    legend = next(place for place, line in enumerate(lines) if line.startswith("instruction 1:"))
+    legend = next(place for place, line in enumerate(lines) if line.startswith("prompt 1:"))
     rows = [line.split() for line in lines[first + 2 : legend] if line.strip()]
     evaluation = json.loads((folder / "evaluation.json").read_text())
     assert len(rows) == len(evaluation["policies"]) == 6

@@ -87,9 +87,9 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
     lines.append(
         f"{len(decision.margins)} training prompts looked at; wrong answers -> right ones:"
     )
-    why = ""
+    caveat = ""
     if decision.after is not None:
-        why = decision.after.sentence.removeprefix("; ")
+        caveat = decision.after.sentence.removeprefix("; ")
     more = ["--depends-on", "words"] if decision.answer == "depends on the prompt" else []
     steps = [NextStep(command_with_same("blb fit", more), "learn it and judge it")]
     if verdict in ("NO", "NOT NEEDED"):
@@ -97,7 +97,9 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
     if harms and decision.after is not None:
         steps.insert(0, NextStep(decision.after.remedy))
     examples = tuple(BeforeAfter(*answer) for answer in checked.answers[:2])
-    return Conclusion(verdict, tuple(lines), why, examples, spent, steps=tuple(steps))
+    return Conclusion(
+        verdict, tuple(lines), caveat=caveat, examples=examples, spent=spent, steps=tuple(steps)
+    )
 
 
 async def _run(

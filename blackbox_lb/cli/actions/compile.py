@@ -119,7 +119,11 @@ def compile_conclusion(
         for entry in changes[:2]
     )
     return Conclusion(
-        "UNVERIFIED", tuple(statements), "", examples, saved=str(out), steps=(NextStep(judge),)
+        "UNVERIFIED",
+        tuple(statements),
+        examples=examples,
+        saved=str(out),
+        steps=(NextStep(judge),),
     )
 
 

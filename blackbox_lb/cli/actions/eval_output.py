@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from blackbox_lb.cli.conclusion import command_with_same
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
@@ -15,15 +18,17 @@ from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (
     HELP_PAGE,
+    SHARES,
     Conclusion,
     NextStep,
     chosen_rows,
+    decision_lines,
     effect_lines,
     overall,
 )
 from blackbox_lb.safety.printable import printable
 
-LONGEST_NAME = 24
+LONGEST_NAME = 20
 """Characters of a policy's name in the table; a longer one stands in the legend."""
 OPPOSITE = {"HELPS": "worse", "HURTS": "better", "NO EVIDENCE": "level"}
 """Verdict on the reference against a policy -> what the policy is against the reference."""
@@ -52,7 +57,7 @@ def short_names(policies: Sequence[PolicyResult]) -> dict[str, str]:
         short = printable(row.name)
         if row.instruction is not None:
             number = len(instructions) + 1
-            kind = instructions.setdefault(row.instruction, f"instruction {number}")
+            kind = instructions.setdefault(row.instruction, f"prompt {number}")
             short = kind if row.bias is None else f"{kind} + {printable(row.bias)}"
         if len(short) > LONGEST_NAME:
             short = f"policy {len(names) + 1}"
@@ -77,9 +82,9 @@ def _print_setting(evaluation: Evaluation, setting: str, names: Mapping[str, str
         mean = row.metrics[label]
         line = [
             names[row.name],
-            f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})",
+            with_interval(label, mean.mean, mean.low, mean.high),
             *against(evaluation, row, reference),
-            f"{row.prompt_tokens:.1f} + {row.completion_tokens:.1f}",
+            f"{row.prompt_tokens:.0f} + {row.completion_tokens:.1f}",
         ]
         if priced:
             line.append("" if row.cost is None else f"{row.cost:.4f}")
@@ -103,15 +108,24 @@ def against(evaluation: Evaluation, policy: PolicyResult, reference: str) -> tup
         if row.metric != evaluation.label or row.setting != policy.setting:
             continue
         if (row.base, row.other) == (reference, policy.name):
-            return _difference(row.difference, row.low, row.high), SAME_SIDE[row.verdict]
+            difference = with_interval(row.metric, row.difference, row.low, row.high, sign=True)
+            return difference, SAME_SIDE[row.verdict]
         if (row.base, row.other) == (policy.name, reference):
-            return _difference(-row.difference, -row.high, -row.low), OPPOSITE[row.verdict]
+            difference = with_interval(row.metric, -row.difference, -row.high, -row.low, sign=True)
+            return difference, OPPOSITE[row.verdict]
     return "", ""
 
 
-def _difference(mean: float, low: float, high: float) -> str:
-    signed = [figure(value, sign=True) for value in (mean, low, high)]
-    return f"{signed[0]} ({signed[1]} to {signed[2]})"
+def with_interval(metric: str, mean: float, low: float, high: float, *, sign: bool = False) -> str:
+    """A mean or a difference with its interval, in per cent or points where the metric is a
+    share.
+    """
+    if metric in SHARES:
+        form = "+.0f" if sign else ".0f"
+        unit = "" if sign else " %"
+        return f"{100 * mean:{form}}{unit} ({100 * low:{form}} to {100 * high:{form}})"
+    values = [figure(value, sign=sign) for value in (mean, low, high)]
+    return f"{values[0]} ({values[1]} to {values[2]})"
 
 
 def eval_conclusion(
@@ -128,7 +142,10 @@ def eval_conclusion(
         subject = others[0] if others else BASE
     rows = chosen_rows(verdicts(evaluation, subject), label)
     verdict = overall([row for row in rows if row.metric == label])
-    statements = effect_lines(rows, label)
+    decisions = decisions_of(evaluation, subject)
+    if decisions:
+        rows = [row for row in rows if row.metric != "tokens"]
+    statements = [*effect_lines(rows, label), *decision_lines(decisions)]
     names = short_names(evaluation.policies)
     prompts = evaluation.policies[0].prompts
     settings = ", ".join(dict.fromkeys(row.setting for row in evaluation.policies))
@@ -140,12 +157,30 @@ def eval_conclusion(
     return Conclusion(
         verdict,
         tuple(statements),
-        why,
-        _examples(evaluation, subject),
-        spent,
-        str(saved),
-        _steps(verdict, paths, saved.parent),
+        why=why,
+        examples=_examples(evaluation, subject),
+        spent=spent,
+        saved=str(saved),
+        steps=_steps(verdict, paths, saved.parent),
     )
+
+
+def decisions_of(
+    evaluation: Evaluation, subject: str
+) -> dict[str, tuple[DecisionScores, DecisionScores]]:
+    """Setting -> the decisions of the base and of ``subject``, where the task has labels."""
+    scores: dict[tuple[str, str], DecisionScores] = {}
+    for row in evaluation.policies:
+        if row.decisions is not None:
+            names = tuple(label.label for label in row.decisions.labels)
+            confusion = np.array(row.decisions.confusion, np.int64)
+            scores[row.setting, row.name] = DecisionScores(names, confusion)
+    settings = dict.fromkeys(row.setting for row in evaluation.policies)
+    return {
+        setting: (scores[setting, BASE], scores[setting, subject])
+        for setting in settings
+        if (setting, BASE) in scores and (setting, subject) in scores
+    }
 
 
 def rival_lines(evaluation: Evaluation, names: Mapping[str, str]) -> list[str]:

@@ -48,12 +48,14 @@ class Conclusion:
     """What a command found.
 
     verdict: one of a few capitals, "" where there is none. statements: lines, the first beside the
-    verdict. why: the likeliest reason where there is no effect, "" elsewhere.
+    verdict. why: the likeliest reason where there is no effect, "" elsewhere. caveat: what the
+    verdict does not cover.
     """
 
     verdict: str
     statements: tuple[str, ...]
     why: str = ""
+    caveat: str = ""
     examples: tuple[BeforeAfter, ...] = ()
     spent: str = ""
     saved: str = ""
@@ -65,11 +67,8 @@ class Conclusion:
         room = width - indent
         statements = [part for line in self.statements for part in _wrapped(line, room)]
         lines = _labelled(self.verdict, statements, indent)
-        if self.why:
-            reason = textwrap.wrap(self.why, room, break_long_words=False)
-            if len(reason) > MOST_WHY:
-                reason = [*reason[: MOST_WHY - 1], cut(" ".join(reason[MOST_WHY - 1 :]), room)]
-            lines += _labelled("why", reason, indent)
+        lines += _labelled("why", _short(self.why, room), indent)
+        lines += _labelled("but", _short(self.caveat, room), indent)
         tail = []
         if self.spent:
             tail += _labelled("spent", [self.spent], indent)
@@ -84,6 +83,15 @@ class Conclusion:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+def _short(text: str, room: int) -> list[str]:
+    """A sentence on at most ``MOST_WHY`` lines, cut where it is longer."""
+    lines = textwrap.wrap(text, room, break_long_words=False)
+    if len(lines) > MOST_WHY:
+        rest = " ".join(lines[MOST_WHY - 1 :])
+        lines = [*lines[: MOST_WHY - 1], cut(rest, room)]
+    return lines
 
 
 def _wrapped(line: str, room: int) -> list[str]:
@@ -171,7 +179,15 @@ def fit_conclusion(
         steps = _steps_without_evidence(bias.findings, folder)
     saved = f"{folder}/  (bias.json: {len(bias.entries):,} entries)"
     examples = tuple(BeforeAfter.of(pair) for pair in telling(pairs, 2))
-    return Conclusion(verdict, tuple(statements), why, examples, spent, saved, tuple(steps))
+    return Conclusion(
+        verdict,
+        tuple(statements),
+        why=why,
+        examples=examples,
+        spent=spent,
+        saved=saved,
+        steps=tuple(steps),
+    )
 
 
 def overall(rows: Sequence[Verdict]) -> str:
