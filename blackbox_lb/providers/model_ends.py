@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import ModelUnsuitable
 from blackbox_lb.providers.names import profile_names
-from blackbox_lb.providers.profile import Profile, load_profile
+
+if TYPE_CHECKING:
+    from blackbox_lb.providers.profile import Profile
 
 NOTICE_DAYS = 90
 """Days before its end from which a model's use is remarked: OpenAI announces an end half a year
@@ -43,6 +46,8 @@ def end_notice_by_name(provider: str, model: str, today: dt.date) -> str | None:
     """``end_notice`` of a packaged profile; None for any other provider."""
     if provider not in profile_names():
         return None
+    from blackbox_lb.providers.profile import load_profile  # reads numpy: too heavy for ``apply``
+
     return end_notice(load_profile(provider), model, today)
 
 

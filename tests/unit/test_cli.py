@@ -143,7 +143,19 @@ def test_eval_and_show_read_what_fit_wrote(
     call: Callable[..., tuple[object, ...]], tmp_path: Path, estimator: str
 ) -> None:
     """The bias of either estimator can be judged again at another setting, saved, and shown."""
-    fitted = blb("fit", *call("--samples-per-prompt", 10, "--estimator", estimator, "--entries", 4))
+    fitted = blb(
+        "fit",
+        *call(
+            "--samples-per-prompt",
+            10,
+            "--estimator",
+            estimator,
+            "--entries",
+            4,
+            "--search",
+            "named",
+        ),
+    )
     assert fitted.exit_code == 0, fitted.output
     assert fitted.stdout.startswith(("HELPS", "NO EVIDENCE", "HURTS"))
     path = tmp_path / "run" / "bias.json"

@@ -68,6 +68,7 @@ ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
     (["--only-stored"], None, "only_stored", True),
     (["--go-on"], None, "go_on", True),
     (["--integers"], None, "integers", True),
+    (["--search", "thorough"], None, "search", "thorough"),
     (["--validation-samples", "5"], None, "validation_samples", 5),
     (["--test-samples", "7"], None, "test_samples", 7),
     (["--top-logprobs", "8"], None, "listed", 8),
@@ -124,10 +125,12 @@ def test_what_an_option_sets_has_its_default(
 
 
 def test_the_plan_of_a_fit_without_options_is_the_default_plan() -> None:
-    """But for the number of entries, and the notices on the data."""
-    plan = plan_of("--entries", "all")
+    """But for the notices on the data."""
+    plan = plan_of()
     assert plan == FitPlan(notices=plan.notices, labels=plan.labels)
-    assert plan_of().entries == 300
+    assert plan_of("--entries", "all").entries is None
+    assert (plan.entries, plan.few) == (300, True)
+    assert not plan_of("--entries", "300").few
 
 
 @pytest.mark.parametrize(("arguments", "owner", "name", "value"), ARRIVALS)

@@ -49,7 +49,7 @@ def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> N
     """It is among the CLI's choices, a fit learns with it, judges it and writes it down; what it
     cannot do is refused.
     """
-    assert "toy" in CliRunner().invoke(main, ["fit", "--help"]).output
+    assert "toy" in CliRunner().invoke(main, ["fit", "--help-all"]).output
     data = tmp_path / "data.jsonl"
     rows = [
         {"prompt": f"question {letter}", "answer": "a", "split": split}

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from openai import OpenAI
 
 from blackbox_lb import Bias, apply
-from blackbox_lb.api.transport import channel
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http import retries
 from tests.encodings import register_encoding
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
@@ -59,7 +59,7 @@ def test_key_doctor_fit_apply(
     and its bias goes out with a client's requests.
     """
     monkeypatch.setenv(variable, KEY)
-    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.01)
     register_encoding(monkeypatch, f"path-{host}-{model[:4].lower()}", engine.texts, END)
     data, mine, out = tmp_path / "train.jsonl", tmp_path / "mine.toml", tmp_path / "run"
     rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(60)]
