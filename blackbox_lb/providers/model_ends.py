@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import tomllib
 from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import ModelUnsuitable
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.names import profile_names, profiles_folder
 
 if TYPE_CHECKING:
     from blackbox_lb.providers.profile import Profile
@@ -44,11 +45,23 @@ def end_notice(profile: Profile, model: str | None, today: dt.date) -> str | Non
 
 def end_notice_by_name(provider: str, model: str, today: dt.date) -> str | None:
     """``end_notice`` of a packaged profile; None for any other provider."""
-    if provider not in profile_names():
+    if provider not in profile_names() or not _names_an_end(provider):
         return None
     from blackbox_lb.providers.profile import load_profile  # reads numpy: too heavy for ``apply``
 
     return end_notice(load_profile(provider), model, today)
+
+
+def _names_an_end(provider: str) -> bool:
+    """Whether the packaged profile, or the one that it extends, names a model's end. Most name
+    none, and are not loaded to apply a bias.
+    """
+    text = (profiles_folder() / f"{provider}.toml").read_text(encoding="utf-8")
+    profile = tomllib.loads(text)
+    if profile.get("models", {}).get("ends"):
+        return True
+    base = profile.get("extends")
+    return base in profile_names() and _names_an_end(base)
 
 
 def _can_be_biased(profile: Profile, model: str) -> bool:

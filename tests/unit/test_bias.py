@@ -628,7 +628,12 @@ def test_reading_and_applying_are_light() -> None:
     """Neither numpy, scipy nor any module that learns, collects or talks is loaded to apply a
     bias.
     """
-    code = "import sys; from blackbox_lb import apply, Bias; print(*sys.modules)"
+    code = (
+        "import sys; from blackbox_lb import apply, Bias\n"
+        "from blackbox_lb.providers.model_ends import end_notice_by_name\n"
+        "import datetime; end_notice_by_name('vllm', 'any', datetime.date.today())\n"
+        "print(*sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
