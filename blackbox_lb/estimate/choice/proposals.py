@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.prior import TokenCosts
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -144,7 +145,9 @@ def _cut(
     learned = next_token.align(winner.token_ids, winner.learned)
     sparse = against(next_token, learned, limits.compiled(next_token, values))
     settings = {**winner.settings, "entries": len(kept)}
-    origin = f"{winner.origin}, cut to {len(kept)} entries"
+    origin = winner.origin
+    if winner.estimator not in ROWS:  # no settings tell it from the whole one
+        origin = f"{winner.origin}, cut to {len(kept)} entries"
     return replace(winner, sparse=sparse, projected=projected, settings=settings, origin=origin)
 
 

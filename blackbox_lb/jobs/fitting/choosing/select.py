@@ -449,7 +449,9 @@ class _Race:
     def _sentence(self, winner: _Entrant) -> str:
         """Where the winner comes from, and what came second."""
         entries = winner.candidate.sparse.entries
-        text = f"{winner.candidate.origin}; {entries:,} {'entry' if entries == 1 else 'entries'}"
+        text = winner.candidate.origin
+        if "entries" not in text:
+            text += f"; {entries:,} entries" if entries != 1 else "; 1 entry"
         second = self._second(winner)
         if second is None:
             return text
