@@ -226,7 +226,14 @@ class TrainingData:
         engine = self.trials.engine
         training = self._spread(engine, keys) if engine else self._read(self.examples, keys, given)
         self._source.let_go()
-        _remark_on(training, self.trials, self._longer_or("use another reward or harder prompts"))
+        values = _announce(training, self.trials)
+        if np.ptp(values) == 0 and not training.everything.given.any():
+            label = self.trials.reward.label
+            remedy = self._longer_or(_remedy_for_equal(self.trials.reward, float(values[0])))
+            raise InputError(
+                f"every completion has the same {label} ({values[0]:.3g}): there is nothing to"
+                f" learn from this reward; {remedy}"
+            )
         return training
 
     async def _drawn(self, title: str, examples: Sequence[Example]) -> tuple[tuple[str, ...], ...]:
@@ -305,21 +312,28 @@ def _remembered(reward: Reward) -> Reward:
     return replace(reward, function=function)
 
 
-def _remark_on(training: Training, trials: Trials, remedy: str) -> None:
-    """Remark on the training completions; ``remedy``: where all have one reward."""
-    reward, report = trials.reward, trials.report
+def _announce(training: Training, trials: Trials) -> Vector:
+    """Report what the training completions are worth; return (n,) their rewards in the user's own
+    unit.
+    """
+    reward = trials.reward
     values = _check(reward, training.everything.rewards[~training.everything.given])
-    report.notice(
+    trials.report.notice(
         f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean"
         f" {reward.label} {short(values.mean())}"
     )
     for sentence in training.notices:
-        report.notice(sentence)
-    if np.ptp(values) == 0 and not training.everything.given.any():
-        raise InputError(
-            f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to"
-            f" learn from this reward; {remedy}"
-        )
+        trials.report.notice(sentence)
+    return values
+
+
+def _remedy_for_equal(reward: Reward, value: float) -> str:
+    """What to do where every completion has the same reward."""
+    if not reward.needs_answer:
+        return "use another reward, or other prompts"
+    if value > 0:
+        return "use another reward, or harder prompts"
+    return "use another reward, or prompts that the model sometimes gets right"
 
 
 def _check(reward: Reward, rewards: Vector) -> Vector:
