@@ -129,7 +129,7 @@ def test_eval_and_report_show_the_shares_of_all_policies(
     """
     out = by_city / "run"
     words = ("--reward", "distribution:city", "--out", out, out / "bias.json", "--test-samples", 5)
-    rivals = ("--asked-shares", "--drawn-label", "--baseline-temperature", 1.5)
+    rivals = ("--rivals",)
     result = run("eval", server, by_city / "data.jsonl", *words, *rivals, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -180,6 +180,8 @@ def _with_standard_rivals(
         classifier=(*options.classifier, *standard.classifier),
         baseline_prompt=(*options.baseline_prompt, *standard.instructions),
         baseline_temperature=(*options.baseline_temperature, *standard.temperatures),
+        asked_shares=options.asked_shares or standard.asked_shares,
+        drawn_label=options.drawn_label or standard.drawn_label,
     )
 
 
