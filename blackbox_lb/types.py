@@ -65,6 +65,8 @@ class Example:
     variants: the answers of each of its rows where rows of one prompt differ in them, the
         commonest first; () otherwise.
     source: its row for messages, as "train.jsonl, line 3".
+    weights: the wanted share of each of ``answers`` among the completions of the prompt, with sum
+        1; () where each of them is as good as any other.
     """
 
     id: str
@@ -72,6 +74,7 @@ class Example:
     answers: tuple[str, ...] = ()
     variants: tuple[tuple[str, ...], ...] = field(default=(), compare=False, repr=False)
     source: str = field(default="", compare=False, repr=False)
+    weights: tuple[float, ...] = ()
 
     @property
     def place(self) -> str:

@@ -799,6 +799,110 @@ def _reasoning(at: Place) -> list[Step]:
     ]
 
 
+AGES = ("18-29", "30-44", "45-59", "60-79")
+AGES_BY_CITY = {
+    "Lisbon": (0.4, 0.3, 0.2, 0.1),
+    "Oslo": (0.1, 0.2, 0.3, 0.4),
+    "Quito": (0.2, 0.3, 0.3, 0.2),
+    "Perth": (0.1, 0.4, 0.4, 0.1),
+}
+"""Wanted shares of the age groups; their mean over the cities is .2, .3, .3, .2."""
+SHOPS: Mapping[str, tuple[str, ...]] = {
+    "train": (
+        *("bakery", "bookshop", "florist", "gym", "pharmacy"),
+        *("toy shop", "wine shop", "hardware store", "pet shop"),
+    ),
+    "validation": ("record shop", "butcher", "travel agency", "shoe shop"),
+    "test": (
+        *("cinema", "fish market", "tea house", "bicycle shop"),
+        *("garden centre", "optician"),
+    ),
+}
+PROFILES = (
+    "Write one line about a customer of a {shop} in {city}. Begin with the age group: {ages}.",
+    "In one line, describe somebody who shops at a {shop} in {city}, age group ({ages}) first.",
+)
+DIGIT = "{verb} a random digit from 0 to 9 for {purpose}. Answer with the digit alone."
+PURPOSES: Mapping[str, tuple[str, ...]] = {
+    "train": (
+        *("a locker", "a raffle", "a quiz", "a house number", "a bus line", "a jersey"),
+        *("a hotel room", "a seat", "a bingo game", "a PIN", "a password", "a table"),
+    ),
+    "validation": ("a lottery", "a parking place", "a phone number", "a shelf", "a gate"),
+    "test": (
+        *("a magic trick", "a maths game", "a queue ticket", "a dice app", "a train platform"),
+        *("a postcode", "a competition", "a key code", "a card game", "a draw"),
+    ),
+}
+VERBS = ("Give me", "Pick", "Choose", "Name")
+
+
+def _profile_rows() -> list[dict[str, Any]]:
+    """Prompts for profiles of customers, with the shares of their city."""
+    ages = ", ".join(AGES)
+    return [
+        {
+            "prompt": frame.format(shop=shop, city=city, ages=ages),
+            "answer": dict(zip(AGES, shares, strict=True)),
+            "city": city,
+            "split": split,
+        }
+        for split, shops in SHOPS.items()
+        for shop in shops
+        for frame in PROFILES
+        for city, shares in AGES_BY_CITY.items()
+    ]
+
+
+def _digit_rows() -> list[dict[str, Any]]:
+    """Prompts for a random digit, every digit as often as any other."""
+    return [
+        {
+            "prompt": DIGIT.format(verb=verb, purpose=purpose),
+            "answer": {str(digit): 1 for digit in range(10)},
+            "split": split,
+        }
+        for split, purposes in PURPOSES.items()
+        for purpose in purposes
+        for verb in VERBS
+    ]
+
+
+def _margins(at: Place) -> list[Step]:
+    """Profiles with wanted age groups, by a fixed bias and by one that depends on the city; and a
+    digit that is to be uniform.
+    """
+    profiles = _write(at.out / "profiles.jsonl", _profile_rows())
+    digits = _write(at.out / "digits.jsonl", _digit_rows())
+    one = ("--data", profiles, "--reward", "distribution:city", "--max-tokens", 24)
+    two = ("--data", digits, "--reward", "distribution", "--max-tokens", 3)
+    samples = ("--test-samples", 4)
+    store = ("--store", at.out / "profiles.db")
+    city = ("--depends-on", "groups:city")
+    fixed_bias = f"fixed={at.out / 'fixed' / 'bias.json'}"
+    city_bias = f"by-city={at.out / 'by-city' / 'bias.json'}"
+    digit_bias = f"digit={at.out / 'digit' / 'bias.json'}"
+    return [
+        Step("fixed", _words("fit", *at.where, *one, *samples, *store, "--out", at.out / "fixed")),
+        Step(
+            "by-city",
+            _words("fit", *at.where, *one, *samples, *store, *city, "--out", at.out / "by-city"),
+        ),
+        Step(
+            "profiles_eval",
+            _words("eval", fixed_bias, city_bias, *at.where, *one, *samples, *store)
+            + _words("--rivals", "--out", at.out / "profiles"),
+            "Age groups of customers, by city",
+        ),
+        Step("digit", _words("fit", *at.where, *two, "--out", at.out / "digit")),
+        Step(
+            "digit_eval",
+            _words("eval", digit_bias, *at.where, *two, "--rivals", "--out", at.out / "digit"),
+            "A random digit",
+        ),
+    ]
+
+
 USES: Mapping[str, Use] = {
     "decisions": Use(
         "Decisions between labels",
@@ -915,6 +1019,18 @@ USES: Mapping[str, Use] = {
         " pieces of two of these, words of two phrases, two other forms of listed words and a"
         " spelling of the dash.",
         _slop,
+    ),
+    "margins": Use(
+        "Wanted shares of labels",
+        "Synthetic data with given margins, at temperature 1. One-line profiles of customers begin"
+        " with an age group, whose wanted shares are .2, .3, .3, .2 over all and others in each of"
+        " four cities; a fixed bias, and one that depends on the city. And a random digit, in which"
+        " every digit is to be as frequent as any other. The reward is minus the total variation"
+        " between the first label named and the wanted shares, on shops and purposes that were not"
+        " learned; a completion without a label counts as wrong. Rivals: temperature 1.5, the"
+        " shares in words (each prompt asks for its own), and the label drawn in code and asked for"
+        " in the prompt, which is what to do wherever the attribute is free.",
+        _margins,
     ),
     "limits": Use(
         "Where it does not help",

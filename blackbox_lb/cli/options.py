@@ -206,7 +206,8 @@ class TaskOptions(PromptOptions):
         HelpGroup.FIRST,
         "exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length,"
         " tokens, correct-and-short, accuracy-gated-length, accuracy-minus-length, avoid:FILE,"
-        " script:NAME, marks:FILE, module:function, https://HOST/PATH, or judge:FILE.toml.",
+        " script:NAME, marks:FILE, distribution[:COLUMN], module:function, https://HOST/PATH, or"
+        " judge:FILE.toml.",
         shell_complete=known(reward_names),
         required=True,
     )

@@ -8,7 +8,7 @@ from operator import add
 
 from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.estimate.choice.table import most_candidates
-from blackbox_lb.jobs.evaluation.arms import arms_at
+from blackbox_lb.jobs.evaluation.arms import Arm, arms_at
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.fitting.choosing.proposing import most_beside
 from blackbox_lb.jobs.fitting.choosing.select import Search
@@ -189,13 +189,22 @@ def eval_stages(
         for other in plan.alternatives
         if other.decision is not None
     ]
-    return firsts + [
-        ForecastStage(
-            [arm.alternative.asked(example) for example in task.test],
-            _count(arm.drawn_at, plan.samples + arm.alternative.best_of - 1),
-            arm.alternative.max_tokens,
-        )
+    drawn = [
+        stage
         for setting in dict.fromkeys(plan.settings)
         for arm in arms_at(setting, biases, plan.alternatives)
         if arm.alternative.decision is None
+        for stage in _arm_stages(task, arm, plan.samples)
     ]
+    return firsts + drawn
+
+
+def _arm_stages(task: Task, arm: Arm, samples: int) -> list[ForecastStage]:
+    """The most that one arm asks for: a stage for each number of completions of a request."""
+    other = arm.alternative
+    asked: dict[int, list[Example]] = {}
+    for example in task.test:
+        count = _count(arm.drawn_at, samples + other.best_of - 1)
+        for request, completions in other.requests(example, count):
+            asked.setdefault(completions, []).append(request)
+    return [ForecastStage(rows, count, other.max_tokens) for count, rows in asked.items()]

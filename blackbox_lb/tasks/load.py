@@ -21,6 +21,7 @@ from blackbox_lb.tasks.records.repeats import (
     keep_apart,
     remarks_on,
 )
+from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.sets.countries import capitals, continents
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, SPLITS, Task, rest
 from blackbox_lb.types import Split
@@ -220,7 +221,10 @@ def load_dataset(
 def _apart(
     splits: Mapping[Split, Sequence[SourcedExample]],
 ) -> tuple[dict[Split, list[SourcedExample]], Counter[tuple[Split, Split]]]:
-    """Each prompt in one split. Raises DataError: a split has no prompt of its own."""
+    """Each prompt in one split. Raises DataError: a split has no prompt of its own, or rows have
+    shares of different labels.
+    """
+    check_alike(row.example for rows in splits.values() for row in rows)
     kept, left_out = keep_apart(splits)
     for split, rows in kept.items():
         if not rows:

@@ -107,7 +107,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     (root / "gsm8k").mkdir()
     other = [{"prompt": f"other {n}", "answer": word} for n in range(20)]
     decisions = [{**row, "answer": engine.texts[3 + n % 2].strip()} for n, row in enumerate(rows)]
+    labels = [text.strip() for text in engine.texts[3:5]]
+    survey = [
+        {"prompt": f"survey {n}", "answer": dict(zip(labels, (3, 1), strict=True)), "city": city}
+        for n, city in enumerate(["Oslo", "Quito"] * 15)
+    ]
     for name, lines in {
+        "survey": survey,
         "train": rows,
         "test": other,
         "decisions": decisions,

@@ -12,7 +12,7 @@ from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.api.wire.request import takes_messages
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
-from blackbox_lb.cli.actions.eval_output import eval_conclusion, print_policies
+from blackbox_lb.cli.actions.eval_output import eval_conclusion, print_policies, print_shares
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
 from blackbox_lb.cli.conclusion import print_conclusion
 from blackbox_lb.cli.echo import echo
@@ -34,7 +34,7 @@ from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.extras.rivals.hand_lists import written
 from blackbox_lb.extras.rivals.standard import standard_rivals
-from blackbox_lb.extras.rivals.table import RIVALS, rivals
+from blackbox_lb.extras.rivals.table import RIVALS, RIVALS_OF_SHARES, rivals, rivals_of_shares
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation
@@ -48,6 +48,7 @@ from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.jobs.runs.prices import prices_of
 from blackbox_lb.jobs.runs.understood import understood
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.judging.distribution import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
@@ -89,6 +90,7 @@ def execute(options: EvalOptions) -> None:
             if options.verbose:
                 _print_everything(evaluation)
             print_policies(evaluation)
+            print_shares(evaluation)
             words = spent_words(spent, time.monotonic() - started, priced)
             print_conclusion(eval_conclusion(evaluation, paths, path, words))
         with explained(
@@ -130,10 +132,10 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
     if options.rivals:
         options = _with_standard_rivals(options, reward, labels)
     wanted = {name: getattr(options, name) for name in RIVALS}
-    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or (
-        SAMPLED,
-        GREEDY,
-    )
+    of_shares = {name: getattr(options, name) for name in RIVALS_OF_SHARES}
+    usual = (SAMPLED,) if reward.of_shares else (SAMPLED, GREEDY)
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or usual
+    check_wanted(reward, (*task.train, *task.validation, *task.test), settings)
     return EvalPlan(
         settings=settings,
         alternatives=alternatives(
@@ -143,6 +145,7 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
             options.best_of,
             settings=settings,
             limit=reward.max_tokens,
+            hotter=reward.of_shares,
         )
         + written(
             options.baseline_words,
@@ -150,7 +153,8 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
             options.baseline_thinking_tokens,
             reward.thinking,
         )
-        + rivals(wanted, task, labels, seed=options.seed or 0, listed=options.top_logprobs),
+        + rivals(wanted, task, labels, seed=options.seed or 0, listed=options.top_logprobs)
+        + rivals_of_shares(of_shares, task, reward, options.seed or 0),
         labels=labels,
         **arguments_for(EvalPlan, options),
     )
@@ -176,6 +180,8 @@ def _with_standard_rivals(
         classifier=(*options.classifier, *standard.classifier),
         baseline_prompt=(*options.baseline_prompt, *standard.instructions),
         baseline_temperature=(*options.baseline_temperature, *standard.temperatures),
+        asked_shares=options.asked_shares or standard.asked_shares,
+        drawn_label=options.drawn_label or standard.drawn_label,
     )
 
 
@@ -191,7 +197,12 @@ async def _run(
     sends = bool(biases) or any(other.own_bias for other in plan.alternatives)
     needs = SAMPLING_WITH_A_BIAS if sends else COLLECTING
     longest = max(
-        (len(other.asked(each).prompt.text) for other in plan.alternatives for each in task.test),
+        (
+            len(asked.prompt.text)
+            for other in plan.alternatives
+            for example in task.test
+            for asked, _ in other.requests(example, plan.samples)
+        ),
         default=0,
     )
     values = {name: bias.logit_bias for name, bias in biases.items()}

@@ -13,7 +13,7 @@ from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.jobs.evaluation.compare import verdicts
-from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
+from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult, SharesOfGroup
 from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (
@@ -43,6 +43,58 @@ def print_policies(evaluation: Evaluation) -> None:
     for name, short in names.items():
         if short != printable(name) and " + " not in short:
             echo(f"{short}: {printable(name)}")
+
+
+def print_shares(evaluation: Evaluation) -> None:
+    """One table a setting: the wanted share of each label and that of every policy, of all prompts
+    and of each group; nothing where the reward compares with no wanted shares.
+    """
+    names = short_names(evaluation.policies)
+    for setting in dict.fromkeys(row.setting for row in evaluation.policies):
+        rows = [row for row in evaluation.policies if row.setting == setting and row.shares]
+        if rows:
+            shares_table(
+                setting,
+                rows[0].shares,
+                {names[row.name]: row.shares for row in rows},
+            )
+
+
+def shares_table(
+    setting: str,
+    wanted: Sequence[SharesOfGroup],
+    drawn: Mapping[str, Sequence[SharesOfGroup]],
+) -> None:
+    """The shares by label, a row for the wanted ones and each policy of ``drawn``, group after
+    group; with the total variation, the Jensen-Shannon divergence and what chance alone gives.
+    """
+    labels = list(wanted[0].wanted)
+    lines = []
+    for place, group in enumerate(wanted):
+        name = printable(group.group) or "all"
+        shares = [f"{group.wanted[label]:.2f}" for label in labels]
+        lines.append([name, "wanted", *shares, "", f"{group.chance_level:.2f}", ""])
+        for policy, groups in drawn.items():
+            if place >= len(groups):
+                continue
+            found = groups[place]
+            lines.append(
+                [
+                    name,
+                    policy,
+                    *(f"{found.drawn[label]:.2f}" for label in labels),
+                    f"{found.no_label:.2f}",
+                    f"{found.total_variation:.2f}",
+                    f"{found.jensen_shannon:.3f}",
+                ]
+            )
+    print_table(
+        f"{setting.capitalize()}, shares of the labels; TV: total variation, beside the wanted"
+        " shares that of as many draws from them; JS: Jensen-Shannon, nats",
+        ["group", "policy", *map(printable, labels), "no label", "TV", "JS"],
+        lines,
+        left=2,
+    )
 
 
 def short_names(policies: Sequence[PolicyResult]) -> dict[str, str]:

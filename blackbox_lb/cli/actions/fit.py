@@ -18,6 +18,7 @@ from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.prompt_bias import to_request_bias
 from blackbox_lb.bias.records import settings_text
+from blackbox_lb.cli.actions.eval_output import shares_table
 from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.conclusion import command_with_same, print_conclusion
 from blackbox_lb.cli.echo import echo
@@ -37,6 +38,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.jobs.evaluation.document import SharesOfGroup
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
@@ -227,6 +229,12 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
     verdict_table(bias.verdict)
     for setting, (base, biased) in result.decisions.items():
         print_decisions(setting, base, biased)
+    for setting, (base_shares, biased_shares) in result.shares.items():
+        rows = {
+            name: [SharesOfGroup.model_validate(group.as_json()) for group in drawn.rows]
+            for name, drawn in (("base", base_shares), ("biased", biased_shares))
+        }
+        shares_table(setting, rows["base"], rows)
     if result.beside:
         print_table(
             f"This bias ({_kind(bias)}) against what else decides, same test prompts",

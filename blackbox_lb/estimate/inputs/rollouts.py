@@ -16,7 +16,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.types import NO_TOKEN
 
-PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "origins")
+PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "answer_sets", "origins")
 PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded", "costs")
 
 BASE = 0
@@ -61,6 +61,9 @@ class Rollouts:
     shares: (n,) weights of given answers, which nobody drew; the spellings of one answer share the
     weight of their prompt. NaN for a drawn completion, whose weight comes from its reward. None:
     all were drawn.
+    answer_sets: (n,) the number of the answer that each given answer spells, from 0, where a prompt
+    has several answers with weights of their own: spellings of one share its weight. None: all
+    given answers of a prompt spell one. It says nothing of drawn completions.
     costs: (m,) what each position adds to the reward, in nats, where the reward is a sum over
     positions; None where it is no such sum.
     origins: (n,) the policy that drew each completion: 0 the base model, k the k-th of
@@ -81,6 +84,7 @@ class Rollouts:
     costs: npt.NDArray[np.float64] | None = None
     origins: npt.NDArray[np.int64] | None = None
     policies: tuple[BiasedPolicy, ...] = ()
+    answer_sets: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         n, m = len(self.keys), int(self.lengths.sum())
@@ -100,6 +104,10 @@ class Rollouts:
             raise InputError(f"bounded must be {m} booleans, one a token position")
         if self.shares is not None and (self.shares.shape != (n,) or (self.shares < 0).any()):
             raise InputError(f"shares must be {n} numbers from 0, NaN for a drawn completion")
+        if self.answer_sets is not None and (
+            self.answer_sets.shape != (n,) or (self.answer_sets < 0).any()
+        ):
+            raise InputError(f"answer_sets must be {n} numbers from 0, one a rollout")
         if self.costs is not None and (
             self.costs.shape != (m,) or not np.isfinite(self.costs).all()
         ):
@@ -134,6 +142,20 @@ class Rollouts:
     @property
     def _shares(self) -> npt.NDArray[np.float64]:
         return np.full(len(self.keys), np.nan) if self.shares is None else self.shares
+
+    @property
+    def _answer_sets(self) -> npt.NDArray[np.int64]:
+        if self.answer_sets is None:
+            return np.zeros(len(self.keys), np.int64)
+        return self.answer_sets
+
+    @property
+    def weighed_together(self) -> npt.NDArray[np.int64]:
+        """(n,) the number of the prompt and answer of each rollout: given answers of one number are
+        spellings that share its weight.
+        """
+        width = int(self._answer_sets.max(initial=0)) + 1
+        return self.prompts * width + self._answer_sets
 
     @property
     def given(self) -> npt.NDArray[np.bool_]:
@@ -236,6 +258,11 @@ class Rollouts:
                 else None
             ),
             policies=policies,
+            answer_sets=(
+                np.concatenate([part._answer_sets for part in parts])
+                if any(part.answer_sets is not None for part in parts)
+                else None
+            ),
         )
 
     def _origins_among(self, policies: Sequence[BiasedPolicy]) -> npt.NDArray[np.int64]:

@@ -3,9 +3,14 @@
     maximise   sum_x log sum_{y in A(x)} exp(score(y | x)) - l2/2 |delta|^2,
     score(y | x) = sum_t log pi_delta(y_t | x, y_<t),
 
-where A(x) are the accepted spellings of prompt x. A spelling weighs its posterior share,
-``exp(score(y)) / sum exp(score)``; with these weights fixed the objective is the projection's,
-which lies below this one and touches it at delta (majorise-minimise). So solving and renewing the
+where A(x) are the accepted spellings of prompt x. Where a prompt has several answers a with wanted
+shares s(a | x), the objective is the sum of ``s(a | x) log sum_{y in A(a)} exp(score)``; at its
+maximum without a penalty the expected share of each answer over all prompts is the wanted one
+(moment matching at temperature 1, whatever the split among spellings).
+
+A spelling weighs its posterior share, ``exp(score(y)) / sum exp(score)``; with these weights fixed
+the objective is the projection's, which lies below this one and touches it at delta
+(majorise-minimise). So solving and renewing the
 shares in turn never lowers it. Without it a fit moves probability from "Yes" to "yes".
 """
 
@@ -57,8 +62,8 @@ def posterior_shares(
     """Compute (n,) shares of the given answers under the bias ``delta`` (s,) nats, and the sets'
     mean log-likelihood in nats.
 
-    The shares of a prompt keep their sum, which is the weight of the prompt; drawn completions keep
-    NaN.
+    The spellings of an answer keep the sum of their shares, which is its weight; drawn completions
+    keep NaN.
     """
     given = rollouts.given
     shares = np.full(len(given), np.nan)
@@ -66,12 +71,12 @@ def posterior_shares(
         return shares, 0.0
     base = np.bincount(rollouts.rollout_of, weights=rollouts.logprobs, minlength=len(given))
     scores = (base + log_policy_ratios(rollouts, table, delta))[given]
-    prompts = np.unique(rollouts.prompts[given], return_inverse=True)[1]
-    highest = np.full(int(prompts.max()) + 1, -np.inf)
-    np.maximum.at(highest, prompts, scores)
-    parts = np.exp(scores - highest[prompts])
-    totals = np.bincount(prompts, weights=parts)
+    answers = np.unique(rollouts.weighed_together[given], return_inverse=True)[1]
+    highest = np.full(int(answers.max()) + 1, -np.inf)
+    np.maximum.at(highest, answers, scores)
+    parts = np.exp(scores - highest[answers])
+    totals = np.bincount(answers, weights=parts)
     before = (rollouts.shares if rollouts.shares is not None else np.ones(len(given)))[given]
-    weights = np.bincount(prompts, weights=before)
-    shares[given] = parts / totals[prompts] * weights[prompts]
+    weights = np.bincount(answers, weights=before)
+    shares[given] = parts / totals[answers] * weights[answers]
     return shares, float((weights @ (highest + np.log(totals))) / weights.sum())

@@ -17,7 +17,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.examples import ExampleCard, evaluated, stored
-from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, Number
+from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, Number, SharesOfGroup
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
@@ -89,6 +89,13 @@ class DecisionsPair(_Known):
     biased: Decisions
 
 
+class SharesPair(_Known):
+    """The labels that both draw, of all prompts and then of each group."""
+
+    base: tuple[SharesOfGroup, ...]
+    biased: tuple[SharesOfGroup, ...]
+
+
 class Result(_Known):
     """The displayed part of ``result.json``. ``origin``: where the chosen bias comes from."""
 
@@ -100,6 +107,7 @@ class Result(_Known):
     training: TrainingSummary | None = None
     usage: UsageSummary | None = None
     decisions: dict[str, DecisionsPair] = Field(default_factory=dict)
+    shares: dict[str, SharesPair] = Field(default_factory=dict)
     provenance: dict[str, Any] | None = None
 
 
@@ -129,6 +137,20 @@ class RunDocuments:
             for side in example.sides
             for passage in side.passages
         )
+
+    @property
+    def shares(self) -> dict[str, dict[str, tuple[SharesOfGroup, ...]]]:
+        """Setting -> policy -> the labels that it draws beside the wanted shares: those of all
+        policies of an evaluation, else of the fit; nothing where no shares are wanted.
+        """
+        found: dict[str, dict[str, tuple[SharesOfGroup, ...]]] = {}
+        for policy in self.evaluation.policies if self.evaluation is not None else ():
+            if policy.shares:
+                found.setdefault(policy.setting, {})[policy.name] = policy.shares
+        if not found and self.result is not None:
+            for setting, pair in self.result.shares.items():
+                found[setting] = {"base": pair.base, "biased": pair.biased}
+        return found
 
     @property
     def outdated(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blackbox_lb.bias.document import Bias
@@ -20,6 +20,7 @@ from blackbox_lb.jobs.evaluation.document import (
     LabelScores,
     Mean,
     PolicyResult,
+    SharesOfGroup,
 )
 from blackbox_lb.rollouts.progress import short
 
@@ -561,6 +562,40 @@ def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
         f" with it{_majority(pair.base)}"
     )
     return table(f"labels-{setting.replace(' ', '-')}", caption, columns, rows)
+
+
+def shares_table(setting: str, drawn: Mapping[str, Sequence[SharesOfGroup]]) -> PageTable:
+    """The wanted share of each label and that of every policy, group after group, with both
+    distances.
+    """
+    wanted = next(iter(drawn.values()))
+    labels = list(wanted[0].wanted)
+    rows = []
+    for place, group in enumerate(wanted):
+        name = Cell(group.group or "all prompts")
+        asked = [number(group.wanted[label], f"{group.wanted[label]:.2f}") for label in labels]
+        chance = number(group.chance_level, f"{group.chance_level:.2f}", "by chance alone")
+        rows.append([name, Cell("wanted"), *asked, number(None), chance, number(None)])
+        for policy, groups in drawn.items():
+            if place < len(groups):
+                rows.append([name, Cell(policy), *_shares_of(groups[place], labels)])
+    columns = ("group", "policy", *labels, "no label", "total variation", "Jensen-Shannon, nats")
+    caption = (
+        f"Shares of the labels at {setting}; the total variation beside the wanted shares is that"
+        " of as many draws from them"
+    )
+    return table(f"shares-{setting.replace(' ', '-')}", caption, columns, rows)
+
+
+def _shares_of(group: SharesOfGroup, labels: Sequence[str]) -> list[Cell]:
+    shares = [group.drawn.get(label) for label in labels]
+    cells = [number(share, None if share is None else f"{share:.2f}") for share in shares]
+    return [
+        *cells,
+        number(group.no_label, f"{group.no_label:.2f}"),
+        number(group.total_variation, f"{group.total_variation:.2f}"),
+        number(group.jensen_shannon, f"{group.jensen_shannon:.3f}"),
+    ]
 
 
 def _majority(told: Decisions) -> str:

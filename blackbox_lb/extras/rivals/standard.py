@@ -13,6 +13,9 @@ SHOTS = 4
 """Examples before a prompt."""
 LOWER = 0.3
 """The lower temperature that is tried."""
+HIGHER = 1.5
+"""The higher temperature that is tried where shares of labels are wanted, which are often too
+uneven."""
 BRIEF = "Be brief: answer in as few words as you can."
 """The instruction where shorter completions earn more."""
 INSTRUCTIONS = {
@@ -35,6 +38,8 @@ class StandardRivals:
     classifier: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
     temperatures: tuple[float, ...] = ()
+    asked_shares: bool = False
+    drawn_label: bool = False
     notices: tuple[str, ...] = field(default=())
 
 
@@ -45,6 +50,8 @@ def standard_rivals(
 
     takes_messages: whether the endpoint takes examples as messages before a prompt.
     """
+    if reward.of_shares:
+        return StandardRivals(temperatures=(HIGHER,), asked_shares=True, drawn_label=True)
     if labels is not None:
         return _for_labels(takes_messages)
     notices = []

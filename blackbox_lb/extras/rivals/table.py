@@ -1,4 +1,6 @@
-"""Every rival of a bias on decision tasks: the option of ``blb eval`` for it, and its maker."""
+"""Every rival of a bias on decision tasks and on wanted shares: the option of ``blb eval`` for it,
+and its maker.
+"""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -10,8 +12,9 @@ from blackbox_lb.extras.rivals.classifier import classifier
 from blackbox_lb.extras.rivals.few_shot import few_shot
 from blackbox_lb.extras.rivals.labels_only import labels_only
 from blackbox_lb.extras.rivals.threshold import threshold
+from blackbox_lb.extras.rivals.wanted_shares import label_drawn_in_code, shares_in_words
 from blackbox_lb.jobs.evaluation.arms import Alternative
-from blackbox_lb.tasks import Task
+from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels
 
 RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
@@ -24,6 +27,30 @@ RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
     }
 )
 """Field of the options -> maker of an alternative, from one of its values or True."""
+
+RIVALS_OF_SHARES: Mapping[str, Callable[[Labels, int], Alternative]] = MappingProxyType(
+    {"asked_shares": shares_in_words, "drawn_label": label_drawn_in_code}
+)
+"""Field of the options -> maker of an alternative, from the labels and the seed."""
+
+
+def rivals_of_shares(
+    wanted: Mapping[str, bool], task: Task, reward: Reward, seed: int = 0
+) -> tuple[Alternative, ...]:
+    """Make the rivals on wanted shares whose flags are set.
+
+    Raises InputError: one is wanted, and the reward compares with no shares, or the rows have none.
+    """
+    names = [name for name in RIVALS_OF_SHARES if wanted.get(name)]
+    if names and not reward.of_shares:
+        raise InputError(
+            f"``{names[0]}`` is for wanted shares, and the reward is {reward.spec}; use"
+            f" ``reward=distribution``, or drop ``{names[0]}``"
+        )
+    if not names:
+        return ()
+    labels = Labels.of_shares(task.test)
+    return tuple(RIVALS_OF_SHARES[name](labels, seed) for name in names)
 
 
 def rivals(

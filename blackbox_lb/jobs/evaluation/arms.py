@@ -21,10 +21,15 @@ from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import AnyBias, Completion, Example, Message, Prompt
+from blackbox_lb.types import AnyBias, Completion, Example, Message
 
+HOTTEST = 2.0
+"""The highest temperature that is judged."""
 BASE = "base"
 """The name of the base policy."""
+InstructionsOf: TypeAlias = Callable[[Example, int], Mapping[str, int]]
+"""The instructions of an example for so many completions, with the number of completions of each.
+"""
 OwnBias: TypeAlias = Callable[[Trials], Awaitable[tuple[Mapping[int, float], int]]]
 """Makes a bias (token id -> nats), with the most tokens that a completion under it needs."""
 
@@ -57,7 +62,9 @@ class Decision(Protocol):
 class Alternative:
     """An alternative to a bias: one of these fields is set, the others keep their defaults.
 
-    ``instruction`` is added to the prompt; ``temperature`` replaces that of the setting;
+    ``instruction`` is added to the prompt; ``instructions`` gives each prompt its own, as
+    instruction -> how many of so many completions are asked with it; ``temperature`` replaces that
+    of the setting, a higher one too where ``hotter`` says so;
     ``max_tokens`` cuts completions earlier, while the reward keeps its own T; ``best_of``
     completions are drawn for an answer (see ``draw``). ``shots`` are messages before the prompt;
     ``budget`` cuts thinking; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there
@@ -67,7 +74,9 @@ class Alternative:
 
     name: str
     instruction: str | None = None
+    instructions: InstructionsOf | None = field(default=None, repr=False, compare=False)
     temperature: float | None = None
+    hotter: bool = False
     max_tokens: int | None = None
     best_of: int = 1
     shots: tuple[Message, ...] = ()
@@ -95,9 +104,11 @@ class Alternative:
         )
 
     def applies(self, setting: Setting) -> bool:
-        """Whether it has an effect at ``setting``: a lower temperature, or several completions that
-        can differ.
+        """Whether it has an effect at ``setting``: a lower temperature (or another one, if
+        ``hotter``), or several completions that can differ.
         """
+        if self.temperature is not None and self.hotter:
+            return self.temperature != setting.temperature
         if self.temperature is not None:
             return self.temperature < setting.temperature
         return self.best_of == 1 or not setting.deterministic
@@ -112,15 +123,32 @@ class Alternative:
         if self.shots:
             begin = next((place for place, each in enumerate(messages) if each.role != "system"), 0)
             messages[begin:begin] = self.shots
-            return replace(example, prompt=Prompt(tuple(messages)))
+            return replace(example, prompt=replace(example.prompt, messages=tuple(messages)))
         if self.instruction is None:
             return example
+        return self._instructed(example, self.instruction)
+
+    def requests(self, example: Example, samples: int) -> list[tuple[Example, int]]:
+        """The examples as they are asked for ``samples`` completions in all, with the number of
+        completions of each.
+        """
+        if self.instructions is None:
+            return [(self.asked(example), samples)]
+        return [
+            (self._instructed(example, instruction), count)
+            for instruction, count in self.instructions(example, samples).items()
+        ]
+
+    @staticmethod
+    def _instructed(example: Example, instruction: str) -> Example:
+        """The example with ``instruction`` in its last user message."""
+        messages = list(example.prompt.messages)
         users = [place for place, message in enumerate(messages) if message.role == "user"]
         place = users[-1] if users else len(messages) - 1
         text = messages[place].content
         glue = "\n\n" if "\n" in text else " "
-        messages[place] = Message(messages[place].role, f"{text}{glue}{self.instruction}")
-        return replace(example, prompt=Prompt(tuple(messages)))
+        messages[place] = Message(messages[place].role, f"{text}{glue}{instruction}")
+        return replace(example, prompt=replace(example.prompt, messages=tuple(messages)))
 
 
 NO_ALTERNATIVE = Alternative("")
@@ -134,9 +162,11 @@ def alternatives(
     *,
     settings: Sequence[Setting],
     limit: int,
+    hotter: bool = False,
 ) -> tuple[Alternative, ...]:
     """One alternative for each value; ``limit``: the longest completion of the other policies, in
-    tokens.
+    tokens. ``hotter``: any temperature but greedy may be tried, since a wanted distribution can
+    need a higher one.
 
     Raises InputError: a value that changes nothing at any of ``settings``, or an empty instruction.
     """
@@ -148,7 +178,12 @@ def alternatives(
                 " prompt"
             )
     for value in temperatures:
-        if not 0 <= value < hottest:
+        if hotter and not 0 < value <= HOTTEST:
+            raise InputError(
+                f"``baseline_temperature={value:g}`` is not from above 0 to {HOTTEST:g}; greedy"
+                " decoding has no distribution, and no API takes a higher one"
+            )
+        if not hotter and not 0 <= value < hottest:
             raise InputError(
                 f"``baseline_temperature={value:g}`` is not below the highest temperature that is"
                 f" judged, {hottest:g}; give a lower one, or judge at that temperature with"
@@ -171,7 +206,7 @@ def alternatives(
         Alternative(f'prompt + "{text.strip()}"', instruction=text.strip()) for text in instructions
     ]
     found += [
-        Alternative(f"T = {value:g}" if value else "greedy", temperature=value)
+        Alternative(f"T = {value:g}" if value else "greedy", temperature=value, hotter=hotter)
         for value in temperatures
     ]
     found += [Alternative(f"max_tokens {tokens}", max_tokens=tokens) for tokens in max_tokens]
@@ -279,18 +314,7 @@ async def draw(
     """
     best_of, title = arm.alternative.best_of, f"{arm.setting.name}: {arm.name}"
     samples = 1 if arm.drawn_at.deterministic else samples + -samples % best_of
-    table = await trials.collect(
-        title,
-        [arm.alternative.asked(example) for example in examples],
-        trials.draw(
-            arm.drawn_at,
-            arm.sent or None,
-            trials.session.biased_endpoint,
-            arm.alternative.max_tokens,
-        ),
-        samples,
-        scored_as=examples,
-    )
+    table = await _collected(trials, title, examples, arm, samples)
     paid: list[tuple[float, float]] = []
     shown: list[Completion | None] = []
     said: list[tuple[Example, str]] = []
@@ -346,6 +370,36 @@ async def draw(
         answers,
         decisions,
     )
+
+
+async def _collected(
+    trials: Trials, title: str, examples: Sequence[Example], arm: Arm, samples: int
+) -> list[list[str]]:
+    """(x, samples) the keys of the completions of each example. Requests for one number of
+    completions are collected together.
+    """
+    draw_with = trials.draw(
+        arm.drawn_at,
+        arm.sent or None,
+        trials.session.biased_endpoint,
+        arm.alternative.max_tokens,
+    )
+    by_count: dict[int, list[tuple[int, Example]]] = {}
+    for place, example in enumerate(examples):
+        for asked, count in arm.alternative.requests(example, samples):
+            by_count.setdefault(count, []).append((place, asked))
+    table: list[list[str]] = [[] for _ in examples]
+    for count, requests in by_count.items():
+        collected = await trials.collect(
+            title,
+            [asked for _, asked in requests],
+            draw_with,
+            count,
+            scored_as=[examples[place] for place, _ in requests],
+        )
+        for (place, _), keys in zip(requests, collected, strict=True):
+            table[place] += keys
+    return table
 
 
 async def decide(

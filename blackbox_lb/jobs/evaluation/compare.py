@@ -17,6 +17,7 @@ from blackbox_lb.jobs.evaluation.document import (
     Evaluation,
     Mean,
     PolicyResult,
+    SharesOfGroup,
 )
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.intervals import (
@@ -27,7 +28,7 @@ from blackbox_lb.rollouts.judging.intervals import (
     sample_size,
     sign_test,
 )
-from blackbox_lb.rollouts.judging.verdict import LOWER, decide, paired
+from blackbox_lb.rollouts.judging.verdict import LOWER, PolicyScores, decide, paired
 
 ANSWERS = 1_000
 """Number of answers that a cost is for."""
@@ -66,7 +67,17 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         decisions=(
             None if drawn.decisions is None else Decisions.model_validate(drawn.decisions.as_json())
         ),
+        shares=_shares(drawn.scores),
     )
+
+
+def _shares(scores: PolicyScores) -> tuple[SharesOfGroup, ...]:
+    """The labels that were drawn, of all prompts and of each group; none where the reward compares
+    with no wanted shares.
+    """
+    if scores.shares is None:
+        return ()
+    return tuple(SharesOfGroup.model_validate(group.as_json()) for group in scores.shares.rows)
 
 
 def mean_of(rows: Sequence[Array]) -> Mean:

@@ -60,6 +60,31 @@ class Decisions(BaseModel, frozen=True):
         return self
 
 
+class SharesOfGroup(BaseModel, frozen=True):
+    """The labels of one group of prompts beside the wanted shares; ``group``: "" for all prompts.
+
+    ``wanted``, ``drawn``: label -> share; ``no_label``: the share of completions that name none.
+    ``total_variation``: 0 to 1; ``jensen_shannon``: nats. ``chance_level``: the total variation of
+    as many draws from the wanted shares themselves, on average.
+    """
+
+    group: str = ""
+    prompts: int
+    completions: int
+    wanted: dict[str, Number]
+    drawn: dict[str, Number]
+    no_label: Number
+    total_variation: Number
+    jensen_shannon: Number
+    chance_level: Number
+
+    @model_validator(mode="after")
+    def _same_labels(self) -> SharesOfGroup:
+        if self.wanted.keys() != self.drawn.keys():
+            raise ValueError("wanted and drawn shares are of the same labels")
+        return self
+
+
 class PolicyResult(ResultPart):
     """One policy and its results on the test prompts.
 
@@ -75,7 +100,8 @@ class PolicyResult(ResultPart):
     ``cost``: US dollars for 1,000 answers; None without prices.
     ``kind``: completions were drawn, or the label of each prompt was decided in this program.
     ``shots``: messages with examples before the prompt. ``decisions``: the labels chosen, None
-    where the task has no labels.
+    where the task has no labels. ``shares``: the labels drawn beside the wanted shares, of all
+    prompts and then of each group, where the reward compares these.
     """
 
     name: str
@@ -96,6 +122,7 @@ class PolicyResult(ResultPart):
     completion_tokens: Number
     cost: Number | None = None
     decisions: Decisions | None = None
+    shares: tuple[SharesOfGroup, ...] = ()
 
 
 class Comparison(ResultPart):

@@ -24,6 +24,7 @@ from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.evaluation.summary import notes, summarise
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.rollouts.judging.decisions import about_labels
+from blackbox_lb.rollouts.judging.distribution import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
@@ -49,6 +50,7 @@ async def evaluate(
             f"a bias cannot be called {BASE!r}, which is the policy without one; name it with"
             " NAME=FILE"
         )
+    check_wanted(trials.reward, task.test, plan.settings)
     remembering = Remembering(trials.report)
     trials = replace(trials, report=remembering)
     examples = task.test

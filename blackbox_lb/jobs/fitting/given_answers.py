@@ -52,7 +52,9 @@ def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
             " ``learn_from=samples``"
         )
     training = task.train[: plan.limit]
-    if len({tuple(sorted(map(normalise, example.answers))) for example in training}) == 1:
+    has_shares = any(example.weights for example in training)
+    kinds = {tuple(sorted(map(normalise, example.answers))) for example in training}
+    if len(kinds) == 1 and not has_shares:
         raise InputError(
             f"all {len(training)} training rows have the same answer, {training[0].answers[0]!r}:"
             " no decision can be learned from it; give rows with other answers, too"

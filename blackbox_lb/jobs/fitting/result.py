@@ -9,6 +9,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
+from blackbox_lb.rollouts.judging.distribution import DrawnShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,9 @@ class FitResult:
     ``Training``).
     ``decisions``: setting -> those of the base and of the biased model on the test prompts, where
     there are labels. ``beside``: a bias that depends on the prompt against the fixed one, and
-    against a classifier on the same features, on the test prompts. ``origin``: where the chosen
+    against a classifier on the same features, on the test prompts. ``shares``: setting -> the
+    labels that the base and the biased model draw on the test prompts beside the wanted shares,
+    where the reward compares these. ``origin``: where the chosen
     bias comes from, its entries, and what came second.
     """
 
@@ -57,6 +60,7 @@ class FitResult:
     decisions: Mapping[str, tuple[DecisionScores, DecisionScores]] = field(default_factory=dict)
     beside: tuple[tuple[str, Verdict], ...] = ()
     origin: str = ""
+    shares: Mapping[str, tuple[DrawnShares, DrawnShares]] = field(default_factory=dict)
 
     @property
     def kl_sentence(self) -> str:
@@ -104,6 +108,13 @@ class FitResult:
             "decisions": {
                 setting: {"base": base.as_json(), "biased": biased.as_json()}
                 for setting, (base, biased) in self.decisions.items()
+            },
+            "shares": {
+                setting: {
+                    "base": [group.as_json() for group in base.rows],
+                    "biased": [group.as_json() for group in biased.rows],
+                }
+                for setting, (base, biased) in self.shares.items()
             },
             "beside": [{"against": name, **row.model_dump()} for name, row in self.beside],
             "usage": None if self.usage is None else asdict(self.usage),

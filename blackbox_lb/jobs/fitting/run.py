@@ -43,6 +43,7 @@ from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
+from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
 from blackbox_lb.jobs.fitting.unlabelled import calibrated, check_unlabelled
 from blackbox_lb.jobs.fitting.varying.depends import (
@@ -56,8 +57,10 @@ from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
 from blackbox_lb.rollouts.answers.given_answers import first_tokens, lists_with
 from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
+from blackbox_lb.rollouts.judging.distribution import DrawnShares
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import AnyBias
@@ -96,7 +99,8 @@ class _Fit:
     first prompts, None where the reward is not by length. choice: the candidate that won on the
     validation prompts; fixed: its bias as it is sent. verdict: a row a metric and setting, on the
     test prompts. decisions: setting -> what the decisions of the base and of the biased model are
-    worth, where the task has labels. features: those of the prompt that the plan names; dependent:
+    worth, where the task has labels. shares: setting -> the labels that both draw, where the reward
+    compares these with wanted shares. features: those of the prompt that the plan names; dependent:
     the bias that depends on some, None where the fixed one is kept; phased: the bias with phases,
     None where one vector is kept. beside: what the chosen one was compared with. why: what explains
     the verdict. bias: the result, as its file holds it.
@@ -112,6 +116,7 @@ class _Fit:
     why: Explanation
     bias: Bias
     decisions: dict[str, tuple[DecisionScores, DecisionScores]]
+    shares: dict[str, tuple[DrawnShares, DrawnShares]]
     features: list[PromptFeatures]
     dependent: DependentCandidate | None
     phased: PhasedCandidate | None = None
@@ -122,7 +127,11 @@ class _Fit:
         self.trials, self.task, self.plan = trials, task, plan
         self.examples = task.train[: plan.limit]
         self.limits = limits_of(trials.session, plan)  # before anything is paid for
-        self.decisions, self.features, self.dependent, self.beside = {}, [], None, ()
+        self.decisions = {}
+        self.shares = {}
+        self.features = []
+        self.dependent = None
+        self.beside = ()
 
     async def check(self) -> None:
         """Refuse an impossible plan before training completions cost anything."""
@@ -175,6 +184,8 @@ class _Fit:
     async def _scorer(self) -> Scorer:
         """Lists, where they alone give the effects; else fresh completions."""
         validation = self.task.validation
+        if self.trials.reward.of_shares and self.plan.goal.objective != "reward-kl":
+            return await SharesFromLists.of(self.trials, validation, self.plan)
         if self.plan.selects_offline and self.given is not None:
             return await FromLists.of(self.trials, validation, self.plan, self.given)
         return FromSamples(
@@ -276,11 +287,24 @@ class _Fit:
                 for each in (None, bias)
             ]
             self.decisions[setting.name] = (pair[0], pair[1])
+        await self._compare_shares(bias)
         if plan.depends_on or self.phased is not None:
             features = self.features if self.dependent is None else [self.dependent.features]
             self.beside = await against_others(
                 self.trials, self.task, self.fixed, bias, features, plan
             )
+
+    async def _compare_shares(self, bias: AnyBias) -> None:
+        """Keep the labels that were judged, with and without ``bias``; nothing is drawn for it."""
+        if not self.trials.reward.of_shares:
+            return
+        silent = replace(self.trials, report=Silent())
+        samples = self.plan.test_samples
+        for setting in self.plan.settings:
+            base = await silent.scores("test", self.task.test, setting, samples)
+            biased = await silent.scores("test, biased", self.task.test, setting, samples, bias)
+            if base.shares is not None and biased.shares is not None:
+                self.shares[setting.name] = (base.shares, biased.shares)
 
     def explain(self) -> None:
         """Find out why the bias helped or did not."""
@@ -373,6 +397,7 @@ class _Fit:
             decisions=self.decisions,
             beside=self.beside,
             origin=choice.sentence,
+            shares=self.shares,
         )
 
     def _censored(self, sweep: Sweep) -> Censored:

@@ -21,6 +21,7 @@ from blackbox_lb.jobs.fitting.given_answers import (
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.prompt_features import check_features
+from blackbox_lb.rollouts.judging.distribution import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncation_of
 from blackbox_lb.rollouts.phased import check_continues
@@ -49,6 +50,7 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
         check_stop(trials.session.profile, endpoint, trials.stop)
     _check_logprobs(trials, plan)
+    _check_shares(trials, task, plan)
     _check_goal(trials, task, plan)
     _check_engine(trials, plan)
     if plan.uses_given_answers:
@@ -67,6 +69,24 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
         raise InputError(
             "``depends_on`` is learned by projection in one process; leave out ``engine`` and"
             " ``estimator``, or ``depends_on``"
+        )
+
+
+def _check_shares(trials: Trials, task: Task, plan: FitPlan) -> None:
+    """Refuse a plan that no wanted distribution can be learned or judged by."""
+    reward = trials.reward
+    if not reward.of_shares:
+        return
+    check_wanted(reward, (*task.train, *task.validation, *task.test), plan.settings)
+    if plan.learn_from != "answers":
+        raise InputError(
+            f"``learn_from={plan.learn_from}`` weighs each completion by its reward, and with"
+            f" ``reward={reward.spec}`` no completion alone has one; use ``learn_from=answers``"
+        )
+    if plan.goal.objective == "pareto":
+        raise InputError(
+            "``objective=pareto`` keeps the accuracy, and a wanted distribution has no right"
+            " answer; choose 'reward' or 'reward-kl'"
         )
 
 

@@ -18,12 +18,13 @@ NOTHING = "(nothing)"
 class Answer:
     """One completion.
 
-    reward: as it is displayed, so exp(nats) of a logarithmic reward. correct: None where no right
+    reward: as it is displayed, so exp(nats) of a logarithmic reward; None where all completions
+    together have one. correct: None where no right
     answer is known. tokens: generated, by the provider's count.
     """
 
     text: str
-    reward: float
+    reward: float | None
     correct: bool | None
     tokens: int
 
@@ -44,7 +45,9 @@ class AnswerPair:
 
     @property
     def gain(self) -> float:
-        """Reward of the biased answer less that of the base's."""
+        """Reward of the biased answer less that of the base's; 0 where neither has one."""
+        if self.biased.reward is None or self.base.reward is None:
+            return 0.0
         return self.biased.reward - self.base.reward
 
     @property
@@ -98,9 +101,12 @@ async def answer_pairs(
 
 def _answer(trials: Trials, example: Example, completion: Completion) -> Answer:
     reward = trials.reward
+    value = None
+    if not reward.of_shares:
+        value = reward.value(reward.score(example, completion))
     return Answer(
         completion.text,
-        reward.value(reward.score(example, completion)),
+        value,
         reward.correct(example, completion),
         completion.n_tokens,
     )

@@ -17,6 +17,7 @@ from blackbox_lb.bias.records import RecordedFinding, Verdict
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
+from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
 from blackbox_lb.safety.printable import printable
 
 WIDTH = 80
@@ -200,7 +201,8 @@ def overall(rows: Sequence[Verdict]) -> str:
 
 
 def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
-    """The reward at every setting, then accuracy and tokens at the last one; accuracy not twice.
+    """The reward at every setting, then accuracy, the divergence from wanted shares and tokens at
+    the last one; accuracy not twice.
 
     Three rows, or two where there is a reason to tell.
     """
@@ -211,7 +213,7 @@ def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
         row
         for row in verdict
         if row.setting == last
-        and row.metric in ("accuracy", "tokens")
+        and row.metric in ("accuracy", DIVERGENCE, "tokens")
         and not any(_same_numbers(row, reward) for reward in rewards)
         and row.metric != label
     ]

@@ -9,7 +9,8 @@ from dataclasses import replace
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan, LearnFrom
-from blackbox_lb.rollouts.judging.verdict import GREEDY, parse_setting
+from blackbox_lb.rollouts.judging.distribution import check_wanted
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels
 
@@ -39,8 +40,11 @@ def completed_plan(
         needs_samples: whether something was asked for that only samples have.
 
     Raises:
-        InputError: the reward has no right answers to learn from, or a setting cannot be read.
+        InputError: the reward has no right answers to learn from, a setting cannot be read, or
+            the reward compares with wanted shares and the data, the source or a setting has none.
     """
+    if reward.of_shares:
+        return _plan_of_shares(plan, task, reward, learn_from, deploy)
     suits_answers = (
         plan.labels is not None
         and reward.name in CORRECTNESS
@@ -67,6 +71,28 @@ def completed_plan(
     if too_few is not None and suits_answers and learn_from is None:
         notices = (*notices, too_few)
     return replace(plan, learn_from=source, settings=settings, sweep=sweep, notices=notices)
+
+
+def _plan_of_shares(
+    plan: FitPlan,
+    task: Task,
+    reward: Reward,
+    learn_from: LearnFrom | None,
+    deploy: Sequence[str],
+) -> FitPlan:
+    """``plan`` for a wanted distribution: learned from the shares, judged on samples."""
+    if learn_from not in (None, "answers"):
+        raise InputError(
+            f"``learn_from={learn_from}`` weighs each completion by its reward, and with"
+            f" ``reward={reward.spec}`` no completion alone has one; leave it out: the wanted"
+            " shares are learned from the lists at the place of the answer"
+        )
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in deploy)) or (SAMPLED,)
+    check_wanted(reward, (*task.train, *task.validation, *task.test), settings)
+    sweep = plan.sweep
+    if sweep.l2 == DEFAULT_L2:
+        sweep = replace(sweep, l2=ANSWERS_L2)
+    return replace(plan, learn_from="answers", settings=settings, sweep=sweep)
 
 
 def _too_few_rows(plan: FitPlan, task: Task) -> str | None:

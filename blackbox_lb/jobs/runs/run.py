@@ -15,6 +15,7 @@ from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.types import Example
 
 if TYPE_CHECKING:
     import openai
@@ -65,8 +66,8 @@ class Run:
     def to_frame(self) -> pd.DataFrame:
         """A row for each pair of test answers, as a pandas DataFrame.
 
-        Its columns: setting, id, prompt, answer (the first accepted one), and for base and biased
-        the text, the reward, whether it is correct, and its tokens.
+        Its columns: setting, id, prompt, answer (the first accepted one, or the wanted shares), and
+        for base and biased the text, the reward, whether it is correct, and its tokens.
 
         Raises:
             InputError: pandas is not installed.
@@ -128,7 +129,7 @@ def _row(pair: AnswerPair) -> dict[str, Any]:
         "setting": pair.setting,
         "id": example.id,
         "prompt": example.prompt.text,
-        "answer": example.answers[0] if example.answers else None,
+        "answer": _answer_of(example),
         "base": pair.base.text,
         "biased": pair.biased.text,
         "base_reward": pair.base.reward,
@@ -138,6 +139,13 @@ def _row(pair: AnswerPair) -> dict[str, Any]:
         "base_tokens": pair.base.tokens,
         "biased_tokens": pair.biased.tokens,
     }
+
+
+def _answer_of(example: Example) -> str | dict[str, float] | None:
+    """The first accepted answer, or label -> wanted share; None where there is none."""
+    if example.weights:
+        return dict(zip(example.answers, example.weights, strict=True))
+    return example.answers[0] if example.answers else None
 
 
 def _cells(pair: AnswerPair) -> tuple[str, str, str, str]:

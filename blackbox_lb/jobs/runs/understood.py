@@ -35,6 +35,8 @@ def understood(
     if labels is not None:
         examples = [*task.train[:limit], *task.validation, *task.test]
         parts.append(f"labels: {_counted(labels.counts(examples))}")
+    if reward.of_shares:
+        parts.append(f"labels with wanted shares: {', '.join(task.train[0].answers)}")
     parts.append(f"reward: {_meaning(reward)}")
     return "; ".join(parts)
 
@@ -58,9 +60,10 @@ def _counted(counts: dict[str, int]) -> str:
 
 def _meaning(reward: Reward) -> str:
     """The reward's name with its meaning, and what counts as right."""
-    meaning = REWARDS.get(reward.spec, "")
+    form = "distribution[:COLUMN]" if reward.of_shares else reward.spec
+    meaning = REWARDS.get(form, "")
     words = f"{reward.spec} ({meaning})" if meaning else reward.spec
-    if not reward.needs_answer:
+    if not reward.needs_answer or reward.of_shares:
         return words
     right = reward.accuracy_matcher.spec
     rule = "the first label named is the right one" if right == FIRST_NAMED else right

@@ -6,10 +6,15 @@ likely way to begin; the tokens that begin a spelling of an accepted answer are 
 the prompt. Where the profile has a way (``continued``), the likeliest spelling is followed to its
 end, and the list after it is read, too: without it, a bias that lifts a label would lift it again
 at the next place.
+
+Where the answers of a prompt have wanted shares, the tokens that begin each of them have its share
+together. One answer of each prompt, drawn by these shares, is followed; what comes after it is what
+the model itself says there, since a distribution of the label leaves the rest of a text as it is.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +30,7 @@ from blackbox_lb.rollouts.answers.continued import lists_along
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.tasks.sets.labels import spellings
+from blackbox_lb.tasks.sets.labels import Labels, spellings
 from blackbox_lb.types import NO_TOKEN, Completion, EndTokens, Example
 
 MOST_LISTED = 1_000
@@ -48,6 +53,66 @@ commonest first.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class WantedTokens:
+    """The tokens that begin answers with wanted shares, the same at every prompt.
+
+    tokens: (a,) sorted. labels: (a,) the number of the label that each begins. shares: (p, a) the
+    share of its label at each prompt, divided evenly among the tokens that begin it.
+    """
+
+    tokens: Ids
+    labels: Ids
+    shares: npt.NDArray[np.float64]
+
+    @classmethod
+    async def of(
+        cls, tokens: AnswerTokens, examples: Sequence[Example], listed: Mapping[int, float]
+    ) -> tuple[WantedTokens, dict[str, dict[int, tuple[int, ...]]]]:
+        """The tokens of the labels of ``examples``; and of each label, token -> the spelling that
+        it begins.
+
+        listed: token -> the share of first lists that hold it. Raises InputError: a label begins
+        like another, so that its first token does not tell which one it is.
+        """
+        labels = Labels.of_shares(examples)
+        begins = [await tokens.of([name], listed) for name in labels.names]
+        counts = Counter(token for spelled in begins for token in spelled)
+        own = [
+            {token: ids for token, ids in spelled.items() if counts[token] == 1}
+            for spelled in begins
+        ]
+        for name, spelled in zip(labels.names, own, strict=True):
+            if not spelled:
+                raise InputError(
+                    f"the label {name!r} begins with the same token as another one, or with none,"
+                    " so its share cannot be learned from first tokens; rename the labels so that"
+                    " they begin differently, as in 'a 18-29' and 'b 30-44'"
+                )
+        label_of = {token: number for number, part in enumerate(own) for token in part}
+        order = sorted(label_of)
+        numbers = np.array([label_of[token] for token in order], np.int64)
+        sizes = np.bincount(numbers, minlength=len(labels.names))
+        by_label = np.array([labels.shares(example) for example in examples])
+        shares = (by_label / sizes)[:, numbers]
+        by_name = dict(zip(labels.names, own, strict=True))
+        return cls(np.array(order, np.int64), numbers, shares), by_name
+
+    def drawn(self, examples: Sequence[Example]) -> list[Ids]:
+        """(p,) the tokens that begin one label of each prompt, drawn by its shares; the same in
+        every run.
+        """
+        chosen = []
+        for example, shares in zip(examples, self.shares, strict=True):
+            digest = hashlib.sha256(example.id.encode("utf-8", "surrogatepass")).digest()
+            place = int.from_bytes(digest[:8]) / 2**64 * shares.sum()
+            by_label = np.bincount(self.labels, weights=shares)
+            label = int(np.searchsorted(np.cumsum(by_label), place, side="right"))
+            label = min(label, int(np.flatnonzero(by_label)[-1]))
+            chosen.append(self.tokens[self.labels == label])
+        return chosen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FirstTokens:
     """The first position of each prompt, with the tokens that begin one of its accepted answers.
 
@@ -60,7 +125,9 @@ class FirstTokens:
     without a list, which are not among the p. longer: prompts whose answers are all longer than one
     token. ambiguous: tokens that begin answers of prompts that accept different ones, which are
     left out. whole: (p,) the completions that the lists are taken from. spellings: answer -> its
-    spellings that are learned, of the first ``MOST_SHOWN`` answers.
+    spellings that are learned, of the first ``MOST_SHOWN`` answers. wanted: how ``accepted`` is
+    divided where answers have shares of their own; None where the answers of a prompt are as good
+    as each other.
     """
 
     examples: tuple[Example, ...]
@@ -76,6 +143,7 @@ class FirstTokens:
     ambiguous: int
     whole: tuple[Completion, ...]
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    wanted: WantedTokens | None = None
 
     def with_tokens(self, tokens: Iterable[int]) -> FirstTokens:
         """The same with ``tokens`` in every list, at their probability or its bound: what may get a
@@ -134,6 +202,11 @@ class FirstTokens:
         at = self.ids[prompts] == tokens[:, None]
         number = np.bincount(prompts, minlength=len(self.accepted))
         total = np.ones(len(self.accepted)) if weights is None else weights
+        parts = 1.0 / np.maximum(number, 1)[prompts]
+        answer_sets = None
+        if self.wanted is not None:
+            parts = self.wanted.shares.ravel()
+            answer_sets = np.tile(self.wanted.labels, len(self.accepted))
         where = at.argmax(axis=1)
         rows = np.arange(len(tokens))
         return Rollouts(
@@ -149,7 +222,8 @@ class FirstTokens:
             top_ids=self.ids[prompts],
             top_logprobs=self.logprobs[prompts],
             bounded=~self.known[prompts][rows, where],
-            shares=(total / np.maximum(number, 1))[prompts],
+            shares=total[prompts] * parts,
+            answer_sets=answer_sets,
         )
 
 
@@ -262,7 +336,15 @@ async def first_tokens(
         if token >= 0
     )
     shares = {token: count / len(completions) for token, count in counts.items()}
-    begins = [await tokens.of(example.answers, shares) for example in examples]
+    wanted = None
+    if any(example.weights for example in examples):
+        wanted, by_label = await WantedTokens.of(tokens, examples, shares)
+        of_all = {token: ids for spelled in by_label.values() for token, ids in spelled.items()}
+        begins = [of_all for _ in examples]
+        shown = {name: tokens.texts(spelled.values()) for name, spelled in by_label.items()}
+    else:
+        begins = [await tokens.of(example.answers, shares) for example in examples]
+        shown = _spellings(examples, begins, tokens)
     for example, found in zip(examples, begins, strict=True):
         if not found:
             raise InputError(
@@ -270,7 +352,7 @@ async def first_tokens(
                 f" example {example.id!r}; give another answer"
             )
     ambiguous = _ambiguous(examples, begins)
-    wanted = [np.array(sorted(set(found) - ambiguous or set(found)), np.int64) for found in begins]
+    usable = [np.array(sorted(set(found) - ambiguous or set(found)), np.int64) for found in begins]
     there = [
         place
         for place, each in enumerate(completions)
@@ -281,13 +363,17 @@ async def first_tokens(
             f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
             " that returns logprobs"
         )
-    accepted = tuple(wanted[place] for place in there)
+    accepted = tuple(usable[place] for place in there)
     common = _commonest(accepted)
     rows = [
         _kept(completions[place], own, common) for place, own in zip(there, accepted, strict=True)
     ]
     kept = tuple(examples[place] for place in there)
-    likeliest = _likeliest(rows, accepted)
+    followed_by = accepted
+    if wanted is not None:
+        wanted = replace(wanted, shares=wanted.shares[there])
+        followed_by = tuple(wanted.drawn(kept))
+    likeliest = _likeliest(rows, followed_by)
     spelled = tuple(begins[place][token] for place, token in zip(there, likeliest, strict=True))
     return FirstTokens(
         kept,
@@ -300,7 +386,8 @@ async def first_tokens(
         sum(len(ids) > 1 for ids in spelled),
         len(ambiguous),
         tuple(completions[place] for place in there),
-        _spellings(examples, begins, tokens),
+        shown,
+        wanted,
     )
 
 
@@ -313,8 +400,9 @@ async def followed(
     Both count as completions of reward 0, which weigh 1: so the rest is learned too, and that
     nothing follows the answer. No known policy drew them, so no part of that weight is a baseline.
     Where no end token is known or listed, the base model's likeliest token stands for it, so that
-    greedy decoding goes on as it did. The end tokens come beside the rollouts. None on a server
-    that is not known to continue an answer, which is remarked.
+    greedy decoding goes on as it did. After an answer with a wanted share stands what the model
+    drew there. The end tokens come beside the rollouts. None on a server that is not known to
+    continue an answer, which is remarked.
     """
     room = trials.reward.max_tokens - 1
     answers = [
@@ -339,7 +427,12 @@ async def followed(
     for place, ids, along in zip(found.places.tolist(), found.spelled, lists, strict=True):
         for size, each in enumerate(along, 1):
             if each.whole and len(each.token_ids):
-                token = ids[size] if size < len(ids) else _after(each, ends)
+                if size < len(ids):
+                    token = ids[size]
+                elif found.wanted is not None:
+                    token = int(each.token_ids[0])
+                else:
+                    token = _after(each, ends)
                 rows[f"{place}\0{size}"] = _with_token(each, token, common)
                 places.append(place)
     if not rows:

@@ -17,10 +17,13 @@ from blackbox_lb.rollouts.judging.intervals import LEVEL, Array, bootstrap, holm
 from blackbox_lb.tasks.rewards.thinking import loops
 
 if TYPE_CHECKING:
+    from blackbox_lb.rollouts.judging.distribution import DrawnShares
     from blackbox_lb.tasks import Reward
     from blackbox_lb.types import Completion, Example
 
-LOWER = frozenset({"tokens", "thinking tokens", "answer tokens", "loops"})
+DIVERGENCE = "Jensen-Shannon"
+"""The metric beside minus the total variation to wanted shares, in nats."""
+LOWER = frozenset({"tokens", "thinking tokens", "answer tokens", "loops", DIVERGENCE})
 """Metrics of which less is better."""
 LARGEST = 1e100
 """A larger reward has no variance left in double precision."""
@@ -71,6 +74,8 @@ class PolicyScores:
     tokens inside and outside of it, and as 0 or 1 whether a completion ended before its limit, and
     whether it loops.
     ``left_out``: completions without scores, stopped by a content filter or unreadable.
+    ``shares``: the labels that the completions name, where the reward compares these with wanted
+    shares; a completion's reward is then its part of that of all of them.
     """
 
     reward: tuple[Array, ...]
@@ -78,13 +83,15 @@ class PolicyScores:
     tokens: tuple[Array, ...]
     left_out: int = 0
     thinking: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
+    shares: DrawnShares | None = None
 
     def metrics(self, label: str) -> dict[str, tuple[Array, ...]]:
         """Every metric by name, the reward, called ``label``, first; accuracy where the reward
         gives it and is not itself that.
         """
         right = {} if self.correct is None or label == "accuracy" else {"accuracy": self.correct}
-        return {label: self.reward, **right, "tokens": self.tokens, **self.thinking}
+        beside = {} if self.shares is None else {DIVERGENCE: self.shares.divergence}
+        return {label: self.reward, **right, **beside, "tokens": self.tokens, **self.thinking}
 
     @property
     def mean_reward(self) -> float:
@@ -98,29 +105,47 @@ def score(
 ) -> PolicyScores:
     """Score the completions of each example, row by row; those without anything to score are only
     counted.
+
+    Raises InputError: the reward compares with wanted shares, and an example has none.
     """
     from blackbox_lb.api.limits.interrupts import computing  # a command's help needs none
 
-    values, correct, tokens, stopped = [], [], [], 0
+    values: list[Array] = []
+    texts: list[list[str]] = []
+    correct: list[list[bool | None]] = []
+    tokens: list[Array] = []
+    stopped = 0
     thinking: dict[str, list[Array]] = {}
     for example, row in zip(examples, completions, strict=True):
         read = [each for each in row if each.readable]
         stopped += len(row) - len(read)
+        texts.append([each.text for each in read])
         with computing():
-            rewards = [reward.value(reward.score(example, each)) for each in read]
+            if not reward.of_shares:
+                rewards = [reward.value(reward.score(example, each)) for each in read]
+                values.append(np.array(rewards, dtype=float))
             correct.append([reward.correct(example, each) for each in read])
-        values.append(np.array(rewards, dtype=float))
         tokens.append(np.array([each.n_tokens for each in read], dtype=float))
         for name, column in _thinking(reward, read).items():
             thinking.setdefault(name, []).append(column)
     known = all(flag is not None for row in correct for flag in row)
     right = tuple(np.array(row, dtype=float) for row in correct) if known else None
+    shares = None
+    rewards_of_prompts = tuple(values)
+    if reward.grouped_by is not None:
+        from blackbox_lb.rollouts.judging.distribution import DrawnShares
+
+        with computing():
+            shares = DrawnShares.of(examples, texts, reward.grouped_by)
+        rewards_of_prompts = shares.reward
+        right = None
     return PolicyScores(
-        tuple(values),
+        rewards_of_prompts,
         right,
         tuple(tokens),
         stopped,
         {name: tuple(rows) for name, rows in thinking.items()},
+        shares,
     )
 
 

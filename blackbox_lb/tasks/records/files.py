@@ -8,7 +8,8 @@ prompt   a string: one user message
 messages instead of a prompt: a list of {"role", "content"}; in CSV as JSON text. Where a row has
          no answer, a last turn of the assistant is its answer
 answer   a string, a number or a list of accepted strings; a CSV cell that is a JSON list is a
-         list, any other a string
+         list, any other a string. An object of label -> share or count (in CSV as JSON text) is a
+         wanted distribution: every row then has one, of the same labels
 id       optional string or integer, unique in the file; otherwise a hash of prompt and answers,
          the same everywhere
 split    optional: train, validation or test
@@ -35,6 +36,7 @@ from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.hub_data import table_records
 from blackbox_lb.tasks.records.records import Record, arrays_in, read_records
 from blackbox_lb.tasks.records.repeats import LastTurn, SourcedExample, join_repeats, words_of
+from blackbox_lb.tasks.records.shares import AnswerShares, check_alike, shares_of
 from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.types import Example, Message, Prompt, Split
 
@@ -103,25 +105,36 @@ def read_rows(
         raise DataError(
             f"{path} has no rows; give it one {columns.prompt!r} and {columns.answer!r} a row"
         )
+    check_alike(row.example for row in rows)
     rows = join_repeats(rows)
     _refuse_repeated_ids(rows)
     return rows
 
 
-def content_hash(prompt: Prompt, answers: tuple[str, ...], tools: str = "") -> str:
-    """16 hex digits of a prompt with its answers and its tools: the id of a row without one of its
-    own.
+def content_hash(
+    prompt: Prompt, answers: tuple[str, ...], tools: str = "", shares: tuple[float, ...] = ()
+) -> str:
+    """16 hex digits of a prompt with its answers, their wanted shares and its tools: the id of a
+    row without one of its own.
     """
     content: list[Any] = [[[message.role, message.content] for message in prompt.messages], answers]
     if tools:
         content.append(tools)
+    if shares:
+        content.append(shares)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> SourcedExample:
     """The example in one record. DataError names file, line, value and remedy."""
     prompt = _prompt(record, columns)
-    answers = _answers(record, columns.answer)
+    value = _answer_value(record, columns.answer)
+    if isinstance(value, Mapping):
+        wanted = shares_of(record, columns.answer, value)
+        answers = wanted.labels
+    else:
+        wanted = AnswerShares()
+        answers = _answers(record, columns.answer, value)
     prompt, answers, last_turn = _read_last_turn(record, columns, prompt, answers)
     if require_answers and not answers:
         raise record.error(
@@ -131,7 +144,10 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, str | int)):
         raise record.error(f"id is {shorten(identity)}; it must be a string or an integer")
     tools = _tools(record)
-    name = content_hash(prompt, answers, tools) if identity is None else str(identity)
+    if identity is None:
+        name = content_hash(prompt, answers, tools, wanted.shares)
+    else:
+        name = str(identity)
     others = {
         key: str(value) for key, value in record.values.items() if isinstance(value, str | int)
     }
@@ -141,7 +157,13 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
         if key != columns.prompt and len(value) <= LONGEST_COLUMN
     }
     return SourcedExample(
-        Example(name, replace(prompt, columns=kept), answers, source=record.source),
+        Example(
+            name,
+            replace(prompt, columns=kept),
+            answers,
+            source=record.source,
+            weights=wanted.shares,
+        ),
         record.source,
         _split(record),
         tools,
@@ -322,10 +344,15 @@ def _message(record: Record, column: str, message: object) -> Message:
     return Message(role, content)
 
 
-def _answers(record: Record, column: str) -> tuple[str, ...]:
+def _answer_value(record: Record, column: str) -> Any:
+    """What the answer column holds; of a CSV cell that is JSON, the list or object in it."""
     value = record.get(column)
-    if isinstance(value, str) and record.textual and value.lstrip().startswith("["):
-        value = record.parsed_json(column, otherwise=value)
+    if isinstance(value, str) and record.textual and value.lstrip().startswith(("[", "{")):
+        return record.parsed_json(column, otherwise=value)
+    return value
+
+
+def _answers(record: Record, column: str, value: Any) -> tuple[str, ...]:
     if value is None or value == []:
         return ()
     return tuple(
@@ -341,8 +368,8 @@ def _answer(record: Record, column: str, value: object) -> str:
         or value != value
     ):
         raise record.error(
-            f"{column} is {shorten(value)}; it must be a string, a number or a list of accepted"
-            " strings"
+            f"{column} is {shorten(value)}; it must be a string, a number, a list of accepted"
+            " strings or an object of label and share"
         )
     text = str(value)
     if not text.strip():

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from blackbox_lb.errors import DataError
 from blackbox_lb.types import Example, Split
 
 LastTurn: TypeAlias = Literal["none", "answer", "beginning"]
@@ -49,6 +50,8 @@ def join_repeats(rows: Iterable[SourcedExample]) -> list[SourcedExample]:
 
     It has the id of the first row and the answers of all, the commonest first, as equally accepted
     answers. Prompts that differ in white space alone stay apart, and share their ``split_id``.
+
+    Raises DataError: rows of one prompt want different distributions.
     """
     groups: dict[object, list[SourcedExample]] = {}
     for row in rows:
@@ -67,6 +70,9 @@ def _joined(rows: Sequence[SourcedExample]) -> SourcedExample:
     first = rows[0]
     if len(rows) == 1:
         return first
+    if first.example.weights:
+        _refuse_other_shares(rows)
+        return replace(first, copies=len(rows) - 1)
     counts = Counter(row.example.answers for row in rows if row.example.answers)
     variants = tuple(answers for answers, _ in counts.most_common())
     answers = tuple(dict.fromkeys(answer for variant in variants for answer in variant))
@@ -77,6 +83,19 @@ def _joined(rows: Sequence[SourcedExample]) -> SourcedExample:
         example=replace(first.example, answers=answers, variants=variants),
         copies=len(rows) - 1,
     )
+
+
+def _refuse_other_shares(rows: Sequence[SourcedExample]) -> None:
+    first = rows[0].example
+    wanted = dict(zip(first.answers, first.weights, strict=True))
+    for row in rows[1:]:
+        example = row.example
+        if dict(zip(example.answers, example.weights, strict=True)) != wanted:
+            raise DataError(
+                f"{row.source} has the prompt of {rows[0].source} and other shares; the model is"
+                " shown the same text, so join them into one row with the shares of both, or say in"
+                " the prompt what tells them apart"
+            )
 
 
 def keep_apart(

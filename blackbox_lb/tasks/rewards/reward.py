@@ -57,6 +57,10 @@ REWARDS = {
         "less the letters outside a Unicode script, such as Latin, for each hundred letters"
     ),
     "marks:FILE": "the sum of the marks that people made in stored completions",
+    "distribution[:COLUMN]": (
+        "minus the total variation between the labels that the completions name and the wanted"
+        " shares in the data, by group where the column (group) has some"
+    ),
     "module:function": (
         "your own: function(example, completion) -> nats, or (nats, spans), from the working"
         " directory or an installed package"
@@ -75,11 +79,16 @@ RewardKind: TypeAlias = Literal[
     "avoid",
     "script",
     "marks",
+    "distribution",
     "judge",
     "endpoint",
     "function",
     "unknown",
 ]
+GROUP = "group"
+"""The column of the groups of ``distribution``, by default."""
+TOTAL_VARIATION = "-total variation"
+"""The displayed name of that reward."""
 REMOTE = frozenset({"judge", "endpoint"})
 """Kinds whose values another program computes; its answers are stored."""
 
@@ -180,6 +189,8 @@ class Reward:
     text, such as that of a token. ``token_cost``: nats of each token, where all cost the same.
     ``is_sum``: whether it is a sum over places; None where its answers tell. ``answers``: those so
     far. ``stored_only``: it knows completions that are stored, and no fresh ones.
+    ``grouped_by``: the column of the groups within which the labels of all completions together are
+    compared with wanted shares; None where each completion has a reward of its own.
     """
 
     name: str
@@ -200,6 +211,12 @@ class Reward:
     is_sum: bool | None = False
     answers: SpanCount = field(default_factory=SpanCount, repr=False, compare=False)
     stored_only: bool = False
+    grouped_by: str | None = None
+
+    @property
+    def of_shares(self) -> bool:
+        """Whether it compares with wanted shares, so that no completion alone has a reward."""
+        return self.grouped_by is not None
 
     @property
     def has_spans(self) -> bool:
@@ -242,7 +259,11 @@ class Reward:
         return located
 
     def correct(self, example: Example, completion: Completion) -> bool | None:
-        """Whether the completion is correct, or None where the example has no answer."""
+        """Whether the completion is correct; None where the example has no answer, and where it
+        has wanted shares, of which no label is the right one.
+        """
+        if self.of_shares:
+            return None
         if self.accuracy_matcher.needs_answer and not example.answers:
             return None
         return self.accuracy_matcher(example, completion.text)
@@ -318,6 +339,8 @@ def parse_reward(
         case "json-schema":
             scored = json_schema(rest)
             reward = Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, scored)
+        case "distribution":
+            reward = _distribution(spec, rest or GROUP, max_tokens, matcher)
         case "function":
             user_function = load_function(spec.partition(":")[0], rest)
             reward = Reward(
@@ -362,9 +385,9 @@ def reward_kind(spec: str) -> RewardKind:
     """The kind of reward that a spec names: the one place where the forms are told apart.
 
     The part before the first colon decides: ``regex:``, ``json-schema:``, ``avoid:``, ``script:``,
-    ``marks:``, ``judge:``, ``http:`` and ``https:`` take the rest by their row in REWARDS, any
-    other part is a module with the function after the colon. So a module of such a name must be
-    wrapped in one of another name.
+    ``marks:``, ``distribution:``, ``judge:``, ``http:`` and ``https:`` take the rest by their row
+    in REWARDS, any other part is a module with the function after the colon. So a module of such a
+    name must be wrapped in one of another name.
     """
     head, colon, rest = spec.partition(":")
     if spec in FORMULAS:
@@ -383,6 +406,8 @@ def reward_kind(spec: str) -> RewardKind:
         return "script"
     if colon and head == "marks":
         return "marks"
+    if head == "distribution" and (not colon or rest):
+        return "distribution"
     if colon and _is_dotted(head) and _is_dotted(rest):
         return "function"
     return "unknown"
@@ -499,6 +524,29 @@ def _rule_reward(
         scored,
         rule=rule,
         is_sum=True,
+    )
+
+
+def _distribution(spec: str, column: str, max_tokens: int, matcher: Matcher) -> Reward:
+    """The distance to wanted shares, by the groups in ``column``."""
+
+    def scored(example: Example, completion: Completion) -> float:
+        raise InputError(
+            f"{spec} compares the labels of all completions together with the wanted shares, and"
+            " one completion alone has no reward; judge with blb eval, learn with"
+            " ``learn_from=answers``"
+        )
+
+    return Reward(
+        "distribution",
+        spec,
+        TOTAL_VARIATION,
+        "linear",
+        True,
+        max_tokens,
+        matcher,
+        scored,
+        grouped_by=column,
     )
 
 

@@ -102,8 +102,11 @@ class Labels:
     @classmethod
     def found_in(cls, training: Sequence[Example]) -> Labels | None:
         """The distinct answers of ``training``, where each row has one and they are few; None
-        otherwise. Rows of one prompt that differ in the answer count as rows.
+        otherwise, and where rows want a distribution, of which no label is the right one. Rows of
+        one prompt that differ in the answer count as rows.
         """
+        if any(example.weights for example in training):
+            return None
         answered = [example for example in training if example.answers]
         firsts = [answers[0] for example in answered for answers in example.answers_by_row]
         kinds = Counter(normalise(answer) for answer in firsts)
@@ -117,9 +120,15 @@ class Labels:
         """Make the labels ``names``; answers that stand in one row of ``training`` with a label
         count as it, unless they are another label.
 
-        InputError: fewer than two, one twice, one that no training row has, or a row without a
-        label.
+        InputError: fewer than two, one twice, one that no training row has, a row without a
+        label, or with shares of several.
         """
+        if any(example.weights for example in training):
+            raise InputError(
+                "``labels`` names the labels of a decision, and rows with shares of several labels"
+                " have no right one; leave it out: ``reward=distribution`` reads the labels from"
+                " the shares"
+            )
         first: dict[str, str] = {}
         for name in names:
             first.setdefault(normalise(name), name.strip())
@@ -146,6 +155,29 @@ class Labels:
                 accepted[mine[0]].update(text for key, text in keys.items() if key not in first)
         texts = tuple(frozenset(accepted[key] or {_accepted(first[key])}) for key in first)
         return cls(tuple(first.values()), texts)
+
+    @classmethod
+    def of_shares(cls, examples: Sequence[Example]) -> Labels:
+        """The labels of a wanted distribution, in the order of the first of ``examples``.
+
+        InputError: no example, or one without shares.
+        """
+        without = [example for example in examples if not example.weights]
+        if without or not examples:
+            place = without[0].place if without else "the task"
+            raise InputError(
+                f"``reward=distribution`` compares with wanted shares, and {place} has none; give"
+                ' every row an answer such as {"yes": 0.6, "no": 0.4}, or choose another reward'
+            )
+        return cls.named(examples[0].answers, [])
+
+    def shares(self, example: Example) -> tuple[float, ...]:
+        """(l,) the wanted share of each label in ``example``, which has shares of these labels."""
+        wanted = {
+            _key(answer): weight
+            for answer, weight in zip(example.answers, example.weights, strict=True)
+        }
+        return tuple(wanted[_key(name)] for name in self.names)
 
     @property
     def matcher(self) -> Matcher:

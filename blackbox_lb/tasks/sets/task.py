@@ -106,8 +106,8 @@ class Task:
 
     @property
     def data_hash(self) -> str:
-        """64 hex digits over ids, prompts and answers of all splits: the same examples in the same
-        splits, the same hash.
+        """64 hex digits over ids, prompts, answers and their shares of all splits: the same
+        examples in the same splits, the same hash.
         """
         content = [
             [
@@ -115,6 +115,7 @@ class Task:
                 example.id,
                 [[m.role, m.content] for m in example.prompt.messages],
                 list(example.answers),
+                *([list(example.weights)] if example.weights else []),
             ]
             for split in SPLITS
             for example in self.split(split)

@@ -48,7 +48,8 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         HelpGroup.JUDGING, "Try this instruction, added to the prompt, instead. Repeatable."
     )
     baseline_temperature: tuple[float, ...] = option(
-        HelpGroup.JUDGING, "Try this lower temperature instead. Repeatable."
+        HelpGroup.JUDGING,
+        "Try this lower temperature (of wanted shares: or a higher one) instead. Repeatable.",
     )
     baseline_max_tokens: tuple[int, ...] = option(
         HelpGroup.JUDGING, "Try completions this short instead. Repeatable."
@@ -104,6 +105,15 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         " model (embedding:NAME_OR_FOLDER), learned on the training rows. Needs the extra clusters."
         " Repeatable.",
     )
+    asked_shares: bool = option(
+        HelpGroup.JUDGING,
+        "Of wanted shares: ask for them in words, added to the prompt, instead.",
+    )
+    drawn_label: bool = option(
+        HelpGroup.JUDGING,
+        "Of wanted shares: draw a label for each completion in this program and ask for it in the"
+        " prompt instead.",
+    )
     effect: float | None = option(
         HelpGroup.JUDGING,
         "Say how many prompts would show such a difference of the reward.",
@@ -124,7 +134,9 @@ def eval_command(options: EvalOptions) -> None:
     The alternatives to a bias go into the same table, alone and together with each BIAS: an
     instruction, a lower temperature, fewer tokens, the best of several completions. Where the
     answers are few labels, also the labels alone, thresholds, calibration, examples and a
-    classifier; the output then counts which label was said for which. Without BIAS, the
+    classifier; the output then counts which label was said for which. With --reward distribution,
+    also the shares in words and the label drawn in code; the output then has the wanted and the
+    drawn share of each label, by group, too. Without BIAS, the
     alternatives are compared with the base, before a fit costs anything. NAME is the name of a bias
     in the tables, by default the file's, or the folder's of a bias.json. A bias may come from
     another server of the same model: only the tokenizer must be the same. Writes evaluation.json

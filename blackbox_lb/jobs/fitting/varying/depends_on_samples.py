@@ -2,10 +2,11 @@
 validation prompts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from blackbox_lb.bias.prompt_bias import PromptBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
@@ -14,6 +15,7 @@ from blackbox_lb.estimate.inputs.weightings import weighting
 from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
 from blackbox_lb.jobs.fitting.choosing.scorers import outcome_of
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
 from blackbox_lb.jobs.fitting.varying.depends import (
     FOLDS,
     NO_FEATURE,
@@ -35,6 +37,8 @@ MOVED = 300
 """Tokens that may depend on the prompt: those that the features pull most."""
 COMPARED = 100
 """Tokens on which strengths are compared."""
+LIFTS = (1.0, 2.0, 4.0)
+"""Nats on all labels that are tried beside none, where shares of labels are wanted."""
 
 
 async def sampled_candidate(
@@ -50,7 +54,8 @@ async def sampled_candidate(
 
     Its strength is the one under which the weighted completions of left-out training prompts are
     likeliest. It must then earn more than the fixed bias, by the goal and two standard errors, on
-    fresh completions of the validation prompts.
+    fresh completions of the validation prompts; wanted shares are compared with those that their
+    first lists predict.
     """
     name = features.on.name
     if not features.names:
@@ -65,11 +70,17 @@ async def sampled_candidate(
     bias, errors = learned_bias(
         features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2
     )
-    title = f"depends on {name}"
-    earned = await paired_gain(trials, task, training, plan, fixed, title, bias)
+    lift = 0.0
+    if trials.reward.of_shares and plan.goal.objective != "reward-kl":
+        bias, lift, earned = await _lifted_shares(trials, task, plan, fixed, bias)
+    else:
+        title = f"depends on {name}"
+        earned = await paired_gain(trials, task, training, plan, fixed, title, bias)
     if not earned.proven:
         return f"{name}: {earned.declined}"
     settings = {**fixed.settings, "depends_on": name, "slope_l2": slope_l2}
+    if lift:
+        settings["lift"] = lift
     return DependentCandidate(
         bias, settings, features, earned.found, earned.fixed, earned.measure, errors
     )
@@ -111,6 +122,45 @@ class PairedGain:
             f"on {len(self.gains)} validation prompts it earns {self.measure} {short(self.found)},"
             f" the fixed bias {short(self.fixed)}, which may be chance"
         )
+
+
+async def _lifted_shares(
+    trials: Trials, task: Task, plan: FitPlan, fixed: Candidate, bias: PromptBias
+) -> tuple[PromptBias, float, PairedGain]:
+    """``bias`` with as many nats on the tokens of all labels as bring its predicted shares nearest
+    to the wanted ones, these nats, and its gain over the fixed bias.
+
+    The penalty that keeps vectors small also keeps completions without a label likely. A lift that
+    all labels share makes these rare, and leaves the shares among the labels as they are. All is
+    predicted from the first lists of the validation prompts; nothing is drawn.
+    """
+    scorer = await SharesFromLists.of(trials, task.validation, plan)
+    before = await scorer.score("fixed bias", fixed.logit_bias, 0)
+    labels = set(scorer.label_tokens)
+    best = bias
+    nats = 0.0
+    after = await scorer.score("depends on the prompt", bias, 0)
+    for lift in LIFTS:
+        values = {
+            token: value + lift if token in labels else value
+            for token, value in bias.common.items()
+        }
+        lifted = PromptBias(values, bias.depends, bias.vectors)
+        scored = await scorer.score("depends on the prompt, lifted", lifted, 0)
+        if scored.measured.reward > after.measured.reward:
+            best = lifted
+            nats = lift
+            after = scored
+    gains = plan.goal.gain(before.outcome, after.outcome)
+    earned = PairedGain(
+        gains.parts,
+        after.measured.reward,
+        before.measured.reward,
+        f"predicted without drawing, {trials.reward.label}",
+        after.outcome,
+        before.outcome,
+    )
+    return best, nats, earned
 
 
 async def paired_gain(
@@ -178,6 +228,8 @@ class _Search:
         self.size = features.table.shape[0]
         self.l2 = float(fixed.settings.get("l2") or 1.0)
         made = fixed.projected
+        if made is not None:
+            self.rollouts = replace(self.rollouts, shares=made.shares)
         rule = weighting(float(fixed.settings.get("tau") or 1.0)) if made is None else made.rule
         self.weights = rule.weights(self.rollouts)
         ids = self.table.named().token_ids

@@ -1,0 +1,108 @@
+"""Answers with a wanted distribution: an object of label -> share, or of label -> count.
+
+Shares and counts are the same thing here: the numbers of a row are divided by their sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blackbox_lb.errors import DataError
+from blackbox_lb.safety.printable import shorten
+from blackbox_lb.tasks.records.records import Record
+from blackbox_lb.tasks.rewards.normalising import normalise
+from blackbox_lb.types import Example
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerShares:
+    """The wanted distribution of a row.
+
+    labels: (l,) in the order of the row. shares: (l,) at least 0, with sum 1.
+    """
+
+    labels: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+
+
+def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerShares:
+    """The distribution in the object ``value`` of ``column``; a null counts as absent.
+
+    Raises DataError: fewer than two labels, two of one spelling, or an empty one; a share that is
+    no finite number from 0; or a sum that is 0.
+    """
+    numbers = {label.strip(): share for label, share in value.items() if share is not None}
+    _check_labels(record, column, list(numbers))
+    for label, share in numbers.items():
+        is_number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not is_number or not math.isfinite(share) or share < 0:
+            raise record.error(
+                f"{column} gives {shorten(label)} the share {shorten(share)}; a share or count must"
+                " be a finite number from 0"
+            )
+    total = math.fsum(numbers.values())
+    if not 0 < total < math.inf:
+        raise record.error(
+            f"the shares in {column} sum to {total:g}; at least one label must have a share above 0"
+        )
+    shares = tuple(share / total for share in numbers.values())
+    return AnswerShares(tuple(numbers), shares)
+
+
+def _check_labels(record: Record, column: str, labels: list[str]) -> None:
+    if len(labels) < 2:
+        raise record.error(
+            f"{column} has shares of {shorten(', '.join(labels) or 'no label')} alone; a"
+            " distribution has at least two labels: give the others, too, with share 0 where none"
+            " is wanted"
+        )
+    seen: dict[str, str] = {}
+    for label in labels:
+        spelling = normalise(label)
+        if not spelling:
+            raise record.error(
+                f"{column} has the label {shorten(label)}, in which no word is to be found; name it"
+                " with letters or digits"
+            )
+        if spelling in seen:
+            raise record.error(
+                f"{column} has the labels {shorten(seen[spelling])} and {shorten(label)}, which are"
+                " spellings of one; add their shares up"
+            )
+        seen[spelling] = label
+
+
+def check_alike(examples: Iterable[Example]) -> None:
+    """Refuse rows of one task that have different labels, or of which some have no shares.
+
+    Raises DataError: it names the first row that differs from the first of all.
+    """
+    first: Example | None = None
+    labels: frozenset[str] = frozenset()
+    for example in examples:
+        spellings = frozenset(map(normalise, example.answers))
+        if first is None:
+            first = example
+            labels = spellings
+        elif bool(example.weights) != bool(first.weights):
+            with_shares = example if example.weights else first
+            without = first if example.weights else example
+            raise DataError(
+                f"{without.place} has no shares of labels, and {with_shares.place} has; give every"
+                f" row shares, as in {{{_shown(with_shares)}}}, or none"
+            )
+        elif first.weights and spellings != labels:
+            raise DataError(
+                f"{example.place} has shares of {', '.join(example.answers)}, and {first.place} of"
+                f" {', '.join(first.answers)}; give every row the same labels, with share 0 where"
+                " none is wanted"
+            )
+
+
+def _shown(example: Example) -> str:
+    """The shares of an example as they stand in a row."""
+    pairs = zip(example.answers, example.weights, strict=True)
+    return ", ".join(f'"{label}": {share:.3g}' for label, share in pairs)

@@ -1,0 +1,276 @@
+"""``--reward distribution``: answers with wanted shares, from the file to the verdict."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.errors import DataError
+from blackbox_lb.extras.rivals.wanted_shares import label_drawn_in_code
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import load_task
+from blackbox_lb.tasks.records.files import load_examples
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Example, Prompt
+from tests.support.exact import ExactModel, ExactServer
+
+MODEL = ExactModel(
+    14, 3, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), 1.0, 0.0), end=True
+)
+"""Tokens 1 and 2, " b" and " c", are the labels."""
+SPLITS = (("train", 100), ("validation", 60), ("test", 60))
+NORTH = {"b": 0.2, "c": 0.8}
+SOUTH = {"b": 9, "c": 1}
+
+
+def blb(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def rows(**shares: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Questions of all splits, in turn for each city, with its shares."""
+    cities = list(shares)
+    return [
+        {
+            "prompt": f"{city} question {number} of {split}",
+            "answer": shares[city],
+            "city": city,
+            "split": split,
+        }
+        for split, count in SPLITS
+        for number in range(count)
+        for city in [cities[number % len(cities)]]
+    ]
+
+
+def written(path: Path, content: list[dict[str, Any]]) -> Path:
+    """A data file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+def run(command: str, server: ExactServer, data: Path, *more: object) -> Result:
+    """A command with two tokens a completion."""
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data)
+    return blb(command, *where, "--max-tokens", 2, "--quiet", "--seed", 1, *more)
+
+
+def test_a_fit_matches_the_wanted_shares(server: ExactServer, tmp_path: Path) -> None:
+    """On unseen prompts at temperature 1 the drawn labels come close to the wanted shares, by both
+    distances; the result has them by label.
+    """
+    data = written(tmp_path / "data.jsonl", rows(all=NORTH))
+    out = tmp_path / "run"
+    result = run("fit", server, data, "--reward", "distribution", "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    reward, divergence, _ = found["verdict"]
+    assert (reward["setting"], reward["verdict"]) == ("temperature 1", "HELPS")
+    assert reward["biased"] > -0.2 > reward["base"]
+    assert divergence["biased"] < divergence["base"]
+    (base,), (biased,) = (found["shares"]["temperature 1"][side] for side in ("base", "biased"))
+    assert base["wanted"] == pytest.approx(NORTH)
+    assert (-base["total_variation"], -biased["total_variation"]) == pytest.approx(
+        (reward["base"], reward["biased"])
+    )
+    assert sum(biased["drawn"].values()) + biased["no_label"] == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def by_city(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a fit to shares that differ by city, with its data."""
+    folder = tmp_path_factory.mktemp("cities")
+    data = written(folder / "data.jsonl", rows(north=NORTH, south=SOUTH))
+    reward = ("--reward", "distribution:city", "--out", folder / "run")
+    fitted = run("fit", server, data, *reward, "--depends-on", "groups:city", "--json")
+    assert fitted.exit_code == 0, fitted.output
+    return folder
+
+
+def test_a_bias_depends_on_the_groups(by_city: Path) -> None:
+    """Shares that differ by group are met by a bias that depends on it, and better than by the
+    fixed one.
+    """
+    bias = Bias.load(by_city / "run" / "bias.json")
+    assert bias.settings["depends_on"] == "groups:city"
+    found = json.loads((by_city / "run" / "result.json").read_text())
+    (against,) = found["beside"]
+    assert (against["against"], against["verdict"]) == ("fixed bias", "HELPS")
+    overall, north, south = found["shares"]["temperature 1"]["biased"]
+    assert [group["group"] for group in (overall, north, south)] == ["", "north", "south"]
+    assert north["drawn"]["c"] > north["drawn"]["b"]
+    assert south["drawn"]["b"] > south["drawn"]["c"]
+    by_group = (north["total_variation"] + south["total_variation"]) / 2
+    assert found["verdict"][0]["biased"] == pytest.approx(-by_group)
+
+
+def test_eval_and_report_show_the_shares_of_all_policies(
+    server: ExactServer, by_city: Path, tmp_path: Path
+) -> None:
+    """Each policy has both distances, overall and by group; rivals are a higher temperature, the
+    shares in words, and a label drawn in code and asked for in the prompt.
+    """
+    out = by_city / "run"
+    words = ("--reward", "distribution:city", "--out", out, out / "bias.json", "--test-samples", 5)
+    rivals = ("--rivals",)
+    result = run("eval", server, by_city / "data.jsonl", *words, *rivals, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    policies = {policy["name"]: policy for policy in found["policies"]}
+    alone = {"base", "run", "T = 1.5", "shares asked in words", "label drawn in code"}
+    assert alone < set(policies)
+    for policy in policies.values():
+        overall, *groups = policy["shares"]
+        assert (overall["prompts"], overall["completions"]) == (60, 300)
+        assert [group["group"] for group in groups] == ["north", "south"]
+        distance = sum(group["total_variation"] * group["prompts"] for group in groups) / 60
+        assert policy["metrics"]["-total variation"]["mean"] == pytest.approx(-distance)
+        divergence = sum(group["jensen_shannon"] * group["prompts"] for group in groups) / 60
+        assert policy["metrics"]["Jensen-Shannon"]["mean"] == pytest.approx(divergence)
+    page = tmp_path / "report.html"
+    assert blb("report", out, "--out", page).exit_code == 0
+    text = page.read_text()
+    assert 'id="shares"' in text
+    assert text.count("label drawn in code") >= 3
+
+
+def test_a_label_drawn_in_code_is_asked_for_by_its_share() -> None:
+    """Over many prompts each label is asked for as often as its share says, and the same labels
+    again with the same seed.
+    """
+    examples = [
+        Example(str(number), Prompt.user(f"{number}"), ("x", "y", "z"), weights=(0.5, 0.3, 0.2))
+        for number in range(400)
+    ]
+    rival = label_drawn_in_code(Labels.of_shares(examples), seed=3)
+    counts = Counter[str]()
+    for example in examples:
+        requests = rival.requests(example, 5)
+        assert requests == rival.requests(example, 5)
+        assert sum(count for _, count in requests) == 5
+        for asked, count in requests:
+            counts[asked.prompt.text.partition(" ")[2]] += count
+    shares = sorted(count / 2000 for count in counts.values())
+    assert shares == pytest.approx([0.2, 0.3, 0.5], abs=0.04)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"b": -0.1, "c": 1.1},
+        {"b": 0, "c": 0},
+        {"b": 1},
+        {},
+        {"b": "half", "c": 1},
+        {"b": True, "c": 1},
+        {"b": 1e400, "c": 1},
+        {"b": 1, "B": 2},
+        {"b": 1, " ": 2},
+        {"b": 1, "d": 2},
+        "b",
+        ["b", "c"],
+    ],
+    ids=str,
+)
+def test_bad_shares_are_errors_of_their_row(tmp_path: Path, answer: Any) -> None:
+    """Shares that are negative, sum to 0, are of one label, no numbers, or of other labels than
+    those of the other rows: the error names the row.
+    """
+    content = rows(all=NORTH)
+    content[7]["answer"] = answer
+    path = written(tmp_path / "data.jsonl", content)
+    with pytest.raises(DataError) as caught:
+        load_task(None, path)
+    assert "line 8" in str(caught.value)
+
+
+def test_counts_are_shares_in_every_format(tmp_path: Path) -> None:
+    """An object of counts is the same as one of shares, in JSON Lines and as JSON text in CSV, in
+    the column that is named.
+    """
+    lines = tmp_path / "data.jsonl"
+    table = tmp_path / "data.csv"
+    lines.write_text('{"prompt": "p", "counts": {"yes": 6, "no": 2}}\n')
+    table.write_text('prompt,counts\np,"{""yes"": 6, ""no"": 2}"\n')
+    for path in (lines, table):
+        (example,) = load_examples(path, answer_column="counts")
+        assert (example.answers, example.weights) == (("yes", "no"), (0.75, 0.25))
+
+
+def test_rows_of_one_prompt_want_one_distribution(tmp_path: Path) -> None:
+    """Equal rows count once; other shares for the same prompt are refused."""
+    path = tmp_path / "data.jsonl"
+    row = {"prompt": "p", "answer": {"b": 1, "c": 1}}
+    written(path, [row, {"prompt": "p", "answer": {"b": 2, "c": 2}}])
+    assert len(load_examples(path)) == 1
+    written(path, [row, {"prompt": "p", "answer": {"b": 2, "c": 1}}])
+    with pytest.raises(DataError):
+        load_examples(path)
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "named"),
+    [
+        ("fit", ("--deploy", "greedy"), "greedy"),
+        ("eval", ("--deploy", "greedy"), "greedy"),
+        ("eval", ("--baseline-temperature", 0), "--baseline-temperature"),
+        ("fit", ("--learn-from", "samples"), "--learn-from"),
+        ("fit", ("--labels", "b,c"), "--labels"),
+        ("fit", ("--objective", "pareto"), "--objective"),
+        ("fit", ("--reward", "distribution:town"), "town"),
+        ("eval", ("--few-shot", 2), "--few-shot"),
+        ("eval", ("--reward", "contains", "--drawn-label"), "--drawn-label"),
+        ("score", (), "distribution"),
+    ],
+)
+def test_what_no_distribution_can_do_is_refused(
+    server: ExactServer, tmp_path: Path, command: str, more: tuple[object, ...], named: str
+) -> None:
+    """A sentence that names the option or the value, exit code 2, and nothing drawn."""
+    data = written(tmp_path / "data.jsonl", rows(all=NORTH))
+    out = tmp_path / "run"
+    if command == "score":
+        out.mkdir()
+        RolloutStore(out / "rollouts.db").close()
+        result = blb("score", out, "--data", data, "--reward", "distribution")
+    else:
+        words = ("--reward", "distribution", "--out", out, *more)
+        result = run(command, server, data, *words)
+    assert result.exit_code == 2, result.output
+    assert named in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_data_without_shares_is_refused(server: ExactServer, tmp_path: Path) -> None:
+    """The reward needs shares: single answers are an error, exit code 2."""
+    content = [row | {"answer": "b"} for row in rows(all=NORTH)]
+    data = written(tmp_path / "data.jsonl", content)
+    result = run("fit", server, data, "--reward", "distribution", "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "line 1" in result.stderr
+
+
+def test_labels_that_begin_alike_are_refused(server: ExactServer, tmp_path: Path) -> None:
+    """Labels that no first token tells apart cannot be learned: the error names one of them."""
+    content = rows(all={"bb": 1, "bc": 1})
+    data = written(tmp_path / "data.jsonl", content)
+    result = run("fit", server, data, "--reward", "distribution", "--out", tmp_path / "run")
+    assert result.exit_code == 2, result.output
+    assert "'bb'" in result.stderr
