@@ -90,6 +90,15 @@ def test_nothing_to_learn_stops_early(fit: Call, server: ExactServer) -> None:
     assert completions(server) == 4 * FIRST_LOOK
 
 
+def test_equal_rewards_are_refused_with_a_remedy_that_fits(fit: Call) -> None:
+    """Where no completion is right, harder prompts would not help."""
+    said = fit("regex:nothing like this", "--go-on")
+    assert said.exit_code == 2
+    words = " ".join(said.output.split())
+    assert "use another reward, or other prompts" in words
+    assert "harder" not in words
+
+
 def test_lengths_that_the_limit_hides_are_said_at_first_sight(fit: Call, tmp_path: Path) -> None:
     """Where most completions of a reward by length are cut, a longer limit is named after the first
     look, as the first reason at the end, and in the place of more prompts.
