@@ -105,6 +105,7 @@ class FitResult:
                 setting: {"base": base.as_json(), "biased": biased.as_json()}
                 for setting, (base, biased) in self.decisions.items()
             },
+            "operating": None if bias.operating is None else bias.operating.as_json(),
             "beside": [{"against": name, **row.model_dump()} for name, row in self.beside],
             "usage": None if self.usage is None else asdict(self.usage),
         }
