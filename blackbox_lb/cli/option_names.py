@@ -11,6 +11,7 @@ OPTIONS = frozenset(
         "alpha",
         "alpha_scale",
         "answer_column",
+        "at",
         "base_url",
         "baseline_close",
         "baseline_max_tokens",
