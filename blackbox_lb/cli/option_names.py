@@ -6,12 +6,14 @@ import re
 
 OPTIONS = frozenset(
     [
+        "abstain_below",
         "allow_host",
         "allow_origin",
         "alpha",
         "alpha_scale",
         "answer_column",
         "asked_shares",
+        "at",
         "base_url",
         "baseline_close",
         "baseline_max_tokens",
@@ -32,6 +34,7 @@ OPTIONS = frozenset(
         "count",
         "data",
         "data_dir",
+        "decisions",
         "depends_on",
         "deploy",
         "drawn_label",
@@ -50,6 +53,7 @@ OPTIONS = frozenset(
         "format",
         "full_vocab",
         "go_on",
+        "goal",
         "grace",
         "host",
         "hosts",
@@ -83,6 +87,7 @@ OPTIONS = frozenset(
         "phases",
         "plots",
         "policy",
+        "positive",
         "port",
         "positions",
         "prefill",

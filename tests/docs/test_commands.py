@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx2
@@ -112,14 +112,15 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
         {"prompt": f"survey {n}", "answer": dict(zip(labels, (3, 1), strict=True)), "city": city}
         for n, city in enumerate(["Oslo", "Quito"] * 15)
     ]
-    for name, lines in {
+    files: dict[str, Sequence[object]] = {
         "survey": survey,
         "train": rows,
         "test": other,
         "decisions": decisions,
         "gsm8k/train": sums[:1100],
         "gsm8k/test": sums[1100:],
-    }.items():
+    }
+    for name, lines in files.items():
         (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     (root / "questions.csv").write_text(
         "question,gold\n" + "".join(f"q {n},{word}\n" for n in range(30))
