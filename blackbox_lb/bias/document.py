@@ -30,6 +30,8 @@ from pydantic import (
 )
 
 from blackbox_lb._version import __version__
+from blackbox_lb.bias.calibration import Calibration
+from blackbox_lb.bias.operating import OperatingCurve, Promise
 from blackbox_lb.bias.phases import Phases, PhaseVector
 from blackbox_lb.bias.prompt_bias import Dependence
 from blackbox_lb.bias.records import (
@@ -45,7 +47,7 @@ from blackbox_lb.bias.records import (
     Scalar,
     Verdict,
 )
-from blackbox_lb.errors import BiasError, TokenizerMismatch
+from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.safety.printable import UNSAFE, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
@@ -57,6 +59,10 @@ prompt as version 2, and one that is the same for all prompts and positions as v
 every release reads."""
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
+OPTIONAL = ("depends", "phases", "operating", "calibration")
+"""Fields that a file holds only where there is something in them."""
+DIGITS = 4
+"""Decimals of a nat that a shifted entry keeps."""
 
 
 def _json(value: object) -> str:
@@ -73,7 +79,9 @@ class Bias(Row):
 
     tokenizer: fingerprint of the vocabulary that the ids belong to. data_hash: SHA-256 of the
     task's examples in their splits. rollouts, tokens: counts of the training data. settings: the
-    estimator's (tau, l2, alpha, positions ...). verdict: none means UNVERIFIED.
+    estimator's (tau, l2, alpha, positions ...). verdict: none means UNVERIFIED. operating: the
+    points of a decision for or against one label, which ``at`` picks from. calibration: the
+    probabilities of labels.
     """
 
     format: Literal["blackbox-lb/bias"] = FORMAT
@@ -99,6 +107,8 @@ class Bias(Row):
     verdict: tuple[Verdict, ...] = ()
     depends: Dependence | None = None
     phases: tuple[PhaseVector, ...] = ()
+    operating: OperatingCurve | None = None
+    calibration: Calibration | None = None
     entries: Annotated[tuple[Entry, ...], FailFast(), Field(max_length=MAX_ENTRIES)]
 
     if (
@@ -207,6 +217,53 @@ class Bias(Row):
             )
         return self
 
+    def at(
+        self,
+        *,
+        precision: float | None = None,
+        recall: float | None = None,
+        rate: float | None = None,
+    ) -> Bias:
+        """This bias at another operating point of its decision. It is UNVERIFIED: its promise rests
+        on the prompts of the fit, and no completion with it was judged.
+
+        Args:
+            precision: the least share of right decisions for the label; the largest recall wins.
+            recall: the least share of the label's prompts to be decided for it; the largest
+                precision wins.
+            rate: the largest share of all prompts to be decided for it.
+
+        Raises:
+            BiasError: the file holds no points, or none keeps the promise with 95 % confidence.
+            InputError: not exactly one of the three, or no share between 0 and 1.
+        """
+        named = {"precision": precision, "recall": recall, "rate": rate}
+        promises = [Promise.of(name, level) for name, level in named.items() if level is not None]
+        if len(promises) != 1:
+            raise InputError(
+                f"an operating point is one of precision, recall and rate, and {len(promises)} are"
+                " given; give one, as in bias.at(precision=.9)"
+            )
+        return self.at_promise(promises[0])
+
+    def at_promise(self, promise: Promise) -> Bias:
+        """See ``at``."""
+        curve = self.operating
+        if curve is None:
+            raise BiasError(
+                "this bias holds no operating points; learn one with ``objective``, as in"
+                " ``objective=recall@precision=.95``, and ``positive``, the label that it decides"
+                " for"
+            )
+        point = curve.at(promise.measure, promise.level)
+        moved = point.shift - curve.shift
+        entries = {entry.id: entry for entry in self.entries}
+        for token in curve.token_ids:
+            entry = entries.get(token, Entry(id=token, bias=0.0))
+            entries[token] = entry.replacing(bias=round(entry.bias + moved, DIGITS))
+        promised = curve.replacing(shift=point.shift, goal=promise.goal, checked=None)
+        return self.verified(()).replacing(entries=tuple(entries.values()), operating=promised)
+
     def verified(self, verdict: Iterable[Verdict]) -> Bias:
         """Return the same bias with this verdict: earlier findings of a test are removed, all other
         findings stay.
@@ -265,7 +322,7 @@ class Bias(Row):
 
     def _lines(self) -> Iterator[str]:
         document = self.model_dump(
-            mode="json", exclude={name for name in ("depends", "phases") if not getattr(self, name)}
+            mode="json", exclude={name for name in OPTIONAL if not getattr(self, name)}
         )
         document["settings"] = dict(sorted(document["settings"].items()))
         last = len(document) - 1

@@ -35,7 +35,6 @@ from blackbox_lb.cli.resources import (
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import findings_list, print_table, reporter, verdict_table
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.evaluation.document import SharesOfGroup
@@ -48,6 +47,7 @@ from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words
 from blackbox_lb.jobs.runs.files import check_written, result_document, write_result
+from blackbox_lb.jobs.runs.goals import parse_goal
 from blackbox_lb.jobs.runs.names import BIAS, FEW, FIT_FILES, TOP_LOGPROBS
 from blackbox_lb.jobs.runs.plan import completed_plan
 from blackbox_lb.jobs.runs.understood import understood
@@ -156,7 +156,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
     plan = FitPlan(
         **arguments_for(FitPlan, options),
         sweep=Sweep(**arguments_for(Sweep, options) | {"estimators": estimators}),
-        goal=Goal(**arguments_for(Goal, options)),
+        goal=parse_goal(**arguments_for(parse_goal, options)),
         entries=_entries(options.entries),
         few=options.entries == FEW,
         listed=options.top_logprobs,

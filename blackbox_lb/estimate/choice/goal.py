@@ -8,7 +8,7 @@ its measurements.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -16,10 +16,32 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
-from blackbox_lb.estimate.inputs.checks import positive
+from blackbox_lb.estimate.inputs.checks import positive as above_zero
 
-Objective: TypeAlias = Literal["reward", "reward-kl", "pareto", "macro-f1"]
-
+Objective: TypeAlias = Literal[
+    "reward",
+    "reward-kl",
+    "pareto",
+    "macro-f1",
+    "accuracy",
+    "balanced",
+    "cost",
+    "recall@precision",
+    "precision@recall",
+    "rate",
+]
+MEASURES: dict[Objective, Literal["precision", "recall", "rate"]] = {
+    "recall@precision": "precision",
+    "precision@recall": "recall",
+    "rate": "rate",
+}
+"""Objectives that promise something of fresh prompts, and what."""
+OF_DECISIONS: frozenset[Objective] = frozenset(
+    ["macro-f1", "accuracy", "balanced", "cost", *MEASURES]
+)
+"""Objectives of greedy decisions between labels, predicted from lists."""
+Costs: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Right label -> decided label -> cost, above 0."""
 
 LEAST_PROMPTS = 8
 """Prompts on which a candidate is seen at least before it can be dropped."""
@@ -110,8 +132,14 @@ class Goal:
     units of that value, and need not be the tau of any fit. pareto: the fewest tokens among
     candidates that keep the base's accuracy (the paper, section on the experimental setup): they
     lose at most one standard error of the paired difference, as without this margin noise alone
-    would exclude half of the candidates that lose nothing. macro-f1: the mean F1 over the labels of
-    a decision, of greedy decisions predicted from lists.
+    would exclude half of the candidates that lose nothing.
+
+    All others are of greedy decisions predicted from lists. macro-f1: the mean F1 over the labels.
+    accuracy: the share of right decisions. balanced: the mean recall over the labels. cost: less
+    mean cost by ``costs``. recall@precision: the largest recall of the label ``positive`` with a
+    precision of at least ``level``; precision@recall: the mirror image; rate: decide for it as
+    often as possible, at most for a share ``level`` of the prompts. These three choose a point
+    and no candidate. With ``positive``, accuracy, balanced and cost choose a point, too.
 
     The best candidate wins: to prefer the smallest KL among those within a standard error of it
     (the one-standard-error rule of Breiman et al. 1984) lost between 1 and 60 % of the gain in
@@ -120,15 +148,61 @@ class Goal:
 
     objective: Objective = "reward"
     tau: float = 1.0
+    level: float | None = None
+    positive: str | None = None
+    costs: Costs | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError: an unknown objective, or a price that is not above 0."""
+        """Raise InputError: an unknown objective, or a price that is not above 0; a level, a
+        positive label or costs that the objective needs and lacks, or has no use for.
+        """
         if self.objective not in get_args(Objective):
             raise InputError(
                 f"objective {self.objective!r} is unknown; choose {', '.join(get_args(Objective))}"
             )
         if self.objective == "reward-kl":
-            positive("tau", self.tau)
+            above_zero("tau", self.tau)
+        self._check_decision()
+
+    def _check_decision(self) -> None:
+        """Raise InputError: see ``__post_init__``."""
+        name = self.objective
+        if self.is_promise != (self.level is not None):
+            raise InputError(
+                f"``objective={name}`` {'needs' if self.is_promise else 'takes no'} level; give"
+                " it as in recall@precision=.95, precision@recall=.9 or rate=.2"
+            )
+        if self.level is not None and not 0 < self.level < 1:
+            raise InputError(
+                f"``objective={self.spec}`` has no share between 0 and 1; give one as in {name}=.9"
+            )
+        if self.is_promise and self.positive is None:
+            raise InputError(
+                f"``objective={self.spec}`` is about one label; name it with ``positive``"
+            )
+        if self.positive is not None and name not in OF_DECISIONS - {"macro-f1"}:
+            raise InputError(
+                f"``positive={self.positive}`` has no meaning for ``objective={name}``; choose"
+                " accuracy, balanced, cost:FILE, recall@precision=.95, precision@recall=.9 or"
+                " rate=.2"
+            )
+        if (name == "cost") != (self.costs is not None):
+            raise InputError(
+                f"``objective={name}`` {'needs' if name == 'cost' else 'takes no'} costs of"
+                " decisions; give their file as in ``objective=cost:costs.json``"
+            )
+
+    @property
+    def is_promise(self) -> bool:
+        """Whether the goal is a point with a promise on fresh prompts."""
+        return self.objective in MEASURES
+
+    @property
+    def spec(self) -> str:
+        """The objective with its level."""
+        if self.level is None:
+            return self.objective
+        return f"{self.objective}={self.level:g}"
 
     def gain(self, base: Outcome, outcome: Outcome) -> ByPrompt:
         """The gain over the base, higher being better: in units of the reward, or in tokens saved

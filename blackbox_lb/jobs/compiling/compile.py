@@ -53,7 +53,8 @@ def compile_bias(
 
     Ids above ``highest_id`` (None: no such limit) are left out and counted as dropped. The result
     has no verdict: it is another policy, and has not been judged. An entry whose value changed has
-    no standard error.
+    no standard error, and where any did, the operating points are those of another bias and are
+    left out.
 
     Raises BiasError: more entries wanted than the provider takes.
     """
@@ -62,10 +63,14 @@ def compile_bias(
     sparse = _sparse(bias, profile, _known(bias, next_token), highest_id, limit, whole)
     old = {entry.id: entry for entry in bias.entries}
     values = zip(sparse.token_ids.tolist(), sparse.values.tolist(), strict=True)
+    made = tuple(_entry(old.get(token), token, value) for token, value in values)
+    sent = {entry.id: entry.bias for entry in made if entry.bias}
+    is_same = sent == {token: value for token, value in bias.logit_bias.items() if value}
     return bias.verified(()).replacing(
         provider=profile.name,
         compiled=compile_report(sparse, limit, integers=whole),
-        entries=tuple(_entry(old.get(token), token, value) for token, value in values),
+        operating=bias.operating if is_same else None,
+        entries=made,
     )
 
 

@@ -154,7 +154,9 @@ def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:
     sent = chosen.sparse.token_ids
     if errors is None:
         return np.full(len(sent), np.nan)
-    return errors.errors[np.searchsorted(errors.token_ids, sent)]
+    # A token may be sent that the projection did not learn: one of a shifted label.
+    places = np.minimum(np.searchsorted(errors.token_ids, sent), len(errors.token_ids) - 1)
+    return np.where(errors.token_ids[places] == sent, errors.errors[places], np.nan)
 
 
 def _effects(verdict: Sequence[Verdict], reward: Reward) -> tuple[Effect, ...]:

@@ -12,6 +12,7 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.check import judged
+from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.answers.given_answers import (
     MOST_LISTED,
@@ -174,16 +175,12 @@ def alone(given: Rollouts, vocab_size: int | None) -> Training:
 
 
 def _weights(found: FirstTokens, plan: FitPlan) -> Vector | None:
-    """Weights (p,) of the prompts: all labels alike where the goal is their mean F1, else all
-    prompts alike.
+    """Weights (p,) of the prompts by what their labels count for the goal, None where all prompts
+    count alike.
     """
-    if plan.goal.objective != "macro-f1" or plan.labels is None:
+    labels = plan.labels
+    if labels is None:
         return None
-    numbers = np.array([plan.labels.of(example) for example in found.examples], np.float64)
-    known = ~np.isnan(numbers)
-    counts = np.bincount(numbers[known].astype(np.int64), minlength=len(plan.labels.names))
-    weights = np.ones(len(numbers))
-    weights[known] = (
-        known.sum() / np.count_nonzero(counts) / counts[numbers[known].astype(np.int64)]
-    )
-    return weights
+    numbers = [labels.of(example) for example in found.examples]
+    known = [-1 if number is None else number for number in numbers]
+    return label_weights(plan.goal, labels, np.array(known, np.int64))

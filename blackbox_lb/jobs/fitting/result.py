@@ -116,6 +116,7 @@ class FitResult:
                 }
                 for setting, (base, biased) in self.shares.items()
             },
+            "operating": None if bias.operating is None else bias.operating.as_json(),
             "beside": [{"against": name, **row.model_dump()} for name, row in self.beside],
             "usage": None if self.usage is None else asdict(self.usage),
         }

@@ -4,13 +4,17 @@ unseen test prompts.
 
 import asyncio
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, replace
+from itertools import islice
 
 import numpy as np
 
 from blackbox_lb.api.session import Session
+from blackbox_lb.bias.calibration import Calibration
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
+from blackbox_lb.bias.operating import OperatingCurve, point_sentence
 from blackbox_lb.bias.prompt_bias import vectors_of
 from blackbox_lb.bias.records import (
     Censored,
@@ -20,6 +24,7 @@ from blackbox_lb.bias.records import (
     SamplingRecord,
     Verdict,
 )
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
 from blackbox_lb.estimate.decisions.prediction import FirstLists
@@ -28,8 +33,10 @@ from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
+from blackbox_lb.jobs.fitting.choosing.calibrating import calibration_of
 from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
 from blackbox_lb.jobs.fitting.choosing.priors import unlabelled_lists
 from blackbox_lb.jobs.fitting.choosing.proposing import (
     Knowledge,
@@ -102,8 +109,10 @@ class _Fit:
     worth, where the task has labels. shares: setting -> the labels that both draw, where the reward
     compares these with wanted shares. features: those of the prompt that the plan names; dependent:
     the bias that depends on some, None where the fixed one is kept; phased: the bias with phases,
-    None where one vector is kept. beside: what the chosen one was compared with. why: what explains
-    the verdict. bias: the result, as its file holds it.
+    None where one vector is kept. operating: the curve of a decision with a positive label, None
+    without one. calibration: the probabilities of the labels, None where no list shows them.
+    beside: what the chosen one was compared with. why: what explains the verdict. bias: the
+    result, as its file holds it.
     """
 
     data: TrainingData
@@ -120,6 +129,8 @@ class _Fit:
     features: list[PromptFeatures]
     dependent: DependentCandidate | None
     phased: PhasedCandidate | None = None
+    operating: OperatingCurve | None = None
+    calibration: Calibration | None = None
     calibrated: Candidate
     beside: tuple[tuple[str, Verdict], ...]
 
@@ -162,21 +173,30 @@ class _Fit:
         if plan.learn_from != "answers":
             trials.report.notice(self._censored(plan.sweep).sentence(trials.top_logprobs))
         scorer = await self._scorer()
+        point = self._read_labels(scorer)
         beside = Knowledge()
         if plan.searches != "named":
             lists = await self._decided(scorer)
             beside = await knowledge(trials, self.training, self.limits, lists, self._label_tokens)
             self.training = with_knowledge(self.training, beside)
+        field: Iterable[Candidate] = proposals(self.training, plan, self.limits, beside)
+        search = Search.of(plan)
+        if plan.goal.is_promise:
+            # A promise on fresh prompts: the validation answers choose the point and nothing else.
+            field = islice(field, 1)
+            search = Search(plan.validation_samples)
         self.choice = await select(
-            proposals(self.training, plan, self.limits, beside),
+            field,
             scorer,
             plan.goal,
-            Search.of(plan),
+            search,
             self.training.next_token,
             self.limits,
             trials.report,
             trials.reward.label,
         )
+        if point is not None:
+            self._choose_point(point)
         self.fixed = self.choice.candidate.logit_bias
         await self._choose_dependent()
         await self._choose_phased()
@@ -195,6 +215,44 @@ class _Fit:
     @property
     def _label_tokens(self) -> list[Ids] | None:
         return None if self.given is None else self.given.label_tokens
+
+    def _read_labels(self, scorer: Scorer) -> PointChoice | None:
+        """Learn the probabilities of the labels from their first lists; return the decision whose
+        point is to be chosen, None where no positive label is named.
+
+        Raises InputError: no point can be better than chance, or labels begin alike.
+        """
+        labels = self.plan.labels
+        if labels is None or self.given is None or not isinstance(scorer, FromLists):
+            return None
+        tokens = self._label_tokens
+        goal = self.plan.goal
+        if tokens is None:
+            if goal.positive is None:
+                return None
+            raise InputError(
+                f"``positive={goal.positive}`` has no operating point: two of the labels begin with"
+                " the same tokens, so that a shift moves both; rename one in the prompts and in"
+                " ``labels``"
+            )
+        self.calibration = calibration_of(labels, tokens, self.given.first, scorer.first)
+        if goal.positive is None:
+            return None
+        point = PointChoice.of(goal, labels, tokens, self.given.first, scorer.first)
+        self.trials.report.notice(point.check_ranking(go_on=self.plan.go_on))
+        return point
+
+    def _choose_point(self, point: PointChoice) -> None:
+        """Move the chosen candidate to the operating point of the goal."""
+        candidate, self.operating = point.choose(
+            self.choice.candidate, self.training.next_token, self.limits
+        )
+        self.trials.report.notice(point_sentence(self.operating))
+        self.choice = replace(
+            self.choice,
+            candidate=candidate,
+            sentence=f"{candidate.origin}; {candidate.sparse.entries:,} entries",
+        )
 
     async def _decided(self, scorer: Scorer) -> list[FirstLists]:
         """The lists at the place of the answer of all prompts but those of the test, where the
@@ -287,6 +345,9 @@ class _Fit:
                 for each in (None, bias)
             ]
             self.decisions[setting.name] = (pair[0], pair[1])
+            if self.operating is not None:
+                checked = checked_point(self.operating, pair[1])
+                self.operating = self.operating.replacing(checked=checked)
         await self._compare_shares(bias)
         if plan.depends_on or self.phased is not None:
             features = self.features if self.dependent is None else [self.dependent.features]
@@ -368,6 +429,8 @@ class _Fit:
             learned=learned,
             findings=tuple(RecordedFinding(**asdict(each)) for each in why.findings),
             verdict=tuple(self.verdict),
+            operating=self.operating,
+            calibration=self.calibration,
             entries=await sent_entries(trials, self.training, chosen, errors.tolist()),
         )
 

@@ -12,6 +12,7 @@ from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal
 from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.given_answers import (
     AnswersToLearn,
@@ -145,12 +146,7 @@ def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
 
 def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
     session, objective = trials.session, plan.goal.objective
-    if objective == "macro-f1" and (plan.labels is None or not plan.selects_offline):
-        raise InputError(
-            "objective 'macro-f1' is predicted for greedy decisions between labels, from given"
-            " answers; use it with ``learn_from=answers``, ``deploy=greedy`` and data whose answers"
-            " are few labels, or ``labels``"
-        )
+    check_decision_goal(plan)
     if objective == "reward-kl" and not session.tells_base_logprobs:
         raise InputError(
             f"objective 'reward-kl' needs the KL of each candidate, but {session.profile.name} is"

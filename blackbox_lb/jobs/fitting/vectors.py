@@ -60,7 +60,12 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
         if value
     )
     return bias.verified(()).replacing(
-        version=1, depends=None, phases=(), compiled=None, entries=entries
+        version=1,
+        depends=None,
+        phases=(),
+        operating=None,
+        compiled=None,
+        entries=entries,
     )
 
 

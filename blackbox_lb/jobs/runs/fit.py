@@ -25,7 +25,7 @@ from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.prompt_bias import to_request_bias
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.goal import Goal, Objective
+from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
 from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale, Sweep
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan, LearnFrom, SearchExtent
@@ -36,6 +36,7 @@ from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_o
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words
 from blackbox_lb.jobs.runs.files import check_written, result_document, write_result
+from blackbox_lb.jobs.runs.goals import parse_goal
 from blackbox_lb.jobs.runs.names import FEW, FIT_FILES, RUNS, STORE
 from blackbox_lb.jobs.runs.opening import checked_tokenizer, recorded, trials_in
 from blackbox_lb.jobs.runs.plan import completed_plan
@@ -109,7 +110,8 @@ async def fit_async(
     unobserved: Unobserved = _SWEEP.unobserved,
     entries: int | Literal["few"] | None = FEW,
     integers: bool = False,
-    objective: Objective = _GOAL.objective,
+    objective: str = _GOAL.objective,
+    positive: str | None = None,
     kl_price: float = _GOAL.tau,
     search: SearchExtent | None = None,
     validation_samples: int = _PLAN.validation_samples,
@@ -200,7 +202,7 @@ async def fit_async(
             seed=seed or 0,
             unobserved=unobserved,
         ),
-        goal=Goal(objective, kl_price),
+        goal=parse_goal(objective, kl_price, positive),
         entries=MOST_ENTRIES if entries == FEW else entries,
         few=entries == FEW,
         search=search,

@@ -277,6 +277,14 @@ class AnswerTokens:
         return tuple(ids) if (await session.decode(ids)).strip() == text.strip() else ()
 
 
+def listed_tokens(completion: Completion) -> dict[int, float]:
+    """Token id -> nats, the list at the first position of a completion; empty where it has none."""
+    if not len(completion.top_ids):
+        return {}
+    pairs = zip(completion.top_ids[0].tolist(), completion.top_logprobs[0].tolist(), strict=True)
+    return {token: logprob for token, logprob in pairs if token != NO_TOKEN}
+
+
 async def first_lists(
     trials: Trials, examples: Sequence[Example], title: str, listed: int | None
 ) -> tuple[list[Completion], int]:

@@ -27,13 +27,12 @@ from blackbox_lb.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from blackbox_lb.estimate.choice.goal import Objective
     from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
     from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale
     from blackbox_lb.jobs.fitting.plan import LearnFrom, SearchExtent
 
 
-GOAL = "blackbox_lb.estimate.choice.goal:Goal"
+PARSE_GOAL = "blackbox_lb.jobs.runs.goals:parse_goal"
 
 
 def _estimator_names() -> tuple[str, ...]:
@@ -200,18 +199,32 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
         sets=FIT_PLAN,
     )
     integers: bool = option(HelpGroup.CHOOSING, "Whole numbers only.", sets=FIT_PLAN)
-    objective: Objective = option(
+    objective: str = option(
         HelpGroup.CHOOSING,
-        "Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's"
-        " accuracy (pareto), or the mean F1 of the labels of a greedy decision (macro-f1).",
-        sets=GOAL,
+        "Choose by reward; reward less --kl-price x KL (reward-kl); fewest tokens that keep the"
+        " base's accuracy (pareto). Of greedy decisions between labels: accuracy; the mean recall"
+        " (balanced); the mean F1 (macro-f1); the least mean cost (cost:FILE, JSON as in"
+        ' {"yes": {"no": 5}, "no": {"yes": 1}}, the right label first); or an operating point of'
+        " --positive: recall@precision=.95, precision@recall=.9, rate=.2. What a point promises"
+        " (precision and recall at least, rate at most) holds on fresh prompts with 95 %"
+        " confidence, or the fit says that no point does.",
+        "--objective",
+        "--goal",
+        metavar="GOAL",
+        sets=PARSE_GOAL,
+    )
+    positive: str | None = option(
+        HelpGroup.CHOOSING,
+        "The label that an operating point decides for; with accuracy, balanced and cost:FILE its"
+        " tokens are shifted to the best point, too.",
+        metavar="LABEL",
+        sets=PARSE_GOAL,
     )
     kl_price: float = option(
         HelpGroup.CHOOSING,
         "Reward that a nat of KL a completion costs in reward-kl.",
         type=AMOUNT,
-        sets=GOAL,
-        parameter="tau",
+        sets=PARSE_GOAL,
     )
     validation_samples: int = option(
         HelpGroup.CHOOSING,

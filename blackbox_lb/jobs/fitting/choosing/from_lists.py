@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from blackbox_lb.estimate.choice.goal import Objective
+from blackbox_lb.estimate.choice.goal import Goal, Objective
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
-from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.estimate.inputs.checks import Bools, Ids
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts
 from blackbox_lb.jobs.fitting.choosing.scorers import Scored
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -18,9 +18,18 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
+NAMES: dict[Objective, str] = {
+    "macro-f1": "macro-F1",
+    "balanced": "balanced accuracy",
+    "cost": "less mean cost",
+}
+"""What a goal that counts labels differently is called."""
+BY_LABEL = frozenset(NAMES)
+
 
 class FromLists:
-    """The share of right first tokens under a bias, or the macro-F1 over the labels.
+    """What a goal of decisions says of the first tokens under a bias: by default the share of right
+    ones.
 
     A decision that would begin the answer once more after it, as the lists after the ``given``
     answers show, counts less.
@@ -37,7 +46,7 @@ class FromLists:
         self,
         first: FirstTokens,
         given: AnswersToLearn,
-        objective: Objective,
+        goal: Goal,
         labels: Labels | None,
         along: Rollouts | None,
     ) -> None:
@@ -45,7 +54,8 @@ class FromLists:
         self.lists = FirstLists(first.ids, first.logprobs)
         self.given = given
         self.along = along
-        self.labels = labels if objective == "macro-f1" else None
+        self.goal = goal
+        self.labels = labels if goal.objective in BY_LABEL else None
         self.label_of_token: dict[int, int] = {}
         if self.labels is not None:
             self.label_of_token = label_of_tokens(first, self.labels)
@@ -61,7 +71,7 @@ class FromLists:
         if first.longer and given.after is not None:
             after = await followed(trials, first, "validation")
             along = None if after is None else after[0]
-        return cls(first, given, plan.goal.objective, plan.labels, along)
+        return cls(first, given, plan.goal, plan.labels, along)
 
     @property
     def prompts(self) -> int:
@@ -82,11 +92,13 @@ class FromLists:
         tokens = self.lists.greedy(sent)
         is_right = begins_right(tokens, self.first.accepted).astype(np.float64)
         once = 1.0 - self.given.repeat_rate(sent)
-        parts = is_right
+        parts = is_right * once
         if self.labels is not None:
-            parts = np.full(len(is_right), self._macro_f1(tokens, self.labels))
+            parts = self._by_label(tokens, self.labels)
+            worst = min(float(np.nanmin(parts)), 0.0)
+            parts = worst + (parts - worst) * once
         outcome = Outcome(
-            reward=ByPrompt(parts * once),
+            reward=ByPrompt(parts),
             tokens=ByPrompt(np.full(len(is_right), np.nan)),
             accuracy=ByPrompt(is_right * once),
             kl=None,
@@ -96,7 +108,7 @@ class FromLists:
 
     def described(self, bias: Mapping[int, float], scored: Scored, base: Scored) -> str:
         """What is predicted of the chosen bias, in words."""
-        goal = "right first tokens" if self.labels is None else "macro-F1"
+        goal = NAMES.get(self.goal.objective, "right first tokens")
         unsure = f", {scored.unsure} of them unsure" if scored.unsure else ""
         return (
             f"; predicted for greedy decoding on {self.prompts} validation prompts, without"
@@ -108,12 +120,12 @@ class FromLists:
         """See ``Scorer``: nothing is drawn, so nothing is known of it."""
         del bias, samples
 
-    def _macro_f1(self, tokens: Ids, labels: Labels) -> float:
+    def _by_label(self, tokens: Ids, labels: Labels) -> Vector:
+        """(p,) numbers whose mean is what the goal says of these first tokens."""
         numbers = [labels.of(example) for example in self.first.examples]
-        places = [place for place, number in enumerate(numbers) if number is not None]
-        decided = [self.label_of_token.get(token, -1) for token in tokens[places].tolist()]
-        right = [number for number in numbers if number is not None]
-        return DecisionScores.of(labels.names, right, decided).macro_f1
+        right = np.array([-1 if number is None else number for number in numbers], np.int64)
+        decided = [self.label_of_token.get(token, -1) for token in tokens.tolist()]
+        return decision_parts(self.goal, labels, right, np.array(decided, np.int64))
 
     def _verbatim(self, bias: Mapping[int, float]) -> str:
         """A sentence on answers longer than a token: how many greedy decoding writes word for word,

@@ -29,6 +29,12 @@ _OBJECTIVES: dict[Objective, str] = {
     "reward-kl": "reward less the price of its KL",
     "pareto": "tokens at the same accuracy",
     "macro-f1": "macro-F1",
+    "accuracy": "accuracy",
+    "balanced": "balanced accuracy",
+    "cost": "cost",
+    "recall@precision": "accuracy",
+    "precision@recall": "accuracy",
+    "rate": "accuracy",
 }
 
 SHARES = (0.5, 0.25, 0.25)
