@@ -14,6 +14,7 @@ from blackbox_lb.bias.addresses import ANY, Address, literal
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import GROUP
 from blackbox_lb.bias.limits import check_bias, check_limits, highest_id, vocabulary_of
+from blackbox_lb.bias.operating import Promise
 from blackbox_lb.bias.prompt_bias import PromptBias, text_of
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.names import profile_names
@@ -68,6 +69,7 @@ def export(
     bias: Bias | str | Path,
     format: str,
     *,
+    at: str | None = None,
     provider: str | None = None,
     model: str | None = None,
     base_url: str | None = None,
@@ -76,6 +78,7 @@ def export(
     """``bias`` in one of ``FORMATS``, as text that ends in a newline. Where the bias depends on the
     prompt, a script reads its file and computes the numbers of each request.
 
+    at: another operating point, as in "precision=.9" (see ``Bias.at``).
     provider: sets the address, the key's variable and the limits; by default the bias's own, and
     vllm for that format. One that neither comes with the package nor is given is treated as any
     OpenAI-compatible API: address in OPENAI_BASE_URL, no checks. model: its name there, by default
@@ -89,6 +92,8 @@ def export(
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are {', '.join(FORMATS)}")
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    if at is not None:
+        loaded = loaded.at_promise(Promise.parse(at))
     known = loaded.provider if loaded.provider in profile_names() else None
     name = provider or (VLLM if format == VLLM else known)
     profile = None if name is None else load_profile(name)

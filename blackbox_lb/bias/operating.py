@@ -26,21 +26,61 @@ BEST_OF: dict[str, str] = {"precision": "recall", "recall": "precision"}
 """What is largest among the points that keep a promise."""
 MOST_POINTS = 100
 """Points of a curve in a file: a percent of the prompts from one to the next."""
+MOST_STEPS = 10_000
+NEARLY = 0.85
+"""Power of the smallest chance of failure on the training prompts up to which a point may be the
+first to be tested. Of 150 draws of 150 prompts each, 9 % found no point with .85, 15 % with 1 or
+.67, 29 % with .5; with 400 prompts it is level with 1 and .67."""
+EXACT = 1e-15
+"""Relative change of a continued fraction that ends it."""
+TINY = 1e-300
 BISECTIONS = 50
 """Halvings of [0, 1] for a bound: to the last digits of a double."""
 
 
 def binomial_tail(least: int, trials: int, share: float) -> float:
-    """Chance of at least ``least`` of ``trials`` successes, each with probability ``share``."""
+    """Chance of at least ``least`` of ``trials`` successes, each with probability ``share``: the
+    regularised incomplete beta function I_share(least, trials - least + 1).
+    """
     if least <= 0 or share >= 1:
         return 1.0
     if share <= 0 or least > trials:
         return 0.0
-    total = 0.0
-    for count in range(least, trials + 1):
-        ways = math.lgamma(trials + 1) - math.lgamma(count + 1) - math.lgamma(trials - count + 1)
-        total += math.exp(ways + count * math.log(share) + (trials - count) * math.log1p(-share))
-    return min(total, 1.0)
+    others = trials - least + 1
+    if share > (least + 1) / (trials + 3):  # there the fraction of the other end converges faster
+        return 1.0 - _beta_share(others, least, 1.0 - share)
+    return _beta_share(least, others, share)
+
+
+def _beta_share(first: int, second: int, share: float) -> float:
+    """I_share(first, second) by its continued fraction (Abramowitz and Stegun 26.5.8), evaluated
+    by Lentz's method.
+    """
+    log_factor = (
+        math.lgamma(first + second)
+        - math.lgamma(first)
+        - math.lgamma(second)
+        + first * math.log(share)
+        + second * math.log1p(-share)
+    )
+    below = 1.0 / _not_zero(1.0 - (first + second) * share / (first + 1))
+    above = 1.0
+    fraction = below
+    for step in range(1, MOST_STEPS):
+        place = first + 2 * step
+        even = step * (second - step) * share / ((place - 1) * place)
+        odd = -(first + step) * (first + second + step) * share / (place * (place + 1))
+        for term in (even, odd):
+            below = 1.0 / _not_zero(1.0 + term * below)
+            above = _not_zero(1.0 + term / above)
+            fraction *= below * above
+        if abs(below * above - 1.0) < EXACT:
+            break
+    return math.exp(log_factor) * fraction / first
+
+
+def _not_zero(value: float) -> float:
+    return value if abs(value) > TINY else TINY
 
 
 def lower_bound(successes: int, trials: int, risk: float = RISK) -> float:
@@ -246,8 +286,8 @@ def promised(
     The points are tested one after the other until one fails, in an order that no validation answer
     decides ("fixed sequence testing", Angelopoulos et al. 2021, "Learn then Test"): so many tests
     have together the risk of one. Recall and rate rise with the shift, so they begin where the
-    promise is easiest to keep; precision begins at the point that the training prompts find
-    likeliest to keep it, and goes on to larger shifts.
+    promise is easiest to keep; precision begins at the smallest shift that the training prompts
+    find nearly as likely to keep it as the likeliest one, and goes on to larger shifts.
 
     Args:
         points: by shift, the smallest first.
@@ -259,8 +299,8 @@ def promised(
         ordered.reverse()
     if measure == "precision":
         chances = [failure_chance(point.training, measure, level, training) for point in ordered]
-        likeliest = min(chances)
-        start = max(place for place, chance in enumerate(chances) if chance == likeliest)
+        bar = min(chances) ** NEARLY
+        start = next(place for place, chance in enumerate(chances) if chance <= bar)
         ordered = ordered[start:]
     kept = []
     for point in ordered:
@@ -380,15 +420,15 @@ class Check:
         measure, level: what was promised.
         value: the share on the test prompts, None of nothing.
         bound: its one-sided 95 % bound: lower for "at least", upper for "at most".
-        word: SHOWN where the bound keeps the promise; BROKEN where the test prompts contradict it
-            with 95 % confidence; else NOT CONTRADICTED.
+        word: HOLDS where the bound keeps the promise; BROKEN where the test prompts contradict it
+            with 95 % confidence; else NOT SHOWN.
     """
 
     measure: Measure
     level: float
     value: float | None
     bound: float
-    word: Literal["SHOWN", "NOT CONTRADICTED", "BROKEN"]
+    word: Literal["HOLDS", "NOT SHOWN", "BROKEN"]
 
     @classmethod
     def of(cls, promise: Promise, checked: CheckedPoint) -> Check:
@@ -409,9 +449,9 @@ class Check:
             bound = lower_bound(part, whole)
             is_shown = bound >= promise.level
             is_broken = upper_bound(part, whole) < promise.level
-        word: Literal["SHOWN", "NOT CONTRADICTED", "BROKEN"] = "NOT CONTRADICTED"
+        word: Literal["HOLDS", "NOT SHOWN", "BROKEN"] = "NOT SHOWN"
         if is_shown:
-            word = "SHOWN"
+            word = "HOLDS"
         if is_broken:
             word = "BROKEN"
         return cls(promise.measure, promise.level, value, bound, word)

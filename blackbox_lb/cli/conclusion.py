@@ -22,6 +22,9 @@ COLOURS = {
     "BY PROMPT": "yellow",
     "NOT NEEDED": "yellow",
     "UNVERIFIED": "yellow",
+    "HOLDS": "green",
+    "NOT SHOWN": "yellow",
+    "BROKEN": "red",
 }
 """Verdict -> its colour on a terminal."""
 SAME = (

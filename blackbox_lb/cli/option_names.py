@@ -12,6 +12,7 @@ OPTIONS = frozenset(
         "alpha_scale",
         "answer_column",
         "asked_shares",
+        "at",
         "base_url",
         "baseline_close",
         "baseline_max_tokens",

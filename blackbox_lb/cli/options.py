@@ -23,6 +23,8 @@ POSITIONS = 200
 and take a few minutes on a small server."""
 
 
+AT = "Another operating point of BIAS, as in precision=.9, recall=.8 or rate=.2: UNVERIFIED."
+"""The help of --at."""
 FIT_PLAN = "blackbox_lb.jobs.fitting.plan:FitPlan"
 CONNECT = "blackbox_lb.api.connect:connect"
 FIRST = "blackbox_lb.tasks.sets.task:Task.first"

@@ -19,6 +19,7 @@ from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.model_ends import tell_end_of_model
+from blackbox_lb.cli.operating import at_point
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import (
@@ -42,7 +43,7 @@ LEARNED = "learned.json"
 
 def execute(options: CompileOptions) -> None:
     bias_file = options.bias_file
-    bias = Bias.load(bias_file)
+    bias = at_point(Bias.load(bias_file), options.at)
     if bias.phases:
         bias.same_for_all("blb compile")
     profile = profile_of(bias, options.provider)

@@ -24,6 +24,7 @@ from blackbox_lb.cli.conclusion import command_with_same, print_conclusion
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.operating import print_curve
 from blackbox_lb.cli.resources import (
     labels_of,
     load,
@@ -116,6 +117,8 @@ def _fit(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, folder:
     if options.as_json:
         print_json(document)
     else:
+        if result.bias.operating is not None:
+            print_curve(result.bias.operating)
         if options.verbose:
             _print_everything(result, folder, unwritten)
         spent = spent_words(fitted.spent, time.monotonic() - started, fitted.priced)

@@ -10,6 +10,7 @@ from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry, Learned, settings_text
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.operating import print_curve
 from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
@@ -26,6 +27,10 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
     else:
         echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
     findings_list(bias.findings, everything=True)
+    if bias.operating is not None:
+        if bias.operating.check is not None:
+            echo(bias.operating.check.sentence)
+        print_curve(bias.operating)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
     _parts(bias, top)
     rest = " of the rest" if bias.phases else ""

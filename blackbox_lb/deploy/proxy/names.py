@@ -7,6 +7,7 @@ from pathlib import Path
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
+from blackbox_lb.bias.operating import Promise
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted
 from blackbox_lb.deploy.phase_requests import PhasedRequests
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
@@ -38,14 +39,17 @@ class ServedBias:
 def load_served(
     biases: Iterable[str],
     *,
+    at: Sequence[str] = (),
     models: Sequence[str] = (),
     provider: str | None = None,
     on_conflict: OnConflict = "raise",
 ) -> list[ServedBias]:
     """Load the biases that ``[ALIAS=]PATH`` name, one row for each model name in requests.
 
-    models: the server's names of the model, where they differ from the bias file's; every bias then
-    applies to each of them. provider: a profile that sets the limits and the format of each bias.
+    at: ``[ALIAS=]POINT``, another operating point of the biases with that alias, or of those
+    without one (see ``Bias.at``). models: the server's names of the model, where they differ from
+    the bias file's; every bias then applies to each of them. provider: a profile that sets the
+    limits and the format of each bias.
 
     Raises InputError: a bad alias, an empty model name, or an unknown provider (ProfileError);
     BiasError: a file that cannot be read, or a bias that the provider does not take.
@@ -55,11 +59,17 @@ def load_served(
             "--model '' names no model; give the server's name of it, or leave --model out"
         )
     profile = load_profile(provider) if provider is not None else None
+    points = dict(map(parse_point, at))
+    named = [parse_bias_argument(argument) for argument in biases]
+    for alias in points.keys() - {alias for alias, _ in named}:
+        of = "without an alias" if alias is None else f"with the alias {quoted(alias)}"
+        raise InputError(f"``at`` names an operating point of a bias {of}, and there is none")
     pairs = profile is not None and profile.bias.format == "pairs"
     rows = []
-    for argument in biases:
-        alias, path = parse_bias_argument(argument)
+    for alias, path in named:
         bias = Bias.load(path)
+        if alias in points:
+            bias = bias.at_promise(points[alias])
         if profile is not None:
             highest = profile.bias.highest_id
             check_bias(bias, profile, highest if isinstance(highest, int) else None)
@@ -69,6 +79,14 @@ def load_served(
             ServedBias(model, alias, bias, injection, phased) for model in models or (bias.model,)
         ]
     return rows
+
+
+def parse_point(argument: str) -> tuple[str | None, Promise]:
+    """The alias, if there is one, and the point of an ``[ALIAS=]POINT``. InputError: no point."""
+    head, _, level = argument.rpartition("=")
+    alias, equals, measure = head.rpartition("=")
+    promise = Promise.parse(f"{measure}={level}")
+    return (alias if equals else None), promise
 
 
 def parse_bias_argument(argument: str) -> tuple[str | None, Path]:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blackbox_lb.bias.operating import OperatingCurve
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report.data import CandidateRow, Point, Result, RunDocuments
 from blackbox_lb.extras.report.page_text import drawn
 from blackbox_lb.extras.report.tables import PageTable, numbers_table, tried_table
 from blackbox_lb.extras.report.verdict_text import amount
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.safety.printable import first_line
+from blackbox_lb.safety.printable import first_line, printable
 
 COLOURS = {
     "ink": "#1b1e24",
@@ -55,6 +56,7 @@ def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
         None if result is None else _pareto(result, label),
         None if result is None else _reward_kl(result, label),
         None if result is None else _confusion(result),
+        None if run.bias.operating is None else _operating(run.bias.operating),
     ]
     return {plot.name: plot for plot in found if plot is not None}
 
@@ -94,6 +96,59 @@ def _confusion(result: Result) -> Plot | None:
         " each that was said."
     )
     return Plot("confusion", "Which label was said for which", note, alternative, table, figure)
+
+
+def _operating(curve: OperatingCurve) -> Plot:
+    """Precision against recall over the points of a decision, with 95 % intervals, the chosen one
+    marked.
+    """
+    shares = [curve.measured(point) for point in curve.points if point.validation.decided]
+    figure, axis = _figure()
+    recalls = [100 * (recall.value or 0.0) for _, recall, _ in shares]
+    precisions = [100 * (precision.value or 0.0) for precision, _, _ in shares]
+    lows = [100 * precision.low for precision, _, _ in shares]
+    highs = [100 * precision.high for precision, _, _ in shares]
+    axis.fill_between(recalls, lows, highs, color=COLOURS["first"], alpha=0.15, linewidth=0)
+    axis.plot(recalls, precisions, color=COLOURS["first"], linewidth=1.6, label="points")
+    precision, recall, rate = curve.measured(curve.chosen)
+    if precision.value is not None and recall.value is not None:
+        axis.plot(
+            [100 * recall.value],
+            [100 * precision.value],
+            marker="o",
+            markersize=8,
+            color=COLOURS["second"],
+            linestyle="none",
+            label=f"chosen: {curve.goal}",
+        )
+    _label(axis, f"recall of {printable(curve.positive)} (%)", "precision (%)")
+    axis.set_ylim(0, 104)
+    _legend(axis)
+    alternative = (
+        f"Precision against recall of {printable(curve.positive)} over {len(curve.points)} shifts"
+        f" on {curve.validation.prompts} validation prompts. The chosen shift of"
+        f" {curve.shift:+.2f} nats has precision {precision.text}, recall {recall.text} and decides"
+        f" {rate.text} of the prompts for it."
+    )
+    rows: list[list[str | float]] = []
+    for point in curve.points:
+        mark = "chosen" if point.shift == curve.shift else ""
+        texts = [share.text for share in curve.measured(point)]
+        rows.append([f"{point.shift:+.2f}", *texts, mark])
+    table = numbers_table(
+        "operating-numbers",
+        f"Operating points for {printable(curve.positive)}, with 95 % intervals",
+        ("shift (nats)", "precision", "recall", "rate", "goal"),
+        rows,
+    )
+    note = (
+        "Every point is this bias with another number on the tokens of one label; the band is the"
+        f" 95 % interval of the precision. AUC {curve.auc:.2f} ({curve.auc_low:.2f} to"
+        f" {curve.auc_high:.2f})."
+    )
+    if curve.check is not None:
+        note += f" On the test: {curve.check.sentence}."
+    return Plot("operating", "Operating points", note, alternative, table, figure)
 
 
 def _matrix(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blackbox_lb.api.limits.budget import Spent
+from blackbox_lb.bias.operating import OperatingCurve
 from blackbox_lb.bias.records import RecordedFinding, Verdict
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.fitting.result import FitResult
@@ -25,7 +26,7 @@ WIDTH = 80
 MOST_LINES = 12
 SHARES = frozenset({"accuracy", "exact-match", "contains", "valid JSON", "macro-F1"})
 """Metrics that are shares of prompts, shown in per cent."""
-VERDICTS = ("HELPS", "NO EVIDENCE", "HURTS", "UNVERIFIED")
+VERDICTS = ("HELPS", "NO EVIDENCE", "HURTS", "UNVERIFIED", "HOLDS", "NOT SHOWN", "BROKEN")
 INDENT = 8
 LEAST_NAME = 8
 """Characters of a metric's name that are shown at least."""
@@ -172,10 +173,16 @@ def fit_conclusion(
     if len({row.setting for row in rows}) == 1:
         prompts += f", {rows[0].setting}"
     statements += [*decision_lines(result.decisions), prompts]
+    if bias.operating is not None:
+        statements = [*point_lines(bias.operating), *statements]
     if result.origin:
         statements.append(printable(result.origin))
     why = ""
-    if verdict != "HELPS":
+    check = None if bias.operating is None else bias.operating.check
+    if check is not None:
+        # The goal was a promise on one label, which may well cost accuracy.
+        verdict = check.word
+    elif verdict != "HELPS":
         why = reason(bias.findings)
         steps = _steps_without_evidence(bias.findings, folder)
     saved = f"{folder}/  (bias.json: {len(bias.entries):,} entries)"
@@ -275,6 +282,16 @@ def number(value: float, *, sign: bool = False) -> str:
     """Two decimals, or three digits where those would be too few or too many."""
     form = ".2f" if value == 0 or 0.01 <= abs(value) < 10_000 else ".3g"
     return f"{value:{'+' if sign else ''}{form}}"
+
+
+def point_lines(curve: OperatingCurve) -> list[str]:
+    """The chosen operating point, and what became of its promise on the test prompts."""
+    lines = []
+    if curve.check is not None:
+        lines.append(curve.check.sentence)
+    shares = ", ".join(f"{share.name} {share.text}" for share in curve.measured(curve.chosen))
+    lines.append(f"{printable(curve.positive)} {curve.shift:+.2f} nats; validation: {shares}")
+    return lines
 
 
 def decision_lines(

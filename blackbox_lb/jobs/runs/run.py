@@ -53,7 +53,9 @@ class Run:
 
     @property
     def status(self) -> str:
-        """HELPS, NO EVIDENCE or HURTS, of the reward."""
+        """HELPS, NO EVIDENCE or HURTS, of the reward; HOLDS, NOT SHOWN or BROKEN, of an operating
+        point's promise.
+        """
         return self.conclusion.verdict
 
     def examples(self, count: int = 5) -> tuple[AnswerPair, ...]:

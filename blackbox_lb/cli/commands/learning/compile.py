@@ -6,7 +6,7 @@ from pathlib import Path
 
 from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, options
-from blackbox_lb.cli.options import VerboseOptions, provider
+from blackbox_lb.cli.options import AT, VerboseOptions, provider
 
 COMPILE = (
     "blackbox_lb.jobs.compiling.compile:compile_bias",
@@ -24,6 +24,7 @@ class CompileOptions(VerboseOptions):
     integers: bool = option(
         None, "Whole numbers only, where the provider takes fractions too.", sets=COMPILE
     )
+    at: str | None = option(None, AT, metavar="POINT")
     store: Path | None = option(None, "Rollout store. [default: rollouts.db beside BIAS]")
     tokenizer: str | None = option(
         None, "The model's vocabulary, where its name is not enough: as in blb fit."

@@ -37,6 +37,11 @@ def _formats() -> Iterable[str]:
         " the bias's own]"
     ),
 )
+@click.option(
+    "--at",
+    metavar="POINT",
+    help="Another operating point of BIAS, as in precision=.9, recall=.8 or rate=.2: UNVERIFIED.",
+)
 @click.option("--model", help="The model's name there. [default: the bias's own]")
 @click.option("--base-url", help="Address of the API, with its /v1. [default: the provider's]")
 @click.option(
@@ -46,6 +51,7 @@ def export_command(
     bias_file: Path,
     format: str,
     provider: str | None,
+    at: str | None,
     model: str | None,
     base_url: str | None,
     tokenizer: str | None,
@@ -59,6 +65,12 @@ def export_command(
     from blackbox_lb.bias.export import export
 
     code = export(
-        bias_file, format, provider=provider, model=model, base_url=base_url, tokenizer=tokenizer
+        bias_file,
+        format,
+        at=at,
+        provider=provider,
+        model=model,
+        base_url=base_url,
+        tokenizer=tokenizer,
     )
     echo_code(code, nl=False)

@@ -38,6 +38,13 @@ class ProxyOptions:
         metavar="[ALIAS=]FILE",
         required=True,
     )
+    at: tuple[str, ...] = option(
+        None,
+        "Another operating point, as in precision=.9, recall=.8 or rate=.2, of the biases with"
+        " ALIAS, else of those without one: UNVERIFIED. Can be given several times.",
+        metavar="[ALIAS=]POINT",
+        sets=LOAD_SERVED,
+    )
     upstream: str = option(None, "Address of the API, with its /v1.", required=True)
     host: str = option(None, "Where to listen; 0.0.0.0 for every network.", default="127.0.0.1")
     hosts: tuple[str, ...] = option(

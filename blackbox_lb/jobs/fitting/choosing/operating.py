@@ -9,7 +9,7 @@ Index letters: ``p`` prompts, ``c`` points of the curve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -155,7 +155,14 @@ class PointChoice:
         Raises BiasError: no point keeps the promise on the validation prompts.
         """
         candidate = _with_room(candidate, self.tokens, next_token, limits)
-        bias = candidate.logit_bias
+        curve = self.curve(candidate.logit_bias, limits)
+        return self._shifted(candidate, curve.shift, next_token), curve
+
+    def curve(self, bias: Mapping[int, float], limits: CompileLimits) -> OperatingCurve:
+        """The curve of the shifts of ``bias`` (token id -> nats), with the point of the goal.
+
+        Raises BiasError: no point keeps the promise on the validation prompts.
+        """
         before = margins(self.training.lists, bias, self.tokens)
         chosen_by = margins(self.validation.lists, bias, self.tokens)
         shifts = self._shifts(before, bias, limits)
@@ -180,11 +187,11 @@ class PointChoice:
             validation=self.validation.counts,
             points=tuple(points),
         )
-        shift = self._best_shift(curve, bias)
-        curve = curve.replacing(shift=shift)
-        return self._shifted(candidate, shift, next_token), curve
+        return curve.replacing(shift=self._best_shift(curve, bias))
 
-    def _shifts(self, before: Vector, bias: dict[int, float], limits: CompileLimits) -> list[float]:
+    def _shifts(
+        self, before: Vector, bias: Mapping[int, float], limits: CompileLimits
+    ) -> list[float]:
         """The shifts of the curve in nats, the smallest first: one between any two margins of the
         training prompts, evenly thinned, and none, within the provider's range.
         """
@@ -204,7 +211,7 @@ class PointChoice:
         rounded = np.unique(np.round(shifts[inside], DIGITS) + 0.0)
         return [float(shift) for shift in rounded]
 
-    def _best_shift(self, curve: OperatingCurve, bias: dict[int, float]) -> float:
+    def _best_shift(self, curve: OperatingCurve, bias: Mapping[int, float]) -> float:
         """The shift of the point that the goal chooses."""
         measure = MEASURES.get(self.goal.objective)
         if measure is not None and self.goal.level is not None:
@@ -216,11 +223,13 @@ class PointChoice:
         ]
         return min(level, key=lambda point: (abs(point.shift), point.shift)).shift
 
-    def _value(self, bias: dict[int, float], shift: float) -> float:
+    def _value(self, bias: Mapping[int, float], shift: float) -> float:
         """What the goal says of the decisions on the validation prompts: accuracy, balanced
         accuracy, or less the mean cost.
         """
-        sent = bias | {token: bias.get(token, 0.0) + shift for token in self.tokens.tolist()}
+        sent = dict(bias)
+        for token in self.tokens.tolist():
+            sent[token] = bias.get(token, 0.0) + shift
         tokens = self.validation.lists.greedy(sent)
         decided = np.full(len(tokens), -1, np.int64)
         for number, token_ids in enumerate(self.label_tokens):
