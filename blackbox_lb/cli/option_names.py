@@ -6,6 +6,7 @@ import re
 
 OPTIONS = frozenset(
     [
+        "abstain_below",
         "allow_host",
         "allow_origin",
         "alpha",
@@ -33,6 +34,7 @@ OPTIONS = frozenset(
         "count",
         "data",
         "data_dir",
+        "decisions",
         "depends_on",
         "deploy",
         "drawn_label",

@@ -78,7 +78,7 @@ def true_share(measure: str, shift: float) -> float:
         return float(is_decided.mean())
     right = float(CHANCES[is_decided].sum())
     if measure == "precision":
-        return right / is_decided.sum()
+        return right / float(is_decided.sum())
     return right / float(CHANCES.sum())
 
 

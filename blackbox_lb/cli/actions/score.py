@@ -17,11 +17,13 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import store_key, to_request_bias
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import load, reward_of
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
+from blackbox_lb.jobs.deciding import DecidedSplit, stored_decisions
 from blackbox_lb.jobs.runs.answers import cut, one_line
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.jobs.runs.prices import price_judge
@@ -43,6 +45,9 @@ BIAS = "bias.json"
 def execute(options: ScoreOptions) -> None:
     path, names = _store(options.where)
     task, reward = load(options)
+    if options.decisions:
+        _decisions(options, path, task)
+        return
     fetches = reward_kind(options.reward) in REMOTE  # such answers are stored
     with (
         RolloutStore(path, read_only=not fetches) as store,
@@ -78,6 +83,60 @@ def execute(options: ScoreOptions) -> None:
         _print(groups, names)
         if options.examples is not None:
             _print_examples(kept, task, options.examples)
+
+
+def _decisions(options: ScoreOptions, path: Path, task: Task) -> None:
+    """Decide the stored prompts, and print what the decisions are worth."""
+    chosen = path.with_name(BIAS)
+    bias = Bias.load(chosen)
+    with RolloutStore(path, read_only=True) as store:
+        decided = stored_decisions(
+            store,
+            task,
+            bias,
+            options.split or SPLITS,
+            **arguments_for(stored_decisions, options),
+        )
+    rows = [row for part in decided for row in part.rows()]
+    if options.per_completion is not None:
+        with explained(
+            f"write {options.per_completion}", "give another path with --per-completion"
+        ):
+            lines = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+            options.per_completion.write_text(lines, encoding="utf-8")
+    if options.as_json:
+        parts = [part.as_json() for part in decided]
+        print_json({"store": str(path), "bias": str(chosen), "task": task.name, "splits": parts})
+        return
+    print_table(
+        f"Likeliest labels, calibrated; below {options.abstain_below:g} they abstain",
+        (
+            *("split", "prompts", "right", "calibration error", "abstain"),
+            *("right of the rest", "without a list"),
+        ),
+        (_decided_cells(part) for part in decided if part.decisions),
+    )
+
+
+def _decided_cells(part: DecidedSplit) -> list[str]:
+    error = part.calibration_error
+    return [
+        part.split,
+        str(len(part.decisions)),
+        _share_cell(part.accuracy()),
+        "" if error is None else f"{error:.3f}",
+        f"{part.abstained:.2f}",
+        _share_cell(part.accuracy(acted_on=True)),
+        str(part.missing),
+    ]
+
+
+def _share_cell(share: tuple[float, float, float] | None) -> str:
+    """A share with its interval; empty of nothing."""
+    if share is None:
+        return ""
+    mean, low, high = share
+    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _store(where: Path) -> tuple[Path, dict[str, str]]:

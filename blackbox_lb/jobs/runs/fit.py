@@ -5,22 +5,16 @@ The defaults are those of ``blb fit``; a test compares them name by name.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 from blackbox_lb.api.connect import connect
 from blackbox_lb.api.drift import OnDrift
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
-from blackbox_lb.api.limits.interrupts import run_interruptible
 from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.prompt_bias import to_request_bias
@@ -34,6 +28,7 @@ from blackbox_lb.jobs.fitting.run import fit as fit_plan
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
+from blackbox_lb.jobs.runs.blocking import blocking, running_budget
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words
 from blackbox_lb.jobs.runs.files import check_written, result_document, write_result
 from blackbox_lb.jobs.runs.goals import parse_goal
@@ -54,15 +49,11 @@ from blackbox_lb.tasks.rewards.reward import RewardFunction
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Endpoint
 
-P = ParamSpec("P")
-T = TypeVar("T")
 NEEDS = ("tokens.id", "neutral", "bias")
 """Rows of a profile that a fit needs."""
 _PLAN = FitPlan()
 _SWEEP = Sweep()
 _GOAL = Goal()
-_BUDGET: ContextVar[SpendLimit | None] = ContextVar("_BUDGET", default=None)
-"""The account of the running call of ``fit``, which Ctrl-C closes."""
 
 
 async def fit_async(
@@ -229,7 +220,7 @@ async def fit_async(
         scored.remote.headers()  # a missing key is an error before anything costs money
     report = Remembering(_reporter(on_progress, quiet))
     report.notice(understood(loaded, scored, decision_labels, limit=limit))
-    budget = _BUDGET.get() or SpendLimit()
+    budget = running_budget()
     budget.limits = SpendingLimits(max_requests, max_tokens_total, max_cost)
     job = _Job(
         task=loaded,
@@ -333,64 +324,11 @@ class _Job:
         report = NextStep(f"blb report {self.folder}", "look at every answer")
         conclusion = fit_conclusion(result, self.reward.label, pairs, self.folder, spent, [report])
         notices = tuple(self.report.notices)
-        return Run(self.folder, result, self.task, self.reward, pairs, notices, conclusion)
+        server = {**self.server, "concurrency": self.sampling["concurrency"]}
+        return Run(self.folder, result, self.task, self.reward, pairs, notices, conclusion, server)
 
 
-def _blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """``function`` for callers without an event loop, and for notebooks, whose loop runs already.
-
-    Ctrl-C lets requests in flight arrive, which are paid for, and then raises Interrupted.
-    """
-
-    @functools.wraps(function)
-    def blocking(*arguments: P.args, **options: P.kwargs) -> T:
-        budget = SpendLimit()
-        with _account(budget):
-            main = function(*arguments, **options)
-            if not _loop_runs():
-                return run_interruptible(main, budget)
-            return _run_beside(main, budget)
-
-    return blocking
-
-
-fit = _blocking(fit_async)
-
-
-@contextmanager
-def _account(budget: SpendLimit) -> Iterator[None]:
-    token = _BUDGET.set(budget)
-    try:
-        yield
-    finally:
-        _BUDGET.reset(token)
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _run_beside(main: Coroutine[Any, Any, T], budget: SpendLimit) -> T:
-    """Run ``main`` in a loop of a thread of its own, since this thread's loop is busy."""
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def watched() -> T:
-        loops.append(asyncio.get_running_loop())
-        _BUDGET.set(budget)
-        return await main
-
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(asyncio.run, watched())
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            for loop in loops:
-                loop.call_soon_threadsafe(budget.close)
-            return future.result()
+fit = blocking(fit_async)
 
 
 async def _fitted(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.deciding import ABSTAIN_BELOW, LabelDecision
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.types import Example
+from blackbox_lb.types import Example, Prompt
 
 if TYPE_CHECKING:
     import openai
@@ -36,6 +37,7 @@ class Run:
         pairs: the answers of both models to the test prompts, by setting, prompt and sample.
         notices: what was said on the way.
         conclusion: the summary in parts.
+        server: the model's provider, name and address, as they were given to the fit.
     """
 
     folder: Path
@@ -45,6 +47,7 @@ class Run:
     pairs: tuple[AnswerPair, ...] = field(repr=False)
     notices: tuple[str, ...]
     conclusion: Conclusion
+    server: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def bias(self) -> Bias:
@@ -88,6 +91,28 @@ class Run:
         from blackbox_lb.deploy.client import apply
 
         return apply(client, self.bias, models=models)
+
+    def decide(
+        self, prompts: Iterable[str | Prompt], *, abstain_below: float = ABSTAIN_BELOW
+    ) -> tuple[LabelDecision, ...]:
+        """The labels of new prompts with calibrated probabilities, from one token a prompt.
+
+        What was asked once is in the run's store, and is not asked for again.
+
+        Args:
+            prompts: texts of one user message each, or prompts.
+            abstain_below: calibrated probability of the likeliest label below which a decision
+                abstains.
+
+        Raises:
+            InputError: the run holds no calibrated labels (it learned from no answers), or no share
+                between 0 and 1.
+            ProviderError: the API failed; what was received is kept.
+        """
+        from blackbox_lb.jobs.runs.blocking import blocking
+        from blackbox_lb.jobs.runs.decide import decide_async
+
+        return blocking(decide_async)(self, prompts, abstain_below=abstain_below)
 
     def __str__(self) -> str:
         return legible(str(self.conclusion))

@@ -22,6 +22,8 @@ from blackbox_lb.cli.options import PrintOptions, SpendingOptions, TaskOptions
 if TYPE_CHECKING:
     from blackbox_lb.types import Split
 
+STORED_DECISIONS = "blackbox_lb.jobs.deciding:stored_decisions"
+
 
 @options
 class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
@@ -46,6 +48,17 @@ class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
         type=COUNT,
         metavar="N",
     )
+    decisions: bool = option(
+        HelpGroup.STORED,
+        "Calibrated probabilities of the labels instead, from the stored first lists of the model"
+        " without a bias, by bias.json beside the store.",
+    )
+    abstain_below: float = option(
+        HelpGroup.STORED,
+        "Of --decisions: the probability below which a decision abstains.",
+        type=click.FloatRange(0, 1),
+        sets=STORED_DECISIONS,
+    )
     per_completion: Path | None = option(
         HelpGroup.OUTPUT,
         "Write every completion with its reward, and where it was earned, a JSON line each.",
@@ -64,6 +77,10 @@ def score_command(options: ScoreOptions) -> None:
     Prints a row for each split and way of drawing. Means are over prompts, with a 95 % bootstrap
     interval; differences to the base are paired by prompt and not adjusted for their number: only
     blb eval gives a verdict.
+
+    With --decisions, prints for each split how often the likeliest label is right, how far its
+    calibrated probability is off, and how many decisions abstain; --json and --per-completion hold
+    each prompt with the probability of every label.
     """
     from blackbox_lb.cli.actions.score import execute
 
