@@ -85,6 +85,7 @@ ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
     (["--unobserved", "drop"], "sweep", "unobserved", "drop"),
     (["--seed", "13"], "sweep", "seed", 13),
     (["--objective", "pareto"], "goal", "objective", "pareto"),
+    (["--positive", "Rome", "--objective", "accuracy"], "goal", "positive", "Rome"),
     (["--kl-price", "0.5"], "goal", "tau", 0.5),
 ]
 """Arguments of a fit, the part of the plan that they set (None: the plan itself), its field and
@@ -146,7 +147,7 @@ def test_every_option_of_a_fit_arrives_in_its_plan(
 def test_no_option_of_a_fit_is_left_out_above() -> None:
     """The cases name each option that sets a part of the plan."""
     named = {arguments[0].removeprefix("--").replace("-", "_") for arguments, _, _, _ in ARRIVALS}
-    parts = ("FitPlan", "Sweep", "Goal")
+    parts = ("FitPlan", "Sweep", "parse_goal")
     declared = {
         setting.name
         for kind, setting, target, _ in SETTINGS

@@ -1,0 +1,456 @@
+"""Operating points and calibrated labels through the command line and Python, on an exact model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import blackbox_lb as blb
+from blackbox_lb.bias.calibration import Calibration, LabelTokens
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.operating import OperatingPoint, Promise
+from blackbox_lb.cli import main
+from blackbox_lb.deploy.proxy.names import load_served
+from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, decision_parts
+from blackbox_lb.jobs.runs.goals import parse_goal
+from blackbox_lb.tasks.sets.labels import Labels
+from tests.support.exact import ExactModel, ExactServer
+
+MODEL = ExactModel(
+    14,
+    1,
+    seed=3,
+    prompts=2000,
+    sharpness=1.5,
+    unigram=np.where(np.isin(np.arange(14), (1, 2)), -1.0, 0.0),
+    end=True,
+)
+"""Tokens 1 and 2, " b" and " c", are the labels."""
+COUNTS = {"train": 120, "validation": 120, "test": 80}
+LABELS = Labels(("b", "c"), (frozenset({"b"}), frozenset({"c"})))
+
+
+def drawn_rows(slope: float) -> list[dict[str, Any]]:
+    """Questions whose label is drawn with a chance that rises with the model's own margin by
+    ``slope``; 0 for a coin.
+    """
+    rng = np.random.default_rng(0)
+    rows = []
+    for split, count in COUNTS.items():
+        for number in range(count):
+            prompt = f"{split} {number}"
+            logprobs = MODEL.logprobs([], MODEL.prompt_of(prompt))
+            chance = 1 / (1 + np.exp(-slope * (logprobs[1] - logprobs[2])))
+            answer = "b" if rng.random() < chance else "c"
+            rows.append({"prompt": prompt, "answer": answer, "split": split})
+    return rows
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A data file with ``rows``."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> blb.Run:
+    """A fit to a point of precision, from Python."""
+    folder = tmp_path_factory.mktemp("operating")
+    return blb.fit(
+        written(folder / "data.jsonl", drawn_rows(3.0)),
+        reward="exact-match",
+        provider="llamacpp",
+        base_url=server.base_url,
+        max_tokens=1,
+        objective="recall@precision=.8",
+        positive="b",
+        out=folder / "run",
+        quiet=True,
+    )
+
+
+def run_blb(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
+    """A fit with a token a completion."""
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out)
+    return run_blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", *more)
+
+
+def test_a_fit_holds_its_curve(fitted: blb.Run) -> None:
+    """The file and result.json hold the whole curve, and the chosen point's own counts on fresh
+    completions are what the decisions were.
+    """
+    curve = Bias.load(fitted.folder / "bias.json").operating
+    assert curve is not None
+    assert (curve.positive, curve.goal) == ("b", "recall@precision=0.8")
+    assert curve.auc_low > 0.5
+    assert curve.validation.prompts == COUNTS["validation"]
+    assert curve.checked is not None
+    biased = fitted.result.decisions["greedy"][1]
+    assert curve.checked.decisions.decided == biased.confusion[:, 0].sum()
+    assert curve.checked.decisions.right == biased.confusion[0, 0]
+    document = json.loads((fitted.folder / "result.json").read_text())["operating"]
+    assert len(document["points"]) == len(curve.points)
+    (chosen,) = [point for point in document["points"] if point["chosen"]]
+    assert chosen["precision"]["low"] <= chosen["precision"]["value"] <= chosen["precision"]["high"]
+    assert curve.check is not None
+    assert fitted.status == curve.check.word
+    assert document["check"]["measure"] == "precision"
+
+
+def test_what_is_predicted_of_a_point_is_what_greedy_decoding_does(
+    fitted: blb.Run, server: ExactServer
+) -> None:
+    """Every point's counts on the validation prompts are those of the exact model under the bias
+    that the point sends.
+    """
+    bias = fitted.bias
+    curve = bias.operating
+    assert curve is not None
+    examples = fitted.task.validation
+    tables = [MODEL.logprobs([], MODEL.prompt_of(example.prompt.text)) for example in examples]
+    for point in curve.points[::10]:
+        delta = np.zeros(MODEL.vocab_size)
+        for token, value in bias.logit_bias.items():
+            delta[token] = value
+        delta[list(curve.token_ids)] += point.shift - curve.shift
+        decided = np.array([(table + delta).argmax() in curve.token_ids for table in tables])
+        right = np.array([example.answers[0] == "b" for example in examples])
+        assert point.validation.decided == decided.sum()
+        assert point.validation.right == (decided & right).sum()
+
+
+def test_another_point_is_the_same_vector_with_another_shift(fitted: blb.Run) -> None:
+    """Only the positive label's tokens move, all by the same number of nats; the verdict goes, and
+    the way back leads to the same numbers.
+    """
+    bias = fitted.bias
+    assert bias.operating is not None
+    assert bias.verdict
+    moved = bias.at(recall=0.8)
+    assert moved.operating is not None
+    assert moved.operating.goal == "precision@recall=0.8"
+    shift = moved.operating.shift - bias.operating.shift
+    for token, value in moved.logit_bias.items():
+        expected = bias.logit_bias.get(token, 0.0)
+        if token in bias.operating.token_ids:
+            expected += shift
+        assert value == pytest.approx(expected, abs=1e-4)
+    assert not moved.verdict
+    assert moved.operating.checked is None
+    again = moved.at(precision=0.8)
+    assert again.logit_bias == pytest.approx(bias.logit_bias, abs=2e-4)
+    assert moved.at(rate=0.5).operating is not None
+
+
+def test_a_point_survives_its_file(fitted: blb.Run, tmp_path: Path) -> None:
+    """A bias at another point is saved and read as it is; the version stays 1; a file without a
+    curve, as earlier ones are, has no such field.
+    """
+    moved = fitted.bias.at(recall=0.8)
+    moved.save(tmp_path / "moved.json")
+    assert Bias.load(tmp_path / "moved.json") == moved
+    assert moved.version == 1
+    plain = fitted.bias.replacing(operating=None, calibration=None)
+    plain.save(tmp_path / "plain.json")
+    names = json.loads((tmp_path / "plain.json").read_text()).keys()
+    assert not {"operating", "calibration"} & names
+    assert Bias.load(tmp_path / "plain.json") == plain
+
+
+def test_points_that_there_are_none_of(fitted: blb.Run) -> None:
+    """A file without a curve, two measures at once, no share, and a promise that no point keeps."""
+    bias = fitted.bias
+    with pytest.raises(BiasError):
+        bias.replacing(operating=None).at(precision=0.9)
+    with pytest.raises(InputError):
+        bias.at()
+    with pytest.raises(InputError):
+        bias.at(precision=0.9, recall=0.9)
+    with pytest.raises(InputError):
+        bias.at(precision=1.5)
+    with pytest.raises(BiasError):
+        bias.at(precision=0.999)
+    for text in ("precision", "speed=.9", "recall=much", "recall=2"):
+        with pytest.raises(InputError):
+            Promise.parse(text)
+
+
+def test_a_damaged_curve_is_refused(fitted: blb.Run) -> None:
+    """Points out of order, a chosen shift that is none of them, more right than decided."""
+    curve = fitted.bias.operating
+    assert curve is not None
+    with pytest.raises(ValueError, match="order"):
+        curve.replacing(points=curve.points[::-1])
+    with pytest.raises(ValueError, match="none of the points"):
+        curve.replacing(shift=123.0)
+    wrong = {"shift": 0.0, "training": {"decided": 1, "right": 2}, "validation": {}}
+    with pytest.raises(ValueError, match="right"):
+        OperatingPoint.model_validate(wrong)
+
+
+def test_commands_take_another_point(fitted: blb.Run, tmp_path: Path) -> None:
+    """blb export, compile and show; what compile changes nothing of keeps its curve."""
+    file = fitted.folder / "bias.json"
+    moved = fitted.bias.at(recall=0.8)
+    exported = run_blb("export", file, "--format", "json", "--at", "recall=.8")
+    assert exported.exit_code == 0, exported.output
+    sent = {int(token): value for token, value in json.loads(exported.stdout).items()}
+    assert sent == pytest.approx(moved.logit_bias)
+    out = tmp_path / "moved.json"
+    compiled = run_blb("compile", file, "--at", "recall=.8", "--out", out, "--quiet")
+    assert compiled.exit_code == 0, compiled.output
+    assert Bias.load(out).logit_bias == pytest.approx(moved.logit_bias)
+    assert Bias.load(out).operating == moved.operating
+    whole = run_blb("compile", file, "--integers", "--out", tmp_path / "i.json", "--quiet")
+    assert whole.exit_code == 0, whole.output
+    assert Bias.load(tmp_path / "i.json").operating is None
+    shown = run_blb("show", file)
+    assert "recall" in shown.stdout
+    refused = run_blb("export", file, "--format", "json", "--at", "recall=.9999")
+    assert refused.exit_code == 2
+    assert "Traceback" not in refused.output
+
+
+def test_the_proxy_serves_another_point(fitted: blb.Run) -> None:
+    """Of the biases with the alias that is named, or of those without one."""
+    file = str(fitted.folder / "bias.json")
+    rows = load_served([file, f"strict={file}"], at=["recall=.8", "strict=rate=.3"])
+    moved = {row.alias: row.bias.operating for row in rows}
+    assert {alias: curve.goal for alias, curve in moved.items() if curve is not None} == {
+        None: "precision@recall=0.8",
+        "strict": "rate=0.3",
+    }
+    assert rows[0].injection.values == rows[0].bias.logit_bias
+    with pytest.raises(InputError):
+        load_served([file], at=["loose=recall=.8"])
+    with pytest.raises(InputError):
+        load_served([file], at=["recall"])
+
+
+def test_the_report_draws_the_curve(fitted: blb.Run, tmp_path: Path) -> None:
+    """A picture with its numbers, as a file and in the page."""
+    page = tmp_path / "report.html"
+    made = run_blb("report", fitted.folder, "--out", page, "--plots", tmp_path / "plots")
+    assert made.exit_code == 0, made.output
+    assert (tmp_path / "plots" / "operating.svg").is_file()
+    assert 'id="operating-numbers"' in page.read_text()
+
+
+def test_a_coin_is_declined(server: ExactServer, tmp_path: Path) -> None:
+    """Labels that the model cannot rank end the fit with exit code 2 after one token a prompt;
+    --go-on goes on.
+    """
+    data = written(tmp_path / "data.jsonl", drawn_rows(0.0))
+    goal = ("--goal", "rate=.2", "--positive", "b")
+    declined = fit(server, data, tmp_path / "run", *goal)
+    assert declined.exit_code == 2, declined.output
+    assert "AUC" in declined.stderr
+    assert not (tmp_path / "run" / "bias.json").exists()
+    assert fit(server, data, tmp_path / "run", *goal, "--go-on").exit_code == 0
+
+
+@pytest.mark.parametrize("objective", ["accuracy", "balanced", "cost", "precision@recall=.7"])
+def test_goals_of_decisions(server: ExactServer, tmp_path: Path, objective: str) -> None:
+    """Each is a goal of a fit, and of a dear miss and a cheap false alarm comes a larger shift than
+    of accuracy.
+    """
+    costs = tmp_path / "costs.json"
+    costs.write_text(json.dumps({"b": {"c": 20}, "c": {"b": 1}}))
+    goal = f"cost:{costs}" if objective == "cost" else objective
+    data = written(tmp_path / "data.jsonl", drawn_rows(3.0))
+    result = fit(server, data, tmp_path / "run", "--objective", goal, "--positive", "b", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (chosen,) = [point for point in found["operating"]["points"] if point["chosen"]]
+    if objective == "cost":
+        assert chosen["recall"]["value"] > 0.95
+    if objective == "precision@recall=.7":
+        assert chosen["recall"]["low"] > 0.65
+    if objective in ("accuracy", "balanced"):
+        assert found["decisions"]["greedy"]["biased"]["accuracy"] > 0.8
+
+
+def test_costs_and_balance_need_no_positive_label(server: ExactServer, tmp_path: Path) -> None:
+    """Without one the candidates race by the goal, and there is no curve."""
+    costs = tmp_path / "costs.json"
+    costs.write_text(json.dumps({"b": {"c": 20}, "c": {"b": 1}}))
+    data = written(tmp_path / "data.jsonl", drawn_rows(3.0))
+    recalls = {}
+    for goal in (f"cost:{costs}", "balanced"):
+        result = fit(server, data, tmp_path / goal[:4], "--objective", goal, "--json")
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        assert found["operating"] is None
+        recalls[goal[:4]] = found["decisions"]["greedy"]["biased"]["labels"][0]["recall"]
+    assert recalls["cost"] >= recalls["bala"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--objective", "recall@precision=.9"),
+        ("--objective", "recall@precision", "--positive", "b"),
+        ("--objective", "recall@precision=9", "--positive", "b"),
+        ("--objective", "recall@precision=much", "--positive", "b"),
+        ("--objective", "rate=.2", "--positive", "d"),
+        ("--objective", "best"),
+        ("--objective", "reward", "--positive", "b"),
+        ("--objective", "macro-f1", "--positive", "b"),
+        ("--objective", "cost"),
+        ("--objective", "cost:missing.json"),
+        ("--objective", "accuracy=.9"),
+        ("--objective", "rate=.2", "--positive", "b", "--learn-from", "samples"),
+        ("--objective", "rate=.2", "--positive", "b", "--depends-on", "words"),
+        ("--objective", "recall@precision=.999", "--positive", "b"),
+    ],
+)
+def test_what_is_no_goal_is_refused(
+    server: ExactServer, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """One sentence and exit code 2."""
+    data = written(tmp_path / "data.jsonl", drawn_rows(3.0))
+    result = fit(server, data, tmp_path / "run", *arguments)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "run" / "bias.json").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"b": 1}', '{"b": {"c": -1}}', '{"b": {"c": "x"}}', '{"b": {"c": true}}'],
+)
+def test_costs_that_are_none(tmp_path: Path, content: str) -> None:
+    """Each is an error of the file."""
+    path = tmp_path / "costs.json"
+    path.write_text(content)
+    with pytest.raises(InputError):
+        parse_goal(f"cost:{path}")
+
+
+def test_the_cost_matrix() -> None:
+    """Right labels are rows; no label costs as much as the worst decision of its row; every pair
+    must be named.
+    """
+    matrix = cost_matrix(LABELS, {"B": {"c": 5.0}, "c": {"b": 1.0}})
+    assert matrix.tolist() == [[0, 5, 5], [1, 0, 1]]
+    with pytest.raises(InputError):
+        cost_matrix(LABELS, {"b": {"c": 5.0}})
+    with pytest.raises(InputError):
+        cost_matrix(LABELS, {"b": {"d": 5.0}})
+
+
+def test_what_decisions_earn() -> None:
+    """Three prompts of b, one of c and one without a label: the mean is the accuracy, the mean of
+    the recalls, or less the mean cost.
+    """
+    right = np.array([0, 0, 0, 1, -1])
+    decided = np.array([0, 0, 1, -1, 0])
+
+    def mean(goal: Goal) -> float:
+        return float(np.nanmean(decision_parts(goal, LABELS, right, decided)))
+
+    costs = {"b": {"c": 5.0}, "c": {"b": 1.0}}
+    assert mean(Goal("accuracy")) == pytest.approx(2 / 4)
+    assert mean(Goal("balanced")) == pytest.approx((2 / 3 + 0) / 2)
+    assert mean(Goal("cost", costs=costs)) == pytest.approx(-(5 + 1) / 4)
+
+
+def test_probabilities_are_those_of_the_labels(fitted: blb.Run, server: ExactServer) -> None:
+    """New prompts cost a token each, once; the probabilities add up to 1 and are near the chances
+    that the labels were drawn with; unsure ones abstain.
+    """
+    prompts = [f"new {number}" for number in range(60)]
+    asked = len(server.requests)
+    decisions = fitted.decide(prompts)
+    assert fitted.decide(prompts, abstain_below=0.0)[0].abstains is False
+    sent = [body for body in server.requests[asked:] if "messages" in body or "prompt" in body]
+    assert len([body for body in sent if body.get("max_tokens") == 1]) == len(prompts)
+    chances = []
+    for prompt, decision in zip(prompts, decisions, strict=True):
+        logprobs = MODEL.logprobs([], MODEL.prompt_of(prompt))
+        chances.append(1 / (1 + np.exp(-3.0 * (logprobs[1] - logprobs[2]))))
+        assert sum(decision.probabilities.values()) == pytest.approx(1)
+        assert decision.prompt == prompt
+        assert decision.abstains == (decision.probability < 0.8)
+        assert decision.label == max(decision.probabilities, key=decision.probabilities.__getitem__)
+    found = [decision.probabilities["b"] for decision in decisions]
+    assert np.abs(np.array(found) - chances).mean() < 0.08
+    assert fitted.decide([]) == ()
+    with pytest.raises(InputError):
+        fitted.decide(prompts, abstain_below=2)
+
+
+def test_stored_decisions_are_scored(fitted: blb.Run, tmp_path: Path) -> None:
+    """blb score --decisions asks for nothing: every split has its prompts, those that do not
+    abstain are right more often, and each prompt is in the lines.
+    """
+    data = fitted.folder.parent / "data.jsonl"
+    lines = tmp_path / "lines.jsonl"
+    arguments = ("score", fitted.folder, "--data", data, "--reward", "exact-match", "--decisions")
+    result = run_blb(*arguments, "--json", "--per-completion", lines)
+    assert result.exit_code == 0, result.output
+    splits = {part["split"]: part for part in json.loads(result.stdout)["splits"]}
+    assert {name: part["prompts"] for name, part in splits.items()} == COUNTS
+    for part in splits.values():
+        assert part["calibration_error"] < 0.15
+        assert part["accuracy_acted_on"]["mean"] >= part["accuracy"]["mean"]
+        assert 0 < part["abstained"] < 1
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(rows) == sum(COUNTS.values())
+    all_act = run_blb(*arguments, "--json", "--abstain-below", 0)
+    assert {part["abstained"] for part in json.loads(all_act.stdout)["splits"]} == {0}
+    table = run_blb(*arguments)
+    assert "abstain" in table.stdout
+
+
+def test_a_bias_without_calibration_scores_no_decisions(fitted: blb.Run, tmp_path: Path) -> None:
+    """The remedy is named, with exit code 2."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rollouts.db").write_bytes((fitted.folder / "rollouts.db").read_bytes())
+    fitted.bias.replacing(calibration=None).save(run / "bias.json")
+    data = fitted.folder.parent / "data.jsonl"
+    result = run_blb("score", run, "--data", data, "--reward", "exact-match", "--decisions")
+    assert result.exit_code == 2
+    assert "--learn-from answers" in result.stderr
+
+
+def test_calibrated_probabilities_by_hand() -> None:
+    """softmax(weight * log-sum + offset); a label that the list misses counts as its least listed
+    token, and a list without any label tells nothing.
+    """
+    calibration = Calibration(
+        labels=(
+            LabelTokens(label="yes", token_ids=(1, 2), offset=0.5),
+            LabelTokens(label="no", token_ids=(3,), offset=-0.5),
+        ),
+        weight=2.0,
+        prompts=10,
+    )
+    found = calibration.probabilities({1: np.log(0.2), 2: np.log(0.1), 9: np.log(0.05)})
+    assert found is not None
+    yes = np.exp(2 * np.log(0.3) + 0.5)
+    no = np.exp(2 * np.log(0.05) - 0.5)
+    assert found["yes"] == pytest.approx(yes / (yes + no))
+    assert calibration.probabilities({9: -1.0}) is None
+    assert calibration.probabilities({}) is None
