@@ -462,8 +462,8 @@ class Check:
         limit = "at most" if self.measure == "rate" else "at least"
         value = "none" if self.value is None else f"{self.value:.2f}"
         return (
-            f"{self.measure} {limit} {self.level:g} on unseen prompts: {value} ({limit}"
-            f" {self.bound:.2f} with 95 % confidence), {self.word}"
+            f"{self.measure} {limit} {self.level:g}: {value} on unseen prompts (95 %: {limit}"
+            f" {self.bound:.2f})"
         )
 
 
