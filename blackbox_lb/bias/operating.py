@@ -209,13 +209,13 @@ class OperatingCurve(Row):
         return next((promise for promise in promises if promise.goal == self.goal), None)
 
     @property
-    def check(self) -> Check | None:
+    def check(self) -> PromiseCheck | None:
         """Whether the test prompts bear the promise out; None where nothing was promised, or
         nothing was judged.
         """
         if self.promise is None or self.checked is None:
             return None
-        return Check.of(self.promise, self.checked)
+        return PromiseCheck.of(self.promise, self.checked)
 
     def as_json(self) -> dict[str, Any]:
         """The curve for JSON, with the shares and 95 % intervals of each point."""
@@ -413,7 +413,7 @@ class MeasuredShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PromiseCheck:
     """A promise on test prompts.
 
     Attributes:
@@ -431,7 +431,7 @@ class Check:
     word: Literal["HOLDS", "NOT SHOWN", "BROKEN"]
 
     @classmethod
-    def of(cls, promise: Promise, checked: CheckedPoint) -> Check:
+    def of(cls, promise: Promise, checked: CheckedPoint) -> PromiseCheck:
         """That of ``promise`` on these counts."""
         counts = checked.decisions
         prompts = checked.prompts
@@ -462,8 +462,8 @@ class Check:
         limit = "at most" if self.measure == "rate" else "at least"
         value = "none" if self.value is None else f"{self.value:.2f}"
         return (
-            f"{self.measure} {limit} {self.level:g} on unseen prompts: {value} ({limit}"
-            f" {self.bound:.2f} with 95 % confidence), {self.word}"
+            f"{self.measure} {limit} {self.level:g}: {value} on unseen prompts (95 %: {limit}"
+            f" {self.bound:.2f})"
         )
 
 

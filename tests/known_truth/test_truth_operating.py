@@ -23,7 +23,7 @@ from blackbox_lb.estimate.choice.goal import Goal, Objective
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.decisions.ranking import RocArea, margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.jobs.fitting.choosing.operating import Decided, PointChoice
+from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
 from blackbox_lb.tasks.sets.labels import Labels
 from tests.support.exact import ExactModel
 
@@ -56,11 +56,11 @@ CHANCES = 1 / (1 + np.exp(-SLOPE * (MARGINS + CENTRE)))
 """The true probability of "yes" at each prompt, which its margin tells."""
 
 
-def drawn(rng: np.random.Generator, count: int, chances: Vector) -> Decided:
+def drawn(rng: np.random.Generator, count: int, chances: Vector) -> LabelledLists:
     """``count`` prompts at random, with labels drawn from their probabilities."""
     prompts = rng.integers(0, PROMPTS, count)
     is_positive: Bools = rng.random(count) < chances[prompts]
-    return Decided(lists_of(prompts), is_positive, is_positive.astype(np.int64))
+    return LabelledLists(lists_of(prompts), is_positive, is_positive.astype(np.int64))
 
 
 def point_choice(goal: Goal, seed: int, count: int = 400, chances: Vector = CHANCES) -> PointChoice:

@@ -29,7 +29,8 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
     findings_list(bias.findings, everything=True)
     if bias.operating is not None:
         if bias.operating.check is not None:
-            echo(bias.operating.check.sentence)
+            check = bias.operating.check
+            echo(f"{check.word}: {check.sentence}")
         print_curve(bias.operating)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
     _parts(bias, top)

@@ -147,7 +147,7 @@ def _operating(curve: OperatingCurve) -> Plot:
         f" {curve.auc_high:.2f})."
     )
     if curve.check is not None:
-        note += f" On the test: {curve.check.sentence}."
+        note += f" {curve.check.word}: {curve.check.sentence}."
     return Plot("operating", "Operating points", note, alternative, table, figure)
 
 

@@ -164,6 +164,7 @@ def fit_conclusion(
         steps: what to do next where the bias helps.
     """
     bias = result.bias
+    check = None if bias.operating is None else bias.operating.check
     rows = chosen_rows(bias.verdict, label)
     if result.decisions:
         rows = [row for row in rows if row.metric != "tokens"]
@@ -172,13 +173,14 @@ def fit_conclusion(
     prompts = f"{bias.verdict[0].n_prompts:,} unseen prompts" if bias.verdict else "not judged"
     if len({row.setting for row in rows}) == 1:
         prompts += f", {rows[0].setting}"
-    statements += [*decision_lines(result.decisions), prompts]
     if bias.operating is not None:
         statements = [*point_lines(bias.operating), *statements]
+    if check is None:
+        statements += decision_lines(result.decisions)
+    statements.append(prompts)
     if result.origin:
         statements.append(printable(result.origin))
     why = ""
-    check = None if bias.operating is None else bias.operating.check
     if check is not None:
         # The goal was a promise on one label, which may well cost accuracy.
         verdict = check.word
@@ -289,8 +291,13 @@ def point_lines(curve: OperatingCurve) -> list[str]:
     lines = []
     if curve.check is not None:
         lines.append(curve.check.sentence)
-    shares = ", ".join(f"{share.name} {share.text}" for share in curve.measured(curve.chosen))
-    lines.append(f"{printable(curve.positive)} {curve.shift:+.2f} nats; validation: {shares}")
+    shares = [
+        f"{share.name} {share.value:.2f}"
+        for share in curve.measured(curve.chosen)
+        if share.value is not None
+    ]
+    label = cut(printable(curve.positive), 12)
+    lines.append(f"{label} {curve.shift:+.2f} nats; validation {', '.join(shares)}")
     return lines
 
 

@@ -42,7 +42,7 @@ BEYOND = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decided:
+class LabelledLists:
     """Prompts with the lists at the place of the answer, of those that have a label.
 
     Attributes:
@@ -56,7 +56,7 @@ class Decided:
     labels: Ids
 
     @classmethod
-    def of(cls, first: FirstTokens, labels: Labels, positive: int) -> Decided:
+    def of(cls, first: FirstTokens, labels: Labels, positive: int) -> LabelledLists:
         """Those of ``first`` that have one of ``labels``."""
         numbers = [labels.of(example) for example in first.examples]
         has_label = np.array([number is not None for number in numbers], np.bool_)
@@ -86,8 +86,8 @@ class PointChoice:
     labels: Labels
     positive: int
     label_tokens: tuple[Ids, ...]
-    training: Decided
-    validation: Decided
+    training: LabelledLists
+    validation: LabelledLists
     area: RocArea
 
     @classmethod
@@ -109,7 +109,7 @@ class PointChoice:
         """
         positive = label_number(labels, goal.positive or "", "positive")
         others = [ids for number, ids in enumerate(tokens) if number != positive]
-        parts = [Decided.of(first, labels, positive) for first in (training, validation)]
+        parts = [LabelledLists.of(first, labels, positive) for first in (training, validation)]
         other_ids = np.unique(np.concatenate(others))
         scores = [label_margins(part.lists, tokens[positive], other_ids) for part in parts]
         is_positive = np.concatenate([part.is_positive for part in parts])

@@ -44,7 +44,7 @@ MOST_NEIGHBOURS = len(FACTORS) + 1
 MOST_LOST = 0.1
 """Share of the winner's gain that fewer entries may lose on the validation prompts, where that is
 within one standard error."""
-PROVEN = 1.5
+PROVEN = 1.0
 """Standard errors of the paired difference by which another candidate must be better than the one
 that stands."""
 FEWEST_PROMPTS = 10
