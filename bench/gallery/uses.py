@@ -799,7 +799,7 @@ def _reasoning(at: Place) -> list[Step]:
     ]
 
 
-AGES = ("18-29", "30-44", "45-59", "60-79")
+AGES = ("young", "adult", "middle", "old")
 AGES_BY_CITY = {
     "Lisbon": (0.4, 0.3, 0.2, 0.1),
     "Oslo": (0.1, 0.2, 0.3, 0.4),
@@ -1029,7 +1029,11 @@ USES: Mapping[str, Use] = {
         " between the first label named and the wanted shares, on shops and purposes that were not"
         " learned; a completion without a label counts as wrong. Rivals: temperature 1.5, the"
         " shares in words (each prompt asks for its own), and the label drawn in code and asked for"
-        " in the prompt, which is what to do wherever the attribute is free.",
+        " in the prompt, which is what to do wherever the attribute is free. A first run asked for"
+        ' age groups as "18-29" and "30-44", labels of five tokens: the fit predicted a total'
+        " variation of .40 from their first digits, and .99 came (base .92), since a bias on digits"
+        " also acts on the rest of a label. Since then candidates for labels of several tokens are"
+        " compared by completions, and the groups here are words of one token.",
         _margins,
     ),
     "limits": Use(

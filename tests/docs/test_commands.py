@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -108,7 +109,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     other = [{"prompt": f"other {n}", "answer": word} for n in range(20)]
     decisions = [{**row, "answer": engine.texts[3 + n % 2].strip()} for n, row in enumerate(rows)]
     labels = [text.strip() for text in engine.texts[3:5]]
-    survey = [
+    survey: list[dict[str, Any]] = [
         {"prompt": f"survey {n}", "answer": dict(zip(labels, (3, 1), strict=True)), "city": city}
         for n, city in enumerate(["Oslo", "Quito"] * 15)
     ]

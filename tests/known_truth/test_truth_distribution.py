@@ -15,7 +15,9 @@ from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.answer_sets import fit_sets, posterior_shares
-from blackbox_lb.rollouts.judging.distribution import DrawnShares
+from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
+from blackbox_lb.rollouts.answers.given_answers import FirstTokens, WantedTokens
+from blackbox_lb.rollouts.judging.distribution import DrawnShares, WantedByPrompt
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, compare
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Example, Prompt
@@ -91,6 +93,45 @@ def test_the_fit_reaches_the_wanted_moments(seed: int) -> None:
     delta = learned(weighted_answers(logprobs, wanted), 1e-9)
     reached = label_shares(logprobs, delta).mean(axis=0)
     assert np.abs(reached - wanted.mean(axis=0)).max() < 1e-6
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.4])
+def test_predicted_shares_are_those_of_the_model(temperature: float) -> None:
+    """From whole lists, the predicted shares are ``softmax((logits + bias) / T)`` summed by label,
+    and the parts of prompts have the total variation as their mean.
+    """
+    logprobs = first_lists(5)
+    order = np.argsort(-logprobs, axis=1)
+    wanted = np.random.default_rng(7).dirichlet((2, 3, 4), PROMPTS)
+    size = LABELS * SPELLINGS
+    tokens = WantedTokens(np.arange(size), np.arange(size) % LABELS, np.zeros((PROMPTS, size)))
+    examples = examples_of(wanted, [""] * PROMPTS)
+    first = FirstTokens(
+        tuple(examples),
+        np.arange(PROMPTS),
+        order.astype(np.int32),
+        np.take_along_axis(logprobs, order, axis=1).astype(np.float32),
+        np.ones((PROMPTS, VOCAB), np.bool_),
+        tuple(np.arange(size) for _ in examples),
+        tuple((0,) for _ in examples),
+        VOCAB,
+        0,
+        0,
+        0,
+        (),
+        wanted=tokens,
+    )
+    scorer = SharesFromLists(first, WantedByPrompt.of(examples, "city"), [SAMPLED])
+    delta = np.random.default_rng(8).normal(0, 1, VOCAB)
+    tilted = (logprobs + delta) / temperature
+    truth = np.exp(tilted - logsumexp(tilted, axis=1, keepdims=True))
+    by_label = truth[:, :size].reshape(PROMPTS, SPELLINGS, LABELS).sum(axis=1)
+    predicted = scorer.shares(dict(enumerate(delta.tolist())), temperature)
+    assert predicted[:, :LABELS] == pytest.approx(by_label, abs=1e-6)
+    assert predicted.sum(axis=1) == pytest.approx(1)
+    q = np.append(wanted.mean(axis=0), 0.0)
+    parts = scorer.wanted.reward_parts(predicted)
+    assert -parts.mean() == pytest.approx(np.abs(predicted.mean(axis=0) - q).sum() / 2)
 
 
 def examples_of(wanted: Array, cities: list[str]) -> list[Example]:

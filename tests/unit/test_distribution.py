@@ -93,6 +93,25 @@ def test_a_fit_matches_the_wanted_shares(server: ExactServer, tmp_path: Path) ->
     assert sum(biased["drawn"].values()) + biased["no_label"] == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("names", "is_predicted"), [(("b", "c"), True), (("b d", "c e"), False)], ids=["one", "two"]
+)
+def test_only_labels_of_one_token_are_raced_by_lists(
+    server: ExactServer, tmp_path: Path, names: tuple[str, str], is_predicted: bool
+) -> None:
+    """The first token of a longer label does not tell whether the rest follows: its candidates are
+    compared by completions.
+    """
+    content = rows(all=dict(zip(names, (1, 4), strict=True)))
+    data = written(tmp_path / "data.jsonl", content)
+    out = tmp_path / "run"
+    result = run("fit", server, data, "--reward", "distribution", "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    tried = json.loads(result.stdout)["validation"]["tried"]
+    (chosen,) = [candidate for candidate in tried if candidate["fate"] == "chosen"]
+    assert (chosen["samples"] == 0) == is_predicted
+
+
 @pytest.fixture(scope="module")
 def by_city(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a fit to shares that differ by city, with its data."""
@@ -237,6 +256,8 @@ def test_rows_of_one_prompt_want_one_distribution(tmp_path: Path) -> None:
         ("fit", ("--reward", "distribution:town"), "town"),
         ("eval", ("--few-shot", 2), "--few-shot"),
         ("eval", ("--reward", "contains", "--drawn-label"), "--drawn-label"),
+        ("collect", (), "blb fit"),
+        ("check", (), "blb fit"),
         ("score", (), "distribution"),
     ],
 )

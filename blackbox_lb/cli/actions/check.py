@@ -27,6 +27,11 @@ def execute(options: CheckOptions) -> None:
     task, reward = load(options)
     labels = labels_of(options.labels, task.train)
     if labels is None:
+        if reward.of_shares:
+            raise InputError(
+                "blb check looks at decisions with a right label, and rows with wanted shares have"
+                " none; blb fit predicts the shares from one token a prompt before it draws"
+            )
         raise InputError(
             "blb check looks at decisions between few labels, and the answers of this data are not;"
             " name the labels with --labels"

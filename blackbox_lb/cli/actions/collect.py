@@ -45,6 +45,11 @@ def execute(options: CollectOptions) -> None:
             " it out"
         )
     task, reward = load(options)
+    if reward.of_shares:
+        raise InputError(
+            f"{reward.spec} learns from one token a prompt, which blb fit asks for itself, and no"
+            " drawn completion alone has a reward; run blb fit, or collect with another --reward"
+        )
     try:
         summary, notices = run(
             options, lambda budget: _run(options, task, reward, shard, session_type, budget)

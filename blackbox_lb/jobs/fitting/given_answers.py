@@ -131,6 +131,12 @@ async def given_answers(
     """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
     first = await first_tokens(trials, examples, "training", plan.listed)
     trials.report.notice(first.sentence)
+    if first.wanted is not None and first.longer:
+        trials.report.notice(
+            "labels with wanted shares are longer than one token: a bias on their tokens acts at"
+            " all places of a label, so their shares may not be met; labels of one token are met"
+            " far better"
+        )
     rules = trials.session.profile.logprobs
     if (
         first.outside > OFTEN * len(first.examples)

@@ -204,8 +204,9 @@ class _Fit:
     async def _scorer(self) -> Scorer:
         """Lists, where they alone give the effects; else fresh completions."""
         validation = self.task.validation
-        if self.trials.reward.of_shares and self.plan.goal.objective != "reward-kl":
-            return await SharesFromLists.of(self.trials, validation, self.plan)
+        shares = await SharesFromLists.suiting(self.trials, validation, self.plan)
+        if shares is not None:
+            return shares
         if self.plan.selects_offline and self.given is not None:
             return await FromLists.of(self.trials, validation, self.plan, self.given)
         return FromSamples(

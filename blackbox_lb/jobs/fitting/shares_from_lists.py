@@ -2,7 +2,9 @@
 few samples decides between candidates.
 
 A completion is taken to name the label that it begins with. What is predicted is judged afterwards
-on fresh completions, by the first label named anywhere in them.
+on fresh completions, by the first label named anywhere in them. Of labels of several tokens the
+first one does not tell whether the rest follows, most of all under a bias, which acts on the rest,
+too; so candidates for these are compared by completions.
 """
 
 from __future__ import annotations
@@ -55,19 +57,22 @@ class SharesFromLists:
         self._unlisted = np.log(np.clip(1.0 - listed, 1e-12, 1.0))
 
     @classmethod
-    async def of(
+    async def suiting(
         cls, trials: Trials, examples: Sequence[Example], plan: FitPlan
-    ) -> SharesFromLists:
-        """Collect the lists of ``examples``, unless they are in the store.
+    ) -> SharesFromLists | None:
+        """Collect the lists of ``examples``, unless they are in the store; None where completions
+        must be drawn: the reward compares with no shares, the goal needs a KL, or a label is longer
+        than one token.
 
-        Raises InputError: the reward compares with no shares. NoLogprobs, ProviderError: see
-        ``first_tokens``.
+        Raises NoLogprobs, ProviderError: see ``first_tokens``.
         """
-        if trials.reward.grouped_by is None:
-            raise InputError(f"{trials.reward.spec} compares with no wanted shares")
+        column = trials.reward.grouped_by
+        if column is None or plan.goal.objective == "reward-kl":
+            return None
         first = await first_tokens(trials, examples, "validation", plan.listed)
-        wanted = WantedByPrompt.of(first.examples, trials.reward.grouped_by)
-        return cls(first, wanted, plan.settings)
+        if first.longer:
+            return None
+        return cls(first, WantedByPrompt.of(first.examples, column), plan.settings)
 
     @property
     def label_tokens(self) -> tuple[int, ...]:

@@ -71,8 +71,9 @@ async def sampled_candidate(
         features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2
     )
     lift = 0.0
-    if trials.reward.of_shares and plan.goal.objective != "reward-kl":
-        bias, lift, earned = await _lifted_shares(trials, task, plan, fixed, bias)
+    predicted = await SharesFromLists.suiting(trials, task.validation, plan)
+    if predicted is not None:
+        bias, lift, earned = await _lifted_shares(predicted, trials, plan, fixed, bias)
     else:
         title = f"depends on {name}"
         earned = await paired_gain(trials, task, training, plan, fixed, title, bias)
@@ -125,7 +126,7 @@ class PairedGain:
 
 
 async def _lifted_shares(
-    trials: Trials, task: Task, plan: FitPlan, fixed: Candidate, bias: PromptBias
+    scorer: SharesFromLists, trials: Trials, plan: FitPlan, fixed: Candidate, bias: PromptBias
 ) -> tuple[PromptBias, float, PairedGain]:
     """``bias`` with as many nats on the tokens of all labels as bring its predicted shares nearest
     to the wanted ones, these nats, and its gain over the fixed bias.
@@ -134,7 +135,6 @@ async def _lifted_shares(
     all labels share makes these rare, and leaves the shares among the labels as they are. All is
     predicted from the first lists of the validation prompts; nothing is drawn.
     """
-    scorer = await SharesFromLists.of(trials, task.validation, plan)
     before = await scorer.score("fixed bias", fixed.logit_bias, 0)
     labels = set(scorer.label_tokens)
     best = bias
