@@ -77,15 +77,15 @@ def shares_table(
         for policy, groups in drawn.items():
             if place >= len(groups):
                 continue
-            found = groups[place]
+            drawn_here = groups[place]
             lines.append(
                 [
                     name,
                     policy,
-                    *(f"{found.drawn[label]:.2f}" for label in labels),
-                    f"{found.no_label:.2f}",
-                    f"{found.total_variation:.2f}",
-                    f"{found.jensen_shannon:.3f}",
+                    *(f"{drawn_here.drawn[label]:.2f}" for label in labels),
+                    f"{drawn_here.no_label:.2f}",
+                    f"{drawn_here.total_variation:.2f}",
+                    f"{drawn_here.jensen_shannon:.3f}",
                 ]
             )
     print_table(

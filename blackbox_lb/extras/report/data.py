@@ -143,14 +143,14 @@ class RunDocuments:
         """Setting -> policy -> the labels that it draws beside the wanted shares: those of all
         policies of an evaluation, else of the fit; nothing where no shares are wanted.
         """
-        found: dict[str, dict[str, tuple[SharesOfGroup, ...]]] = {}
+        by_setting: dict[str, dict[str, tuple[SharesOfGroup, ...]]] = {}
         for policy in self.evaluation.policies if self.evaluation is not None else ():
             if policy.shares:
-                found.setdefault(policy.setting, {})[policy.name] = policy.shares
-        if not found and self.result is not None:
+                by_setting.setdefault(policy.setting, {})[policy.name] = policy.shares
+        if not by_setting and self.result is not None:
             for setting, pair in self.result.shares.items():
-                found[setting] = {"base": pair.base, "biased": pair.biased}
-        return found
+                by_setting[setting] = {"base": pair.base, "biased": pair.biased}
+        return by_setting
 
     @property
     def outdated(self) -> tuple[str, ...]:

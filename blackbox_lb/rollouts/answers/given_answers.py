@@ -77,24 +77,24 @@ class WantedTokens:
         labels = Labels.of_shares(examples)
         begins = [await tokens.of([name], listed) for name in labels.names]
         counts = Counter(token for spelled in begins for token in spelled)
-        own = [
+        unambiguous = [
             {token: ids for token, ids in spelled.items() if counts[token] == 1}
             for spelled in begins
         ]
-        for name, spelled in zip(labels.names, own, strict=True):
+        for name, spelled in zip(labels.names, unambiguous, strict=True):
             if not spelled:
                 raise InputError(
                     f"the label {name!r} begins with the same token as another one, or with none,"
                     " so its share cannot be learned from first tokens; rename the labels so that"
                     " they begin differently, as in 'a 18-29' and 'b 30-44'"
                 )
-        label_of = {token: number for number, part in enumerate(own) for token in part}
+        label_of = {token: number for number, part in enumerate(unambiguous) for token in part}
         order = sorted(label_of)
         numbers = np.array([label_of[token] for token in order], np.int64)
         sizes = np.bincount(numbers, minlength=len(labels.names))
         by_label = np.array([labels.shares(example) for example in examples])
         shares = (by_label / sizes)[:, numbers]
-        by_name = dict(zip(labels.names, own, strict=True))
+        by_name = dict(zip(labels.names, unambiguous, strict=True))
         return cls(np.array(order, np.int64), numbers, shares), by_name
 
     def drawn(self, examples: Sequence[Example]) -> list[Ids]:

@@ -170,9 +170,9 @@ class DrawnShares:
             drawn_slope = _half_log(group.drawn, group.wanted)
             wanted_slope = _half_log(group.wanted, group.drawn)
             for place in places:
-                own = wanted[place]
-                reward[place] = -0.5 * (signs[named[place]] - signs @ own)
-                divergence[place] = drawn_slope[named[place]] + wanted_slope @ own
+                shares = wanted[place]
+                reward[place] = -0.5 * (signs[named[place]] - signs @ shares)
+                divergence[place] = drawn_slope[named[place]] + wanted_slope @ shares
         judged = tuple(group for group in groups.values() if group.prompts)
         return cls(overall, judged, tuple(reward), tuple(divergence))
 
