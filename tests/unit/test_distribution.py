@@ -253,6 +253,7 @@ def test_rows_of_one_prompt_want_one_distribution(tmp_path: Path) -> None:
         ("fit", ("--learn-from", "samples"), "--learn-from"),
         ("fit", ("--labels", "b,c"), "--labels"),
         ("fit", ("--objective", "pareto"), "--objective"),
+        ("fit", ("--objective", "balanced"), "wanted shares"),
         ("fit", ("--reward", "distribution:town"), "town"),
         ("eval", ("--few-shot", 2), "--few-shot"),
         ("eval", ("--reward", "contains", "--drawn-label"), "--drawn-label"),

@@ -84,10 +84,10 @@ def _check_shares(trials: Trials, task: Task, plan: FitPlan) -> None:
             f"``learn_from={plan.learn_from}`` weighs each completion by its reward, and with"
             f" ``reward={reward.spec}`` no completion alone has one; use ``learn_from=answers``"
         )
-    if plan.goal.objective == "pareto":
+    if plan.goal.objective not in ("reward", "reward-kl"):
         raise InputError(
-            "``objective=pareto`` keeps the accuracy, and a wanted distribution has no right"
-            " answer; choose 'reward' or 'reward-kl'"
+            f"``objective={plan.goal.objective}`` needs right answers, and rows with wanted shares"
+            " have none; choose 'reward' or 'reward-kl'"
         )
 
 
