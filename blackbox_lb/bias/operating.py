@@ -15,92 +15,20 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field, model_validator
 
+from blackbox_lb.bias.binomial import RISK, binomial_tail, lower_bound, upper_bound
 from blackbox_lb.bias.records import Count, Finite, Flag, Name, Row, TokenId
 from blackbox_lb.errors import BiasError, InputError
 
 Measure: TypeAlias = Literal["precision", "recall", "rate"]
 """What a point promises: a least precision, a least recall, a largest share of prompts."""
-RISK = 0.05
-"""Chance that a promise fails on fresh prompts."""
 BEST_OF: dict[str, str] = {"precision": "recall", "recall": "precision"}
 """What is largest among the points that keep a promise."""
 MOST_POINTS = 100
 """Points of a curve in a file: a percent of the prompts from one to the next."""
-MOST_STEPS = 10_000
 NEARLY = 0.85
 """Power of the smallest chance of failure on the training prompts up to which a point may be the
 first to be tested. Of 150 draws of 150 prompts each, 9 % found no point with .85, 15 % with 1 or
 .67, 29 % with .5; with 400 prompts it is level with 1 and .67."""
-EXACT = 1e-15
-"""Relative change of a continued fraction that ends it."""
-TINY = 1e-300
-BISECTIONS = 50
-"""Halvings of [0, 1] for a bound: to the last digits of a double."""
-
-
-def binomial_tail(least: int, trials: int, share: float) -> float:
-    """Chance of at least ``least`` of ``trials`` successes, each with probability ``share``: the
-    regularised incomplete beta function I_share(least, trials - least + 1).
-    """
-    if least <= 0 or share >= 1:
-        return 1.0
-    if share <= 0 or least > trials:
-        return 0.0
-    others = trials - least + 1
-    if share > (least + 1) / (trials + 3):  # there the fraction of the other end converges faster
-        return 1.0 - _beta_share(others, least, 1.0 - share)
-    return _beta_share(least, others, share)
-
-
-def _beta_share(first: int, second: int, share: float) -> float:
-    """I_share(first, second) by its continued fraction (Abramowitz and Stegun 26.5.8), evaluated
-    by Lentz's method.
-    """
-    log_factor = (
-        math.lgamma(first + second)
-        - math.lgamma(first)
-        - math.lgamma(second)
-        + first * math.log(share)
-        + second * math.log1p(-share)
-    )
-    below = 1.0 / _not_zero(1.0 - (first + second) * share / (first + 1))
-    above = 1.0
-    fraction = below
-    for step in range(1, MOST_STEPS):
-        place = first + 2 * step
-        even = step * (second - step) * share / ((place - 1) * place)
-        odd = -(first + step) * (first + second + step) * share / (place * (place + 1))
-        for term in (even, odd):
-            below = 1.0 / _not_zero(1.0 + term * below)
-            above = _not_zero(1.0 + term / above)
-            fraction *= below * above
-        if abs(below * above - 1.0) < EXACT:
-            break
-    return math.exp(log_factor) * fraction / first
-
-
-def _not_zero(value: float) -> float:
-    return value if abs(value) > TINY else TINY
-
-
-def lower_bound(successes: int, trials: int, risk: float = RISK) -> float:
-    """The one-sided lower bound of a share (Clopper and Pearson 1934); 0 without a trial."""
-    if successes == 0:
-        return 0.0
-    low = 0.0
-    high = 1.0
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        if binomial_tail(successes, trials, middle) > risk:
-            high = middle
-        else:
-            low = middle
-    return low
-
-
-def upper_bound(successes: int, trials: int, risk: float = RISK) -> float:
-    """The one-sided upper bound of a share (Clopper and Pearson 1934); 1 without a trial."""
-    return 1.0 - lower_bound(trials - successes, trials, risk)
 
 
 def share_of(part: int, whole: int) -> float | None:
@@ -157,6 +85,7 @@ class OperatingCurve(Row):
         token_ids: the tokens that begin it; a point adds its shift to each of them.
         goal: what the point was chosen by, as in "recall@precision=0.95".
         shift: of the chosen point, which the entries of the file hold already.
+        integers: whether the shifts are whole numbers, as the provider takes them.
         auc: area under the ROC curve of the model without a bias, with its 95 % interval.
         training, validation: the prompts behind the counts.
         points: by shift, the smallest first.
