@@ -190,7 +190,9 @@ class ListedBytes(Mapping[int, bytes]):
     """
 
     def __init__(self, ids: IntArray, numbers: IntArray, spelled: Sequence[bytes]) -> None:
-        self.ids, self._numbers, self._spelled = ids, numbers, spelled
+        self.ids = ids
+        self._numbers = numbers
+        self._spelled = spelled
         self._made: dict[int, bytes] | None = None
 
     def made(self) -> dict[int, bytes]:
@@ -256,8 +258,10 @@ class Completion:
     @classmethod
     def empty(cls, finish_reason: str, model: str = "") -> Completion:
         """A completion without any token, the trace of a content filter; not ``whole``."""
-        none, table = np.zeros(0), np.zeros((0, 0))
-        ids, logprobs = none.astype(np.int32), none.astype(np.float32)
+        none = np.zeros(0)
+        table = np.zeros((0, 0))
+        ids = none.astype(np.int32)
+        logprobs = none.astype(np.float32)
         return cls(
             "",
             finish_reason,

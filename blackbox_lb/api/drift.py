@@ -46,7 +46,7 @@ class DriftWatch:
         An answer without either name, and one that a content filter withheld, does not count.
         ``fleet``: many systems answer under one name, by the profile.
         """
-        told = [each for each in completions if not each.filtered]
+        told = [completion for completion in completions if not completion.filtered]
         if not told:
             return None
         first = told[0]

@@ -247,7 +247,8 @@ class Session:
         if self.vocabulary is None or not isinstance(model, str) or model == self._model_behind:
             return
         self.profile.check_model(model)
-        right, used = vocabulary_of_model(model), self.vocabulary.name
+        right = vocabulary_of_model(model)
+        used = self.vocabulary.name
         if right is not None and used in OPENAI_VOCABULARIES and used != right:
             raise InputError(
                 f"{self.model!r} on {self.profile.name} is {model}, whose tokenizer is {right}, and"
@@ -270,11 +271,13 @@ class Session:
         Raises ProviderError: one of its subclasses; ContentFiltered where the content filter
         refuses the prompt.
         """
-        where, sampling = draw.endpoint or self.endpoint, draw.sampling
+        where = draw.endpoint or self.endpoint
+        sampling = draw.sampling
         body = build_request(self.profile, draw.on(where), model=self.model, prompt=prompt, n=n)
         path = self.profile.endpoint(where).path.replace("{model}", self.model)
         size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
-        generated, most = n * sampling.max_tokens, self._most_tokens(prompt, where)
+        generated = n * sampling.max_tokens
+        most = self._most_tokens(prompt, where)
         answer, found = await self.channel.post(
             path,
             body,

@@ -74,14 +74,15 @@ def _query(rules: Connection) -> tuple[str | None, str]:
     parameters = {**dict.fromkeys(rules.query_env, ""), **rules.query}
     if not parameters:
         return None, ""
-    python, shell = [], []
+    python = []
+    shell = []
     for name, value in parameters.items():
-        given, text, variable = literal(value), quote(value, safe=""), rules.query_env.get(name)
+        given = literal(value)
+        text = quote(value, safe="")
+        variable = rules.query_env.get(name)
         if variable is not None:
-            given, text = (
-                f"os.environ.get({literal(variable)}, {given})",
-                f"${{{variable}:-{text}}}",
-            )
+            given = f"os.environ.get({literal(variable)}, {given})"
+            text = f"${{{variable}:-{text}}}"
         python.append(f"{literal(name)}: {given}")
         shell.append(f"{quote(name, safe='')}={text}")
     return f"{{{', '.join(python)}}}", f'"?{"&".join(shell)}"'
@@ -99,7 +100,8 @@ def _key(rules: Connection) -> tuple[str, str]:
 
 def _address(rules: Connection, base_url: str | None) -> tuple[str, str]:
     """The address as a Python expression, and the shell lines that put it into URL."""
-    name, path = rules.base_url_env, rules.base_path
+    name = rules.base_url_env
+    path = rules.base_path
     if base_url is not None or name is None:
         fixed = (base_url or rules.base_url or "").rstrip("/")
         return literal(fixed), f"URL={shlex.quote(fixed)}"
@@ -108,10 +110,8 @@ def _address(rules: Connection, base_url: str | None) -> tuple[str, str]:
             f"os.environ.get({literal(name)}, {literal(rules.base_url)})",
             f"URL=${{{name}:-{shlex.quote(rules.base_url)}}}",
         )
-    url, shell = (
-        f"os.environ[{literal(name)}]",
-        f': "${{{name}:?set it to the address of the API}}"\nURL=${name}',
-    )
+    url = f"os.environ[{literal(name)}]"
+    shell = f': "${{{name}:?set it to the address of the API}}"\nURL=${name}'
     if not path:
         return url, shell
     quoted = shlex.quote(path)

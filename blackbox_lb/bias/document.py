@@ -161,7 +161,9 @@ class Bias(Row):
             if there != (version == self.version):
                 raise ValueError(f"version {self.version} {'with' if there else 'without'} {name}")
         features = self.depends.features if self.depends else ()
-        sizes = {len(each.values) for each in features} | {len(each.values) for each in self.phases}
+        sizes = {len(feature.values) for feature in features} | {
+            len(phase.values) for phase in self.phases
+        }
         if sizes - {len(self.entries)}:
             raise ValueError(
                 f"a feature or phase has not one value for each of the {len(self.entries)} entries"
@@ -268,7 +270,7 @@ class Bias(Row):
         """Return the same bias with this verdict: earlier findings of a test are removed, all other
         findings stay.
         """
-        findings = tuple(each for each in self.findings if each.code != "test")
+        findings = tuple(finding for finding in self.findings if finding.code != "test")
         return self.replacing(verdict=tuple(verdict), findings=findings)
 
     def check_tokenizer(self, fingerprint: str) -> None:

@@ -227,9 +227,13 @@ def _openai(job: _Job) -> str:
 
 
 def _litellm(job: _Job) -> str:
-    call, kind, text = ("completion", "openai", "message.content")
+    call = "completion"
+    kind = "openai"
+    text = "message.content"
     if not job.chat:
-        call, kind, text = ("text_completion", "text-completion-openai", "text")
+        call = "text_completion"
+        kind = "text-completion-openai"
+        text = "text"
     server = job.server
     if server.query is not None:
         raise InputError(
@@ -254,9 +258,13 @@ def _langchain(job: _Job) -> str:
     """ChatOpenAI's own field ``logit_bias`` takes whole numbers only, so that the numbers go
     through ``extra_body``.
     """
-    name, bias, text = "ChatOpenAI", 'extra_body={"logit_bias": LOGIT_BIAS}', ".content"
+    name = "ChatOpenAI"
+    bias = 'extra_body={"logit_bias": LOGIT_BIAS}'
+    text = ".content"
     if not job.chat:
-        name, bias, text = "OpenAI", "logit_bias=LOGIT_BIAS", ""
+        name = "OpenAI"
+        bias = "logit_bias=LOGIT_BIAS"
+        text = ""
     where = job.server.arguments("base_url", "default_headers", "default_query")
     return job.python(
         f"from langchain_openai import {name}",
@@ -269,7 +277,7 @@ def _call(function: str, values: Mapping[str, Any], *more: str) -> list[str]:
     """The lines of a call, one argument a line."""
     arguments = [*(f"{name}={literal(value)}" for name, value in values.items()), *more]
     return (
-        [f"{function}(", *(f"    {each}," for each in arguments), ")"]
+        [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
         if arguments
         else [f"{function}()"]
     )
@@ -291,7 +299,8 @@ def _vllm(job: _Job) -> str:
     """How to put the file into the folder of a server with the logits processor; where the bias
     fits into a request, that too.
     """
-    name, serve = job.file.stem, _word(job.model)
+    name = job.file.stem
+    serve = _word(job.model)
     processor = (
         f"{job.about}\n# In the server, whatever its size: it reads biases/*.json and adds the one"
         f" that a request names.\nmkdir -p biases && cp {shlex.quote(str(job.file))}"

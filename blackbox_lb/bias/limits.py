@@ -114,10 +114,8 @@ def vocabulary_of(
     """
     from blackbox_lb.vocabulary import load_vocabulary, vocabulary_of_model
 
-    name, by_name = (
-        tokenizer,
-        [each.name for each in profiles if each.tokenizer.source == "openai names"],
-    )
+    name = tokenizer
+    by_name = [profile.name for profile in profiles if profile.tokenizer.source == "openai names"]
     if name is None and by_name:
         name = vocabulary_of_model(bias.model)
         if name is None:

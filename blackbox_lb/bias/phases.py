@@ -102,7 +102,8 @@ class Phases:
         """Of a bias file. Raises InputError as ``parse`` does, and where a row is of several phases
         or of the rest.
         """
-        found, names = cls.parse(row.phase for row in rows), [row.phase for row in rows]
+        found = cls.parse(row.phase for row in rows)
+        names = [row.phase for row in rows]
         if names != [*found.names[:-1]]:
             raise InputError(
                 f"{len(names)} rows are of the phases {printable(found.spec)}; give each phase"
@@ -129,7 +130,8 @@ class Phases:
         """
         if not self.until:
             return ((0,) * 256,)
-        opens, closes = self.until.encode(), self.back.encode()
+        opens = self.until.encode()
+        closes = self.back.encode()
         second = len(opens)
         rows = [
             *_matching(opens, 0, second),
@@ -162,7 +164,8 @@ class Phases:
         state = count = 0
         for raw in tokens:
             yield self.of_state(state, count)
-            state, count = self.after(state, raw), count + 1
+            state = self.after(state, raw)
+            count = count + 1
         yield self.of_state(state, count)
 
 
@@ -182,7 +185,7 @@ class PhasedBias:
         if not bias.phases:
             return None
         ids = [entry.id for entry in bias.entries]
-        rows = [*(each.values for each in bias.phases), [entry.bias for entry in bias.entries]]
+        rows = [*(phase.values for phase in bias.phases), [entry.bias for entry in bias.entries]]
         vectors = tuple(
             {token: value for token, value in zip(ids, row, strict=True) if value} for row in rows
         )
@@ -246,7 +249,8 @@ def _overlap(named: Sequence[str]) -> InputError:
 def _matching(text: bytes, start: int, end: int) -> list[list[int]]:
     """(len(text), 256) the state after each byte: ``start`` and how much of ``text`` the last bytes
     are, ``end`` where all of it (Knuth, Morris and Pratt's automaton)."""
-    rows, fallback = list[list[int]](), 0
+    rows = list[list[int]]()
+    fallback = 0
     for size, byte in enumerate(text):
         row = [start] * 256 if size == 0 else list(rows[fallback])
         row[byte] = end if size + 1 == len(text) else start + size + 1

@@ -92,9 +92,9 @@ class Dependence(Row):
     def _whole(self) -> Dependence:
         if not self.low <= 0 <= self.high:
             raise ValueError(f"the range from {self.low} to {self.high} does not hold 0")
-        if sum(len(each.values) for each in self.features) > MOST_NUMBERS:
+        if sum(len(feature.values) for feature in self.features) > MOST_NUMBERS:
             raise ValueError(f"more than {MOST_NUMBERS:,} numbers; learn it with fewer entries")
-        if len({each.key for each in self.features}) < len(self.features):
+        if len({feature.key for feature in self.features}) < len(self.features):
             raise ValueError("a feature is listed twice; keep one")
         if self.fingerprint and self.fingerprint != self.computed:
             raise ValueError(
@@ -141,8 +141,8 @@ class PromptBias:
             DependsOn.parse(depends.on),
         )
         if any(
-            len(each.values) != len(common) or len(each.errors) not in (0, len(common))
-            for each in depends.features
+            len(feature.values) != len(common) or len(feature.errors) not in (0, len(common))
+            for feature in depends.features
         ):
             raise BiasError(
                 f"a feature has not one value for each of the {len(common)} entries; restore the"
@@ -154,11 +154,11 @@ class PromptBias:
             np.array(self.ids, np.int64),
             np.array(list(common.values()), np.float64),
         )
-        self._rows = {each.key: row for row, each in enumerate(depends.features)}
-        self._weights = {each.key: each.weight for each in depends.features}
-        self._slopes = np.array([each.values for each in depends.features], np.float64).reshape(
-            -1, len(common)
-        )
+        self._rows = {feature.key: row for row, feature in enumerate(depends.features)}
+        self._weights = {feature.key: feature.weight for feature in depends.features}
+        self._slopes = np.array(
+            [feature.values for feature in depends.features], np.float64
+        ).reshape(-1, len(common))
         told = json.dumps(
             [sorted(common.items()), depends.fingerprint or depends.computed], separators=(",", ":")
         )
@@ -215,13 +215,11 @@ class PromptBias:
 
         if text is not None and self.vectors is not None:
             (text,) = self._embedded([text], self.vectors)
-        values, found = (
-            self._common,
-            (
-                {}
-                if text is None or self._on is None
-                else weighed(self._on.counted(text), self._weights)
-            ),
+        values = self._common
+        found = (
+            {}
+            if text is None or self._on is None
+            else weighed(self._on.counted(text), self._weights)
         )
         if found:
             rows = [self._rows[name] for name in found]
@@ -262,10 +260,10 @@ def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
     each, and the tokens that it moves most, in nats, with standard errors where they are known."""
     features = bias.depends.features if bias.depends else ()
     parts = list[tuple[str, tuple[float, ...], tuple[float | None, ...]]]()
-    parts += [(each.name, each.values, each.errors) for each in features]
+    parts += [(feature.name, feature.values, feature.errors) for feature in features]
     parts += [
-        (f"{each.phase} ({each.positions:,} positions)", each.values, each.errors)
-        for each in bias.phases
+        (f"{phase.phase} ({phase.positions:,} positions)", phase.values, phase.errors)
+        for phase in bias.phases
     ]
     rows = []
     for name, values, known in parts:
@@ -300,10 +298,11 @@ def text_of(document: Mapping[str, Any]) -> PromptText | None:
     """The text of a request's body, chat or completions, and its group; None where it has neither
     (images, token ids, several).
     """
-    messages, group = document.get("messages"), document.get(GROUP)
+    messages = document.get("messages")
+    group = document.get(GROUP)
     group = group if isinstance(group, str) else None
     if isinstance(messages, list):
-        pairs = [_message(each) for each in messages]
+        pairs = [_message(message) for message in messages]
         found = [pair for pair in pairs if pair is not None]
         return PromptText.of(found, group) if group or any(text for _, text in found) else None
     prompt = document.get("prompt")
@@ -319,5 +318,5 @@ def _message(message: object) -> tuple[str, str] | None:
         return None
     content = message.get("content")
     parts: Sequence[object] = content if isinstance(content, list) else [content]
-    texts = [each.get("text") if isinstance(each, dict) else each for each in parts]
-    return message["role"], "\n".join(each for each in texts if isinstance(each, str))
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return message["role"], "\n".join(text for text in texts if isinstance(text, str))

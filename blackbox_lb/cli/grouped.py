@@ -89,7 +89,8 @@ class LateChoice(click.Choice[str]):
     """
 
     def __init__(self, find: Callable[[], Iterable[str]]) -> None:
-        self._find, self.case_sensitive = find, True
+        self._find = find
+        self.case_sensitive = True
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]  # a plain attribute of click's

@@ -75,7 +75,8 @@ def _reach_of_one(option: click.Option, key: str, value: Any, folder: Path) -> s
 
 
 def _writing(path: Path, folder: Path) -> str | None:
-    target, home = path.resolve(), folder.resolve()
+    target = path.resolve()
+    home = folder.resolve()
     if not target.is_relative_to(home):
         return "writes outside the folder of the settings file"
     if any(part.startswith(".") for part in target.relative_to(home).parts):

@@ -94,13 +94,15 @@ def _announce(
     """Print the forecast, and ask where it costs money and somebody is there to answer.
     click.Abort: the answer is no.
     """
-    session, size = trials.session, trials.store.size()
+    session = trials.session
+    size = trials.store.size()
     total = forecast(RequestSettings.of(trials), stages(trials))
     if not total.requests:
         return
     host = urlsplit(session.base_url).hostname or ""
     mean = size.tokens / size.completions if size.completions else 0.0
-    hosted, key = _is_hosted(session, host), session.profile.connection.api_key_env
+    hosted = _is_hosted(session, host)
+    key = session.profile.connection.api_key_env
     owner = f", with the key in {key}" if hosted and key else ""
     sentence = (
         f"{session.model} at {host}{owner}:"

@@ -78,7 +78,8 @@ class SettingsFile:
         value of the wrong kind.
         """
         self._check_tables()
-        options, found = keys_of(command), dict[str, Any]()
+        options = keys_of(command)
+        found = dict[str, Any]()
         away = _displaced(name, arguments) | self._of_another_provider(name, arguments)
         for table in (SHARED, name):
             for raw, value in self.tables.get(table, {}).items():

@@ -187,7 +187,8 @@ def _numbers(row: Verdict) -> tuple[str, str, str, str]:
     """
     largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
     form = ".2f" if largest == 0 or 0.1 <= largest < 100_000 else ".3g"
-    low, high = f"{row.low:+{form}}", f"{row.high:+{form}}"
+    low = f"{row.low:+{form}}"
+    high = f"{row.high:+{form}}"
     return (
         f"{row.base:{form}}",
         f"{row.biased:{form}}",
@@ -201,7 +202,8 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
 
     Where the reward is itself the share of right answers, its row is not printed twice.
     """
-    rows, told = [], set[tuple[str, float, float, float]]()
+    rows = []
+    told = set[tuple[str, float, float, float]]()
     for row in verdicts:
         numbers = (row.setting, row.base, row.biased, row.p)
         if row.metric != "accuracy" or numbers not in told:
@@ -234,8 +236,8 @@ def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = Fal
             "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little"
             " data):"
         )
-    for rank, each in enumerate(rows):
-        if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
-            remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""
-            sentence = f"{each.sentence}{remedy}"
-            echo(f"{each.word:12} {printable(each.code)}: {printable(sentence)}")
+    for rank, row in enumerate(rows):
+        if everything or rank == 0 or row.word == "FAIL" or row.code == "test":
+            remedy = f"; {row.remedy}" if row.remedy and row.word != "PASS" else ""
+            sentence = f"{row.sentence}{remedy}"
+            echo(f"{row.word:12} {printable(row.code)}: {printable(sentence)}")

@@ -158,7 +158,8 @@ def _request(line: bytes, number: int) -> tuple[dict[str, Any], UrlPurpose, dict
 def _lacks(policy: RequestPolicy, line: bytes, number: int) -> bool:
     """Whether a line for a biased model would run unbiased."""
     document = parsed(line) or {}
-    url, body = document.get("url"), document.get("body")
+    url = document.get("url")
+    body = document.get("body")
     if not isinstance(url, str) or not isinstance(body, dict) or not endpoint(url).generates:
         return False
     try:

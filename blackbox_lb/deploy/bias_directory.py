@@ -105,7 +105,9 @@ class BiasDirectory(Generic[T]):
         now: Callable[[], float] = time.monotonic,
         log: logging.Logger | None = None,
     ) -> None:
-        self._folder, self._read, self._now = folder, read, now
+        self._folder = folder
+        self._read = read
+        self._now = now
         self._log = log or logging.getLogger(__name__)
         self._lock = threading.Lock()
         self._good: dict[str, tuple[Stamp, T]] = {}

@@ -23,7 +23,8 @@ from blackbox_lb.errors import InputError
 
 Kind = Literal["Client", "AsyncClient"]
 
-OK, ENCODED = 200, ("content-encoding", "content-length", "transfer-encoding")
+OK = 200
+ENCODED = ("content-encoding", "content-length", "transfer-encoding")
 """The status of an answer, and the headers of a body as it came over the wire."""
 
 
@@ -141,7 +142,8 @@ class _Building:
         """The request in parts, None where this client's bias has no phases or does not concern
         it.
         """
-        place, policy = endpoint(str(request.url)), self._policies[-1]
+        place = endpoint(str(request.url))
+        policy = self._policies[-1]
         if policy.phased is None or not place.generates or request.method != "POST":
             return None
         return policy.in_parts(place, request.content)
@@ -245,7 +247,8 @@ class _Async(_Building):
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         self._check_open()
-        place, policy = endpoint(str(request.url)), self._policies[-1]
+        place = endpoint(str(request.url))
+        policy = self._policies[-1]
         if place.generates and request.method == "POST" and policy.injection.embeds:
             request = _with_body(
                 request, await asyncio.to_thread(policy.rewritten, place, request.content)
@@ -351,7 +354,8 @@ def _stream(library: ModuleType) -> Any:
 
     class Pieces(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
         def __init__(self, pieces: Any, first: Any) -> None:
-            self._pieces, self._first = pieces, first
+            self._pieces = pieces
+            self._first = first
 
         def __iter__(self) -> Iterator[bytes]:
             return iter(self._pieces)
@@ -376,7 +380,9 @@ class _Borrowed:
     """
 
     def __init__(self, inner: Any, library: ModuleType, owned: bool) -> None:
-        self._inner, self._auth, self._owned = inner, library.Auth, owned
+        self._inner = inner
+        self._auth = library.Auth
+        self._owned = owned
 
 
 class _Through(_Borrowed):

@@ -179,10 +179,13 @@ class PhasedRequest:
     """
 
     def __init__(self, sender: PhasedRequests, document: Mapping[str, Any]) -> None:
-        self._sender, self._asked, self._rules = sender, document, sender.profile.answers
+        self._sender = sender
+        self._asked = document
+        self._rules = sender.profile.answers
         self._chat = "messages" in document
         self._check()
-        self.streams, self.more = bool(document.get("stream")), True
+        self.streams = bool(document.get("stream"))
+        self.more = True
         self._limits = [
             name
             for name in ("max_completion_tokens", "max_tokens")
@@ -197,7 +200,10 @@ class PhasedRequest:
 
     def _begin(self, common: bool) -> None:
         """common: with the vector of the rest alone, in one part."""
-        self._common, self._text, self._state, self._tokens = common, "", 0, 0
+        self._common = common
+        self._text = ""
+        self._state = 0
+        self._tokens = 0
         self._parts, self._prompt, self._before, self._ids = (
             list[_Part](),
             list[int](),
@@ -230,11 +236,13 @@ class PhasedRequest:
     def body(self) -> bytes:
         """The next request."""
         self._failed = 0
-        phases, number = self._sender.bias.phases, len(self._parts)
+        phases = self._sender.bias.phases
+        number = len(self._parts)
         sent = {
             key: value for key, value in self._asked.items() if key not in ("stop", *self._limits)
         }
-        here, self._awaited = len(phases.names) - 1, list[str]()
+        here = len(phases.names) - 1
+        self._awaited = list[str]()
         self._size = None if self._most is None else self._most - self._tokens
         if not self._common:
             here = phases.of_state(self._state, self._tokens)
@@ -248,7 +256,9 @@ class PhasedRequest:
                 )  # by the end of the part before
                 rest = text.encode()[begun:].decode(errors="ignore")
                 self._awaited = [
-                    each for each in dict.fromkeys((text, rest)) if each and each not in self._stops
+                    fromkey
+                    for fromkey in dict.fromkeys((text, rest))
+                    if fromkey and fromkey not in self._stops
                 ]
         if self._size is not None:
             sent |= dict.fromkeys(self._limits or ["max_tokens"], self._size)
@@ -367,14 +377,13 @@ class PhasedRequest:
             ):  # else the client has it already
                 self._begin(common=True)
                 return
-        reason, ended = (
-            part.choice.get(str(self._rules.stop_reason)),
-            part.choice.get("finish_reason"),
-        )
+        reason = part.choice.get(str(self._rules.stop_reason))
+        ended = part.choice.get("finish_reason")
         matched = reason if ended == "stop" and reason in self._awaited else ""
         made = part.counted("completion") or 0
         self._state = self._sender.bias.phases.after(self._state, (part.text + matched).encode())
-        self._text, self._tokens = self._text + part.text + matched, self._tokens + made
+        self._text = self._text + part.text + matched
+        self._tokens = self._tokens + made
         self._ids += part.choice.get("token_ids", ())
         self._parts.append(part)
         cut = (
@@ -398,7 +407,8 @@ class PhasedRequest:
 
     def _unfit(self, part: _Part) -> str | None:
         """Why a part does not go on where the part before ended, None where it does."""
-        counted, made = part.counted("prompt"), part.counted("completion")
+        counted = part.counted("prompt")
+        made = part.counted("completion")
         if part.choice.get("thoughts"):
             return "the server lists thoughts apart from the answer"
         if counted is None or made is None:
@@ -415,7 +425,8 @@ class PhasedRequest:
             or []
         )
         if not self._parts:
-            self._prompt, self._before = ids, counted
+            self._prompt = ids
+            self._before = counted
         if counted != self._before + self._tokens:
             return (
                 f"the server counts {counted} tokens before a part, and"
@@ -461,7 +472,8 @@ class PhasedRequest:
         """What is held back, once it may go."""
         if not (self._common or self._sender.joined or not self.more):
             return b""
-        out, self._held = b"".join(self._held), []
+        out = b"".join(self._held)
+        self._held = []
         return out
 
     def _cleared(self, answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,8 @@ class Checked:
     def as_json(self) -> dict[str, Any]:
         """The findings for JSON; null for a margin of an unlisted answer."""
         margins = [
-            round(float(each), 4) if np.isfinite(each) else None for each in self.found.margins
+            round(float(margin), 4) if np.isfinite(margin) else None
+            for margin in self.found.margins
         ]
         return {
             **asdict(self.found),
@@ -60,7 +61,8 @@ async def check(
     Raises InputError: fewer than two labels among them. NoLogprobs: no list at all. ProviderError:
     the API failed.
     """
-    looked, title = examples[:LOOKED_AT], "check, greedy answers"
+    looked = examples[:LOOKED_AT]
+    title = "check, greedy answers"
     for sentence in about_labels(labels, trials.reward):
         trials.report.notice(sentence)
     keys = await trials.collect(

@@ -193,7 +193,8 @@ async def rescore(
     Interrupted: a signal ended the scoring.
     """
     groups: list[Group] = []
-    requests, others = store.requests(), 0
+    requests = store.requests()
+    others = 0
     known = {example.prompt for split in SPLITS for example in task.split(split)}
     if task.note:
         report.notice(task.note)
@@ -289,7 +290,10 @@ async def _scored(
     )
     if reward.remote is not None:
         await fetch_rewards(store, reward, pairs, report, title, budget)
-    rewards, correct, tokens, left_out = [], [], [], 0
+    rewards = []
+    correct = []
+    tokens = []
+    left_out = 0
     for example, row in zip(examples, keys, strict=True):
         each = zip(row, store.completions(row), strict=True)
         with computing():

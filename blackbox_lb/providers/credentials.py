@@ -38,7 +38,8 @@ class Credentials:
 
     def __init__(self, profile: Profile, token_provider: TokenProvider | None = None) -> None:
         rules = profile.connection
-        key, token = _secret(rules.api_key_env), _secret(rules.token_env)
+        key = _secret(rules.api_key_env)
+        token = _secret(rules.token_env)
         if rules.api_key_required and not (key or token or token_provider):
             raise AuthenticationFailed(_missing(profile))
         self._header = rules.api_key_header

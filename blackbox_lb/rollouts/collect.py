@@ -148,20 +148,22 @@ async def collect(
     missing = _missing(stored, prompts, keys, batch)
     if draw.bias_of is not None and missing:
         await asyncio.to_thread(draw.bias_of.prepare, [each.prompt for each in missing])
-    budget, drift, pace = (
-        budget or SpendLimit(),
-        drift or DriftWatch(),
-        pace or AdaptiveConcurrency(),
-    )
+    budget = budget or SpendLimit()
+    drift = drift or DriftWatch()
+    pace = pace or AdaptiveConcurrency()
     notes: Counter[str] = Counter()
 
-    tokens, under_way = 0, 0.0
-    begin, cpu, served = time.monotonic(), time.process_time(), session.channel.served
+    tokens = 0
+    under_way = 0.0
+    begin = time.monotonic()
+    cpu = time.process_time()
+    served = session.channel.served
 
     async def receive(wanted: _Request) -> None:
         nonlocal tokens, under_way
         began = time.monotonic()
-        n, seed = len(wanted.samples), draw.sampling.seed
+        n = len(wanted.samples)
+        seed = draw.sampling.seed
         seeded = (
             draw
             if seed is None
@@ -183,9 +185,11 @@ async def collect(
             of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False))
         )
         notes.update(each.note for each in completions if each.note)
-        now, made = time.monotonic(), sum(len(each.token_ids) for each in completions)
+        now = time.monotonic()
+        made = sum(len(each.token_ids) for each in completions)
         pace.ended(made, session.refusals, now)
-        tokens, under_way = tokens + made, under_way + now - began
+        tokens = tokens + made
+        under_way = under_way + now - began
         if drifted is not None:
             raise drifted
         if watch is not None:

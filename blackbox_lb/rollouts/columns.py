@@ -72,7 +72,7 @@ def _origins(completions: Sequence[Completion]) -> npt.NDArray[np.int64] | None:
 
     All completions together decide, so that no choice depends on the tokens of one.
     """
-    told = [each for each in completions if each.propensities is not None]
+    told = [completion for completion in completions if completion.propensities is not None]
     gaps = [
         np.abs(each.propensities - each.logprobs)[
             slice(None) if each.bounded is None else ~each.bounded
@@ -83,13 +83,15 @@ def _origins(completions: Sequence[Completion]) -> npt.NDArray[np.int64] | None:
     apart = np.concatenate(gaps) if gaps else np.zeros(0)
     if not apart.size or float(apart.mean()) <= ONE_POLICY:
         return None
-    return np.array([BASE if each.propensities is None else NOT_KNOWN for each in completions])
+    return np.array(
+        [BASE if completion.propensities is None else NOT_KNOWN for completion in completions]
+    )
 
 
 def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt.NDArray[Any]:
     """One below the other, ``width`` columns of each, the last ones ``fill`` where it has fewer."""
     return np.concatenate(
-        [each if each.shape[1] == width else padded(each, width, fill) for each in tables]
+        [table if table.shape[1] == width else padded(table, width, fill) for table in tables]
     )
 
 

@@ -46,11 +46,17 @@ async def drawn_by_phase(
     A part that a text ends is drawn up to that text where the server lists the tokens of stop
     texts, else to its own end, and what follows the text is dropped.
     """
-    rules, phases, sampling = session.profile.reference, bias.phases, draw.sampling
+    rules = session.profile.reference
+    phases = bias.phases
+    sampling = draw.sampling
     assert rules is not None  # checked before anything is drawn
-    ids, parts, taken, state = await session.prompt_ids(prompt), list[Completion](), list[int](), 0
+    ids = await session.prompt_ids(prompt)
+    parts = list[Completion]()
+    taken = list[int]()
+    state = 0
     while True:
-        here, left = phases.of_state(state, len(taken)), sampling.max_tokens - len(taken)
+        here = phases.of_state(state, len(taken))
+        left = sampling.max_tokens - len(taken)
         last = len(parts) + 1 == MOST_PARTS
         awaited = "" if last or len(taken) < phases.first else phases.awaited(state)
         stop = (awaited,) if awaited and session.profile.logprobs.stop_text_listed else ()
@@ -60,10 +66,14 @@ async def drawn_by_phase(
         part = (await session.complete_many([*ids, *taken], sent))[0]
         tokens = part.token_ids.tolist()
         known = await bytes_of(session, tokens, part.token_bytes) if phases.until else {}
-        met, changed, number = False, False, 0
+        met = False
+        changed = False
+        number = 0
         while number < len(tokens) and not changed:
-            before, state = state, phases.after(state, known.get(tokens[number], b""))
-            met, number = phases.second(before) != phases.second(state), number + 1
+            before = state
+            state = phases.after(state, known.get(tokens[number], b""))
+            met = phases.second(before) != phases.second(state)
+            number = number + 1
             changed = not last and phases.of_state(state, len(taken) + number) != here
         taken += tokens[:number]
         if number < len(tokens) or (
@@ -115,12 +125,12 @@ class ThinkingCap:
         """One completion of a prompt, whose thinking is over after ``tokens``; the text that is put
         there counts like its own.
         """
-        phases, sampling, parts = self.phases, draw.sampling, list[Completion]()
+        phases = self.phases
+        sampling = draw.sampling
+        parts = list[Completion]()
         assert session.profile.reference is not None  # checked before anything is drawn
-        ids, here = (
-            await session.prompt_ids(prompt),
-            replace(draw, bias_of=None, endpoint=session.profile.reference.endpoint),
-        )
+        ids = await session.prompt_ids(prompt)
+        here = replace(draw, bias_of=None, endpoint=session.profile.reference.endpoint)
         forced = phases.until + phases.back
         if self.tokens:
             most = min(self.tokens, sampling.max_tokens)
@@ -139,9 +149,11 @@ class ThinkingCap:
                 return parts[0]
         if forced:
             tokens = await session.encode(forced)
-            raw, size = dict(zip(tokens, await session.bytes_of(tokens), strict=True)), len(tokens)
+            raw = dict(zip(tokens, await session.bytes_of(tokens), strict=True))
+            size = len(tokens)
             lists = np.zeros((size, 0), np.int32), np.zeros((size, 0), np.float32)
-            unknown, all_ = np.zeros(size, np.float32), np.ones(size, np.bool_)
+            unknown = np.zeros(size, np.float32)
+            all_ = np.ones(size, np.bool_)
             parts.append(
                 Completion(
                     forced,
@@ -177,7 +189,9 @@ async def phases_of(
     """(m,) the number of the phase of each position. known: bytes of tokens, see ``bytes_of``."""
     if phases.until:
         known = await bytes_of(session, np.unique(rollouts.token_ids).tolist(), known)
-    found, start, ids = list[int](), 0, rollouts.token_ids.tolist()
+    found = list[int]()
+    start = 0
+    ids = rollouts.token_ids.tolist()
     for size in rollouts.lengths.tolist():
         found += islice(
             phases.along(known.get(token, b"") for token in ids[start : start + size]), size
@@ -200,7 +214,8 @@ async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:
     """
     width = max(part.top_ids.shape[1] for part in parts)
     counts = [part.n_tokens for part in parts]
-    last, text = parts[-1], "".join(part.text for part in parts)
+    last = parts[-1]
+    text = "".join(part.text for part in parts)
     ids = np.concatenate([part.token_ids for part in parts])
     if any(part.text.endswith("\ufffd") for part in parts[:-1]) or len(parts) > 2:
         text = await session.decode(ids[: len(ids) - len(last.token_ids)].tolist()) + last.text

@@ -53,7 +53,8 @@ class Lines:
     in 30 s, and one at its end.
     """
 
-    SHORTEST, LONGEST = 5.0, 30.0
+    SHORTEST = 5.0
+    LONGEST = 30.0
 
     def __init__(
         self,
@@ -62,14 +63,18 @@ class Lines:
         say: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._title, self._total, self._say, self._clock = title, total, say, clock
+        self._title = title
+        self._total = total
+        self._say = say
+        self._clock = clock
         self._done = self._tokens = self._tenth = 0
         self._begin = self._said = clock()
 
     def __call__(self, completion: Completion) -> None:
         self._done += 1
         self._tokens += completion.n_tokens
-        tenth, silent = 10 * self._done // max(self._total, 1), self._clock() - self._said
+        tenth = 10 * self._done // max(self._total, 1)
+        silent = self._clock() - self._said
         if (silent >= self.SHORTEST and tenth > self._tenth) or silent >= self.LONGEST:
             self._tell(f", {_clock_text(self._left())} left")
             self._tenth, self._said = tenth, self._clock()

@@ -64,7 +64,9 @@ class ReadOnce:
     def __init__(self, store: RolloutStore) -> None:
         self._store, self._kept = store, dict[str, Completion]()
         self._scratch = Scratch(store.path.parent, KEPT_IN_MEMORY)
-        self.path, self.again, self.order = store.path, store.again, store.order
+        self.path = store.path
+        self.again = store.again
+        self.order = store.order
         self.token_bytes_for = store.token_bytes_for
 
     def keep(self, keys: Iterable[str]) -> None:
@@ -139,7 +141,8 @@ class Reading:
 
     def parts(self, count: int) -> list[Reading]:
         """Up to ``count`` parts of about as many completions each, in order."""
-        keys, size = list(self.owner), max(1, math.ceil(len(self.owner) / count))
+        keys = list(self.owner)
+        size = max(1, math.ceil(len(self.owner) / count))
         return [self.only(keys[start : start + size]) for start in range(0, len(keys), size)]
 
     def only(self, keys: Sequence[str]) -> Reading:
@@ -219,7 +222,8 @@ def _batches(kept: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Compl
         size += completion.top_ids.nbytes + completion.top_logprobs.nbytes
         if size >= BLOCK_BYTES:
             yield batch
-            batch, size = {}, 0
+            batch = {}
+            size = 0
     if batch:
         yield batch
 

@@ -107,7 +107,8 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
     vocabulary's size is not known, or so many distributions do not fit into memory.
     RequestRejected: the server refuses, in its own words, with the remedy.
     """
-    session, profile = trials.session, trials.session.profile
+    session = trials.session
+    profile = trials.session.profile
     if profile.reference is None or profile.reference.whole is False:
         limit = profile.most_logprobs(session.endpoint)
         listed = "" if limit is None else f" (it lists at most {limit} tokens)"
@@ -148,7 +149,8 @@ async def ask_reference(
     chosen = sample_positions(
         rollouts, count, seed, np.asarray((rollouts.top_ids >= 0).any(axis=1))
     )
-    asker, started = _Asker.of(trials), time.monotonic()
+    asker = _Asker.of(trials)
+    started = time.monotonic()
     found = await _asked(asker, examples, rollouts, chosen)
     sizes = sorted({len(row) for row in found.values()})
     if len(sizes) != 1 or len(found) < 2:
@@ -190,7 +192,8 @@ def _vocabulary_size(trials: Trials, rollouts: Rollouts, listed: int) -> int:
 def total_variation(rollouts: Rollouts, positions: Ids, exact: npt.NDArray[np.floating]) -> Vector:
     """(r,) half the absolute differences, over the tokens listed at the ``positions`` (r,), between
     the logged probabilities and those of the logprobs ``exact`` (r, v): 0 to 1."""
-    ids, logged = rollouts.top_ids[positions], rollouts.top_logprobs[positions].astype(np.float64)
+    ids = rollouts.top_ids[positions]
+    logged = rollouts.top_logprobs[positions].astype(np.float64)
     now = np.take_along_axis(exact, np.maximum(ids, 0), axis=1).astype(np.float64)
     return np.asarray(np.where(ids >= 0, np.abs(np.exp(now) - np.exp(logged)), 0.0).sum(axis=1) / 2)
 
@@ -200,8 +203,10 @@ async def _asked(
 ) -> dict[int, FloatArray]:
     """The distributions at the ``chosen`` positions that came with a list."""
     found: dict[int, FloatArray] = {}
-    starts, owner = np.cumsum(rollouts.lengths) - rollouts.lengths, rollouts.rollout_of
-    trials, session = asker.trials, asker.trials.session
+    starts = np.cumsum(rollouts.lengths) - rollouts.lengths
+    owner = rollouts.rollout_of
+    trials = asker.trials
+    session = asker.trials.session
     at_once = min(trials.concurrency or session.profile.connection.concurrency, IN_FLIGHT)
     with trials.report.stage("reference positions", len(chosen)) as watch:
 
@@ -261,7 +266,8 @@ class _Asker:
     @classmethod
     def of(cls, trials: Trials) -> _Asker:
         """Raise InputError where the request would need an unknown size of the vocabulary."""
-        session, rules = trials.session, trials.session.profile.reference
+        session = trials.session
+        rules = trials.session.profile.reference
         size = trials.tokenizer.vocabulary_size
         if rules is None or (rules.whole is None and size is None):
             raise InputError(
@@ -278,7 +284,8 @@ class _Asker:
         """(v,) logprobs in nats of the token after ``prompt`` and ``prefix``; None where the answer
         lists nothing.
         """
-        store, session = self.trials.store, self.trials.session
+        store = self.trials.store
+        session = self.trials.session
         key = next_token_key(self.settings, prompt_hash(prompt), prefix)
         known = store.next_token(key)
         if known is not None:

@@ -29,7 +29,8 @@ class Scratch:
     """
 
     def __init__(self, folder: Path, budget: int) -> None:
-        self._folder, self._left = folder, budget
+        self._folder = folder
+        self._left = budget
         self._segment: mmap.mmap | None = None
         self._used = self._size = 0
         self._lock = threading.Lock()

@@ -160,7 +160,8 @@ def spread_training(
     ``most`` positions.
     """
     whole, count = engine.whole(reading)
-    positions, keys = whole.positions.n_positions, list(whole.rollouts.keys)
+    positions = whole.positions.n_positions
+    keys = list(whole.rollouts.keys)
     if positions > most:
         chosen = np.random.default_rng(seed).random(len(keys)) < most / positions
         keys = [key for key, taken in zip(keys, chosen.tolist(), strict=True) if taken]

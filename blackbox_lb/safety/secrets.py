@@ -144,7 +144,8 @@ class Redactor:
             # Each byte as one character, so that whatever is no escape stays as it is.
             values = [secret.encode().decode("latin-1") for secret in secrets]
             text = clean.decode("latin-1")
-            parts, done = [], 0
+            parts = []
+            done = 0
             for begin, end in near_escapes(text, len(values[0])):
                 near = masked_behind_escapes(
                     text[begin:end], lambda part: _occurrences(part, values), MASK
@@ -196,7 +197,8 @@ def _clean_record(record: logging.LogRecord) -> None:
     except (TypeError, ValueError):  # logging itself reports a mismatch of message and arguments
         return
     if (clean := redacted(said)) != said:
-        record.msg, record.args = clean, ()
+        record.msg = clean
+        record.args = ()
     if record.exc_info:
         record.exc_text = redacted("".join(traceback.format_exception(*record.exc_info))).rstrip(
             "\n"

@@ -151,7 +151,8 @@ _DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the limit"
 
 def check_depth(value: object) -> None:
     """Raise ValueError where lists and tables are nested deeper than ``MAX_DEPTH``."""
-    level, depth = [value], 0
+    level = [value]
+    depth = 0
     while level := [
         inner
         for each in level

@@ -136,7 +136,8 @@ class _RunnerV1:
             ],
         )
         if changed or change.batch_size != self._size:
-            self._size, self._slots = change.batch_size, []
+            self._size = change.batch_size
+            self._slots = []
 
     def apply(self, logits: torch.Tensor, _: object) -> None:
         seats = self._rows.seat_of
@@ -164,12 +165,10 @@ class _RunnerV2:
     """
 
     def __init__(self, table: VectorTable, requests: Any, drafts: int) -> None:
-        self._table, self._requests, self._drafts, size = (
-            table,
-            requests,
-            drafts,
-            requests.max_num_reqs,
-        )
+        self._table = table
+        self._requests = requests
+        self._drafts = drafts
+        size = requests.max_num_reqs
         self._placed = [NO_BIAS] * size
         self._fresh = set[int]()
         self._stale = set[int]()
@@ -208,7 +207,8 @@ class _RunnerV2:
         kept = self._table.integers(
             [number not in self._stale for number in range(len(self._placed))]
         )
-        self._state, self._read = self._state * kept, self._read * kept
+        self._state = self._state * kept
+        self._read = self._read * kept
         self._stale.clear()
 
     def apply(self, logits: torch.Tensor, context: Any) -> None:
@@ -233,8 +233,10 @@ class _RunnerV2:
         self, number: int, table: PhaseTable, batch: list[int], context: Any
     ) -> torch.Tensor:
         """(rows,) the number of the phase of each row, by this table."""
-        requests, at = self._requests, context.idx_mapping.long()
-        (steps, stretch), width = self._table.on_device(table), table.steps.shape[1]
+        requests = self._requests
+        at = context.idx_mapping.long()
+        (steps, stretch) = self._table.on_device(table)
+        width = table.steps.shape[1]
         fresh = [
             place
             for place, request in enumerate(batch)
@@ -250,13 +252,12 @@ class _RunnerV2:
                 - int(requests.prompt_len.np[batch[place]]),
             )
         self._fresh.difference_update(batch[place] for place in fresh)
-        start, tokens, mine = (
-            requests.prompt_len.gpu[at].long(),
-            requests.all_token_ids.gpu,
-            self._table_of[at] == number,
-        )
+        start = requests.prompt_len.gpu[at].long()
+        tokens = requests.all_token_ids.gpu
+        mine = self._table_of[at] == number
         drawn = torch.where(mine, requests.total_len.gpu[at].long() - start, 0)
-        state, read = self._state[at], self._read[at]
+        state = self._state[at]
+        read = self._read[at]
         for _ in range(most):
             token = (
                 tokens[at, torch.clamp(start + read, max=tokens.shape[1] - 1)]
@@ -264,12 +265,12 @@ class _RunnerV2:
                 .clamp(0, width - 1)
             )
             more = read < drawn
-            state, read = (
-                torch.where(more, steps[torch.where(more, state, 0) * width + token], state),
-                read + more.long(),
-            )
-        self._state[at], self._read[at] = state, read
-        rows, local = context.expanded_idx_mapping, context.expanded_local_pos
+            state = torch.where(more, steps[torch.where(more, state, 0) * width + token], state)
+            read = read + more.long()
+        self._state[at] = state
+        self._read[at] = read
+        rows = context.expanded_idx_mapping
+        local = context.expanded_local_pos
         of_row = torch.where(self._table_of[rows] == number, self._state[rows], 0)
         for draft in range(1, self._drafts + 1):  # the row of a draft follows the row before it
             after = steps[

@@ -83,7 +83,8 @@ class Database:
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, patience: float = PATIENCE) -> None:
-        self.path, self.patience = path, patience
+        self.path = path
+        self.patience = patience
         self._connection: sqlite3.Connection | None = None
         self._turn = threading.RLock()
         try:
@@ -146,7 +147,8 @@ class Database:
             raise self._sentence(error, doing) from error
 
     def _sentence(self, error: Exception, doing: str) -> StoreError:
-        said, code = f"cannot {doing} {self.path}: {str(error)[:200]}", _code(error)
+        said = f"cannot {doing} {self.path}: {str(error)[:200]}"
+        code = _code(error)
         if code in _LOCKED:
             return StoreBusy(
                 f"{said} by another process for {self.patience:g} s; end that process or wait for"

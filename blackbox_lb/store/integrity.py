@@ -85,10 +85,12 @@ def prompt_of(row: Row) -> Prompt:
     """
     text = _hashed(row, "prompt", "messages")
     try:
-        messages = tuple(Message(**each) for each in json.loads(text))
+        messages = tuple(Message(**load) for load in json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreCorrupt("its messages are no list of roles and contents") from error
-    if not all(isinstance(value, str) for each in messages for value in (each.role, each.content)):
+    if not all(
+        isinstance(value, str) for message in messages for value in (message.role, message.content)
+    ):
         raise StoreCorrupt("its messages are no texts")
     return Prompt(messages)
 

@@ -14,13 +14,15 @@ from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
 HEADER = struct.Struct("<BIIB")
 """The number of the format, t, k, and the optional columns present."""
-PLAIN, DIFFERENCES = 2, 3
+PLAIN = 2
+DIFFERENCES = 3
 """The formats. In 3, each alternative's logprob is the difference of its bits' distance from zero
 to that of the one before it: lists go down, so the differences are small, and only run lengths are
 left to find. On real top-20 lists that is a tenth smaller than 2 and packed several times faster.
 The single row of a whole vocabulary is unordered and stays with 2.
 """
-PROPENSITIES, BOUNDED = 1, 2
+PROPENSITIES = 1
+BOUNDED = 2
 LEVEL = 6
 SMALL = 4096
 """Bytes of a body below which a quarter of a megabyte of memory for its deflation costs more than
@@ -88,7 +90,9 @@ def unpack(blob: bytes) -> Arrays:
     is of a newer format.
     """
     t, k, flags, body = _opened(blob)
-    ids, logprobs, body = _column(body, "<i4", t), _column(body[4 * t :], "<f4", t), body[8 * t :]
+    ids = _column(body, "<i4", t)
+    logprobs = _column(body[4 * t :], "<f4", t)
+    body = body[8 * t :]
     top_ids, top_logprobs = (
         _column(body[4 * t * k * n :], kind, k, t) for n, kind in enumerate(("<i4", "<f4"))
     )

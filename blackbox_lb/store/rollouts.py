@@ -94,7 +94,8 @@ def completion_row(
 
 def next_token_row(key: str, logprobs: FloatArray, received: float) -> dict[str, Any]:
     """The row of a whole vocabulary's logprobs (v,), by id."""
-    ids, none = np.arange(len(logprobs), dtype=np.int32), np.zeros(1)
+    ids = np.arange(len(logprobs), dtype=np.int32)
+    none = np.zeros(1)
     blob = pack(Arrays(none.astype(np.int32), none.astype(np.float32), ids[None], logprobs[None]))
     return summed({"key": key, "tokens": blob, "received": received})
 
@@ -120,7 +121,9 @@ class _Shown:
 
     def add(self, ids: Sequence[int]) -> None:
         """These are stored now."""
-        self._there[np.array([each for each in ids if each < self.HIGHEST], np.int64)] = True
+        self._there[
+            np.array([identity for identity in ids if identity < self.HIGHEST], np.int64)
+        ] = True
 
 
 def summed(row: dict[str, Any]) -> dict[str, Any]:
@@ -185,11 +188,14 @@ class RolloutStore:
         if settings != before:  # those of the answer before, mostly
             row = {"hash": request_hash(settings), "settings": canonical(settings)}
             self._asked = settings, row
-        request, asked, now = row["hash"], prompt_hash(prompt), time.time()
-        tokenizer, shown = settings.get("tokenizer", ""), dict[int, bytes]()
+        request = row["hash"]
+        asked = prompt_hash(prompt)
+        now = time.time()
+        tokenizer = settings.get("tokenizer", "")
+        shown = dict[int, bytes]()
         known = self._shown.setdefault(tokenizer, _Shown())
-        for each in completions.values():
-            shown |= known.missing(each.token_bytes)
+        for completion in completions.values():
+            shown |= known.missing(completion.token_bytes)
         return {
             "prompts": [{"hash": asked, "messages": messages_of(prompt)}],
             "requests": [row],

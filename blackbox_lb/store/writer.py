@@ -54,7 +54,8 @@ class Writer:
 
     def _run(self) -> None:
         while (first := self._waiting.get()) is not None:
-            batch, last = [first], False
+            batch = [first]
+            last = False
             while not self._waiting.empty() and not last:
                 if (more := self._waiting.get()) is None:
                     last = True

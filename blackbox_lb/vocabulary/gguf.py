@@ -34,8 +34,14 @@ NUMBERS = {
     12: "d",
 }
 """struct's letter of each GGUF value type; 8 is a string and 9 an array."""
-STRING, ARRAY = 8, 9
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+STRING = 8
+ARRAY = 9
+NORMAL = 1
+UNKNOWN = 2
+CONTROL = 3
+USER_DEFINED = 4
+UNUSED = 5
+BYTE = 6
 """Values of ``tokenizer.ggml.token_type``. A user-defined token stands for its text as it is
 written.
 """
@@ -168,7 +174,8 @@ class _Reader:
                 f"{self._path} is GGUF version {version}; versions 2 and 3, little-endian, can be"
                 " read: convert the model anew"
             )
-        _tensors, pairs = self._number("Q"), self._number("Q")
+        _tensors = self._number("Q")
+        pairs = self._number("Q")
         return {self._string(): self._value(self._number("I")) for _ in range(pairs)}
 
     def _number(self, letter: str) -> Any:
@@ -176,12 +183,14 @@ class _Reader:
 
     def _numbers(self, letter: str, count: int) -> tuple[Any, ...]:
         form = f"<{count}{letter}"
-        start, self._at = self._at, self._at + struct.calcsize(form)
+        start = self._at
+        self._at = self._at + struct.calcsize(form)
         return struct.unpack_from(form, self._data, start)
 
     def _string(self) -> str:
         length = self._number("Q")
-        start, self._at = self._at, self._at + length
+        start = self._at
+        self._at = self._at + length
         if self._at > len(self._data):
             raise ValueError(f"a string of {length} bytes passes the end")
         return self._data[start : self._at].decode("utf-8", "surrogateescape")
@@ -191,7 +200,8 @@ class _Reader:
             return self._string()
         if kind != ARRAY:
             return self._number(NUMBERS[kind])
-        inner, count = self._number("I"), self._number("Q")
+        inner = self._number("I")
+        count = self._number("Q")
         if inner in NUMBERS:
             return self._numbers(NUMBERS[inner], count)
         return [self._value(inner) for _ in range(count)]

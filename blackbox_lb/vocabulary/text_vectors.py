@@ -53,7 +53,8 @@ class TextVectors:
     """
 
     def __init__(self, name: str, kept: AnswerStore | None = None) -> None:
-        self.name, self.tokens = name, 0
+        self.name = name
+        self.tokens = 0
         self._kept, self._turn = kept, Lock()
         self._encode: Any = None
         self._known: dict[str, tuple[float, ...]] = {}

@@ -174,11 +174,11 @@ BROKEN = {
     "blank answer": ({"prompt": "Q", "answer": " "}, "line 2: answer is empty; write one"),
     "true": (
         {"prompt": "Q", "answer": True},
-        "line 2: answer is True; it must be a string, a number or a list",
+        "line 2: answer is True; it must be a string, a number, a list",
     ),
     "object": (
         {"prompt": "Q", "answer": {"a": 1}},
-        "line 2: answer is {'a': 1}; it must be a string",
+        "line 2: answer has shares of 'a' alone",
     ),
     "no prompt": (
         {"text": "Q", "answer": "x"},

@@ -103,7 +103,9 @@ class SpendLimit:
     """
 
     def __init__(self, limits: SpendingLimits | None = None, prices: Prices | None = None) -> None:
-        self.limits, self.prices, self.judge_prices = limits or SpendingLimits(), prices, prices
+        self.limits = limits or SpendingLimits()
+        self.prices = prices
+        self.judge_prices = prices
         self.opening: Callable[[], None] | None = None
         self.spent = Spent()
         self.in_flight = 0
@@ -126,7 +128,8 @@ class SpendLimit:
         was sent in either case.
         """
         rates = prices or self.prices
-        most, ticket = _priced(prompt, completion, rates), object()
+        most = _priced(prompt, completion, rates)
+        ticket = object()
         await self._reserve(most, ticket)
         taken = Spent()
         try:
@@ -193,7 +196,8 @@ class SpendLimit:
         )
 
     async def _change(self) -> None:
-        task, future = asyncio.current_task(), asyncio.get_running_loop().create_future()
+        task = asyncio.current_task()
+        future = asyncio.get_running_loop().create_future()
         self._waiting[task] = future
         try:
             await future
@@ -210,10 +214,8 @@ def _priced(prompt: int, completion: int, prices: Prices | None) -> Spent:
 def used_by(answer: Any, prompt: int, completion: int, prices: Prices | None) -> Spent:
     """The usage that an answer reports, else its possible maximum."""
     usage = answer if isinstance(answer, dict) else {}
-    asked, made = (
-        count(usage, "prompt_tokens", "input_tokens"),
-        count(usage, "completion_tokens", "output_tokens"),
-    )
+    asked = count(usage, "prompt_tokens", "input_tokens")
+    made = count(usage, "completion_tokens", "output_tokens")
     taken = _priced(
         prompt if asked is None else asked, completion if made is None else made, prices
     )

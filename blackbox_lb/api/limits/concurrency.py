@@ -54,7 +54,9 @@ class AdaptiveConcurrency:
 
     def __init__(self) -> None:
         self.level = self._least = self._most = 0
-        self._left, self._begins, self._takes = 0, True, 0.0
+        self._left = 0
+        self._begins = True
+        self._takes = 0.0
         self._course = self._probe()
         next(self._course)
 
@@ -62,7 +64,8 @@ class AdaptiveConcurrency:
         """Begin a stage of so many requests, ``least`` to ``most`` of them in flight; the pause
         before it does not count.
         """
-        self._left, self._begins = requests, True
+        self._left = requests
+        self._begins = True
         self._least, self._most = least, max(least, most)
         self.level = min(max(self.level, self._least), self._most)
 
@@ -86,10 +89,12 @@ class AdaptiveConcurrency:
             settled = times > REQUESTS_PER_SLOT
             times = 2 * times if settled else REQUESTS_BEFORE_PROBE
             while self.level < self._most and self._takes < LONGEST_REQUEST:
-                before, self.level = self.level, min(2 * self.level, self._most)
+                before = self.level
+                self.level = min(2 * self.level, self._most)
                 found = yield from self._rate(REQUESTS_PER_SLOT, known)
                 if found > LEAST_GAIN * known:
-                    known, times = found, REQUESTS_BEFORE_PROBE
+                    known = found
+                    times = REQUESTS_BEFORE_PROBE
                     continue
                 if settled or found < LEAST_KEPT * known:
                     self.level = before
@@ -102,17 +107,26 @@ class AdaptiveConcurrency:
         Requests in flight at a change of level, or at the start of a stage, do not count. A rate
         far from ``known`` is accepted sooner.
         """
-        waiting, least = self.level, max(LEAST_MEASURED, self.level)
-        count, tokens, start, refused = 0, 0, 0.0, 0
+        waiting = self.level
+        least = max(LEAST_MEASURED, self.level)
+        count = 0
+        tokens = 0
+        start = 0.0
+        refused = 0
         while True:
             end = yield
             if end.begins:
-                waiting, least, count, tokens = self.level, max(LEAST_MEASURED, self.level), 0, 0
+                waiting = self.level
+                least = max(LEAST_MEASURED, self.level)
+                count = 0
+                tokens = 0
             if waiting:
                 waiting -= 1
-                start, refused = end.now, end.refusals
+                start = end.now
+                refused = end.refusals
                 continue
-            count, tokens = count + 1, tokens + max(1, end.tokens)
+            count = count + 1
+            tokens = tokens + max(1, end.tokens)
             if end.refusals - refused > max(1.0, MOST_REFUSED * max(least, count)):
                 return 0.0
             rate = tokens / max(end.now - start, 1e-9)

@@ -75,7 +75,8 @@ class _Stop:
     def __init__(self, budget: SpendLimit) -> None:
         self.computations = 0
         self.ended_computation = False
-        self._budget, self._signals = budget, 0
+        self._budget = budget
+        self._signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 

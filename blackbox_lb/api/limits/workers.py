@@ -25,7 +25,9 @@ async def run_all(
     On the first failure, and once ``budget`` is closed, no new ones start, ``drop_waiting`` cancels
     those not sent yet, the others end, and then the failure is raised.
     """
-    queue, failures, workers = deque(items), list[Exception](), 0
+    queue = deque(items)
+    failures = list[Exception]()
+    workers = 0
 
     def most() -> int:
         return concurrency if isinstance(concurrency, int) else concurrency()

@@ -66,14 +66,19 @@ def _merged(settings: EngineSettings) -> EngineSettings:
 def _serve(xllamacpp: Any, settings: EngineSettings, port: int, device: bool) -> Any:
     slots = settings["slots"]
     params = xllamacpp.CommonParams()
-    params.model.path, params.model_alias = settings["model"], {settings["name"]}
-    params.hostnames, params.port = [HOST], port
+    params.model.path = settings["model"]
+    params.model_alias = {settings["name"]}
+    params.hostnames = [HOST]
+    params.port = port
     params.reuse_port = settings["servers"] > 1  # the kernel spreads connections over the servers
-    params.n_parallel, params.n_ctx = slots, slots * settings["context"]
+    params.n_parallel = slots
+    params.n_ctx = slots * settings["context"]
     params.n_threads_http = 2 * slots + 16  # a connection that is kept open keeps a thread
     params.cpuparams.n_threads = settings["threads"]
     params.cache_ram_mib = 0  # else prompts are copied to main memory, up to 8 GiB
-    params.cors_origins, params.ui, params.endpoint_slots = "", False, False
+    params.cors_origins = ""
+    params.ui = False
+    params.endpoint_slots = False
     params.fit_params = device  # a processor needs no trial, which takes as long as the load
     params.verbosity = ERRORS_ONLY
     return xllamacpp.Server(params)

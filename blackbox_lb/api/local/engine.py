@@ -100,7 +100,8 @@ class LocalEngine:
 
     def close(self) -> None:
         """Stop the engine and close its port. Closing twice does nothing."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             process.kill()  # nothing needs saving, and it does not listen while loading
             process.wait()

@@ -165,7 +165,8 @@ class _Bucket:
         self, told: Mapping[str, str | None], now: float, started: float | None, share: float
     ) -> None:
         remaining = parse_number(told.get("remaining"))
-        limit, reset = _positive(told.get("limit")), told.get("reset")
+        limit = _positive(told.get("limit"))
+        reset = told.get("reset")
         self._window = (
             _positive(told.get("window")) or _window(limit, remaining, reset) or self._window
         )
@@ -232,7 +233,8 @@ def _window(limit: float | None, remaining: float | None, reset: str | None) -> 
     """
     if limit is None or remaining is None or reset is None or parse_number(reset) is not None:
         return None
-    seconds, taken = parse_duration(reset), limit - remaining
+    seconds = parse_duration(reset)
+    taken = limit - remaining
     if seconds is None or taken < 1:
         return None
     whole = seconds * limit / taken

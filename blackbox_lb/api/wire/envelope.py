@@ -65,7 +65,8 @@ def is_blank(choice: Mapping[str, Any], text: str) -> bool:
     """Whether an ended completion looks like one of no token: no text, and logprobs that are null
     or list nothing.
     """
-    logprobs, meta = choice.get("logprobs") or {}, choice.get("meta_info") or {}
+    logprobs = choice.get("logprobs") or {}
+    meta = choice.get("meta_info") or {}
     ended = not text and choice.get("finish_reason") in ("stop", "length")
     return (
         ended
@@ -137,9 +138,9 @@ def count(answer: Mapping[str, Any], *names: str) -> int | None:
     values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
     found = next(
         (
-            each
-            for each in values
-            if isinstance(each, int) and not isinstance(each, bool) and each >= 0
+            value
+            for value in values
+            if isinstance(value, int) and not isinstance(value, bool) and value >= 0
         ),
         None,
     )

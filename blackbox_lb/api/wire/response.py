@@ -80,7 +80,8 @@ def with_prompt(
     Raises CorruptResponse: another number of lists than of ids, or one without the id that it
     stands at.
     """
-    rules, name = profile.endpoint(endpoint), str(profile.answers.prompt_logprobs)
+    rules = profile.endpoint(endpoint)
+    name = str(profile.answers.prompt_logprobs)
     reader = PositionReader(
         profile,
         rules,
@@ -194,8 +195,13 @@ def _parsed(
             )
             for each, (generated, complete) in zip(read, sizes, strict=True)
         ]
-        for each in completions:
-            for text in (each.text, each.finish_reason, each.model, each.fingerprint):
+        for completion in completions:
+            for text in (
+                completion.text,
+                completion.finish_reason,
+                completion.model,
+                completion.fingerprint,
+            ):
                 # a ValueError for half of a surrogate pair: it is no text, and no file takes it
                 text.encode()
         if not asks_logprobs(rules, sampling.top_logprobs):
@@ -203,8 +209,8 @@ def _parsed(
             return completions
         notes = [_note(*each) for each in zip(completions, faults, thoughts, strict=True)]
         return [
-            replace(each, note=note) if note else each
-            for each, note in zip(completions, notes, strict=True)
+            replace(completion, note=note) if note else completion
+            for completion, note in zip(completions, notes, strict=True)
         ]
 
 
@@ -377,7 +383,8 @@ def _is_complete(
     to them, unless the list holds more than the text and an end token, so that the rest is that of
     a stop text.
     """
-    rules, hidden = profile.logprobs, 0 if size is None else size - len(read.token_ids)
+    rules = profile.logprobs
+    hidden = 0 if size is None else size - len(read.token_ids)
     text = read.text.encode("utf-8", "surrogatepass")
     if (
         thought
@@ -467,12 +474,12 @@ def _up_to_stop(completion: Completion, total: int | None) -> Completion:
 
 def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[Completion]) -> None:
     """Raise CorruptResponse for a text without a count of its tokens."""
-    for each in completions:
-        if each.text and not len(each.token_ids) and each.generated is None:
+    for completion in completions:
+        if completion.text and not len(completion.token_ids) and completion.generated is None:
             raise CorruptResponse(
                 f"{profile.name} gave no logprobs on its {endpoint} endpoint, and its `usage` does"
-                f" not tell how many tokens a text of {len(each.text)} characters has; choose a"
-                " model or server that reports completion_tokens, with one completion a"
+                f" not tell how many tokens a text of {len(completion.text)} characters has; choose"
+                " a model or server that reports completion_tokens, with one completion a"
                 f" request{_others(profile, endpoint)}"
             )
 

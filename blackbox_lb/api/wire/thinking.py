@@ -29,7 +29,8 @@ def has_thoughts(answer: Mapping[str, Any], choice: Mapping[str, Any], *, alone:
     """Whether the model thought before the completion. ``alone``: it is the answer's only one, so
     that ``usage`` is about it.
     """
-    message, logprobs = choice.get("message"), choice.get("logprobs")
+    message = choice.get("message")
+    logprobs = choice.get("logprobs")
     places = (
         (message, "reasoning_content"),
         (message, "reasoning"),
@@ -46,7 +47,7 @@ def has_thoughts(answer: Mapping[str, Any], choice: Mapping[str, Any], *, alone:
         if isinstance(usage, Mapping)
         else []
     )
-    return any(isinstance(each, Mapping) and each.get("reasoning_tokens") for each in details)
+    return any(isinstance(detail, Mapping) and detail.get("reasoning_tokens") for detail in details)
 
 
 def is_thought(part: Any) -> bool:

@@ -55,7 +55,7 @@ BANDS: Columns[Band] = (
 FAMILIES: Columns[Family] = (
     ("side", lambda row: row.side),
     ("family", lambda row: row.name),
-    ("examples", lambda row: " ".join(f"'{each}'" for each in row.examples[:6])),
+    ("examples", lambda row: " ".join(f"'{example}'" for example in row.examples[:6])),
     ("tokens", lambda row: f"{row.size:,}"),
     ("used", lambda row: f"{row.count:,}"),
     ("mean S", lambda row: f"{row.mean_score:+.3f}"),
@@ -196,7 +196,7 @@ def _print(found: Analysis, top: int) -> None:
     for sentence in found.summary:
         echo(sentence)
     echo(_source(found))
-    unknown = sum(each.surface == "not known" for each in found.tokens)
+    unknown = sum(token.surface == "not known" for token in found.tokens)
     if unknown:
         echo(
             f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's"

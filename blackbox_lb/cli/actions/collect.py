@@ -124,7 +124,8 @@ async def _by_batch(
     options: CollectOptions, trials: Trials, examples: tuple[Example, ...]
 ) -> Summary | None:
     """Collect by batch; return the message after a cancellation."""
-    budget, rules = trials.budget, trials.session.profile.batch
+    budget = trials.budget
+    rules = trials.session.profile.batch
     if budget.prices is not None and rules is not None:
         budget.prices = budget.prices.in_batch(rules.price)
     if options.cancel:
@@ -174,10 +175,8 @@ def _sentence(summary: dict[str, Any], reward: Reward) -> str:
 
 def _tell(options: CollectOptions, pending: Pending) -> None:
     """Print the open jobs, and how to go on."""
-    again, commands = (
-        _again("no_wait", "cancel"),
-        [each.command for each in pending.states if each.command],
-    )
+    again = _again("no_wait", "cancel")
+    commands = [each.command for each in pending.states if each.command]
     if options.as_json:
         jobs = [{name: getattr(each, name) for name in each.__slots__} for each in pending.states]
         print_json({"missing": pending.missing, "jobs": jobs, "next": [*commands, again]})

@@ -66,7 +66,8 @@ def execute(options: CompileOptions) -> None:
     if not options.as_json and not options.quiet:
         for sentence in _explanations(bias, bias_file, prefixes, store, options.entries):
             echo(sentence, err=True)
-    highest, table = highest_id(profile, vocabulary), prefixes.next_token
+    highest = highest_id(profile, vocabulary)
+    table = prefixes.next_token
     made = compile_bias(
         bias, profile, table, highest_id=highest, **arguments_for(compile_bias, options)
     )

@@ -248,7 +248,8 @@ def _print_everything(found: Evaluation) -> None:
 
 def _policies(found: Evaluation, setting: str) -> None:
     rows = [row for row in found.policies if row.setting == setting]
-    metrics, priced = list(rows[0].metrics), rows[0].cost is not None
+    metrics = list(rows[0].metrics)
+    priced = rows[0].cost is not None
     print_table(
         f"{setting.capitalize()}, {rows[0].prompts} test prompts: means (95 % intervals), and"
         " tokens that an answer pays for",

@@ -229,7 +229,8 @@ def _policy(group: Group, names: dict[str, str]) -> str:
 
 
 def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, Any]:
-    settings, mean = group.settings, group.mean_reward
+    settings = group.settings
+    mean = group.mean_reward
     found = None if base is None else group.difference(base)
     return {
         "split": group.split,
@@ -266,7 +267,8 @@ def _print(groups: list[Group], names: dict[str, str]) -> None:
 
 
 def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]:
-    sampling, mean = group.settings["sampling"], group.mean_reward
+    sampling = group.settings["sampling"]
+    mean = group.mean_reward
     found = None if base is None else group.difference(base)
     to_base = ["", ""]
     if found is not None:

@@ -93,13 +93,13 @@ def _statistics(learned: Learned) -> str:
 def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:
     rows = [
         (
-            f"'{each.readable}'",
-            str(each.id),
-            f"{each.bias:+.3f}",
-            "" if each.error is None else f"{each.error:.3f}",
-            str(each.seen),
+            f"'{entry.readable}'",
+            str(entry.id),
+            f"{entry.bias:+.3f}",
+            "" if entry.error is None else f"{entry.error:.3f}",
+            str(entry.seen),
         )
-        for each in entries
+        for entry in entries
     ]
     columns = ("token", "id", "bias (nats)", "standard error", "seen")
     print_table(f"{title}: {min(top, len(rows))} of {len(rows)}", columns, rows[:top])

@@ -17,7 +17,9 @@ class ErrorAnswer(BlbError):
 
     def __init__(self, status: int, message: str, *, code: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.code, self.param = status, code, param
+        self.status = status
+        self.code = code
+        self.param = param
 
     @property
     def document(self) -> dict[str, Any]:

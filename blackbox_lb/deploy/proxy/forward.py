@@ -74,7 +74,8 @@ class Forwarder:
     """
 
     def __init__(self, upstream: Upstream, *, timeout: float) -> None:
-        self.upstream, self.timeout = upstream, timeout
+        self.upstream = upstream
+        self.timeout = timeout
         self._way = _proxy_server(upstream)
         self._session: aiohttp.ClientSession | None = None
 

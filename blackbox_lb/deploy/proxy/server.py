@@ -65,10 +65,13 @@ class Proxy:
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
     ) -> None:
-        self.rule, self.upstream = rule, upstream
-        self._hosts, self._guarded = frozenset(name.lower() for name in hosts), False
+        self.rule = rule
+        self.upstream = upstream
+        self._hosts = frozenset(name.lower() for name in hosts)
+        self._guarded = False
         self._pages = PageRule(hosts, origins)
-        self.max_body, self.grace = max_body, grace
+        self.max_body = max_body
+        self.grace = grace
         self._embeds = any(row.injection.embeds for row in rule.names)
         self.biased: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
@@ -312,7 +315,8 @@ class Proxy:
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
-        parts, size = [], 0
+        parts = []
+        size = 0
         async for part in request.content.iter_any():
             size += len(part)
             self._check_size(size)
@@ -357,7 +361,8 @@ async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], obj
 
     started: called with the base URL once requests are accepted.
     """
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def restore() -> None:

@@ -82,7 +82,8 @@ class Rows:
         for row, seat in added:
             self._put(row, seat)
         for source, target, swap in moved:
-            leaving, there = self.seat_of.pop(source, None), self.seat_of.pop(target, None)
+            leaving = self.seat_of.pop(source, None)
+            there = self.seat_of.pop(target, None)
             self._put(target, leaving)
             self._put(source, there if swap else None)
         return self.seat_of != before

@@ -50,7 +50,8 @@ class VectorTable:
     """
 
     def __init__(self, config: VllmConfig, device: torch.device) -> None:
-        self._device, self._pin = device, device.type == "cuda"
+        self._device = device
+        self._pin = device.type == "cuda"
         self._group = get_tp_group() if config.parallel_config.tensor_parallel_size > 1 else None
         self._shelf = Shelf()
         self._held: dict[str, _Vectors] = {}
@@ -130,7 +131,9 @@ class VectorTable:
         )
 
     def _open(self, config: VllmConfig) -> list[str]:
-        folder, default, expected = bias_folder(), default_bias(), expected_of(config)
+        folder = bias_folder()
+        default = default_bias()
+        expected = expected_of(config)
         assert folder is not None  # the processor is inert without
         raws = cache(lambda: _raws(config, expected.logits))
         self._directory = BiasDirectory(

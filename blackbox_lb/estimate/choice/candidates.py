@@ -192,7 +192,8 @@ def _support(data: EstimatorInput, made: Projected, limits: CompileLimits) -> Id
     """The ids that a refit may bias, for the largest penalised likelihood; None where the whole
     learned bias fits.
     """
-    next_token, learned = data.next_token, made.fit.delta
+    next_token = data.next_token
+    learned = made.fit.delta
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:

@@ -74,7 +74,8 @@ class Projection(FittedEstimator):
         """Learn from ``positions`` with any weights: ``RewardTilt``, ``RewardToGo``,
         ``GivenAnswers``, or a sum of them. Raises InputError: no completion earned a reward.
         """
-        rollouts, table = positions.rollouts, positions.next_token
+        rollouts = positions.rollouts
+        table = positions.next_token
 
         def solve(rollouts: Rollouts, start: Fit | None = None) -> Fit:
             return projection(rollouts, weights, l2=self.l2, start=start, next_token=table)
@@ -86,7 +87,8 @@ class Projection(FittedEstimator):
         else:
             self._fit = solve(rollouts)
         self._learned_from = rollouts, table, weights
-        self.token_ids_, self.values_ = self._fit.token_ids, self._fit.delta
+        self.token_ids_ = self._fit.token_ids
+        self.values_ = self._fit.delta
         self.__dict__.pop("standard_errors_", None)
         return self
 
@@ -119,8 +121,12 @@ class IPS(FittedEstimator):
         seed: int = 0,
     ) -> None:
         """Raise InputError: ``alpha`` is not a finite number above 0."""
-        self.alpha, self.alpha_scale = positive("alpha", alpha), alpha_scale
-        self.draws, self.clip, self.unobserved, self.seed = draws, clip, unobserved, seed
+        self.alpha = positive("alpha", alpha)
+        self.alpha_scale = alpha_scale
+        self.draws = draws
+        self.clip = clip
+        self.unobserved = unobserved
+        self.seed = seed
 
     def fit(self, positions: Logged, weights: RewardTilt) -> Self:
         """Learn from the completions of ``positions``. Raises InputError: other weights than

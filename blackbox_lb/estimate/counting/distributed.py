@@ -98,7 +98,8 @@ class Spread:
     def __init__(
         self, workers: Workers, rollouts: Rollouts, sizes: Sequence[int], tail: Tail
     ) -> None:
-        self._workers, self._tail = workers, tail
+        self._workers = workers
+        self._tail = tail
         self._ends = np.cumsum(sizes)
         self.token_ids: Ids = tail.token_ids
         self.n_positions = len(rollouts.token_ids)
@@ -181,8 +182,8 @@ class ShardedDataset:
         counted = [each for each in unlisted if each is not None]
         if not counted:
             raise InputError("there are no rollouts to learn from; collect completions first")
-        joined = Rollouts.join([each for each in rollouts if each is not None])
-        sizes = [0 if each is None else len(each.token_ids) for each in rollouts]
+        joined = Rollouts.join([rollout for rollout in rollouts if rollout is not None])
+        sizes = [0 if rollout is None else len(rollout.token_ids) for rollout in rollouts]
         spread = Spread(workers, joined, sizes, reduce(add, counted).tail())
 
         def statistics(recipe: Recipe) -> Statistics:

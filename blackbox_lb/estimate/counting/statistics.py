@@ -114,11 +114,9 @@ class Statistics:
             drop=recipe.unobserved == "drop",
             clip=np.inf if recipe.clip is None else recipe.clip,
         )
-        weights, lengths, n = (
-            recipe.weights(block),
-            block.lengths.astype(np.float64),
-            len(block.keys),
-        )
+        weights = recipe.weights(block)
+        lengths = block.lengths.astype(np.float64)
+        n = len(block.keys)
         if not n:
             return cls.zero()
 

@@ -62,7 +62,9 @@ class Cells:
         """The cells of these rollouts; see ``Recipe`` for the settings, ``Statistics.gather`` for
         the errors.
         """
-        n, rows, ids = len(rollouts.keys), rollouts.rollout_of, _checked(rollouts)
+        n = len(rollouts.keys)
+        rows = rollouts.rollout_of
+        ids = _checked(rollouts)
         inverse = inverse_propensities(rollouts, rows)
         kept = _kept(rollouts, positions, seed, drop)
         if kept is not None:
@@ -70,7 +72,9 @@ class Cells:
         size = 1 + int(ids.max(initial=-1))
         ends = np.concatenate(([0], np.cumsum(rollouts.lengths))).astype(np.int32)
         by_token = sparse.csr_array((inverse, ids, ends), shape=(n, size)).tocsc()
-        positions_from, row_of, inverse = by_token.indptr, by_token.indices, by_token.data
+        positions_from = by_token.indptr
+        row_of = by_token.indices
+        inverse = by_token.data
         # tocsc is a counting sort: within a token the rollouts ascend, and so do the positions of
         # each.
         new = np.ones(len(row_of), dtype=np.bool_)

@@ -236,7 +236,8 @@ def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools
     fixed = np.zeros(len(labels), np.bool_)
     informed = np.zeros(len(labels), np.bool_)
     for number in range(int(fold.max()) + 1):
-        held, train = fold == number, fold != number
+        held = fold == number
+        train = fold != number
         _, offsets = label_fit(scores[train], labels[train], other[train])
         tilted = scores[held] + offsets
         fixed[held] = (tilted.argmax(axis=1) == labels[held]) & (tilted.max(axis=1) > other[held])
@@ -260,7 +261,8 @@ def label_fit(
     other: (p,) the logprob of one alternative more, without an offset. ftol: relative fall of the
     loss that ends the search.
     """
-    rows, size = np.arange(len(labels)), scores.shape[1]
+    rows = np.arange(len(labels))
+    size = scores.shape[1]
 
     def loss(x: Vector) -> tuple[float, Vector]:
         weight, offsets = (x[0], x[1:]) if weighed else (1.0, x)

@@ -47,7 +47,8 @@ class DecisionScores:
 
         Raises InputError: different lengths, or a number that names no label.
         """
-        truth, told = np.asarray(right, np.int64), np.asarray(said, np.int64)
+        truth = np.asarray(right, np.int64)
+        told = np.asarray(said, np.int64)
         size = len(names)
         if truth.shape != told.shape or truth.ndim != 1:
             raise InputError(
@@ -103,7 +104,8 @@ class DecisionScores:
         """(l,) the harmonic mean of precision and recall; 0 for a label that was never right, NaN
         where none has it.
         """
-        hits, there = np.diagonal(self.confusion), self.confusion.sum(axis=1)
+        hits = np.diagonal(self.confusion)
+        there = self.confusion.sum(axis=1)
         return np.where(
             there > 0, _shares(2 * hits, there + self.confusion[:, :-1].sum(axis=0)), np.nan
         )
@@ -151,11 +153,13 @@ def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) 
     confidence: (n,) from 0 to 1, NaN where unknown. right: (n,) whether the decision was right.
     (Naeini et al. 2015.)
     """
-    sure, hit = np.asarray(confidence, np.float64), np.asarray(right, np.float64)
+    sure = np.asarray(confidence, np.float64)
+    hit = np.asarray(right, np.float64)
     known = ~np.isnan(sure)
     if not known.any():
         return None
-    sure, hit = sure[known], hit[known]
+    sure = sure[known]
+    hit = hit[known]
     bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
     gaps = np.bincount(bins, weights=hit - sure, minlength=BINS)
     return float(np.abs(gaps).sum() / len(sure))
@@ -166,7 +170,8 @@ def _share(part: float, whole: float) -> float:
 
 
 def _shares(part: npt.ArrayLike, whole: npt.ArrayLike) -> Vector:
-    top, below = np.asarray(part, np.float64), np.asarray(whole, np.float64)
+    top = np.asarray(part, np.float64)
+    below = np.asarray(whole, np.float64)
     return np.asarray(np.divide(top, below, out=np.full(top.shape, np.nan), where=below > 0))
 
 

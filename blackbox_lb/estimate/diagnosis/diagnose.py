@@ -86,7 +86,9 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     each setting), "truncated" (rewards by length), "reward", "saturated", "tau", "censoring",
     "tail", "samples", "weights", "already", "touched".
     """
-    room, estimator, width = facts.headroom, facts.estimator, facts.top_logprobs
+    room = facts.headroom
+    estimator = facts.estimator
+    width = facts.top_logprobs
     found = [
         *([] if facts.truncation is None else [findings.truncated(facts.truncation)]),
         findings.reward(room),
@@ -215,7 +217,8 @@ def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
             f"{sentence}; the difference is far smaller than what {seen.prompts} prompts can show",
             several,
         )
-    prompts, completions = math.ceil(seen.prompts * times), math.ceil(seen.completions * times)
+    prompts = math.ceil(seen.prompts * times)
+    completions = math.ceil(seen.completions * times)
     remedy = (
         f"judge it on about {prompts:,} test prompts ({completions:,} completions of each policy)"
     )

@@ -57,7 +57,8 @@ class Headroom:
         "enough": the gain is above SMALL_GAIN and surely not negligible; "unknown": too few
         prompts, or too wide an interval.
         """
-        negligible, small = NEGLIGIBLE_GAIN * self.spread, SMALL_GAIN * self.spread
+        negligible = NEGLIGIBLE_GAIN * self.spread
+        small = SMALL_GAIN * self.spread
         surely_some = self.varying > 0 and self.low > negligible
         if self.prompts >= LEAST_PROMPTS and (self.varying == 0 or self.high <= negligible):
             return "nothing"
@@ -123,7 +124,8 @@ def headroom(
     A prompt whose rewards are all -inf gains 0. The interval treats prompts as independent.
     InputError: a NaN or +inf reward, a value that is not finite, no prompt with two completions.
     """
-    r, v = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    r = np.asarray(rewards, dtype=np.float64)
+    v = np.asarray(values, dtype=np.float64)
     positive("tau", tau)
     v0, v0_error = reward_variance(v, prompts)  # refuses unusable shapes, values and prompts
     if r.shape != v.shape or np.isnan(r).any() or (r == np.inf).any():
@@ -135,7 +137,8 @@ def headroom(
     parts = [rows for rows in np.split(order, np.cumsum(sizes)[:-1]) if len(rows) > 1]
     gains = np.array([_jackknifed(r[rows] / tau, v[rows]) for rows in parts])
     used = np.concatenate(parts)
-    gain, half = float(gains.mean()), _half_width(gains)
+    gain = float(gains.mean())
+    half = _half_width(gains)
     return Headroom(
         v0=v0,
         v0_error=v0_error,

@@ -41,7 +41,8 @@ class Truncation:
         The logarithms of lengths are taken as normal, through the median of those that ended and
         the share of those that did not. InputError: no completion, or shapes that differ.
         """
-        tokens, is_cut = np.asarray(lengths, np.float64), np.asarray(cut, np.bool_)
+        tokens = np.asarray(lengths, np.float64)
+        is_cut = np.asarray(cut, np.bool_)
         if not tokens.size or tokens.shape != is_cut.shape:
             raise InputError(
                 f"{tokens.shape} lengths and {is_cut.shape} ends of completions; give both of one"

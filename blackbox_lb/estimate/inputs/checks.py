@@ -62,7 +62,8 @@ def clean_logprobs(
     values = logprobs.astype(np.float64)
     if values.size and not values.max() <= POSITIVE_TOLERANCE:  # nor is NaN
         corrupt = np.isnan(values) | (values > POSITIVE_TOLERANCE)
-        value, key = values[corrupt][0], rollouts.keys[int(rows[corrupt][0])]
+        value = values[corrupt][0]
+        key = rollouts.keys[int(rows[corrupt][0])]
         raise InputError(
             f"{name} {value} in rollout {key}; a logprob must be a number, at most 0"
             f" ({int(corrupt.sum())} of {values.size} are not): discard this rollout and sample it"

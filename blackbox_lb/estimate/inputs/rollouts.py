@@ -87,7 +87,8 @@ class Rollouts:
     answer_sets: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        n, m = len(self.keys), int(self.lengths.sum())
+        n = len(self.keys)
+        m = int(self.lengths.sum())
         if len(set(self.keys)) != n:
             raise InputError("rollout keys repeat; each rollout may be counted once")
         if self.prompts.shape != (n,) or self.rewards.shape != (n,) or self.lengths.shape != (n,):
@@ -170,7 +171,8 @@ class Rollouts:
 
     def summed(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """(n,) the sum of ``values`` (m,) over each rollout's positions."""
-        filled, totals = self.lengths > 0, np.zeros(len(self.keys))
+        filled = self.lengths > 0
+        totals = np.zeros(len(self.keys))
         if filled.any():
             starts = (np.cumsum(self.lengths) - self.lengths)[filled]
             totals[filled] = np.add.reduceat(values, starts)
@@ -219,11 +221,13 @@ class Rollouts:
         more.
         """
         ends = np.cumsum(self.lengths)
-        first, n = 0, len(self.keys)
+        first = 0
+        n = len(self.keys)
         while first < n:
             before = int(ends[first] - self.lengths[first])
             last = max(first + 1, int(np.searchsorted(ends, before + positions, side="right")))
-            rows, at = slice(first, last), slice(before, int(ends[last - 1]))
+            rows = slice(first, last)
+            at = slice(before, int(ends[last - 1]))
             yield self._part(self.keys[rows], rows, at)
             first = last
 

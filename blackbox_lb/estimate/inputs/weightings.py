@@ -44,7 +44,8 @@ class PositionWeights:
 
     def of_rollouts(self, rollouts: Rollouts) -> Vector:
         """(n,) the mean weight of each rollout's positions; 0 for one without a position."""
-        totals, lengths = rollouts.summed(self.values), rollouts.lengths
+        totals = rollouts.summed(self.values)
+        lengths = rollouts.lengths
         return np.divide(totals, lengths, out=np.zeros(len(totals)), where=lengths > 0)
 
 
@@ -130,7 +131,8 @@ class RewardToGo:
                 "the reward is one number for each completion and not a sum over its positions, so"
                 " no position has a reward to go; use RewardTilt, or give the rollouts costs"
             )
-        of, drawn = rollouts.rollout_of, ~rollouts.given
+        of = rollouts.rollout_of
+        drawn = ~rollouts.given
         counted = (drawn if among is None else drawn & among)[of]
         to_go = rewards_to_go(rollouts.costs, rollouts.lengths, self.gamma)
         weights, shared = _with_mean_one(
@@ -152,7 +154,8 @@ class GivenAnswers:
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
         """See ``Weighting.weights``."""
-        given, weights = rollouts.given, np.zeros(len(rollouts.keys))
+        given = rollouts.given
+        weights = np.zeros(len(rollouts.keys))
         if among is not None:
             given = given & among
         if rollouts.shares is not None:
@@ -211,7 +214,8 @@ def _with_mean_one(
     """
     if scale not in ("global", "prompt"):
         raise InputError(f"weights {scale!r} are unknown; choose 'global' or 'prompt'")
-    weights, shared = np.zeros(len(exponents)), np.zeros(len(exponents))
+    weights = np.zeros(len(exponents))
+    shared = np.zeros(len(exponents))
     values = exponents[counted]
     if not (values > -np.inf).any():
         if rollouts.given.any():

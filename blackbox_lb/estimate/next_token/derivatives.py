@@ -67,12 +67,16 @@ def expected_by(
     | m)^2``; group: (m,).
     """
     tilt, shift = tilted(delta, len(next_token.token_ids))
-    width, unigram = next_token.lists.width, next_token.unigram
-    listed, tails = np.zeros((2, groups * width)), np.zeros((2, groups))
+    width = next_token.lists.width
+    unigram = next_token.unigram
+    listed = np.zeros((2, groups * width))
+    tails = np.zeros((2, groups))
     beside = unigram if next_token.columns is None else unigram[next_token.columns]
 
     def one(part: Part) -> tuple[npt.NDArray[np.integer], Vector, Vector, Vector]:
-        own, w, spread = group[part.where], weights[part.where], next_token.spread[part.where]
+        own = group[part.where]
+        w = weights[part.where]
+        spread = next_token.spread[part.where]
         with part.wide() as table:
             once = 1 / next_token.total_at(part, next_token.mean_at(part, table, tilt), shift)
             rows, lengths = (

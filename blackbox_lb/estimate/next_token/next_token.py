@@ -188,14 +188,13 @@ class NextToken:
             raise InputError(
                 f"unigram holds {counts.min()}; how often a token was sampled cannot be negative"
             )
-        counts, scale = whole(counts), np.ones(1) if self.scale is None else self.scale
+        counts = whole(counts)
+        scale = np.ones(1) if self.scale is None else self.scale
         nobody = self.rest - self.unnamed > ROUNDING * scale / 2
         tail = np.where((self.spread > 0) | nobody, self.tail_mass, 0.0) / scale
-        before, after, total = (
-            self._on_columns(self.unigram),
-            self._on_columns(counts),
-            float(counts.sum()),
-        )
+        before = self._on_columns(self.unigram)
+        after = self._on_columns(counts)
+        total = float(counts.sum())
         old = self.spread / scale
 
         def one(numbered: tuple[int, Part]) -> Shares:
@@ -304,10 +303,12 @@ class NextToken:
         position_weights: (m,).
         """
         tilt, shift = tilted(delta, len(self.token_ids))
-        on_columns, everywhere = self._on_columns(tilt), dot(self.unigram, tilt)
+        on_columns = self._on_columns(tilt)
+        everywhere = dot(self.unigram, tilt)
 
         def one(part: Part) -> Sums:
-            weights, spread = position_weights[part.where], self.spread[part.where]
+            weights = position_weights[part.where]
+            spread = self.spread[part.where]
             with part.wide() as table:
                 listed = self.times_scale(part, part.of_positions(np.asarray(table @ on_columns)))
                 scaled = self.total_at(part, listed + spread * everywhere, shift)
@@ -411,13 +412,15 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
         if tail is None
         else tail.on(np.union1d(support(blocks), tail.token_ids))
     )
-    token_ids, everything = tail.token_ids, tail.everything
+    token_ids = tail.token_ids
+    everything = tail.everything
     lists = SparseTable.of(tables(blocks, token_ids), allocate)
     sampled = columns_of(token_ids)(np.concatenate([block.sampled for block in blocks]))
     blocks.clear()  # this frees half of the memory of each position
     listless = bool(bare.all()) if tail.listless is None else tail.listless
     unigram = everything if listless else tail.unigram
-    total, entries = float(unigram.sum()), lists.entries if tail.entries is None else tail.entries
+    total = float(unigram.sum())
+    entries = lists.entries if tail.entries is None else tail.entries
 
     def one(numbered: tuple[int, Part]) -> Shares:
         part = numbered[1]
@@ -448,9 +451,12 @@ def _shared(
     lists: SparseTable, one: Callable[[tuple[int, Part]], Shares]
 ) -> tuple[SparseTable, Vector, Vector]:
     """The lists with their tails distributed by ``one``, and (m,) spread and rounding."""
-    spread, rounding, parts = np.empty(lists.n_positions), np.empty(lists.n_positions), []
+    spread = np.empty(lists.n_positions)
+    rounding = np.empty(lists.n_positions)
+    parts = []
     for shares in in_order(one, list(enumerate(lists.parts))):
         where = shares.part.where
         parts.append(shares.part)
-        spread[where], rounding[where] = shares.spread, shares.rounding
+        spread[where] = shares.spread
+        rounding[where] = shares.rounding
     return replace(lists, parts=tuple(parts)), spread, rounding

@@ -56,9 +56,11 @@ def in_order(
     The items are made in the calling thread, which also does the work where it is the only one.
     ahead: results and items that may wait, for each thread; ``threads`` None is one a core.
     """
-    threads, rest = threads or cores(), iter(items)
+    threads = threads or cores()
+    rest = iter(items)
     first = list(islice(rest, 2)) if threads > 1 else []
-    single, items = len(first) < 2, chain(first, rest)
+    single = len(first) < 2
+    items = chain(first, rest)
     del first  # items may be large
     if single:
         yield from map(work, items)

@@ -91,7 +91,9 @@ class Sums:
     @classmethod
     def of(cls, parts: Iterable[Sums], size: int) -> Sums:
         """The sum of all ``parts``, in their order; 0 for none. size: s."""
-        value, listed, tail = 0.0, np.zeros(size), 0.0
+        value = 0.0
+        listed = np.zeros(size)
+        tail = 0.0
         for part in parts:
             value += part.value
             listed += part.listed
@@ -108,7 +110,8 @@ def aligned(support: Ids, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Ve
     """(s,) a bias given by ids, on the sorted ``support``; other ids are left out. InputError: not
     of one shape (k,).
     """
-    ids, given = np.asarray(token_ids, dtype=np.int64), np.asarray(values, dtype=np.float64)
+    ids = np.asarray(token_ids, dtype=np.int64)
+    given = np.asarray(values, dtype=np.float64)
     if ids.shape != given.shape or ids.ndim != 1:
         raise InputError(f"token_ids {ids.shape} and values {given.shape} must have one shape (k,)")
     where = np.searchsorted(support, ids)

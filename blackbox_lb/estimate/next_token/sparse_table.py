@@ -212,10 +212,8 @@ class SparseTable:
         for _, table in self._by_column(chosen[known]):
             counts[known] += np.diff(table.indptr)
         starts = np.concatenate(([0], np.cumsum(counts)))
-        rows, values = (
-            self.allocate(int(starts[-1]), np.int32),
-            self.allocate(int(starts[-1]), np.float64),
-        )
+        rows = self.allocate(int(starts[-1]), np.int32)
+        values = self.allocate(int(starts[-1]), np.float64)
         free = starts[:-1][known]
         for part, table in self._by_column(chosen[known]):
             sizes = np.diff(table.indptr)

@@ -68,7 +68,8 @@ class Listed:
 
     def cut(self, low: int, high: int) -> Listed:
         """The positions from ``low`` to ``high``, as views."""
-        first, last = int(self.lengths[:low].sum()), int(self.lengths[:high].sum())
+        first = int(self.lengths[:low].sum())
+        last = int(self.lengths[:high].sum())
         entries = ("ids", "values")
         pieces = (
             slice(first, last) if each.name in entries else slice(low, high)
@@ -91,7 +92,8 @@ def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
     """
     rows = rollouts.rollout_of
     sampled = sampled_ids(rollouts, rows)
-    table, unnamed = _table(rollouts, rows), _unnamed(rollouts, rows)
+    table = _table(rollouts, rows)
+    unnamed = _unnamed(rollouts, rows)
     where = np.repeat(np.arange(len(rows)), np.diff(table.indptr))
     sums: Vector = np.bincount(where, table.data, len(rows)) + unnamed
     _require_possible(sums, rollouts, rows)
@@ -121,7 +123,8 @@ def regular(blocks: Iterable[Listed], allocate: Allocate) -> Iterator[Listed]:
     So no sum over parts depends on it either. ``allocate`` gives the arrays of ids and values.
     """
     waiting: list[Listed] = []
-    before, number = 0, 0
+    before = 0
+    number = 0
     for block in blocks:
         ends = before + np.cumsum(block.lengths + np.int64(1))
         numbers = (ends - 1 - block.lengths) // PART  # of the lists before each position
@@ -131,7 +134,8 @@ def regular(blocks: Iterable[Listed], allocate: Allocate) -> Iterator[Listed]:
         for high in borders.tolist():
             waiting.append(block.cut(low, high))
             yield _joined(waiting, allocate)
-            waiting, low = [], high
+            waiting = []
+            low = high
         waiting.append(block.cut(low, len(numbers)))
         number = int(numbers[-1])
     if waiting:
@@ -140,7 +144,8 @@ def regular(blocks: Iterable[Listed], allocate: Allocate) -> Iterator[Listed]:
 
 def _joined(pieces: Sequence[Listed], allocate: Allocate) -> Listed:
     size = sum(len(piece.ids) for piece in pieces)
-    ids, values = allocate(size, np.int32), allocate(size, np.float32)
+    ids = allocate(size, np.int32)
+    values = allocate(size, np.float32)
     np.concatenate([piece.ids for piece in pieces], out=ids)
     np.concatenate([piece.values for piece in pieces], out=values)
     joined: dict[str, npt.NDArray[Any]] = {"ids": ids, "values": values}
@@ -207,7 +212,8 @@ def tables(blocks: Sequence[Listed], token_ids: Ids) -> list[Table]:
     """Each block's lists over the sorted support ``token_ids`` (s,). The ids of ``blocks`` are
     changed into columns.
     """
-    column_of, made = columns_of(token_ids), []
+    column_of = columns_of(token_ids)
+    made = []
     for block in blocks:
         column_of(block.ids, out=block.ids)
         starts = np.concatenate(([0], np.cumsum(block.lengths))).astype(np.int32)
@@ -251,7 +257,8 @@ def share(
     """
     missing = total - part.held(unigram)
     spread = np.divide(tail, missing, out=np.zeros_like(tail), where=missing > 0)
-    table, lengths = part.table, np.diff(part.table.indptr)
+    table = part.table
+    lengths = np.diff(part.table.indptr)
     with borrowed(table.nnz) as exact, borrowed(table.nnz) as change:
         exact[:] = table.data
         if isinstance(old, tuple):
@@ -311,7 +318,8 @@ def _table(rollouts: Rollouts, rows: Ids) -> Table:
     same = np.flatnonzero(table.indices[1:] == table.indices[:-1])
     twice = same[~np.isin(same + 1, starts)] if same.size else same
     if twice.size:
-        token, key = table.indices[twice[0]], rollouts.keys[int(row_of[twice[0]])]
+        token = table.indices[twice[0]]
+        key = rollouts.keys[int(row_of[twice[0]])]
         raise InputError(
             f"token {token} is listed twice at one position of rollout {key}; a list may name it"
             " once"

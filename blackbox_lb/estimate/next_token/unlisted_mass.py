@@ -34,7 +34,8 @@ class Tail:
 
     def on(self, token_ids: Ids) -> Tail:
         """The same on a larger support."""
-        place, size = np.searchsorted(token_ids, self.token_ids), len(token_ids)
+        place = np.searchsorted(token_ids, self.token_ids)
+        size = len(token_ids)
         unigram, everything = (
             moved(values, place, size) for values in (self.unigram, self.everything)
         )
@@ -63,7 +64,8 @@ class Unlisted:
     def of(cls, blocks: Sequence[Listed]) -> Unlisted:
         """The sums of the positions of ``blocks``, before their ids are columns."""
         token_ids = support(blocks)
-        column_of, size = columns_of(token_ids), len(token_ids)
+        column_of = columns_of(token_ids)
+        size = len(token_ids)
 
         def one(block: Listed) -> tuple[Vector, float]:
             left = np.where(block.bare, 0.0, block.tail)
@@ -75,7 +77,8 @@ class Unlisted:
             )
             return np.array(counted, dtype=np.float64), float(left.sum())
 
-        counts, left = np.zeros((3, size)), 0.0
+        counts = np.zeros((3, size))
+        left = 0.0
         for each, rest in in_order(one, blocks):
             counts += each
             left += rest
@@ -99,11 +102,9 @@ class Unlisted:
                 each.everything,
                 each.held,
             )
-        left, listless, entries = (
-            self.left + other.left,
-            self.listless and other.listless,
-            self.entries + other.entries,
-        )
+        left = self.left + other.left
+        listless = self.listless and other.listless
+        entries = self.entries + other.entries
         return Unlisted(token_ids, counts[0], counts[1], counts[2], left, listless, entries)
 
     def tail(self) -> Tail:

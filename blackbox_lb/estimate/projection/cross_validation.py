@@ -154,7 +154,8 @@ class _Folds:
         """(size, n) ``score`` of each completion by a fit to the other folds, and the number of
         folds without a fit.
         """
-        gains, unfitted = np.zeros((size, len(self.tokens))), 0
+        gains = np.zeros((size, len(self.tokens)))
+        unfitted = 0
         for fold in range(self.count):
             held = self.fold_of == fold
             if not self.tokens[~held].any():
@@ -204,7 +205,8 @@ def _path(
 
     Each fit starts from the next stronger one, and reuses its curvature.
     """
-    weights, delta = rule.weights(rollouts, train), np.zeros(len(table.token_ids))
+    weights = rule.weights(rollouts, train)
+    delta = np.zeros(len(table.token_ids))
     linear = linear_term(rollouts, table, weights)
     usage = table.expected(delta, weights.values)
     out = np.zeros((len(strengths), len(train)))
@@ -220,7 +222,8 @@ def _path(
             shortfall=SETTLED,
             pairs=pairs,
         )
-        delta, pairs = found.delta, found.pairs
+        delta = found.delta
+        pairs = found.pairs
         out[row] = linear_terms(rollouts, table, target, delta)
         out[row] -= rollouts.summed(target.values * table.log_normaliser(delta))
     return out

@@ -18,7 +18,8 @@ from blackbox_lb.estimate.next_token.parallel import dot
 
 PAIRS = 20
 """Steps remembered."""
-ENOUGH, STEEP = 1e-4, 0.9
+ENOUGH = 1e-4
+STEEP = 0.9
 """A step achieves at least this share of the slope's promised fall, and leaves at most this share
 of the slope.
 """
@@ -74,10 +75,12 @@ def descend(
         following = _step(function, found, _direction(found.slope, memory))
         if following is None:
             break
-        s, y = following.x - found.x, following.slope - found.slope
+        s = following.x - found.x
+        y = following.slope - found.slope
         if (bend := dot(s, y)) > 0:
             memory.append((s, y, bend))
-        fall, found = found.value - following.value, following
+        fall = found.value - following.value
+        found = following
         if fall <= LEAST_FALL * max(abs(found.value), 1.0):
             break
     return replace(found, pairs=tuple((s, y) for s, y, _ in memory))
@@ -85,7 +88,8 @@ def descend(
 
 def _direction(slope: Vector, memory: deque[tuple[Vector, Vector, float]]) -> Vector:
     """Minus the inverse curvature by the remembered steps, times the slope."""
-    q, shares = -slope, []
+    q = -slope
+    shares = []
     for s, y, bend in reversed(memory):
         share = dot(s, q) / bend
         q -= share * y
@@ -103,7 +107,9 @@ def _step(function: Function, found: Descent, direction: Vector) -> Descent | No
     fall.
     """
     promised = dot(found.slope, direction)
-    length, low, high = 1.0, 0.0, np.inf
+    length = 1.0
+    low = 0.0
+    high = np.inf
     for _ in range(MOST_TRIES):
         x = found.x + length * direction
         value, slope = function(x)

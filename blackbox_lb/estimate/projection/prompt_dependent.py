@@ -120,8 +120,10 @@ class PromptPositions:
                 "nothing can depend on the prompt: no position has both a weight and a token that"
                 " may be biased"
             )
-        masses, m = given.by_token(chosen), given.n_positions
-        listed, scale = masses.listed, np.ones(m) if masses.scale is None else masses.scale
+        masses = given.by_token(chosen)
+        m = given.n_positions
+        listed = masses.listed
+        scale = np.ones(m) if masses.scale is None else masses.scale
         columns = np.repeat(np.arange(len(chosen)), np.diff(listed.starts))
         rows = listed.rows.astype(np.int64)
         all_masses = sparse.csr_array(
@@ -130,7 +132,8 @@ class PromptPositions:
         prompts = rollouts.prompts[rollouts.rollout_of]
         place = np.full(len(given.token_ids), -1)
         place[chosen] = np.arange(len(chosen))
-        sampled, own = place[given.sampled], differences(rollouts, weights)
+        sampled = place[given.sampled]
+        own = differences(rollouts, weights)
         known = (sampled >= 0) & (own != 0)
         counts = sparse.csr_array(
             (own[known], (prompts[known], sampled[known])), shape=(size, len(chosen))
@@ -217,7 +220,9 @@ class PromptPositions:
         """Minus the log-likelihood in nats, and its gradient in ``common`` (s,) and ``slopes`` (f,
         s).
         """
-        value, of_common, of_slopes = 0.0, np.zeros(common.shape), np.zeros(slopes.shape)
+        value = 0.0
+        of_common = np.zeros(common.shape)
+        of_slopes = np.zeros(slopes.shape)
         for rows, positions in self._blocks(features.shape[0]):
             own = features[rows]
             delta = np.minimum(common + own @ slopes, LARGEST)
@@ -233,7 +238,8 @@ class PromptPositions:
         """(p,) the weighted log-likelihood of each prompt's answers under its own bias ``delta``
         (p, s), over no bias, with the baseline in its linear term.
         """
-        linear, normaliser = np.zeros(len(delta)), np.zeros(len(delta))
+        linear = np.zeros(len(delta))
+        normaliser = np.zeros(len(delta))
         for rows, positions in self._blocks(len(delta)):
             z = self._normalisers(np.exp(np.minimum(delta[rows], LARGEST)), rows.start, positions)[
                 0
@@ -255,7 +261,8 @@ class PromptPositions:
         """(b,) ``sum_y pi_0(y) exp(delta(y))``; and of each listed mass its row, its place in
         ``tilt``, and its tilted value.
         """
-        table, owner = self.masses[positions], self.prompts[positions] - first
+        table = self.masses[positions]
+        owner = self.prompts[positions] - first
         row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
         at = owner[row] * tilt.shape[1] + table.indices
         tilted = table.data * tilt.ravel()[at]
@@ -274,7 +281,8 @@ class PromptPositions:
         """
         tilt = np.exp(delta)
         z, row, at, tilted = self._normalisers(tilt, first, positions)
-        weights, owner = self.weights[positions], self.prompts[positions] - first
+        weights = self.weights[positions]
+        owner = self.prompts[positions] - first
         once = weights / z
         slope = (
             np.bincount(at, tilted * once[row], delta.size).astype(np.float64).reshape(delta.shape)
@@ -297,7 +305,8 @@ def fit_prompts(
     l2, slope_l2: pull of the common vector and of the others to 0, in weighted positions. start: a
     fit to begin from, of the same tokens and features. InputError: a strength that is not above 0.
     """
-    size, count = len(positions.token_ids), features.shape[1]
+    size = len(positions.token_ids)
+    count = features.shape[1]
     total = float(positions.weights.sum())
     strengths = np.concatenate(
         [[positive("l2", l2)], np.full(count, positive("slope_l2", slope_l2))]
@@ -346,7 +355,8 @@ def standard_errors(
     1 and fits anew from ``fit``. The pull to 0 is the same in each, so these are spreads of the
     estimate, not distances from the truth.
     """
-    rng, found = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    found = []
     for _ in range(draws):
         drawn = positions.times(rng.standard_exponential(features.shape[0]))
         each = fit_prompts(drawn, features, l2=l2, slope_l2=slope_l2, start=fit, max_iterations=50)

@@ -102,7 +102,8 @@ class StandardErrors:
         """
         if not 0 < level < 1:
             raise InputError(f"level is {level}; it must be between 0 and 1")
-        reach, known = np.full(len(self.delta), np.inf), self.informants > 1 + SAME
+        reach = np.full(len(self.delta), np.inf)
+        known = self.informants > 1 + SAME
         reach[known] = (
             special.stdtrit(self.informants[known] - 1, (1 + level) / 2) * self.errors[known]
         )
@@ -179,7 +180,8 @@ def standard_errors(
         if support is None
         else np.isin(table.token_ids, np.asarray(support))
     )
-    group, baselines = np.repeat(group_of, rollouts.lengths), by_policy(rollouts, table, weights)
+    group = np.repeat(group_of, rollouts.lengths)
+    baselines = by_policy(rollouts, table, weights)
     problem = _Problem(
         table, values, weights.values, tuple(baselines), group, positive("l2", l2), free
     )
@@ -291,7 +293,8 @@ class _Problem:
         growth = float(self.weights.sum() / part.weights.sum())
         part_shared = shared if part is self else part.baseline_by(len(shares))
         outside = self.tallied(len(shares), self.table.sampled_outside)
-        drawn, everything = outside.sum(axis=0), _Others(expected, squares)
+        drawn = outside.sum(axis=0)
+        everything = _Others(expected, squares)
         part_of = everything if part is self else _Others(seen, seen_squares)
         without: NextToken | None = None
         steps = np.empty_like(scores)
@@ -306,7 +309,8 @@ class _Problem:
             known, bend = everything.without(group)
             seen_of_it, seen_bend = part_of.without(group)
             change = growth * (usage - seen_of_it) if gone.any() else np.zeros_like(usage)
-            right, ridge = scores[group] + np.where(self.free, change, 0.0), self.l2 * (1 - share)
+            right = scores[group] + np.where(self.free, change, 0.0)
+            ridge = self.l2 * (1 - share)
             if gone.any() and part_shared is not None:  # the baseline's expectation changes, too
                 before = part_shared.sum(axis=0) - part_shared[group]
                 moved = part.baseline(table, group) - before
@@ -367,11 +371,9 @@ def _matched(
         scale *= np.sqrt(
             np.divide(diagonal, ties, out=np.ones_like(ties), where=ties > RARE * diagonal)
         )
-    shift, alone, mean = (
-        scale * (along(scale) - rest),
-        np.where(tied, 0.0, diagonal),
-        diagonal / diagonal.sum(),
-    )
+    shift = scale * (along(scale) - rest)
+    alone = np.where(tied, 0.0, diagonal)
+    mean = diagonal / diagonal.sum()
 
     def matched(direction: Vector) -> Vector:
         loose = alone * (direction - dot(mean, direction))
@@ -386,14 +388,16 @@ class _Others:
     """The expectations of all groups but one. expected, squares: (g, s)."""
 
     def __init__(self, expected: Vector, squares: Vector) -> None:
-        self._expected, self._squares = expected, squares
+        self._expected = expected
+        self._squares = squares
         self._all = expected.sum(axis=0), squares.sum(axis=0)
 
     def without(self, group: int) -> tuple[Vector, Vector]:
         """(s,) expected, and (s,) its share on the diagonal of the curvature: 1 less the mean
         probability.
         """
-        usage, squares = self._all[0] - self._expected[group], self._all[1] - self._squares[group]
+        usage = self._all[0] - self._expected[group]
+        squares = self._all[1] - self._squares[group]
         mean = np.divide(squares, usage, out=np.zeros_like(usage), where=usage > 0)
         return usage, 1 - np.clip(mean, 0.0, 1 - RARE)
 
@@ -404,18 +408,22 @@ def _conjugate_gradients(
     """``A^-1 right`` for a positive definite A given by ``product``, preconditioned by about its
     ``diagonal``.
     """
-    x, residual = np.zeros_like(right), right.copy()
+    x = np.zeros_like(right)
+    residual = right.copy()
     scaled = residual / diagonal
-    direction, size = scaled, dot(residual, scaled)
+    direction = scaled
+    size = dot(residual, scaled)
     goal = SETTLED**2 * size
     for _ in range(MOST_STEPS):
         if size <= goal:
             return x
         turned = product(direction)
         length = size / dot(direction, turned)
-        x, residual = x + length * direction, residual - length * turned
+        x = x + length * direction
+        residual = residual - length * turned
         scaled = residual / diagonal
-        before, size = size, dot(residual, scaled)
+        before = size
+        size = dot(residual, scaled)
         direction = scaled + size / before * direction
     raise InputError(
         f"standard errors did not settle in {MOST_STEPS} steps; a larger l2 makes the fit better"

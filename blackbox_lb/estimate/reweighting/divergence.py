@@ -102,7 +102,8 @@ def log_policy_ratios(
             f"next_token has {next_token.n_positions} positions, the rollouts"
             f" {len(rollouts.token_ids)}"
         )
-    bias, owner = np.asarray(delta, dtype=np.float64), np.arange(len(rollouts.keys), dtype=np.int32)
+    bias = np.asarray(delta, dtype=np.float64)
+    owner = np.arange(len(rollouts.keys), dtype=np.int32)
     steps = next_token.log_normaliser(bias)
     for at in stretches(len(steps)):
         steps[at] = bias[next_token.sampled[at]] - steps[at]

@@ -59,11 +59,9 @@ def intervention_scores(
     completions that hold the token: ``G / (G - 1) sum_g (sum of shift - S in g)^2 / count^2``.
     InputError: shapes that differ, or no shift at all.
     """
-    tokens, owner, values = (
-        np.asarray(token_ids),
-        np.asarray(completions),
-        np.asarray(shifts, dtype=np.float64),
-    )
+    tokens = np.asarray(token_ids)
+    owner = np.asarray(completions)
+    values = np.asarray(shifts, dtype=np.float64)
     if not tokens.shape == owner.shape == values.shape or values.ndim != 1:
         raise InputError(
             f"tokens {tokens.shape}, completions {owner.shape} and shifts {values.shape} need one"
@@ -74,7 +72,9 @@ def intervention_scores(
         raise InputError(
             f"none of {len(values)} positions has a shift; collect completions with top logprobs"
         )
-    tokens, owner, values = tokens[known], owner[known], values[known]
+    tokens = tokens[known]
+    owner = owner[known]
+    values = values[known]
     ids, place, counts = np.unique(tokens, return_inverse=True, return_counts=True)
     scores = np.bincount(place, weights=values) / counts
     return InterventionScores(
@@ -128,7 +128,8 @@ def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToke
     ``exp(-delta)``. As in ``divergence``, tokens without an id are left out of both policies. NaN
     without a list.
     """
-    ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()))
+    ids = np.array(list(bias), dtype=np.int64)
+    values = np.array(list(bias.values()))
     table = NextToken.of(drawn, extra_ids=np.union1d(base.token_ids, ids)).named()
     delta = table.align(ids, values)
     milder = np.maximum(delta, -STRONGEST)

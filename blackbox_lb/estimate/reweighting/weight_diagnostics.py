@@ -88,7 +88,8 @@ class Touched:
         rollouts.
         """
         bias = vector("delta", delta, len(next_token.token_ids))
-        where, positions = np.flatnonzero(bias), next_token.n_positions
+        where = np.flatnonzero(bias)
+        positions = next_token.n_positions
         base, biased = (
             float(next_token.expected(d)[where].sum()) / positions
             for d in (np.zeros_like(bias), bias)
@@ -134,7 +135,8 @@ def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike) -> tuple[flo
     has no variance: pass ``exp(rewards)``, for example the 0/1 accuracy behind log-accuracy, and
     read the numbers on that scale. InputError otherwise, or if no prompt has two.
     """
-    r, of = np.asarray(rewards, dtype=np.float64), np.asarray(prompts)
+    r = np.asarray(rewards, dtype=np.float64)
+    of = np.asarray(prompts)
     if r.shape != of.shape or r.ndim != 1:
         raise InputError(f"rewards {r.shape} and prompts {of.shape} must have one shape (n,)")
     if not np.isfinite(r).all():

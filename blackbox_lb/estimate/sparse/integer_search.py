@@ -106,11 +106,10 @@ def _promising(search: _Search, values: Vector) -> Ids:
 
 def _sweep(search: _Search, values: Vector, order: Ids) -> bool:
     """Move by one unit each token of ``order`` that gains; return whether any did."""
-    log_normaliser, masses = (
-        search.next_token.log_normaliser(values),
-        search.next_token.by_token(order),
-    )
-    room, moved = search.entries - np.count_nonzero(values), False
+    log_normaliser = search.next_token.log_normaliser(values)
+    masses = search.next_token.by_token(order)
+    room = search.entries - np.count_nonzero(values)
+    moved = False
     for index, token in enumerate(order):
         if values[token] == 0 and room <= 0:
             continue
@@ -138,23 +137,31 @@ def _exchange(search: _Search, values: Vector) -> Vector:
     """Move one or two tokens from ``values``; a few moves may lead uphill, none to a point already
     visited.
     """
-    best, lowest = values, search.loss(values)
-    seen, stuck, left = {values.tobytes()}, 0, EVALUATIONS
+    best = values
+    lowest = search.loss(values)
+    seen = {values.tobytes()}
+    stuck = 0
+    left = EVALUATIONS
     least = 1e-9 * float(search.weights.sum())
     while stuck < PATIENCE and left > 0:
-        following, loss = None, math.inf
+        following = None
+        loss = math.inf
         for trial in _moves(search, values, seen):
             seen.add(trial.tobytes())
             left -= 1
             if (found := search.loss(trial)) < loss:
-                following, loss = trial, found
+                following = trial
+                loss = found
             if loss < lowest - least:
                 break
         if following is None:
             break
-        values, stuck = following, stuck + 1
+        values = following
+        stuck = stuck + 1
         if loss < lowest - least:
-            best, lowest, stuck = values, loss, 0
+            best = values
+            lowest = loss
+            stuck = 0
     return best
 
 
@@ -189,7 +196,8 @@ def _singles(search: _Search, values: Vector) -> tuple[Ids, Vector, Vector]:
     """Tokens, whole steps (one unit either way, to 0, to the best alone) and predicted changes, the
     best ``MOVES``.
     """
-    local, tokens = Local.at(search.next_token, search.weights, values), search.allowed
+    local = Local.at(search.next_token, search.weights, values)
+    tokens = search.allowed
     best, _ = local.best_steps(tokens, search.usage, values, 0.0, search.low, search.high)
     rows = [
         np.full(len(tokens), 1.0),
@@ -203,7 +211,8 @@ def _singles(search: _Search, values: Vector) -> tuple[Ids, Vector, Vector]:
     )
     moved = values[pairs[0]] + pairs[1]
     pairs = pairs[:, (pairs[1] != 0) & (moved >= search.low) & (moved <= search.high)]
-    where, steps = pairs[0].astype(np.int64), pairs[1].astype(np.float64)
+    where = pairs[0].astype(np.int64)
+    steps = pairs[1].astype(np.float64)
     change = local.change(where, steps, search.usage, values)
     top = np.argsort(change, kind="stable")[:MOVES]
     return where[top], steps[top], change[top]

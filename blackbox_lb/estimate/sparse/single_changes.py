@@ -44,7 +44,8 @@ class Local:
         """The effect of adding ``steps`` to the biases of ``tokens``, each alone, on ``W KL`` or
         the loss of a fit with ``l2``.
         """
-        n, p = self.usage[tokens] / self.share[tokens], self.share[tokens]
+        n = self.usage[tokens] / self.share[tokens]
+        p = self.share[tokens]
         old = values[tokens]
         return (
             n * np.log1p(p * np.expm1(steps))
@@ -58,11 +59,14 @@ class Local:
         """The step that lowers the loss most at each of ``tokens`` alone, and its effect, by
         Newton's method.
         """
-        n, p = self.usage[tokens] / self.share[tokens], self.share[tokens]
-        old, x = values[tokens], np.zeros(len(tokens))
+        n = self.usage[tokens] / self.share[tokens]
+        p = self.share[tokens]
+        old = values[tokens]
+        x = np.zeros(len(tokens))
         for _ in range(NEWTON_STEPS):
             q = p * np.exp(x) / (1 + p * np.expm1(x))
-            slope, bend = n * q - linear[tokens] + l2 * (old + x), n * q * (1 - q) + l2
+            slope = n * q - linear[tokens] + l2 * (old + x)
+            bend = n * q * (1 - q) + l2
             x = np.clip(x - np.clip(slope / np.maximum(bend, 1e-12), -1, 1), low - old, high - old)
         return x, np.maximum(-self.change(tokens, x, linear, values, l2), 0.0)
 
@@ -72,13 +76,17 @@ def curvature(next_token: NextToken, weights: Vector, values: Vector, tokens: Id
     (c,).
     """
     inverse = np.exp(-next_token.log_normaliser(values))
-    masses, tilt = next_token.by_token(tokens), np.exp(values[tokens])
-    listed, unigram, spread = masses.listed, masses.unigram, masses.spread
+    masses = next_token.by_token(tokens)
+    tilt = np.exp(values[tokens])
+    listed = masses.listed
+    unigram = masses.unigram
+    spread = masses.spread
     entries = listed.values if masses.scale is None else listed.values * masses.scale[listed.rows]
     table = sparse.csc_array(
         (entries, listed.rows, listed.starts), shape=(next_token.n_positions, len(tokens))
     )
-    once, twice = weights * inverse, weights * inverse**2
+    once = weights * inverse
+    twice = weights * inverse**2
     cross = np.outer(table.T @ (twice * spread), unigram)
     both = (
         table.T

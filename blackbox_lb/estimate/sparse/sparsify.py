@@ -113,12 +113,11 @@ def sparsify(
     """
     _check(entries, low, high)
     if integers:
-        low, high = float(np.ceil(low)), float(np.floor(high))
+        low = float(np.ceil(low))
+        high = float(np.floor(high))
     target = _Target.of(next_token, delta, position_weights)
-    allowed, learned = (
-        ~np.isin(next_token.token_ids, np.fromiter(forbidden, np.int64)),
-        target.learned,
-    )
+    allowed = ~np.isin(next_token.token_ids, np.fromiter(forbidden, np.int64))
+    learned = target.learned
     most = int(allowed.sum()) if entries is None else min(entries, int(allowed.sum()))
     problem = Problem(next_token, target.usage, target.weights, allowed, low=low, high=high)
     if (

@@ -130,7 +130,8 @@ def best_support(
 
 
 def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
-    members, values = found.support, found.values
+    members = found.support
+    values = found.values
     local = Local.at(problem.next_token, problem.weights, values)
     free = problem.allowed.copy()
     free[members] = False
@@ -139,7 +140,9 @@ def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
         others, problem.linear, values, problem.l2, problem.low, problem.high
     )
     top = np.argsort(-gain, kind="stable")[: max(entries, 2 * TRIED)]
-    others, steps, gain = others[top], steps[top], gain[top]
+    others = others[top]
+    steps = steps[top]
+    gain = gain[top]
     loss = local.change(members, -values[members], problem.linear, values, problem.l2)
     if len(members) + len(others) > COUPLED or not len(others) or not len(members):
         return _Scores(others, gain, steps, loss, None)
@@ -184,7 +187,9 @@ def _splice(problem: Problem, entries: int, found: Supported) -> Supported | Non
 
 
 def _exchange(problem: Problem, entries: int, found: Supported, patience: int) -> Supported:
-    best, seen, stuck = found, {found.support.tobytes()}, 0
+    best = found
+    seen = {found.support.tobytes()}
+    stuck = 0
     left = max(REFITS // entries, TRIED)
     while left > 0 and stuck < patience:
         following = None
@@ -198,9 +203,11 @@ def _exchange(problem: Problem, entries: int, found: Supported, patience: int) -
                 break
         if following is None:
             break
-        found, stuck = following, stuck + 1
+        found = following
+        stuck = stuck + 1
         if found.loss < best.loss - LEAST * problem.weights.sum():
-            best, stuck = found, 0
+            best = found
+            stuck = 0
     return best
 
 

@@ -232,7 +232,8 @@ def _sent(biased: Biased, bias: Bias) -> Iterator[tuple[Bools, Mapping[int, floa
     """The bias of the completions, and which have it: (c,) all of them, or those of each prompt
     where it depends on the prompt.
     """
-    prompts, of_prompt = biased.rollouts.prompts, PromptBias.of(bias)
+    prompts = biased.rollouts.prompts
+    of_prompt = PromptBias.of(bias)
     if of_prompt is None:
         yield np.ones(len(prompts), np.bool_), bias.logit_bias
         return

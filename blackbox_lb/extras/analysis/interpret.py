@@ -18,7 +18,8 @@ from blackbox_lb.safety.printable import printable
 
 CONTEXTS = 3
 """Contexts a token, each of another completion where there are as many."""
-BEFORE, AFTER = 40, 20
+BEFORE = 40
+AFTER = 20
 """Characters of a context before and after the token."""
 EXAMPLES = 8
 """Tokens shown of a family."""
@@ -131,7 +132,8 @@ def _positions(
 
 def _contexts(rollouts: Rollouts, texts: Texts, positions: Iterable[int]) -> tuple[str, ...]:
     """Pieces of completions with the token marked, each once."""
-    owner, ends = rollouts.rollout_of, np.cumsum(rollouts.lengths)
+    owner = rollouts.rollout_of
+    ends = np.cumsum(rollouts.lengths)
     pieces = []
     for position in positions:
         end = int(ends[owner[position]])
@@ -169,8 +171,8 @@ def families(tokens: Iterable[TokenScore]) -> tuple[Family, ...]:
     suppressed from the lowest on.
     """
     groups: dict[tuple[Side, str], list[TokenScore]] = defaultdict(list)
-    for each in tokens:
-        groups[side_of(each.score), each.family].append(each)
+    for token in tokens:
+        groups[side_of(token.score), token.family].append(token)
     rows = [_family(name, side, members) for (side, name), members in groups.items()]
     sides: dict[Side, int] = {"promoted": 0, "suppressed": 1, "unmoved": 2}
     return tuple(sorted(rows, key=lambda row: (sides[row.side], -abs(row.mean_score), row.name)))
@@ -182,8 +184,8 @@ def _family(name: str, side: Side, members: Sequence[TokenScore]) -> Family:
         name=name,
         side=side,
         size=len(members),
-        count=sum(each.count for each in members),
-        mean_score=float(np.mean([each.score for each in members])),
+        count=sum(member.count for member in members),
+        mean_score=float(np.mean([member.score for member in members])),
         examples=tuple(each.text for each in ordered[:EXAMPLES]),
     )
 
@@ -196,14 +198,14 @@ def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPa
     """
     groups: dict[tuple[str, str], list[TokenScore]] = defaultdict(list)
     order: dict[str, int] = {"space": 0, "case": 1, "repetition": 2, "whitespace": 3}
-    for each in tokens:
-        if each.surface not in ("special", "not known", "part of a character"):
-            for key in nearly_equal(texts.text(each.id)):
-                groups[key].append(each)
+    for token in tokens:
+        if token.surface not in ("special", "not known", "part of a character"):
+            for key in nearly_equal(texts.text(token.id)):
+                groups[key].append(token)
     found: dict[tuple[int, int], MinimalPair] = {}
     for (relation, _), members in sorted(groups.items(), key=lambda item: order[item[0][0]]):
-        for up in (each for each in members if each.score > 0):
-            for down in (each for each in members if each.score < 0):
+        for up in (member for member in members if member.score > 0):
+            for down in (member for member in members if member.score < 0):
                 found[up.id, down.id] = found.get((up.id, down.id)) or MinimalPair(
                     promoted=up.id,
                     suppressed=down.id,

@@ -36,7 +36,8 @@ def analyze(
 
     known: the bytes of tokens, as the store has them; names: texts of others.
     """
-    rollouts, values = biased.rollouts, shifts.values
+    rollouts = biased.rollouts
+    values = shifts.values
     owner = rollouts.rollout_of
     scores = intervention_scores(rollouts.token_ids, owner, values)
     texts = _texts(bias, scores, rollouts, known, vocabulary, names or {})
@@ -137,7 +138,7 @@ def _summary(
     tokens: Sequence[TokenScore], visited: int, usage: PolicyEffect, pairs: int
 ) -> tuple[str, ...]:
     """Sentences for the reader, the most important first."""
-    up, down = ([each for each in tokens if sign * each.score > 0] for sign in (1, -1))
+    up, down = ([token for token in tokens if sign * token.score > 0] for sign in (1, -1))
     error = "" if usage.se is None else f" ± {short(usage.se)}"
     scored = "" if len(tokens) == visited else f", {len(tokens):,} of them scored"
     sentences = [

@@ -38,7 +38,7 @@ def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str
 
 def _written(text: str, core: str) -> str:
     letters = [each for each in core if each.isalpha()]
-    if any(not unicodedata.name(each, "").startswith("LATIN") for each in letters):
+    if any(not unicodedata.name(letter, "").startswith("LATIN") for letter in letters):
         return "other script"
     if "\\" in core or "$" in core:
         return "LaTeX"

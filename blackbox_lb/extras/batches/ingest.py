@@ -75,13 +75,14 @@ class BatchReader:
     """Reads the files of one job into a store. ``watch`` is called with every completion."""
 
     def __init__(self, setup: BatchSpec, job: BatchRecord, watch: Watcher) -> None:
-        self._session, self._store = setup.trials.session, setup.trials.store
-        self._settings, self._sampling, self._job = setup.settings, setup.sampling, job
-        self._prices, self._watch, self._drift = (
-            setup.trials.budget.prices,
-            watch,
-            setup.trials.drift,
-        )
+        self._session = setup.trials.session
+        self._store = setup.trials.store
+        self._settings = setup.settings
+        self._sampling = setup.sampling
+        self._job = job
+        self._prices = setup.trials.budget.prices
+        self._watch = watch
+        self._drift = setup.trials.drift
         self._there = self._store.keys(job.request)
         self._prompts: dict[str, Prompt | None] = {}
         self.tally = Tally()
@@ -123,7 +124,8 @@ class BatchReader:
         keys = ask.keys(self._job.request)
         if self._there.issuperset(keys):
             return "stored before"
-        response, fault = document.get("response") or {}, document.get("error")
+        response = document.get("response") or {}
+        fault = document.get("error")
         status = response.get("status_code") if isinstance(response, dict) else None
         if fault or status != OK or not isinstance(response.get("body"), dict):
             return self._failed(ask, prompt, status, fault or response)

@@ -87,7 +87,8 @@ def asks(
                 yield prompt, SampleRequest(name, first, count)
                 count = 0
             if wanted:
-                first, count = (first if count else sample), count + 1
+                first = first if count else sample
+                count = count + 1
 
 
 def request_line(
@@ -156,7 +157,8 @@ def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iter
             )
         if group and (len(group) == requests or (size is not None and taken + length > size)):
             yield group
-            group, taken = [], 0
+            group = []
+            taken = 0
         group.append(line)
         taken += length
     if group:

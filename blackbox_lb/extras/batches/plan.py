@@ -85,12 +85,14 @@ class BatchSpec:
         """The open jobs of these settings; one that only differs in the tokenizer, which no request
         shows, is adopted.
         """
-        session, others = self.trials.session, 0
+        session = self.trials.session
+        others = 0
         found: list[BatchRecord] = []
         for job in filter(lambda job: job.open, self.jobs.all()):
             same = {**job.settings, "tokenizer": self.settings["tokenizer"]} == self.settings
             if same and (job.provider, job.host) == (session.profile.name, host_of(session)):
-                job.request, job.settings = self.request, self.settings
+                job.request = self.request
+                job.settings = self.settings
                 found.append(job)
             else:
                 others += 1
@@ -140,7 +142,8 @@ class BatchSpec:
         )
 
     def _written(self, group: Sequence[Line]) -> BatchRecord:
-        session, name = self.trials.session, token_hex(6)
+        session = self.trials.session
+        name = token_hex(6)
         job = BatchRecord(
             name=name,
             provider=session.profile.name,
@@ -171,10 +174,8 @@ def check_budget(budget: SpendLimit, fresh: Sequence[BatchRecord]) -> None:
     """
     if not fresh:
         return
-    prompt, completion = (
-        sum(job.most_prompt for job in fresh),
-        sum(job.most_completion for job in fresh),
-    )
+    prompt = sum(job.most_prompt for job in fresh)
+    completion = sum(job.most_completion for job in fresh)
     dollars = 0.0 if budget.prices is None else budget.prices.dollars(prompt, completion)
     total = Spent(sum(job.requests for job in fresh), prompt, completion, dollars)
     if (limit := budget.limits.passed_by(total)) is not None:

@@ -28,7 +28,8 @@ METADATA = "blackbox_lb"
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 NOT_YET = frozenset({"pending", "running"})
 """States of a file that Azure has not examined yet."""
-READY_PAUSE, READY_TRIES = 1.0, 600
+READY_PAUSE = 1.0
+READY_TRIES = 600
 PAGE = 100
 CLOCKS = 86_400.0
 """Largest difference in seconds between the provider's clock and ours, beyond doubt."""
@@ -47,7 +48,8 @@ class BatchApi:
     """
 
     def __init__(self, session: Session) -> None:
-        self._name, self._channel = session.profile.name, session.channel
+        self._name = session.profile.name
+        self._channel = session.channel
         self._client = session.channel.for_files(TIMEOUT)
 
     async def __aenter__(self) -> Self:

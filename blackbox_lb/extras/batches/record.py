@@ -114,7 +114,8 @@ class Jobs:
         """Close a finished job: its files are removed, unless they are to be kept; its record
         stays.
         """
-        job.step, job.tally = "done", tally or job.tally
+        job.step = "done"
+        job.tally = tally or job.tally
         self.save(job)
         for path in [] if keep else [self.input(job.name), self.output(job), self.errors(job)]:
             with suppress(OSError):

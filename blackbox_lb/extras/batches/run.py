@@ -26,7 +26,9 @@ from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.types import Prompt
 
-FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 10.0, 120.0, 1.5
+FIRST_PAUSE = 10.0
+LONGEST_PAUSE = 120.0
+GROWTH = 1.5
 """Seconds between two looks at batches that take minutes to a day."""
 LOST_LOOKS = 20
 """Failed looks in a row that end the wait: the network may be away for a while."""
@@ -63,7 +65,8 @@ class Pending(BlbError):
         super().__init__(
             f"{len(states)} batch jobs are not done; {missing:,} completions are still to come"
         )
-        self.states, self.missing = tuple(states), missing
+        self.states = tuple(states)
+        self.missing = missing
 
 
 async def collect_batches(
@@ -125,7 +128,9 @@ class BatchRunner:
     """
 
     def __init__(self, setup: BatchSpec, api: BatchApi | None) -> None:
-        self.setup, self.jobs, self._report = setup, setup.jobs, setup.trials.report
+        self.setup = setup
+        self.jobs = setup.jobs
+        self._report = setup.trials.report
         self._hosted = None if api is None else (api, Submission(setup, api))
         self.open = setup.open_jobs()
         self.lines: Counter[str] = Counter()
@@ -137,7 +142,8 @@ class BatchRunner:
         """Advance every open job as far as possible. Raises Pending where it does not wait for all
         of them.
         """
-        pause, lost = FIRST_PAUSE, 0
+        pause = FIRST_PAUSE
+        lost = 0
         while True:
             try:
                 states = [
@@ -237,7 +243,8 @@ class BatchRunner:
         """Take in the output of the user's program; return its command where that is missing or
         incomplete.
         """
-        output, command = self.jobs.output(job), self.setup.rules.command or ""
+        output = self.jobs.output(job)
+        command = self.setup.rules.command or ""
         if job.cancelled or output.exists():
             tally = await self._read(job)
             if job.cancelled or sum(tally.lines.values()) - tally.lines["foreign"] >= job.requests:
@@ -265,7 +272,8 @@ class BatchRunner:
 
     def _close(self, job: BatchRecord, tally: Tally) -> None:
         self.lines.update(tally.lines)
-        self._error, self._drifted = self._error or tally.error, self._drifted or tally.drifted
+        self._error = self._error or tally.error
+        self._drifted = self._drifted or tally.drifted
         kept = bool(tally.lines["unreadable"])
         self.jobs.close(job, dict(tally.lines), keep=kept)
         self.open.remove(job)

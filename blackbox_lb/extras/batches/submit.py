@@ -29,13 +29,15 @@ class Submission:
     """From files to batches, for the jobs of one command."""
 
     def __init__(self, setup: BatchSpec, api: BatchApi) -> None:
-        self._setup, self._api = setup, api
+        self._setup = setup
+        self._api = api
 
     async def submit(self, job: BatchRecord) -> None:
         """Turn an unsubmitted job into a running batch. Ctrl-C in mid-creation waits for the
         answer.
         """
-        jobs, budget = self._setup.jobs, self._setup.trials.budget
+        jobs = self._setup.jobs
+        budget = self._setup.trials.budget
         if job.step == "written":
             job.file_id = await self._api.upload(jobs.input(job.name))
             self._step(job, "uploaded")
@@ -59,11 +61,13 @@ class Submission:
         never created.
         """
         if job.status != "failed" or not any(
-            each.get("code") == QUEUE_FULL for each in _complaints(document)
+            complaint.get("code") == QUEUE_FULL for complaint in _complaints(document)
         ):
             return False
         job.refused.append(job.batch_id or "")
-        job.batch_id, job.status, job.tried = None, QUEUE_FULL, None
+        job.batch_id = None
+        job.status = QUEUE_FULL
+        job.tried = None
         self._step(job, "uploaded")
         return True
 

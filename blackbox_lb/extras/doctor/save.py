@@ -108,7 +108,8 @@ def _rows(
         rows["connection"] = {**rows.get("connection", {}), "base_url": base_url}
     found = {finding.row: finding.found for finding in report.findings if finding.found is not None}
     for row, value in {**careful, **found}.items():
-        table, (*outer, last) = rows, row.split(".")
+        table = rows
+        (*outer, last) = row.split(".")
         for part in outer:
             table = table.setdefault(part, {})
         table[last] = value

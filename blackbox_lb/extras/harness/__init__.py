@@ -145,7 +145,9 @@ class HarnessMetric:
     """
 
     def __init__(self, documents: dict[str, Document], filter_name: str, metric: str) -> None:
-        self.documents, self.filter, self.metric = documents, filter_name, metric
+        self.documents = documents
+        self.filter = filter_name
+        self.metric = metric
 
     def __call__(self, example: Example, text: str) -> bool:
         document = self._document(example)

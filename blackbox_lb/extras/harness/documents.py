@@ -19,7 +19,8 @@ from blackbox_lb.types import Example, Prompt, Split
 
 FEWSHOT_SEED = 1234
 """lm-evaluation-harness's own, of its option ``seed``."""
-VALIDATION_MOST, VALIDATION_SHARE = 500, 0.2
+VALIDATION_MOST = 500
+VALIDATION_SHARE = 0.2
 SHARES = (0.8, 0.1, 0.1)
 """Train, validation and test of a task with one split: the paper's for GPQA."""
 
@@ -184,7 +185,8 @@ class _Sampler:
     """
 
     def __init__(self, inner: Any, drawn: set[str]) -> None:
-        self.inner, self.drawn = inner, drawn
+        self.inner = inner
+        self.drawn = drawn
         self.apart: dict[str, Any] | None = None
 
     def sample(self, n: int, eval_doc: Any = None, **more: Any) -> Any:

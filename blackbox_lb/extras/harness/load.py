@@ -157,7 +157,8 @@ def _refuse_likelihoods(index: dict[str, Any], leaves: list[str]) -> None:
 
 def _generative(leaf: str) -> list[str]:
     """The generate_until tasks of the same benchmark, the closest names first."""
-    path, root = _declared().get(leaf), _folder_of_tasks()
+    path = _declared().get(leaf)
+    root = _folder_of_tasks()
     if path is None:
         return []
     family = root / path.relative_to(root).parts[0]

@@ -144,7 +144,7 @@ class Cluster:
         waits for ever.
         """
         machines = [
-            each["Resources"].get("CPU", 0.0) for each in self._ray.nodes() if each["Alive"]
+            node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]
         ]
         part = 1.0
         while any(machines) and sum(int(cores / part) for cores in machines) < workers:

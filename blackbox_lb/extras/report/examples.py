@@ -19,7 +19,8 @@ from blackbox_lb.tasks.rewards.reward import reward_kind
 from blackbox_lb.tasks.rewards.spans import TextRule, sum_of
 from blackbox_lb.types import Prompt, Span
 
-BASE, BIASED = "without the bias", "with the bias"
+BASE = "without the bias"
+BIASED = "with the bias"
 MOST_EXAMPLES = 24
 """Most prompts that are shown."""
 MOST_WORDS = 1_500
@@ -163,7 +164,8 @@ def compared(sides: Sequence[Side]) -> tuple[Side, ...]:
 
 
 def _against(side: Side, other: Side) -> Side:
-    own, theirs = WORDS.findall(side.text), WORDS.findall(other.text)
+    own = WORDS.findall(side.text)
+    theirs = WORDS.findall(other.text)
     if max(len(own), len(theirs)) > MOST_WORDS:
         return replace(side, pieces=(Piece(side.text, False),))
     pieces: list[Piece] = []
@@ -261,7 +263,8 @@ def _pairs(store: RolloutStore, bias: Bias) -> list[tuple[float, list[Pair]]]:
     for name, each in requests.items():
         first = base.get(_without_bias(each))
         if wanted and each["bias"] == wanted and first is not None:
-            before, after = _first_of_each(store, first), _first_of_each(store, name)
+            before = _first_of_each(store, first)
+            after = _first_of_each(store, name)
             pairs = [
                 (prompt, before[prompt], key) for prompt, key in after.items() if prompt in before
             ]

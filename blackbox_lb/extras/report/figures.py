@@ -29,7 +29,8 @@ COLOURS = {
 it follows light and dark.
 """
 SIZE = (4.7, 3.3)
-FAINTEST, STRONGEST = 0.04, 0.85
+FAINTEST = 0.04
+STRONGEST = 0.85
 """Opacity of a cell of a confusion matrix with none, or with all, of its row."""
 
 
@@ -254,10 +255,12 @@ def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
 def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
     """The candidates by estimator, joined in the order of tau, with the chosen one ringed."""
     estimators = list(dict.fromkeys(each.estimator for each, _, _ in rows))
-    marks, colours = "os^Dv", (COLOURS["first"], COLOURS["second"])
+    marks = "os^Dv"
+    colours = (COLOURS["first"], COLOURS["second"])
     for number, name in enumerate(estimators):
         line = [(x, y) for each, x, y in rows if each.estimator == name]
-        mark, colour = marks[number % len(marks)], colours[number % 2]
+        mark = marks[number % len(marks)]
+        colour = colours[number % 2]
         axis.plot(
             *zip(*line, strict=True),
             mark,
@@ -296,7 +299,8 @@ def _pareto(result: Result, label: str) -> Plot | None:
     """Validation accuracy against tokens over the candidates, as the paper draws it; the reward
     where no accuracy is known.
     """
-    tried, base = result.validation.tried, result.validation.base
+    tried = result.validation.tried
+    base = result.validation.base
     known = all(each.accuracy is not None for each in tried if each.tokens is not None)
     metric = "accuracy" if known and any(each.accuracy is not None for each in tried) else label
     scale = 100 if metric == "accuracy" else 1
@@ -352,7 +356,8 @@ def _reward_kl(result: Result, label: str) -> Plot | None:
     _label(axis, "KL to the base model (nats a completion)", label)
     axis.margins(0.16)
     _legend(axis)
-    kls, rewards = [x for _, x, _ in rows], [y for *_, y in rows]
+    kls = [x for _, x, _ in rows]
+    rewards = [y for *_, y in rows]
     told = (
         f"{len(rows)} candidates: {label} between {short(min(rewards))} and {short(max(rewards))}"
         " at a KL "

@@ -53,7 +53,8 @@ def _own_bias(bias: Bias, values: Mapping[int, float]) -> str:
 
 def costs(run: RunDocuments) -> Facts:
     """The completions drawn and their tokens."""
-    result, evaluation = run.result, run.evaluation
+    result = run.result
+    evaluation = run.evaluation
     if result is not None and result.usage is not None:
         used = result.usage
         yield "drawn for this fit", f"{used.completions:,} completions"
@@ -69,7 +70,9 @@ def costs(run: RunDocuments) -> Facts:
             told = f"{row.base:,.1f} → {row.biased:,.1f} ({row.difference / row.base:+.0%})"
             yield f"completion tokens, {row.setting}", told.replace("-", "−")
     if evaluation is not None:
-        priced = [(each, each.cost) for each in evaluation.policies if each.cost is not None]
+        priced = [
+            (policy, policy.cost) for policy in evaluation.policies if policy.cost is not None
+        ]
         for each, cost in priced:
             yield f"1,000 answers, {each.name}, {each.setting}", f"{short(cost)} US dollars"
         if not priced:
@@ -88,7 +91,8 @@ def _kl(result: Result | None) -> str:
 
 def counts(run: RunDocuments) -> Facts:
     """Everything dropped, clipped, rounded, bounded or left out, zeros included."""
-    bias, result = run.bias, run.result
+    bias = run.bias
+    result = run.result
     if result is not None and result.training is not None:
         found = result.training
         yield (
@@ -113,14 +117,15 @@ def counts(run: RunDocuments) -> Facts:
     )
     yield from _compiled(run)
     if run.evaluation is not None:
-        left_out = sum(each.left_out for each in run.evaluation.policies)
+        left_out = sum(policy.left_out for policy in run.evaluation.policies)
         yield "left out of the evaluation", f"{left_out:,} completions"
     if run.analysis is not None:
         yield from _analysed(run.analysis)
 
 
 def _compiled(run: RunDocuments) -> Facts:
-    found, entries = run.bias.compiled, len(run.bias.entries)
+    found = run.bias.compiled
+    entries = len(run.bias.entries)
     if found is None:
         yield "biased tokens", f"{entries:,}; what a compile kept and lost is not recorded"
         return
@@ -138,7 +143,8 @@ def _compiled(run: RunDocuments) -> Facts:
         yield "lost by the compile", f"{found.kl_lost_nats_per_token:.5f} nats of KL a token"
     if found.exact is not None:
         kept = f"{found.exact.kept_share:.1%}".replace("%", " %")
-        lost, positions = found.exact.kl_lost_nats_per_token, found.exact.positions
+        lost = found.exact.kl_lost_nats_per_token
+        positions = found.exact.positions
         yield (
             "checked exactly",
             (
@@ -189,10 +195,8 @@ def chosen_by(run: RunDocuments) -> str:
 
 def learned(run: RunDocuments) -> str:
     bias = run.bias
-    up, down = (
-        sum(entry.bias > 0 for entry in bias.entries),
-        sum(entry.bias < 0 for entry in bias.entries),
-    )
+    up = sum(entry.bias > 0 for entry in bias.entries)
+    down = sum(entry.bias < 0 for entry in bias.entries)
     told = f"The bias promotes {up:,} tokens and suppresses {down:,}, in every context alike."
     if bias.learned is not None:
         found = bias.learned

@@ -351,12 +351,11 @@ def features_table(bias: Bias) -> PageTable:
     first.
     """
     rows = [[Cell(name), Cell(told.replace("-", "−"))] for name, told in strongest(bias)]
-    kind, caption = "phase", "What each phase moves; the bias below is that of the rest"
+    kind = "phase"
+    caption = "What each phase moves; the bias below is that of the rest"
     if bias.depends is not None:
-        kind, caption = (
-            "feature",
-            f"What each feature of the prompt moves (depends on {bias.depends.on})",
-        )
+        kind = "feature"
+        caption = f"What each feature of the prompt moves (depends on {bias.depends.on})"
     return table(
         "features",
         caption,
@@ -419,14 +418,14 @@ def bands_table(analysis: Analysis) -> PageTable:
 def families_table(analysis: Analysis) -> PageTable:
     rows = [
         [
-            Cell(each.name),
-            Cell(each.side),
-            count(each.size),
-            count(each.count),
-            signed(each.mean_score),
-            Cell("  ".join(token(text).text for text in each.examples), kind="token"),
+            Cell(family.name),
+            Cell(family.side),
+            count(family.size),
+            count(family.count),
+            signed(family.mean_score),
+            Cell("  ".join(token(text).text for text in family.examples), kind="token"),
         ]
-        for each in analysis.families
+        for family in analysis.families
     ]
     kind = "surface class" if analysis.grouping == "surface" else "clusters of their embedding"
     columns = ("family", "side", "tokens", "positions", "mean S (nats)", "moved most")
@@ -443,15 +442,15 @@ def families_table(analysis: Analysis) -> PageTable:
 def pairs_table(analysis: Analysis) -> PageTable:
     rows = [
         [
-            token(each.promoted_text),
-            signed(each.promoted_score),
-            count(each.promoted_count),
-            token(each.suppressed_text),
-            signed(each.suppressed_score),
-            count(each.suppressed_count),
-            Cell(each.relation),
+            token(pair.promoted_text),
+            signed(pair.promoted_score),
+            count(pair.promoted_count),
+            token(pair.suppressed_text),
+            signed(pair.suppressed_score),
+            count(pair.suppressed_count),
+            Cell(pair.relation),
         ]
-        for each in analysis.pairs
+        for pair in analysis.pairs
     ]
     columns = (
         "promoted",

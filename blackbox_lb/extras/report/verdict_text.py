@@ -39,9 +39,9 @@ def rows_of(run: RunDocuments) -> tuple[Verdict, ...]:
     if run.bias.verdict or run.evaluation is None:
         return run.bias.verdict
     biases = [
-        each.bias
-        for each in run.evaluation.policies
-        if each.bias is not None and each.name == each.bias
+        policy.bias
+        for policy in run.evaluation.policies
+        if policy.bias is not None and policy.name == policy.bias
     ]
     return tuple(verdicts(run.evaluation, biases[0])) if biases else ()
 

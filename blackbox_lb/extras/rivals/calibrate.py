@@ -105,7 +105,8 @@ def _asked(example: Example) -> str:
     """The last user message, or the last one where there is none."""
     messages = example.prompt.messages
     return next(
-        (each.content for each in reversed(messages) if each.role == "user"), messages[-1].content
+        (message.content for message in reversed(messages) if message.role == "user"),
+        messages[-1].content,
     )
 
 

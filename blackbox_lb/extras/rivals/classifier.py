@@ -91,8 +91,10 @@ class Classifier:
             training: Any = rows
             test: Any = prompts
         else:
-            encode, first = load_encoder(self.encoder), []
-            training, test = np.asarray(encode(rows)), np.asarray(encode(prompts))
+            encode = load_encoder(self.encoder)
+            first = []
+            training = np.asarray(encode(rows))
+            test = np.asarray(encode(prompts))
         model = _chosen(
             first, int(np.bincount(right[known])[np.unique(right[known])].min()), self.case.seed
         )

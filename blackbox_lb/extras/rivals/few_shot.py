@@ -33,7 +33,8 @@ def few_shot(case: Case, given: object) -> Alternative:
             f"``few_shot={wanted}`` is more than the {len(ordered)} training rows with a label;"
             " give fewer, or more rows"
         )
-    turn, ranked = Counter[int](), []
+    turn = Counter[int]()
+    ranked = []
     for digest, number, example in ordered:
         turn[number] += 1
         ranked.append((turn[number], digest, number, example))

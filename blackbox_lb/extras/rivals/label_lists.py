@@ -56,7 +56,7 @@ async def label_lists(
     """
     tokens = await own_tokens(trials, case.labels)
     completions, width = await first_lists(trials, examples, title, case.listed)
-    found = [_row(each, tokens) for each in completions]
+    found = [_row(completion, tokens) for completion in completions]
     rows = np.array([row for row, _ in found], np.float64).reshape(-1, len(tokens))
     if np.isnan(rows).all():
         raise NoLogprobs(
@@ -74,7 +74,9 @@ async def label_lists(
             f"{title}: {missing} of {rows.size} label probabilities are not in the lists of"
             f" {width:,} tokens and are bounded by their least one"
         )
-    return LabelLists(rows, float(np.mean([each.prompt_tokens for each in completions])))
+    return LabelLists(
+        rows, float(np.mean([completion.prompt_tokens for completion in completions]))
+    )
 
 
 async def own_tokens(trials: Trials, labels: Labels) -> list[Ids]:
@@ -104,7 +106,7 @@ def _row(completion: Completion, tokens: Sequence[Ids]) -> tuple[Vector, int]:
     logprobs = completion.top_logprobs[0].astype(np.float64)
     listed = logprobs[ids != NO_TOKEN]
     row = np.array(
-        [np.logaddexp.reduce(logprobs[np.isin(ids, each)], initial=-np.inf) for each in tokens]
+        [np.logaddexp.reduce(logprobs[np.isin(ids, token)], initial=-np.inf) for token in tokens]
     )
     missing = int(np.isneginf(row).sum())
     return np.where(np.isneginf(row), bound_of(listed, missing), row), missing

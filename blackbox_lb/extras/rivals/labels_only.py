@@ -31,8 +31,10 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
     Raises InputError: no tokens that can be biased spell a label, or there are fewer entries than
     labels.
     """
-    tokens, rules = AnswerTokens(trials), trials.session.profile.bias
-    highest, found = trials.session.highest_id, []
+    tokens = AnswerTokens(trials)
+    rules = trials.session.profile.bias
+    highest = trials.session.highest_id
+    found = []
     for name, texts in zip(labels.names, labels.accepted, strict=True):
         spelled = await tokens.of((name, *sorted(texts)))
         sendable = [ids for ids in spelled.values() if highest is None or max(ids) <= highest]

@@ -25,7 +25,8 @@ def threshold(case: Case, _given: object) -> Alternative:
     label.
     """
     case.right()
-    rows, prompts = len(case.task.train), len(case.task.test)
+    rows = len(case.task.train)
+    prompts = len(case.task.test)
     return Alternative(
         "thresholds",
         decision=Thresholds(case),
@@ -59,7 +60,8 @@ def offsets(logprobs: npt.ArrayLike, right: npt.ArrayLike) -> Vector:
     Maximises ``sum_i log softmax(logprobs_i + offset)[right_i]``, which is concave, over logprobs
     (n, l) in nats. right: (n,) numbers of labels. Rows with NaN, or with -1, are left out.
     """
-    table, truth = np.asarray(logprobs, np.float64), np.asarray(right, np.int64)
+    table = np.asarray(logprobs, np.float64)
+    truth = np.asarray(right, np.int64)
     known = ~np.isnan(table).any(axis=1) & (truth >= 0)
     there = np.bincount(truth[known], minlength=table.shape[1]) > 0
     found = np.full(len(there), -np.inf)

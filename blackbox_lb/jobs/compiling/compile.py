@@ -86,9 +86,9 @@ def compile_dependent(
     depends = bias.depends
     if depends is None:
         raise BiasError("this bias is the same for all prompts; compile it with compile_bias")
-    columns = list(zip(*(each.values for each in depends.features), strict=True)) or [()] * len(
-        bias.entries
-    )
+    columns = list(zip(*(feature.values for feature in depends.features), strict=True)) or [
+        ()
+    ] * len(bias.entries)
     size = [hypot(entry.bias, *column) for entry, column in zip(bias.entries, columns, strict=True)]
     places = sorted(
         sorted(range(len(size)), key=lambda place: -size[place])[: most_entries(profile, entries)]
@@ -98,8 +98,10 @@ def compile_dependent(
         high=min(profile.bias.high, 1e6),
         integers=integers or not profile.bias.fractions,
         features=tuple(
-            each.replacing(values=_picked(each.values, places), errors=_picked(each.errors, places))
-            for each in depends.features
+            feature.replacing(
+                values=_picked(feature.values, places), errors=_picked(feature.errors, places)
+            )
+            for feature in depends.features
         ),
         fingerprint="",
     )
@@ -149,7 +151,8 @@ def gain_by_entries(
     (see ``sparsify``), and may keep a little less than a compile would: on 45,000 logged positions
     .0002 of the gain at most.
     """
-    table, done = _known(bias, next_token), made.compiled or Compiled()
+    table = _known(bias, next_token)
+    done = made.compiled or Compiled()
     tokens = len(table.token_ids)
     most = min(len(bias.entries), most_entries(profile, None) or tokens)
     allowed = tokens if done.entries_limit is None else min(done.entries_limit, tokens)
@@ -162,7 +165,8 @@ def gain_by_entries(
         row: Kept | None = None
         for step in reversed(steps):
             if (step, whole) == (chosen, done.integers):
-                kept, lost = done.kept_share or 0.0, done.kl_lost_nats_per_token or 0.0
+                kept = done.kept_share or 0.0
+                lost = done.kl_lost_nats_per_token or 0.0
                 row = Kept(step, whole, len(made.entries), kept, lost, chosen=True)
             elif row is not None and row.listed <= step:  # so many more could not improve on it
                 row = replace(row, entries=step, chosen=False)
@@ -191,6 +195,7 @@ def _sparse(
 ) -> Sparse:
     from blackbox_lb.estimate.choice.candidates import CompileLimits
 
-    values, rules = bias.logit_bias, profile.bias
+    values = bias.logit_bias
+    rules = profile.bias
     limits = CompileLimits(entries, rules.low, rules.high, integers, highest_id)
     return limits.compiled(table, table.align(list(values), list(values.values())), **search)

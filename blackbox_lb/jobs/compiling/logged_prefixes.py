@@ -74,7 +74,8 @@ def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]
     }
     if not same:
         held = {
-            f"{each.get('model')} (tokenizer {each.get('tokenizer')})" for each in requests.values()
+            f"{request.get('model')} (tokenizer {request.get('tokenizer')})"
+            for request in requests.values()
         }
         raise InputError(
             f"{store.path} holds no completion of {printable(bias.model)} (tokenizer"
@@ -153,7 +154,8 @@ def _read(
     left_out: Sequence[str],
 ) -> Prefixes:
     keys = sorted(key for request in requests for key in store.keys(request))
-    anything, unread = Example("", Prompt(())), parse_reward("length", max_tokens=1)
+    anything = Example("", Prompt(()))
+    unread = parse_reward("length", max_tokens=1)
     try:
         read = training_set(store, [anything], [keys], unread, ends, vocab_size=bias.vocab_size)
     except NoLogprobs as error:

@@ -121,7 +121,9 @@ class Alternative:
         """
         messages = list(example.prompt.messages)
         if self.shots:
-            begin = next((place for place, each in enumerate(messages) if each.role != "system"), 0)
+            begin = next(
+                (place for place, message in enumerate(messages) if message.role != "system"), 0
+            )
             messages[begin:begin] = self.shots
             return replace(example, prompt=replace(example.prompt, messages=tuple(messages)))
         if self.instruction is None:
@@ -262,7 +264,8 @@ def unranked(trials: Trials, arm: Arm) -> str | None:
     """The reason why the provider's logprobs cannot rank several completions by the base model;
     None where they can.
     """
-    profile, where = trials.session.profile, trials.session.biased_endpoint
+    profile = trials.session.profile
+    where = trials.session.biased_endpoint
     if arm.alternative.best_of == 1:
         return None
     if not asks_logprobs(profile.endpoint(where), trials.top_logprobs):
@@ -312,7 +315,8 @@ async def draw(
     Raises InputError: a score is not finite. NoLogprobs: completions that should be ranked came
     without.
     """
-    best_of, title = arm.alternative.best_of, f"{arm.setting.name}: {arm.name}"
+    best_of = arm.alternative.best_of
+    title = f"{arm.setting.name}: {arm.name}"
     samples = 1 if arm.drawn_at.deterministic else samples + -samples % best_of
     table = await _collected(trials, title, examples, arm, samples)
     paid: list[tuple[float, float]] = []
@@ -424,7 +428,7 @@ async def decide(
         arm.name,
         trials.budget,
     )
-    scores = trials.scored(arm.name, examples, ([each] for each in answers))
+    scores = trials.scored(arm.name, examples, ([answer] for answer in answers))
     shown = _first(trials.reward, examples, arm, answers, scores)
     decisions = scores_of(labels, trials.reward, zip(examples, texts, strict=True))
     return ArmResult(

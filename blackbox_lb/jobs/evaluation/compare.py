@@ -134,10 +134,8 @@ def _pairs(
             for each in drawn
             if each.arm.setting == setting
         }
-        base, first = (
-            arms["", None],
-            next((each for (other, bias), each in arms.items() if not other and bias), None),
-        )
+        base = arms["", None]
+        first = next((each for (other, bias), each in arms.items() if not other and bias), None)
         yield from ((base, each, "all") for key, each in arms.items() if key != ("", None))
         biases = [bias for other, bias in arms if not other and bias]
         for (other, bias), each in arms.items():
@@ -156,7 +154,8 @@ def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> C
     differences = np.where(
         np.isclose(one, two, rtol=1e-12, atol=0), 0.0, two - one
     )  # equal but for rounding
-    found, mean = bootstrap(differences), float(differences.mean())
+    found = bootstrap(differences)
+    mean = float(differences.mean())
     better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
     return Comparison(
         base=base.arm.name,

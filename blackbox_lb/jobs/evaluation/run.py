@@ -125,7 +125,8 @@ def _report_arms(
     drawn: Sequence[ArmResult],
     remembering: Remembering,
 ) -> Evaluation:
-    label, limit = trials.reward.label, trials.reward.max_tokens
+    label = trials.reward.label
+    limit = trials.reward.max_tokens
     policies = tuple(policy(each, label, limit, plan.prices) for each in drawn)
     rows = comparisons(drawn, label, plan.effect)
     fewest = min((row.n_prompts for row in rows), default=0)
@@ -202,7 +203,7 @@ def _announce(
             " any cue for the answer; a chat endpoint treats them more fairly"
         )
     elif instructed and any(
-        each.prompt.messages[-1].content.rstrip().endswith(":") for each in examples
+        example.prompt.messages[-1].content.rstrip().endswith(":") for example in examples
     ):
         trials.report.notice(
             "prompts end with a cue for the answer, and instructions stand after it, which may do"
@@ -221,7 +222,7 @@ def _shown(examples: Sequence[Example], drawn: Sequence[ArmResult]) -> Iterator[
     here = [each for each in drawn if each.arm.setting == chosen]
     biased = any(each.arm.bias_name for each in here)
     sides = [each for each in here if not (biased and each.arm.alternative.name)]
-    rows = list(zip(examples, *(each.first for each in sides), strict=True))
+    rows = list(zip(examples, *(side.first for side in sides), strict=True))
     rows.sort(key=lambda row: len({answer.text for answer in row[1:] if answer is not None}) < 2)
     for example, *answers in rows[:MOST_SHOWN]:
         yield ShownPrompt(

@@ -66,7 +66,8 @@ not miss.
 
 
 def _numbers(row: Comparison) -> str:
-    low, high = figure(row.low, sign=True), figure(row.high, sign=True)
+    low = figure(row.low, sign=True)
+    high = figure(row.high, sign=True)
     return (
         f"{row.metric} {figure(row.other_mean)} against {figure(row.base_mean)}, a difference of "
         f"{figure(row.difference, sign=True)} ({low} to {high}, p {chance(row.p)})"
@@ -112,7 +113,8 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
         for each in others
     )
     tail = f"; {beside}." if beside else "."
-    name, begin = _named(policy.name), when(row.setting)
+    name = _named(policy.name)
+    begin = when(row.setting)
     if row.verdict == "NO EVIDENCE":
         return (
             f"{begin}, {name} is not shown to change the reward: {_numbers(row)},"
@@ -123,7 +125,8 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
 
 
 def _rival_sentence(row: Comparison) -> str:
-    begin, rival = when(row.setting), _named(row.base)
+    begin = when(row.setting)
+    rival = _named(row.base)
     if row.verdict == "HURTS":
         return f"{begin}, {rival} alone WINS over {row.other}: {_reversed(row)}."
     if row.verdict == "HELPS":
@@ -135,7 +138,8 @@ def _rival_sentence(row: Comparison) -> str:
 
 
 def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
-    begin, rival = when(row.setting), _named(row.base)
+    begin = when(row.setting)
+    rival = _named(row.base)
     if row.verdict == "HELPS":
         return f"{begin}, {policy.bias} adds to {rival}: {_numbers(row)}."
     if row.verdict == "HURTS":

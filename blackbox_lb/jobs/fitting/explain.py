@@ -81,7 +81,8 @@ def explain(
 
     truncation: of the training completions, None where the reward is not by length.
     """
-    rollouts, next_token = training.rollouts, training.next_token
+    rollouts = training.rollouts
+    next_token = training.next_token
     if chosen.projected is not None:
         rollouts = replace(rollouts, shares=chosen.projected.shares)
     tau = float(chosen.settings.get("tau") or 1.0)
@@ -128,7 +129,8 @@ def _errors(
     made = chosen.projected
     if made is None:
         return None, ""
-    fit, share = made.fit, len(rollouts.keys) / made.fit.rollouts
+    fit = made.fit
+    share = len(rollouts.keys) / made.fit.rollouts
     settings: dict[str, Any] = {
         "l2": made.l2 * share,
         "support": made.support,

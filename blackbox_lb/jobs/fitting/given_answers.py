@@ -121,7 +121,8 @@ class AnswersToLearn:
         """
         if self.after is None:
             return 0.0
-        base, biased = self.after.greedy({}), self.after.greedy(bias)
+        base = self.after.greedy({})
+        biased = self.after.greedy(bias)
         return float(((base != biased) & np.isin(biased, self.begins)).mean())
 
 

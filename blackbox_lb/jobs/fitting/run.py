@@ -135,7 +135,9 @@ class _Fit:
     beside: tuple[tuple[str, Verdict], ...]
 
     def __init__(self, trials: Trials, task: Task, plan: FitPlan) -> None:
-        self.trials, self.task, self.plan = trials, task, plan
+        self.trials = trials
+        self.task = task
+        self.plan = plan
         self.examples = task.train[: plan.limit]
         self.limits = limits_of(trials.session, plan)  # before anything is paid for
         self.decisions = {}
@@ -333,7 +335,8 @@ class _Fit:
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
         bias = self.sent
-        plan, labels = self.plan, self.plan.labels
+        plan = self.plan
+        labels = self.plan.labels
         self.verdict = await self.trials.judge(
             self.task.test, plan.settings, plan.test_samples, bias
         )
@@ -383,20 +386,24 @@ class _Fit:
 
     async def write(self) -> None:
         """Build the bias for its file."""
-        trials, chosen, why = self.trials, self.choice.candidate, self.why
+        trials = self.trials
+        chosen = self.choice.candidate
+        why = self.why
         compiled: Compiled | None = compile_report(
             chosen.sparse, self.limits.entries, integers=self.limits.integers
         )
-        errors, version = why.errors, 1
+        errors = why.errors
+        version = 1
         if self.dependent is not None:
-            chosen, compiled, errors, version = (
-                self.dependent.common(chosen),
-                None,
-                self.dependent.errors,
-                2,
-            )
+            chosen = self.dependent.common(chosen)
+            compiled = None
+            errors = self.dependent.errors
+            version = 2
         if self.phased is not None:
-            chosen, compiled, errors, version = self.phased.rest, None, self.phased.errors, 3
+            chosen = self.phased.rest
+            compiled = None
+            errors = self.phased.errors
+            version = 3
         learned = None
         if why.statistics is not None:
             learned = Learned(**asdict(why.statistics), reliability=why.reliability)
@@ -428,7 +435,7 @@ class _Fit:
             ),
             compiled=compiled,
             learned=learned,
-            findings=tuple(RecordedFinding(**asdict(each)) for each in why.findings),
+            findings=tuple(RecordedFinding(**asdict(finding)) for finding in why.findings),
             verdict=tuple(self.verdict),
             operating=self.operating,
             calibration=self.calibration,
@@ -437,7 +444,9 @@ class _Fit:
 
     async def result(self) -> FitResult:
         """Measure the KL of the chosen policy, and report everything."""
-        trials, training, choice = self.trials, self.training, self.choice
+        trials = self.trials
+        training = self.training
+        choice = self.choice
         # The KL at temperature 1 is of the judged completions, else of a few drawn for it.
         judged = SAMPLED in self.plan.settings
         examples, samples = (
@@ -525,14 +534,16 @@ def _sweep_of(estimator: str, sweep: Sweep) -> Sweep:
 
 def limits_of(session: Session, plan: FitPlan) -> CompileLimits:
     """The provider's limits on a bias, and the plan's."""
-    rules, entries = session.profile.bias, most_entries(session.profile, plan.entries)
+    rules = session.profile.bias
+    entries = most_entries(session.profile, plan.entries)
     return CompileLimits(
         entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id
     )
 
 
 def _why_no_kl(session: Session) -> str:
-    name, where = session.profile.name, session.biased_endpoint
+    name = session.profile.name
+    where = session.biased_endpoint
     if session.tells_base_logprobs:
         return "no biased completion of the test prompts lists all of its tokens"
     if where != session.endpoint:

@@ -145,7 +145,8 @@ def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
 
 
 def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
-    session, objective = trials.session, plan.goal.objective
+    session = trials.session
+    objective = plan.goal.objective
     check_decision_goal(plan)
     if objective == "reward-kl" and not session.tells_base_logprobs:
         raise InputError(
@@ -176,11 +177,9 @@ class TrainingData:
     """
 
     def __init__(self, trials: Trials, examples: Sequence[Example], plan: FitPlan) -> None:
-        self.trials, self.examples, self.plan = (
-            replace(trials, reward=_remembered(trials.reward)),
-            examples,
-            plan,
-        )
+        self.trials = replace(trials, reward=_remembered(trials.reward))
+        self.examples = examples
+        self.plan = plan
         self._source = ReadOnce(trials.store)
         self.given: AnswersToLearn | None = None
         self.truncation: Truncation | None = None
@@ -194,7 +193,8 @@ class TrainingData:
         """
         if self.plan.learn_from == "answers" or self.plan.only_stored:
             return
-        first, trials = self.examples[:FIRST_LOOK], self.trials
+        first = self.examples[:FIRST_LOOK]
+        trials = self.trials
         keys = await self._drawn(f"training, first {len(first)} prompts", first)
         self._source.keep(key for row in keys for key in row)
         rollouts = self._read(first, keys).rollouts
@@ -256,7 +256,8 @@ class TrainingData:
         """Keys of the plan's completions of ``examples``. Raises InputError: only stored ones are
         wanted, and there are none.
         """
-        plan, trials = self.plan, self.trials
+        plan = self.plan
+        trials = self.trials
         keys = await trials.collect(
             title, examples, trials.draw(SAMPLED), plan.samples, only_stored=plan.only_stored
         )
@@ -281,8 +282,11 @@ class TrainingData:
         given: Rollouts | None = None,
     ) -> Training:
         """Read in this process."""
-        trials, vocabulary = self.trials, self.trials.session.vocabulary
-        needed = any(each.facts.needs_logprobs for each in estimators(self.plan.sweep).values())
+        trials = self.trials
+        vocabulary = self.trials.session.vocabulary
+        needed = any(
+            estimator.facts.needs_logprobs for estimator in estimators(self.plan.sweep).values()
+        )
         encode = vocabulary.encode if vocabulary and not needed else None
         size = trials.tokenizer.vocabulary_size
         return training_set(
@@ -298,12 +302,14 @@ class TrainingData:
 
     def _spread(self, engine: FitEngine, keys: Sequence[Sequence[str]]) -> Training:
         """Read everything in the engine, and a sample here."""
-        trials, size = self.trials, self.trials.tokenizer.vocabulary_size
+        trials = self.trials
+        size = self.trials.tokenizer.vocabulary_size
         reading = reading_of(
             self._source, self.examples, keys, trials.reward, trials.end_tokens, vocab_size=size
         )
         training = spread_training(engine, self._source, reading, DIAGNOSED)
-        here, everywhere = len(training.rollouts.token_ids), len(training.everything.token_ids)
+        here = len(training.rollouts.token_ids)
+        everywhere = len(training.everything.token_ids)
         if here < everywhere:
             trials.report.notice(
                 f"learned from {everywhere:,} positions; compiled and explained with {here:,} of"

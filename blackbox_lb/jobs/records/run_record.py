@@ -178,7 +178,8 @@ class Manifest:
         if run is None or not (self._written or all_was_stored):
             return
         run.finished, run.ended = error is None or isinstance(error, InputError), _now()
-        run.stopped_by, run.mixed = None if error is None else type(error).__name__, drift.mixed
+        run.stopped_by = None if error is None else type(error).__name__
+        run.mixed = drift.mixed
         counts = {
             name: getattr(spent, name)
             for name in ("requests", "prompt_tokens", "completion_tokens")
@@ -237,7 +238,8 @@ class Manifest:
         """
         if self._results is None or not (self.path.parent / self._results.files[0]).exists():
             return {}
-        before, run = self._document.results.get(self.name), self._document.runs.get(self.name)
+        before = self._document.results.get(self.name)
+        run = self._document.runs.get(self.name)
         if before is None and run is not None and run.finished and run.stopped_by is None:
             before = run.settings  # of a version that did not record it
         asked = self._question(self._results)

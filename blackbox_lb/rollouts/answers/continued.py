@@ -52,8 +52,11 @@ async def lists_along(
     Raises ProviderError: the API failed; what was received is kept. BudgetExhausted, Interrupted:
     the budget allows no more.
     """
-    session, profile, listed = trials.session, trials.session.profile, trials.top_logprobs
-    rules, by_ids = profile.answers, profile.follows_ids(session.vocabulary)
+    session = trials.session
+    profile = trials.session.profile
+    listed = trials.top_logprobs
+    rules = profile.answers
+    by_ids = profile.follows_ids(session.vocabulary)
     if not by_ids and (rules.continues is False or session.endpoint != "chat"):
         return None
     if not any(ids for _, ids in answers):
@@ -64,7 +67,7 @@ async def lists_along(
     draw = replace(trials.draw(SAMPLED, max_tokens=1), endpoint=where)
     scored: list[Completion] = []
     if any(at_once):
-        whole = [each for each, one in zip(answers, at_once, strict=True) if one]
+        whole = [answer for answer, one in zip(answers, at_once, strict=True) if one]
         try:
             scored = await _stored(
                 trials, title, whole, replace(draw, fields={str(field): listed}), scored_along
@@ -86,7 +89,8 @@ async def lists_along(
         ask,
     )
     trials.report.notice(_sentence(profile, by_ids, len(scored), single))
-    together, one_by_one = iter(scored), iter(single)
+    together = iter(scored)
+    one_by_one = iter(single)
     return [
         _apart(next(together), len(ids)) if one else [next(one_by_one) for _ in ids]
         for (_, ids), one in zip(answers, at_once, strict=True)
@@ -175,7 +179,8 @@ async def _after_text(
     begun = Prompt((*prompt.messages, Message("assistant", texts[prefix])))
 
     def read(answer: Any) -> Completion:
-        after, name = session.completions_in(answer, draw)[0], session.profile.answers.prompt_ids
+        after = session.completions_in(answer, draw)[0]
+        name = session.profile.answers.prompt_ids
         told = (
             [each.get(name) for each in (answer, answer["choices"][0])]
             if name is not False
@@ -194,10 +199,11 @@ async def _stored(
     """What ``ask`` receives after each beginning; asked unless it is stored."""
     if not wanted:
         return []
-    session, store = trials.session, trials.store
+    session = trials.session
+    store = trials.store
     shared = {**settings_of(session, trials.tokenizer, draw), "prompt": session.endpoint}
     settings = [{**shared, "prefix": list(prefix)} for _, prefix in wanted]
-    hashes = [request_hash(each) for each in settings]
+    hashes = [request_hash(setting) for setting in settings]
     keys = [
         rollout_key(name, prompt_hash(prompt), 0)
         for name, (prompt, _) in zip(hashes, wanted, strict=True)

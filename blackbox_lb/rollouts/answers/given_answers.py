@@ -338,9 +338,9 @@ async def first_tokens(
     tokens = AnswerTokens(trials)
     counts = Counter(
         int(token)
-        for each in completions
-        if len(each.top_ids)
-        for token in each.top_ids[0]
+        for completion in completions
+        if len(completion.top_ids)
+        for token in completion.top_ids[0]
         if token >= 0
     )
     shares = {token: count / len(completions) for token, count in counts.items()}
@@ -363,8 +363,8 @@ async def first_tokens(
     usable = [np.array(sorted(set(found) - ambiguous or set(found)), np.int64) for found in begins]
     there = [
         place
-        for place, each in enumerate(completions)
-        if len(each.top_ids) and (each.top_ids[0] >= 0).any()
+        for place, completion in enumerate(completions)
+        if len(completion.top_ids) and (completion.top_ids[0] >= 0).any()
     ]
     if not there:
         raise NoLogprobs(
@@ -431,7 +431,8 @@ async def followed(
         return None
     ends = _ends([along[-1] for along in lists if along], trials.session.end_tokens)
     common = np.union1d(_commonest(found.accepted), np.array(sorted(ends), np.int64))
-    rows, places = dict[str, Completion](), list[int]()
+    rows = dict[str, Completion]()
+    places = list[int]()
     for place, ids, along in zip(found.places.tolist(), found.spelled, lists, strict=True):
         for size, each in enumerate(along, 1):
             if each.whole and len(each.token_ids):
@@ -501,10 +502,8 @@ def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:
     The bounds together take at most half of what the list leaves out.
     """
     listed = completion.top_ids[0] != NO_TOKEN
-    ids, logprobs = (
-        completion.top_ids[0][listed],
-        completion.top_logprobs[0][listed].astype(np.float64),
-    )
+    ids = completion.top_ids[0][listed]
+    logprobs = completion.top_logprobs[0][listed].astype(np.float64)
     wanted = np.union1d(common, own)
     missing = np.setdiff1d(wanted, ids)
     kept = (np.arange(len(ids)) < MOST_KEPT) | np.isin(ids, wanted)
@@ -538,7 +537,8 @@ def _with_token(completion: Completion, token: int, common: Ids) -> Completion:
     if completion.token_ids[0] == token and not (
         completion.bounded is not None and completion.bounded[0]
     ):
-        logprobs[at], known[at] = completion.logprobs[0], True
+        logprobs[at] = completion.logprobs[0]
+        known[at] = True
     return replace(
         completion,
         token_ids=np.array([token], np.int32),
@@ -554,10 +554,8 @@ def _stacked(rows: Sequence[Listed]) -> Listed:
     """(p, k) the lists one below the other, the shorter ones padded."""
     width = max(len(ids) for ids, _, _ in rows)
     ids = np.full((len(rows), width), NO_TOKEN, np.int32)
-    logprobs, known = (
-        np.full((len(rows), width), -np.inf, np.float32),
-        np.zeros((len(rows), width), np.bool_),
-    )
+    logprobs = np.full((len(rows), width), -np.inf, np.float32)
+    known = np.zeros((len(rows), width), np.bool_)
     for at, row in enumerate(rows):
         size = len(row[0])
         ids[at, :size], logprobs[at, :size], known[at, :size] = row

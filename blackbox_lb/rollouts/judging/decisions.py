@@ -30,7 +30,8 @@ def decision(labels: Labels, reward: Reward, example: Example, text: str) -> int
     It is the example's own exactly where the text is right, so that the accuracy of decisions is
     that of the verdict, whatever test of correctness a task has.
     """
-    own, named = labels.of(example), labels.said(text)
+    own = labels.of(example)
+    named = labels.said(text)
     if reward.accuracy_matcher(example, text):
         return own
     return None if named == own else named
@@ -133,7 +134,10 @@ async def decision_scores(
         f"test at {setting.name}, decisions", examples, draw, samples, scored=False
     )
     begins = await label_tokens(trials, labels)
-    right, said, sure, texts = [], [], [], list[tuple[Example, str]]()
+    right = []
+    said = []
+    sure = []
+    texts = list[tuple[Example, str]]()
     for example, row in zip(examples, keys, strict=True):
         number = labels.of(example)
         own = bias if bias is None or isinstance(bias, Mapping) else bias.at(example.prompt)

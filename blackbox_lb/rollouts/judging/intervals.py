@@ -75,7 +75,8 @@ def bootstrap(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> 
 
 
 def _resampled_means(values: Array, replicates: int, seed: int) -> Array:
-    generator, n = np.random.default_rng(seed), len(values)
+    generator = np.random.default_rng(seed)
+    n = len(values)
     means = np.empty(replicates)
     step = max(1, BLOCK // n)
     for start in range(0, replicates, step):
@@ -95,7 +96,8 @@ def sign_test(differences: Array) -> float:
     """
     from scipy import special
 
-    above, below = int((differences > 0).sum()), int((differences < 0).sum())
+    above = int((differences > 0).sum())
+    below = int((differences < 0).sum())
     return min(2 * float(special.bdtr(min(above, below), above + below, 0.5)), 1.0)
 
 
@@ -107,7 +109,8 @@ def holm(p: Sequence[float]) -> list[float]:
     of all cases. Of the adjusted ones, any is below .05 in at most 5 %, however they depend on each
     other.
     """
-    adjusted, highest = dict.fromkeys(range(len(p)), 1.0), 0.0
+    adjusted = dict.fromkeys(range(len(p)), 1.0)
+    highest = 0.0
     for rank, number in enumerate(sorted(adjusted, key=lambda number: p[number])):
         highest = min(max(highest, (len(p) - rank) * p[number]), 1.0)
         adjusted[number] = highest

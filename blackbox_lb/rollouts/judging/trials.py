@@ -171,7 +171,9 @@ class Trials:
         if scored and self.reward.remote is not None:
             rows = zip(scored_as or examples, done.keys, strict=True)
             pairs = (
-                (example, each) for example, keys in rows for each in self.store.completions(keys)
+                (example, completion)
+                for example, keys in rows
+                for completion in self.store.completions(keys)
             )
             await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
         return done.keys
@@ -272,7 +274,8 @@ class Trials:
         }
         if not whole:
             return float("nan")
-        prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
+        prompts = [owner[key] for key in whole]
+        rewards = [0.0] * len(whole)
         rollouts = columns(whole, prompts, rewards, self.end_tokens)
         ratios, expected = await self._log_ratios(rollouts, bias, examples, tail)
         if seems_dropped(ratios, expected):
@@ -325,6 +328,7 @@ def seems_dropped(ratios: Vector, expected: Vector) -> bool:
     (n,) nats, its mean if the bias acts. False where the bias is too weak to tell.
     """
     error = float(ratios.std()) / math.sqrt(len(ratios))
-    gain, found = float(expected.mean()), float(ratios.mean())
+    gain = float(expected.mean())
+    found = float(ratios.mean())
     has_power = gain > DROPPED * error
     return has_power and found < -DROPPED * error and found < -gain / 2

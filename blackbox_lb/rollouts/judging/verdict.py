@@ -154,13 +154,17 @@ def _thinking(reward: Reward, completions: Sequence[Completion]) -> dict[str, Ar
     if reward.thinking is None:
         return {}
     lengths = np.array(
-        [reward.thinking.lengths(each)[:2] for each in completions], dtype=float
+        [reward.thinking.lengths(completion)[:2] for completion in completions], dtype=float
     ).reshape(-1, 2)
     return {
         "thinking tokens": lengths[:, 0],
         "answer tokens": lengths[:, 1],
-        "finished": np.array([each.finish_reason != "length" for each in completions], dtype=float),
-        "loops": np.array([loops(each.token_ids.tolist()) for each in completions], dtype=float),
+        "finished": np.array(
+            [completion.finish_reason != "length" for completion in completions], dtype=float
+        ),
+        "loops": np.array(
+            [loops(completion.token_ids.tolist()) for completion in completions], dtype=float
+        ),
     }
 
 
@@ -197,7 +201,8 @@ def compare(
     setting: Setting, base: PolicyScores, biased: PolicyScores, reward: Reward, *, seed: int = 0
 ) -> list[Verdict]:
     """A row for each metric of both; rows displayed side by side go ``together``."""
-    of_base, of_biased = base.metrics(reward.label), biased.metrics(reward.label)
+    of_base = base.metrics(reward.label)
+    of_biased = biased.metrics(reward.label)
     both = [name for name in of_base if name in of_biased]
     return [
         _verdict(

@@ -32,7 +32,9 @@ class AiohttpClient:
     """
 
     def __init__(self, verify: ssl.SSLContext, timeout: float, limits: httpx2.Limits) -> None:
-        self._verify, self._timeout, self._limits = verify, timeout, limits
+        self._verify = verify
+        self._timeout = timeout
+        self._limits = limits
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
@@ -52,7 +54,8 @@ class AiohttpClient:
 
         session = self._session = self._session or self._opened()
         with _as_httpx2(request):
-            url, headers = URL(str(request.url), encoded=True), list(request.headers.items())
+            url = URL(str(request.url), encoded=True)
+            headers = list(request.headers.items())
             async with session.request(
                 request.method,
                 url,
@@ -67,7 +70,8 @@ class AiohttpClient:
     def _opened(self) -> aiohttp.ClientSession:
         import aiohttp  # it takes a quarter of a second
 
-        most, kept = self._limits.max_connections or 0, self._limits.keepalive_expiry
+        most = self._limits.max_connections or 0
+        kept = self._limits.keepalive_expiry
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=most, keepalive_timeout=kept, ssl=self._verify),
             timeout=aiohttp.ClientTimeout(

@@ -78,7 +78,8 @@ class BoundedClient(httpx2.AsyncClient):
             finally:
                 await response.aclose()
             made = decoded(response.status_code, response.headers.multi_items(), content, request)
-            made.extensions, made.history = response.extensions, response.history
+            made.extensions = response.extensions
+            made.history = response.history
             return made
 
         sending = super().send(request, stream=True, auth=auth, follow_redirects=follow_redirects)
@@ -100,7 +101,9 @@ async def in_time(answer: Awaitable[httpx2.Response], request: httpx2.Request) -
 
 async def joined(received: AsyncIterable[bytes], request: httpx2.Request) -> bytes:
     """The bytes of an answer. Raises CorruptResponse: more than ``at_most``."""
-    limit, parts, size = LIMIT.get(), list[bytes](), 0
+    limit = LIMIT.get()
+    parts = list[bytes]()
+    size = 0
     async for part in received:
         size += len(part)
         if size > limit:

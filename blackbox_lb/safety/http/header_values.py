@@ -56,7 +56,8 @@ def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> 
     if milliseconds:
         return milliseconds / 1000
     asked = fields.get("retry-after", "")
-    seconds, until = parse_number(asked), _date(asked)
+    seconds = parse_number(asked)
+    until = _date(asked)
     if until is not None:
         left = (
             until - (_aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC))

@@ -26,7 +26,9 @@ them will pass.
 """
 SLOW_ATTEMPTS = 2
 """Tries of a request that nobody answers in time, where each takes many minutes."""
-FIRST_SLIPS, MORE_SLIPS, SLIPS_A_GOOD = 2, 5, 0.25
+FIRST_SLIPS = 2
+MORE_SLIPS = 5
+SLIPS_A_GOOD = 0.25
 """Unreadable answers that are asked for again: before the first readable one, after it, and more
 for each readable one.
 """
@@ -64,7 +66,8 @@ class MalformedResponseTolerance:
     """
 
     def __init__(self) -> None:
-        self.good, self.bad = 0, 0
+        self.good = 0
+        self.bad = 0
 
     def passing(self, error: BaseException) -> bool:
         """Whether to ask for an unreadable answer again; counts it. A model without logprobs never

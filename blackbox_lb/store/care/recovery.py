@@ -18,7 +18,9 @@ from blackbox_lb.store.schema import KEY_COLUMNS, named
 
 PAGE_SIZE = 4096
 """Page sizes to try: SQLite's own default, and another one where the header names it."""
-TABLE_LEAF, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x0A, 0x02
+TABLE_LEAF = 0x0D
+INDEX_LEAF = 0x0A
+INDEX_INTERIOR = 0x02
 HEX = 64
 """Characters of a key."""
 NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
@@ -44,15 +46,20 @@ class _Pages:
     def __init__(
         self, file: BinaryIO, size: int, log: BinaryIO | None, places: dict[int, int]
     ) -> None:
-        self.size, self._file, self._log, self._places = size, file, log, places
+        self.size = size
+        self._file = file
+        self._log = log
+        self._places = places
         self.length = file.seek(0, 2) + (log.seek(0, 2) if log else 0)
         self.numbers = sorted({*range(1, -(-file.seek(0, 2) // size) + 1), *places})
 
     def __getitem__(self, number: int) -> bytes:
         """The page, filled up with zeros where the file ends within it."""
-        source, place = self._file, (number - 1) * self.size
+        source = self._file
+        place = (number - 1) * self.size
         if self._log is not None and number in self._places:
-            source, place = self._log, self._places[number]
+            source = self._log
+            place = self._places[number]
         source.seek(place)
         return source.read(self.size).ljust(self.size, b"\0")
 
@@ -96,7 +103,8 @@ def _places(log: BinaryIO, size: int) -> dict[int, int]:
     """Page number -> place of its newest content in the log; frames of earlier rounds of the log,
     by their salt, do not count.
     """
-    end, places = log.seek(0, 2), dict[int, int]()
+    end = log.seek(0, 2)
+    places = dict[int, int]()
     log.seek(16)
     salt = log.read(8)
     for place in range(32, end - 24, 24 + size):
@@ -136,15 +144,14 @@ def _payload(pages: _Pages, page: bytes, kind: int, at: int) -> bytes:
     least = (usable - 12) * 32 // 255 - 23
     local = least + (size - least) % (usable - 4)
     local = local if local <= most else least
-    parts, following = (
-        [page[at : at + local]],
-        int.from_bytes(page[at + local : at + local + 4], "big"),
-    )
+    parts = [page[at : at + local]]
+    following = int.from_bytes(page[at + local : at + local + 4], "big")
     left = size - local
     while left > 0 and following:
         more = pages[following]
         parts.append(more[4 : 4 + left])
-        following, left = int.from_bytes(more[:4], "big"), left - (usable - 4)
+        following = int.from_bytes(more[:4], "big")
+        left = left - (usable - 4)
     return b"".join(parts)
 
 
@@ -165,10 +172,12 @@ def _values(record: bytes) -> list[Any]:
     while at < end:
         kind, at = _varint(record, at)
         kinds.append(kind)
-    values, at = list[Any](), end
+    values = list[Any]()
+    at = end
     for kind in kinds:
         length = NUMBERS.get(kind, 8 if kind == 7 else (kind - 12) // 2 if kind >= 12 else 0)
-        raw, at = record[at : at + length], at + length
+        raw = record[at : at + length]
+        at = at + length
         if len(raw) != length:
             raise ValueError("shorter than its header says")
         values.append(_value(kind, raw))

@@ -71,8 +71,8 @@ class Gathered(RolloutStore):
         try:
             super().__init__(path, read_only=read_only)
         except BaseException:
-            for each in self.sources:
-                each.close()
+            for source in self.sources:
+                source.close()
             raise
 
     def again(self, keys: Collection[str]) -> Callable[[], Gathered]:
@@ -84,23 +84,23 @@ class Gathered(RolloutStore):
 
     def close(self) -> None:
         with ExitStack() as closing:
-            for each in self.sources:
-                closing.callback(each.close)
+            for source in self.sources:
+                closing.callback(source.close)
             super().close()
 
     def keys(self, request: str) -> set[str]:
         """Keys of all completions of one request hash, wherever they are."""
         own = super().keys(request)
-        for number, each in enumerate(self.sources):
-            for key in each.keys(request) - own:
+        for number, source in enumerate(self.sources):
+            for key in source.keys(request) - own:
                 self._home.setdefault(key, number)
-        return own.union(*(each.keys(request) for each in self.sources))
+        return own.union(*(source.keys(request) for source in self.sources))
 
     def order(self, keys: Collection[str]) -> dict[str, Any]:
         """Keys in the cheapest order to read: those of the store first, then source by source."""
         found: dict[str, Any] = dict.fromkeys(key for key in keys if key not in self._home)
-        for number, each in enumerate(self.sources):
-            here = each.order([key for key in keys if self._home.get(key) == number])
+        for number, source in enumerate(self.sources):
+            here = source.order([key for key in keys if self._home.get(key) == number])
             found.update(dict.fromkeys(sorted(here, key=lambda key: here[key])))
         return found
 
@@ -132,8 +132,8 @@ class Gathered(RolloutStore):
         """The stored answers for remote rewards, for those of ``keys`` that are anywhere."""
         wanted = list(keys)
         found: dict[str, str] = {}
-        for each in reversed(self.sources):
-            found |= each.rewards(wanted)
+        for source in reversed(self.sources):
+            found |= source.rewards(wanted)
         return found | super().rewards(wanted)
 
     def tokenizer_of(self, key: str) -> str:
@@ -148,6 +148,6 @@ class Gathered(RolloutStore):
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
         """The bytes of every token of this tokenizer in any stored answer."""
         found: dict[int, bytes] = {}
-        for each in reversed(self.sources):
-            found |= each.token_bytes(tokenizer)
+        for source in reversed(self.sources):
+            found |= source.token_bytes(tokenizer)
         return found | super().token_bytes(tokenizer)

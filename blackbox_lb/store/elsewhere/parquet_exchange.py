@@ -67,7 +67,8 @@ def arrow() -> Any:
 def schemas() -> dict[str, pa.Schema]:
     """The columns of each file."""
     pa = arrow()
-    ids, numbers = pa.list_(pa.int32()), pa.list_(pa.float32())
+    ids = pa.list_(pa.int32())
+    numbers = pa.list_(pa.float32())
     messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
     received = ("received", pa.float64())
     completions = [
@@ -136,7 +137,8 @@ def _write(
     """Write under another name until the file is complete. Without any row and unless ``always``,
     write nothing.
     """
-    pa, rows = arrow(), 0
+    pa = arrow()
+    rows = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         first = list(islice(batches, 1))
@@ -173,13 +175,15 @@ def _grouped(
     rows: Iterator[dict[str, Any]], weight: Callable[[dict[str, Any]], int]
 ) -> Iterator[list[dict[str, Any]]]:
     """Rows by the row group: at most so many, and with at most so many numbers."""
-    group, values = list[dict[str, Any]](), 0
+    group = list[dict[str, Any]]()
+    values = 0
     for row in rows:
         group.append(row)
         values += weight(row)
         if values >= MOST_VALUES or len(group) >= MOST_ROWS:
             yield group
-            group, values = [], 0
+            group = []
+            values = 0
     if group:
         yield group
 
@@ -198,7 +202,8 @@ def _completions(store: RolloutStore) -> Iterator[dict[str, Any]]:
                     " to export the others"
                 )
             messages = [
-                {"role": each.role, "content": each.content} for each in prompt_of(prompt).messages
+                {"role": message.role, "content": message.content}
+                for message in prompt_of(prompt).messages
             ]
             arrays = unpack(row["tokens"])._asdict()
             yield {**row, **arrays, "messages": messages, "settings": settings[row["request_hash"]]}
@@ -219,7 +224,7 @@ def _columns(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "received",
     )
     columns: dict[str, Any] = {name: [row[name] for row in group] for name in plain}
-    columns["whole"] = [bool(each) for each in columns["whole"]]
+    columns["whole"] = [bool(column) for column in columns["whole"]]
     columns["alternatives"] = [row["top_ids"].shape[1] for row in group]
     for name in ARRAYS:
         arrays = [row[name] for row in group]
@@ -287,7 +292,9 @@ def _opened(path: Path) -> Any:
 
 
 def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> None:
-    pa, schema, file = arrow(), schemas()[table], _opened(path)
+    pa = arrow()
+    schema = schemas()[table]
+    file = _opened(path)
     missing = [name for name in schema.names if name not in file.schema_arrow.names]
     if missing:
         raise InputError(
@@ -346,12 +353,13 @@ def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, 
     contents.
     """
     messages = canonical(
-        [{"role": each["role"], "content": each["content"]} for each in values["messages"]]
+        [{"role": value["role"], "content": value["content"]} for value in values["messages"]]
     )
     prompt = {"hash": tagged_hash("prompt", messages), "messages": messages}
     request = {"hash": tagged_hash("request", values["settings"]), "settings": values["settings"]}
     k = values["alternatives"]
-    ids, logprobs = _array(arrays["token_ids"], np.int32), _array(arrays["logprobs"], np.float32)
+    ids = _array(arrays["token_ids"], np.int32)
+    logprobs = _array(arrays["logprobs"], np.float32)
     completion = Completion(
         token_ids=ids,
         logprobs=logprobs,

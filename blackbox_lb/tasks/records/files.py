@@ -334,7 +334,8 @@ def _message(record: Record, column: str, message: object) -> Message:
         raise record.error(
             f"{column} holds {shorten(message)}; each message has exactly a role and a content"
         )
-    role, content = message["role"], message["content"]
+    role = message["role"]
+    content = message["content"]
     if role not in ROLES:
         raise record.error(
             f"{column} has the unknown role {shorten(role)}; the roles are {', '.join(ROLES)}"

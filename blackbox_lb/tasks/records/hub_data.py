@@ -230,7 +230,8 @@ def _check_size(path: Path) -> None:
 
 def _unpacked(path: Path) -> int:
     """Bytes of a Parquet file's rows in memory, counted up to a little over the limit."""
-    parquet, size = library("pyarrow.parquet", f"reading {path}"), 0
+    parquet = library("pyarrow.parquet", f"reading {path}")
+    size = 0
     with parquet.ParquetFile(path) as file:
         for rows in file.iter_batches(batch_size=ROWS):
             size += rows.nbytes

@@ -247,7 +247,8 @@ def _phrase(words: Sequence[str], has_forms: bool) -> str:
     parts = [_literal(word) for word in words]
     if has_forms:
         parts[-1] = _with_forms(words[-1])
-    first, last = words[0][0], words[-1][-1]
+    first = words[0][0]
+    last = words[-1][-1]
     before = f"(?<!{_LETTER})" if _is_spaced(first) else ""
     after = f"(?!{_LETTER})" if _is_spaced(last) else ""
     return before + r"\s+".join(parts) + after

@@ -78,7 +78,8 @@ class _Process:
         """The worker's answer, or None where it takes too long."""
         with self.lock:
             process = self.process = self.process or _start()
-            stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+            stdin = cast(IO[str], process.stdin)
+            stdout = cast(IO[str], process.stdout)
             try:
                 stdin.write(json.dumps([answers, text]) + "\n")
                 stdin.flush()
@@ -101,7 +102,8 @@ class _Process:
             )
 
     def _end(self) -> int | None:
-        process, self.process = self.process, None
+        process = self.process
+        self.process = None
         if process is None:
             return None
         for pipe in (process.stdin, process.stdout):
@@ -121,7 +123,8 @@ def _start() -> subprocess.Popen[str]:
         "-P",
         str(_WORKER),
     ]  # -P: no module beside the script is taken for one of Python's own
-    pipe, none = subprocess.PIPE, subprocess.DEVNULL
+    pipe = subprocess.PIPE
+    none = subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603  # our own interpreter and script
         command, stdin=pipe, stdout=pipe, stderr=none, text=True, encoding="utf-8"
     )

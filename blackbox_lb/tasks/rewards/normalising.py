@@ -55,7 +55,9 @@ def _folded(char: str) -> str:
 
 
 def _spaced(text: str, index: int) -> str:
-    char, before, after = text[index], text[index - 1] if index else "", text[index + 1 : index + 2]
+    char = text[index]
+    before = text[index - 1] if index else ""
+    after = text[index + 1 : index + 2]
     if _in_word(char):
         return f" {char} " if _UNSPACED.match(char) and not char.isdecimal() else char
     point = char == "." and before.isdecimal() and after.isdecimal()

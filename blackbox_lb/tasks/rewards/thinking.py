@@ -12,7 +12,8 @@ from blackbox_lb.bias.phases import Phases
 from blackbox_lb.errors import InputError
 from blackbox_lb.types import Completion
 
-LOOP, TIMES = 10, 4
+LOOP = 10
+TIMES = 4
 """So many tokens in a row, so many times in one completion, are a loop."""
 
 
@@ -48,7 +49,8 @@ class Thinking:
 
         Where the provider lists no tokens, they are shared out by the bytes of the text.
         """
-        ids, size = completion.token_ids.tolist(), completion.n_tokens
+        ids = completion.token_ids.tolist()
+        size = completion.n_tokens
         if not ids:
             units = [bytes([byte]) for byte in completion.text.encode()]
         else:
@@ -61,7 +63,8 @@ class Thinking:
                 }
             units = [self._bytes[token] for token in ids]
         where = [number == 0 for number in self.phases.along(units)]
-        inside, ended = sum(where[:-1]), not where[-1]
+        inside = sum(where[:-1])
+        ended = not where[-1]
         if not ids:
             inside = round(inside / max(len(units), 1) * size)
         elif not ended:
@@ -80,7 +83,8 @@ def loops(token_ids: Sequence[int]) -> bool:
     """Whether ``LOOP`` tokens in a row occur ``TIMES`` times or more, none of them overlapping the
     one before.
     """
-    found, last = Counter[tuple[int, ...]](), dict[tuple[int, ...], int]()
+    found = Counter[tuple[int, ...]]()
+    last = dict[tuple[int, ...], int]()
     for start in range(len(token_ids) - LOOP + 1):
         row = tuple(token_ids[start : start + LOOP])
         if start - last.get(row, -LOOP) >= LOOP:

@@ -252,7 +252,7 @@ class Labels:
 
     def counts(self, examples: Iterable[Example]) -> dict[str, int]:
         """The number of ``examples`` with each label, the commonest first."""
-        found = Counter(number for each in examples if (number := self.of(each)) is not None)
+        found = Counter(number for example in examples if (number := self.of(example)) is not None)
         return {
             self.names[number]: found[number]
             for number in sorted(range(len(self.names)), key=lambda n: -found[n])

@@ -89,14 +89,18 @@ def sort(widths: Any, top_ids: Any, top_logprobs: Any) -> Table:
     """All alternatives (t, k), from the most likely, equal ones by id, padded with -1 and -inf.
     Raises UnsupportedLayout.
     """
-    t, k = len(widths), int(widths.max(initial=0))
+    t = len(widths)
+    k = int(widths.max(initial=0))
     if len(top_ids) == t * k:  # as wide everywhere
-        ids, logprobs = top_ids.reshape(t, k), _checked(top_logprobs).reshape(t, k)
+        ids = top_ids.reshape(t, k)
+        logprobs = _checked(top_logprobs).reshape(t, k)
     else:
-        ids, logprobs = np.full((t, k), NO_TOKEN, np.int32), np.full((t, k), -np.inf)
+        ids = np.full((t, k), NO_TOKEN, np.int32)
+        logprobs = np.full((t, k), -np.inf)
         there = np.arange(k) < widths[:, None]
         ids[there], logprobs[there] = top_ids, _checked(top_logprobs)
-    here, after = logprobs[:, :-1], logprobs[:, 1:]
+    here = logprobs[:, :-1]
+    after = logprobs[:, 1:]
     in_order = (here > after) | ((here == after) & (ids[:, :-1] <= ids[:, 1:]))
     rows = (~in_order.all(axis=1)).nonzero()[0]
     if len(rows):
@@ -125,7 +129,8 @@ def _own(
     """The sampled tokens' logprobs (t,), and where they are only bounds; see
     ``position.Reader.position``.
     """
-    logprobs, censored = columns.logprobs, reader.profile.logprobs.censored
+    logprobs = columns.logprobs
+    censored = reader.profile.logprobs.censored
     hidden = np.zeros(len(ids), np.bool_) if censored is None else logprobs == censored
     if censored is not None and (listed[1] == censored).any():
         raise UnsupportedLayout("an alternative without a logprob")
@@ -143,7 +148,8 @@ def _own(
 def _cut(listed: Table, sure: Any) -> Table:
     """The certain alternatives, as narrow as the longest row of them."""
     width = int(sure.max(initial=0))
-    ids, logprobs = listed[0][:, :width], listed[1][:, :width]
+    ids = listed[0][:, :width]
+    logprobs = listed[1][:, :width]
     if len(sure) and sure.min() == ids.shape[1]:
         return ids.copy(), logprobs
     beyond = np.arange(ids.shape[1]) >= sure[:, None]

@@ -130,7 +130,7 @@ def _keys(content: bytes) -> tuple[Any, Any, list[int]]:
     top = words_at(content, colons[lists] - 14) == _TOP
     keys[lists[top]] = True
     openings = [OPENING.match(content, colon - 10) for colon in colons[lists[~top]].tolist()]
-    begins = [each.end() for each in openings if each is not None]
+    begins = [opening.end() for opening in openings if opening is not None]
     if not begins:
         raise UnsupportedLayout("no list")
     keys[: colons.searchsorted(begins[0])] = False
@@ -172,7 +172,7 @@ class _Layout:
             raise UnsupportedLayout("a list without entries")
         kinds = (own.nonzero()[0], (~own).nonzero()[0])
         samples = [self._entry(int(rows[0])) for rows in kinds if len(rows)]
-        if len({self._shape(each) for each in samples}) == 1:
+        if len({self._shape(sample) for sample in samples}) == 1:
             kinds = (slice(None),)  # type: ignore[assignment]
         self._kinds = list(zip(kinds, samples, strict=False))
 
@@ -201,11 +201,9 @@ class _Layout:
 
     def field(self, number: int) -> tuple[Any, Any]:
         """Begin and end of the text before a field behind the token."""
-        colons, begins, ends = (
-            self._colons[number + 1],
-            np.empty_like(self._colons[0]),
-            np.empty_like(self._colons[0]),
-        )
+        colons = self._colons[number + 1]
+        begins = np.empty_like(self._colons[0])
+        ends = np.empty_like(self._colons[0])
         for rows, sample in self._kinds:
             glue = sample[2 * number + 2]
             begins[rows] = colons[rows] - glue.index(b":")
@@ -215,7 +213,9 @@ class _Layout:
 
     def between(self, starts: Any) -> tuple[Any, list[int]]:
         """The ends of the last fields, and of the lists."""
-        own, ends, list_ends = self._own, np.empty_like(starts), list[int]()
+        own = self._own
+        ends = np.empty_like(starts)
+        list_ends = list[int]()
         kinds = 2 * own[:-1] + own[1:]
         kinds[self._lasts[:-1]] = len(BETWEEN)
         for (one, other), expected in BETWEEN.items():

@@ -43,9 +43,11 @@ def _columns(names: TokenSpellings, content: bytes, spans: Spans) -> list[Logpro
     """The lists in columns. Raises UnsupportedLayout, ValueError, and what ``Identity`` raises."""
     numbers = names.numbers(content, spans)
     own = spans.own
-    at, listed = own.nonzero()[0], numbers[~own]
+    at = own.nonzero()[0]
+    listed = numbers[~own]
     widths = np.concatenate([at[1:], [len(own)]]) - at - 1
-    ids, logprobs = names.ids[numbers[at]], spans.logprobs[at]
+    ids = names.ids[numbers[at]]
+    logprobs = spans.logprobs[at]
     top_ids, top_logprobs = sort(widths, names.ids[listed], spans.logprobs[~own])
     firsts = [first for _, _, first in spans.lists]
     rows = [*at.searchsorted(firsts).tolist(), len(at)]
@@ -102,11 +104,13 @@ class AnswerReader:
 
     def _read_all(self) -> None:
         """Read what has arrived, ``TOGETHER`` bytes at a time."""
-        arrived, self._arrived = self._arrived, []
+        arrived = self._arrived
+        self._arrived = []
         while arrived:
             sizes = list(accumulate(len(content) for content, _ in arrived))
             part = max(1, bisect_right(sizes, TOGETHER))
-            some, arrived = arrived[:part], arrived[part:]
+            some = arrived[:part]
+            arrived = arrived[part:]
             answers = self._cut_or_none([content for content, _ in some])
             for (content, done), answer in zip(some, answers, strict=True):
                 if done.done():
@@ -143,11 +147,14 @@ class AnswerReader:
         if self._names.full:
             self._names = TokenSpellings(*self._about)
         content = b"\n".join(contents)
-        spans, answers = spans_of(content), list[ParsedAnswer]()
+        spans = spans_of(content)
+        answers = list[ParsedAnswer]()
         lists = list(zip(spans.lists, _columns(self._names, content, spans), strict=True))
         before = 0
         for each in contents:
-            end, rest, own = before, list[bytes](), list[LogprobColumns]()
+            end = before
+            rest = list[bytes]()
+            own = list[LogprobColumns]()
             while lists and lists[0][0][0] < before + len(each):
                 (begin, stop, _), columns = lists.pop(0)
                 rest += [content[end:begin], f'"{_PLACE}{len(own)}"'.encode()]
@@ -166,9 +173,9 @@ class AnswerReader:
         choices = found.get("choices") if isinstance(found, dict) else None
         holders = [each.get("logprobs") for each in choices or () if isinstance(each, dict)]
         at = {
-            each["content"]: each
-            for each in holders
-            if isinstance(each, dict) and isinstance(each.get("content"), str)
+            holder["content"]: holder
+            for holder in holders
+            if isinstance(holder, dict) and isinstance(holder.get("content"), str)
         }
         for number, columns in enumerate(lists):
             if f"{_PLACE}{number}" not in at:

@@ -43,11 +43,14 @@ class TokenSpellings:
     def __init__(
         self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None
     ) -> None:
-        self._identity, self._provider = Identity(profile, rules, vocabulary), profile.name
+        self._identity = Identity(profile, rules, vocabulary)
+        self._provider = profile.name
         self._exact = profile.tokens.bytes_exact
         self._numbers: dict[bytes, int] = {}
         self._bytes = [b""]  # number 0 is none
-        self._spelled, self._clash, self._all_told = dict[int, bytes](), False, True
+        self._spelled = dict[int, bytes]()
+        self._clash = False
+        self._all_told = True
         self._slots = np.zeros(1 << SLOTS, np.int32)
         self.ids = np.zeros(1024, np.int32)
         self._told = np.zeros(1024, np.bool_)
@@ -106,11 +109,9 @@ class TokenSpellings:
 
     def _same(self, content: bytes, windows: list[Any], spans: Spans, found: Any) -> Any:
         """Whether each entry equals the spelling with the number ``found``, to the last byte."""
-        same, tails, places = (
-            found > 0,
-            self._tails.take(found, axis=0),
-            self._places.take(found, axis=0),
-        )
+        same = found > 0
+        tails = self._tails.take(found, axis=0)
+        places = self._places.take(found, axis=0)
         for field, (words, (begins, ends)) in enumerate(
             zip(windows, (spans.token, spans.raw), strict=True)
         ):
@@ -134,7 +135,8 @@ class TokenSpellings:
         same &= equal.view("<u4")[:, 0] & needed == needed
         if (longer := lengths > STEP).any() and len(rows := (same & longer).nonzero()[0]):
             rest = np.ones(len(rows), np.bool_)
-            before, earlier = ends[rows] - STEP, kept[rows] - STEP
+            before = ends[rows] - STEP
+            earlier = kept[rows] - STEP
             equal = words_at(content, before - STEP, STEP // 8) == words_at(
                 self._keep, earlier - STEP, STEP // 8
             )
@@ -159,7 +161,8 @@ class TokenSpellings:
         self._slots[slots[rows][empty]] = found[rows][empty]
 
     def _add(self, key: bytes, token: bytes, raw: bytes) -> int:
-        text, given = json.loads(f'"{token.decode()}"'), json.loads(raw)
+        text = json.loads(f'"{token.decode()}"')
+        given = json.loads(raw)
         if not (
             given is None or (type(given) is list and all(type(each) is int for each in given))
         ):

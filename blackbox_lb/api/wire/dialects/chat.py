@@ -45,16 +45,19 @@ def _position(reader: PositionReader, entry: dict[str, Any], sampled: int | None
         identity.check(token, sampled)
         token = sampled
     alternatives = entry.get("top_logprobs") or []
-    named = [identity.of_entry(each) for each in alternatives]
-    listed = [(other, each["logprob"]) for other, each in zip(named, alternatives, strict=True)]
+    named = [identity.of_entry(alternative) for alternative in alternatives]
+    listed = [
+        (other, alternative["logprob"])
+        for other, alternative in zip(named, alternatives, strict=True)
+    ]
     position = reader.position(token, entry["logprob"], listed, reader.propensity_of(entry))
     if reader.profile.tokens.bytes_exact:
         # Not the sampled entry's: where fragments of a character were left out, it carries the
         # bytes of the whole character.
         position.bytes = {
-            other: checked_bytes(reader.profile.name, each["bytes"])
-            for other, each in zip(named, alternatives, strict=True)
-            if other != UNNAMED and each.get("bytes")
+            other: checked_bytes(reader.profile.name, alternative["bytes"])
+            for other, alternative in zip(named, alternatives, strict=True)
+            if other != UNNAMED and alternative.get("bytes")
         }
     return position
 

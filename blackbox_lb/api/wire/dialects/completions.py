@@ -18,12 +18,14 @@ def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
     """Every token position of ``choice``; a logprob of null, which only an echoed prompt's first
     token has, is refused.
     """
-    lists, provider = choice["logprobs"], reader.profile.name
+    lists = choice["logprobs"]
+    provider = reader.profile.name
     entries = lists.get("content")
     if "tokens" not in lists and isinstance(entries, list):
         sampled_ids = reader.sampled_ids(choice, len(entries), required=False)
         return chat.positions_of(reader, entries, sampled_ids)
-    tokens, logprobs = lists["tokens"], lists["token_logprobs"]
+    tokens = lists["tokens"]
+    logprobs = lists["token_logprobs"]
     tops = lists.get("top_logprobs") or [{}] * len(tokens)
     if not len(tokens) == len(logprobs) == len(tops):
         raise CorruptResponse(
@@ -52,7 +54,8 @@ def _position(
     top: dict[str, Any] | None,
     propensity: Any,
 ) -> Position:
-    identity, top = reader.identity, top or {}
+    identity = reader.identity
+    top = top or {}
     if reader.rules.sampled_ids is not None:
         identity.check(identity.of_text(text), sampled)
     named = {other: identity.of_text(other) for other in top}

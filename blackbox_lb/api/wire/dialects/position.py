@@ -103,7 +103,8 @@ class PositionReader:
         bounded = False
         if censored is not None and logprob == censored:
             here = [value for each, value in known if each == token and token != UNNAMED]
-            bounded, logprob = not here, here[0] if here else (top[-1][1] if top else 0.0)
+            bounded = not here
+            logprob = here[0] if here else (top[-1][1] if top else 0.0)
         value = checked_logprob(self.profile, logprob, sampled=True)
         drawn = (
             None if propensity is None else checked_logprob(self.profile, propensity, sampled=True)

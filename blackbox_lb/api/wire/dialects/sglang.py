@@ -47,11 +47,10 @@ def _nested(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
 
 def _flat(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
     """Rows of ``shape[1]`` alternatives; the first ``null_prefix`` positions have none."""
-    ids, values = meta["output_top_logprobs_idx_flat"], meta["output_top_logprobs_val_flat"]
-    (rows, width), without = (
-        meta["output_top_logprobs_shape"],
-        meta.get("output_top_logprobs_null_prefix") or 0,
-    )
+    ids = meta["output_top_logprobs_idx_flat"]
+    values = meta["output_top_logprobs_val_flat"]
+    (rows, width) = meta["output_top_logprobs_shape"]
+    without = meta.get("output_top_logprobs_null_prefix") or 0
     if not len(ids) == len(values) == rows * width:
         raise CorruptResponse(
             f"{provider} returned {len(ids)} ids and {len(values)} logprobs of alternatives for"

@@ -33,12 +33,10 @@ class Identity:
         self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None
     ) -> None:
         kind, _, name = (rules.id or profile.tokens.id).partition(" ")
-        self._provider, self._kind, self._name, self._vocabulary = (
-            profile.name,
-            kind,
-            name,
-            vocabulary,
-        )
+        self._provider = profile.name
+        self._kind = kind
+        self._name = name
+        self._vocabulary = vocabulary
         self._exact = profile.tokens.bytes_exact
 
     def of_entry(self, entry: Mapping[str, Any]) -> int:

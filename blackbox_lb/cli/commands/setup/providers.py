@@ -143,13 +143,13 @@ def _overview(profiles: list[Profile]) -> None:
         ("name", "key", "learns from", "takes a bias", "proven by"),
         (
             (
-                each.name,
-                each.connection.api_key_env or "none",
-                _learns_from(each),
-                _takes(each),
-                _proven(each),
+                profile.name,
+                profile.connection.api_key_env or "none",
+                _learns_from(profile),
+                _takes(profile),
+                _proven(profile),
             )
-            for each in profiles
+            for profile in profiles
         ),
         left=5,
     )

@@ -133,7 +133,8 @@ def proxy_command(options: ProxyOptions) -> None:
     check_key_log()  # before the server's library is imported, which reads it then
     from blackbox_lb.deploy.proxy.server import serve
 
-    proxy, host = _proxy(options), options.host
+    proxy = _proxy(options)
+    host = options.host
     asyncio.run(
         serve(
             proxy,

@@ -129,8 +129,11 @@ class Probe:
         """The answer to one request, read as one to ``reading``. A spoilt one is asked for twice
         more (llama.cpp lists nothing where the only token is a part of a character), and one
         without a list too, if others had one."""
-        session, where, bias = self.session, draw.endpoint or self.session.endpoint, draw.bias or {}
-        completions, left = None, SLIPS
+        session = self.session
+        where = draw.endpoint or self.session.endpoint
+        bias = draw.bias or {}
+        completions = None
+        left = SLIPS
         while completions is None:
             try:
                 answer = await session.answer(prompt, draw, n)

@@ -26,8 +26,10 @@ MOST_AT_ONCE = 128
 """Completions of one token that are asked for by one request: the largest limit that a hosted
 provider documents.
 """
-SEED, SEEDED_TOKENS = 7, 12
-GIVEN, PREFIX = 4, 2
+SEED = 7
+SEEDED_TOKENS = 12
+GIVEN = 4
+PREFIX = 2
 """Tokens of a completion of the model's own that are given back, and those of them that a trailing
 message begins with.
 """
@@ -35,15 +37,20 @@ message begins with.
 
 async def check_n(exam: Exam) -> None:
     """As many completions of one token as the profile says one request gives, up to 128."""
-    rows, claimed = ("sampling.n", "sampling.shares_prompt"), exam.profile.sampling.n
+    rows = ("sampling.n", "sampling.shares_prompt")
+    claimed = exam.profile.sampling.n
     if not DIALECTS[exam.rules.dialect].several:
         return exam.findings.skip(rows[:1], "the Responses API gives one completion a request")
     if claimed == 1:
         return exam.findings.skip(rows[:1], "one completion a request is all that is claimed")
-    n, before = min(claimed, MOST_AT_ONCE), len(exam.probe.draws)
+    n = min(claimed, MOST_AT_ONCE)
+    before = len(exam.probe.draws)
     completions = await exam.probe.ask(WORDS, n=n)
     distinct = len(
-        {(int(each.token_ids[0]) if len(each.token_ids) else None) for each in completions}
+        {
+            (int(completion.token_ids[0]) if len(completion.token_ids) else None)
+            for completion in completions
+        }
     )
     said = f"{n} asked for, {len(completions)} came, with {distinct} different first tokens"
     if len(completions) != n or (distinct == 1 and _varies(exam)):
@@ -94,7 +101,8 @@ async def check_seed(exam: Exam) -> None:
 
 def check_usage(exam: Exam) -> None:
     """From all that came so far: token counts against lists, and finish reasons."""
-    all_, endpoint = list(exam.completions()), exam.probe.session.endpoint
+    all_ = list(exam.completions())
+    endpoint = exam.probe.session.endpoint
     counted = [each for each in all_ if each.generated is not None]
     off = sum(each.generated != len(each.token_ids) for each in counted)
     said = (
@@ -113,7 +121,9 @@ def check_usage(exam: Exam) -> None:
 async def check_continues(exam: Exam) -> None:
     """After the first two tokens of a completion, given back as an assistant message, the list is
     that of its third; a host that is not known to go on is tried with the message alone."""
-    row, fields, session = "answers.continues", exam.profile.answers.continues, exam.probe.session
+    row = "answers.continues"
+    fields = exam.profile.answers.continues
+    session = exam.probe.session
     drawn = _telling(exam, 0, PREFIX) if session.endpoint == "chat" else None
     if drawn is None:
         return exam.findings.skip(
@@ -156,8 +166,11 @@ async def check_prompt_logprobs(exam: Exam) -> None:
     """The lists along the first tokens of a completion, given back in a prompt of token ids, are
     the completion's.
     """
-    row, rules, session = "answers.prompt_logprobs", exam.profile.reference, exam.probe.session
-    field, top = exam.profile.answers.prompt_logprobs, exam.probe.top
+    row = "answers.prompt_logprobs"
+    rules = exam.profile.reference
+    session = exam.probe.session
+    field = exam.profile.answers.prompt_logprobs
+    top = exam.probe.top
     if field is False or rules is None:
         return None
     drawn = (
@@ -186,7 +199,8 @@ async def check_prompt_logprobs(exam: Exam) -> None:
 
 def _conclude(exam: Exam, row: str, claimed: bool, apart: float, said: str) -> None:
     """``apart``: total variation to what must be seen. What is not claimed is measured."""
-    agrees, evidence = apart <= _limit(exam), f"{said} (limit {_limit(exam):.2g})"
+    agrees = apart <= _limit(exam)
+    evidence = f"{said} (limit {_limit(exam):.2g})"
     if claimed:
         return exam.findings.agree(row, agrees, evidence, False)
     return exam.findings.add(row, "MEASURED", evidence, {} if agrees else None)

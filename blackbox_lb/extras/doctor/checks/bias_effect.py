@@ -145,7 +145,8 @@ async def _clipped(exam: Exam, range_finding: RangeFinding) -> None:
 
 
 async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) -> _Forced:
-    where, bias = exam.probe.session.biased_endpoint, {token: high}
+    where = exam.probe.session.biased_endpoint
+    bias = {token: high}
     completion = (
         await exam.probe.ask(WORDS, top=1, bias=bias, endpoint=where, temperature=temperature)
     )[0]
@@ -154,7 +155,8 @@ async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) 
         return _Forced(token, came, came == token)
     if exam.profile.endpoint(where).ask_logprobs != "no":
         return _Forced(token, None, False)
-    said, text = completion.text.strip(), (await exam.text_of(token) or "").strip()
+    said = completion.text.strip()
+    text = (await exam.text_of(token) or "").strip()
     return _Forced(token, said or None, bool(text) and said == text)
 
 
@@ -189,7 +191,8 @@ async def _disobeyed(exam: Exam, forced: list[_Forced], high: float) -> None:
 
 
 async def _suppress(exam: Exam, tokens: list[int], low: float) -> None:
-    where, bias = exam.probe.session.biased_endpoint, dict.fromkeys(tokens, low)
+    where = exam.probe.session.biased_endpoint
+    bias = dict.fromkeys(tokens, low)
     drawn = await exam.probe.repeat(2, WORDS, top=1, temperature=0.0, bias=bias, endpoint=where)
     came = [int(completion.token_ids[0]) for completion in drawn if len(completion.token_ids)]
     if not came:
@@ -208,7 +211,8 @@ async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) ->
     """By their texts, where answers name no tokens: a text that none of ``tokens`` has is of
     another token. One that is theirs may be of another too, as a word with and without a space
     before it."""
-    row, texts = "bias.low", [(await exam.text_of(token) or "").strip() for token in tokens]
+    row = "bias.low"
+    texts = [(await exam.text_of(token) or "").strip() for token in tokens]
     if not came or not all(texts):
         return exam.findings.skip([row], "the answer names no token")
     said = (
@@ -243,7 +247,8 @@ class _Duel:
         on either side."""
         middle = round(2 * self.gap) / 2
         shift = self.gap - middle + side * self.margin
-        low, high = 0.25 - shift / 2, math.floor(middle) + 0.25 + (middle % 1) + shift / 2
+        low = 0.25 - shift / 2
+        high = math.floor(middle) + 0.25 + (middle % 1) + shift / 2
         return {self.ahead: round(self.base + low, 4), self.behind: round(self.base + high, 4)}
 
 
@@ -251,7 +256,8 @@ async def check_fractions(exam: Exam) -> None:
     """A duel of two tokens, decided by less than half a nat either way, that whole numbers cannot
     tell.
     """
-    row, claimed = "bias.fractions", exam.profile.bias.fractions
+    row = "bias.fractions"
+    claimed = exam.profile.bias.fractions
     if not exam.works or not exam.rules.bias:
         return exam.findings.skip([row], "no bias can be seen to act here")
     duel = _duel(exam.biasable(), exam.high)
@@ -311,15 +317,15 @@ def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:
 
 async def check_highest_id(exam: Exam) -> None:
     """The highest id that a bias may name is accepted; those above it are never tried."""
-    row, told, untold = (
-        "bias.highest_id",
-        exam.highest_id,
-        "neither the profile nor the server tells the highest id",
-    )
+    row = "bias.highest_id"
+    told = exam.highest_id
+    untold = "neither the profile nor the server tells the highest id"
     if exam.works is False:
         return exam.findings.skip([row], "no bias can be seen to act here")
     where = exam.probe.session.biased_endpoint
-    listed = (token for each in exam.completions() for token in each.top_ids.ravel().tolist())
+    listed = (
+        token for completion in exam.completions() for token in completion.top_ids.ravel().tolist()
+    )
     highest = (
         max(listed, default=-1) if told is None else told
     )  # a bias must be able to name what is listed
@@ -344,13 +350,15 @@ async def check_entries(exam: Exam) -> None:
     """A bias of exactly the claimed number of entries, never of more; a smaller limit is
     bisected.
     """
-    row, claimed = "bias.entries", exam.profile.bias.entries
+    row = "bias.entries"
+    claimed = exam.profile.bias.entries
     if exam.works is False or not exam.trusted:
         return exam.findings.skip([row], "no bias can be seen to act here")
     sizes = _sizes(exam, claimed)
     if not sizes:
         return exam.findings.skip([row], "the size of the vocabulary is not known")
-    accepted, refusal = 1, None
+    accepted = 1
+    refusal = None
     for size in sizes:
         refusal = await _refusal(exam, size)
         if refusal is not None:
@@ -420,7 +428,8 @@ async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
     tokens = sorted(_liftable(exam.biasable(), high - FILLER))
     if not exam.works or not exam.rules.bias or len(tokens) < 2 or size < 2:
         return exam.findings.agree(row, True, f"{words} entries accepted")
-    first, last = tokens[0], tokens[-1]
+    first = tokens[0]
+    last = tokens[-1]
     fillers = [token for token in range(size) if token not in (first, last)][: size - 2]
     came: list[int | None] = []
     behind = max(high - LEAD, exam.profile.bias.low)

@@ -11,13 +11,15 @@ from scipy.special import ndtr
 from blackbox_lb.extras.doctor.asking.exam import STORY, Exam
 from blackbox_lb.types import NO_TOKEN, Completion
 
-STRENGTH, RARE = 3.0, 0.05
+STRENGTH = 3.0
+RARE = 0.05
 """Nats on tokens that have this share of the listed probability together: then they are drawn half
 of the time, and a strength that is a little off changes most. A whole number, which every API
 takes."""
 ENTRIES = 300
 """Tokens that are biased, the likeliest of them: every API takes so many."""
-REQUESTS, TOKENS = 12, 64
+REQUESTS = 12
+TOKENS = 64
 CONTRADICTS = 1e-4
 """p-value: an exact bias is accused once in 10,000 self-tests."""
 SEEN = 5.5
@@ -47,7 +49,8 @@ async def check_strength(exam: Exam) -> None:
     )
     if variance <= 0:
         return
-    p, strength = 2 * float(ndtr(-abs(score) / np.sqrt(variance))), 1 + score / variance
+    p = 2 * float(ndtr(-abs(score) / np.sqrt(variance)))
+    strength = 1 + score / variance
     said = (
         f"{draws:.0f} tokens drawn under {strength_sent:+g} on {len(bias)} of them: it acts"
         f" {strength:.2f} times as strongly as sent (p = {p:.2g}); {SEEN / np.sqrt(variance):.2f}"
@@ -82,7 +85,9 @@ def _score(
     """The sum of the drawn tokens' bias less its expectation, its variance, and the number of draws
     with their token listed.
     """
-    score, variance, draws = 0.0, 0.0, 0
+    score = 0.0
+    variance = 0.0
+    draws = 0
     for token, ids, logprobs in zip(
         completion.token_ids.tolist(), completion.top_ids, completion.top_logprobs, strict=True
     ):

@@ -16,7 +16,8 @@ USUAL = 20
 """Alternatives asked for where no limit is claimed: what most providers list, and what a fit asks
 for.
 """
-WIDE_UNKNOWN, WIDEST = 1_000, 65_536
+WIDE_UNKNOWN = 1_000
+WIDEST = 65_536
 """Alternatives asked for to see that there is no limit: fewer than any real vocabulary has, and no
 more than a few megabytes.
 """
@@ -38,7 +39,8 @@ async def check_lists(exam: Exam) -> None:
 
     Raises ProviderError: not even one alternative is to be had, so that nothing can be checked.
     """
-    endpoint, own = exam.probe.session.endpoint, exam.rules.top_logprobs is not None
+    endpoint = exam.probe.session.endpoint
+    own = exam.rules.top_logprobs is not None
     row = f"endpoints.{endpoint}.top_logprobs" if own else "logprobs.limit"
     claimed = exam.profile.most_logprobs(endpoint)
     wanted = min(
@@ -198,7 +200,9 @@ async def _where(exam: Exam, row: str, token: int, high: float) -> None:
 
 async def _censored(exam: Exam, high: float) -> None:
     """The logprob of a sampled token outside the longest list."""
-    row, openings, outside = "logprobs.censored", exam.openings(), exam.outside()
+    row = "logprobs.censored"
+    openings = exam.openings()
+    outside = exam.outside()
     if not outside:
         return exam.findings.skip([row], "no token outside the list is known")
     try:

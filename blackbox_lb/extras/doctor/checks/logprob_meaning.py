@@ -20,7 +20,9 @@ FINE = 0.05
 """Nats: mean deviation that rounding explains on the coarsest grid seen (1/16 nat)."""
 CLEAR = 3.0
 """How many times worse the other explanation must fit."""
-BIASED_DRAWS, COLD_DRAWS, STOPS = 4, 2, 3
+BIASED_DRAWS = 4
+COLD_DRAWS = 2
+STOPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ def _conclude(exam: Exam, readings: list[bool | None], evidence: str) -> None:
     """``readings``: of each shift, whether the logprobs followed it; the temperature alone can only
     prove that they do.
     """
-    row, claimed = "logprobs.meaning", exam.profile.logprobs.meaning
+    row = "logprobs.meaning"
+    claimed = exam.profile.logprobs.meaning
     if None in readings:
         return exam.findings.agree(row, False, f"neither before nor after: {evidence}")
     if len(readings) < 2 and not any(readings):
@@ -83,7 +86,8 @@ def _tilt(exam: Exam) -> float:
 
 def _cold(exam: Exam, completions: list[Completion]) -> _Shift:
     """Gaps to the likeliest, which a temperature divides; no need to know the unlisted mass."""
-    now, mean = mean_logprobs(opening_lists(completions)), mean_logprobs(exam.openings())
+    now = mean_logprobs(opening_lists(completions))
+    mean = mean_logprobs(exam.openings())
     common = set(now) & set(mean)
     before = {token: mean[token] for token in common}
     if len(common) < 2:
@@ -123,7 +127,8 @@ async def _biased(exam: Exam, plain: Mapping[int, float]) -> _Shift:
 
 def _propensity(exam: Exam, completions: list[Completion], expected: Mapping[int, float]) -> None:
     """The field with what a token was sampled from must hold the tilted logprob."""
-    row, name = "logprobs.propensity", exam.profile.logprobs.propensity
+    row = "logprobs.propensity"
+    name = exam.profile.logprobs.propensity
     if name == "logprob":
         return None
     pairs = [
@@ -152,10 +157,13 @@ async def settle_end(exam: Exam) -> None:
     """What all completions so far say of the end token; nothing more where it was settled
     before.
     """
-    row, claimed = "logprobs.end_token_listed", exam.profile.logprobs.end_token_listed
+    row = "logprobs.end_token_listed"
+    claimed = exam.profile.logprobs.end_token_listed
     if exam.findings.settled(row):
         return None
-    stopped = [each for each in exam.completions() if each.finish_reason == "stop"]
+    stopped = [
+        completion for completion in exam.completions() if completion.finish_reason == "stop"
+    ]
     seen = [
         verdict for verdict in [await _ends(exam, each) for each in stopped] if verdict is not None
     ]
@@ -191,7 +199,8 @@ def _complete_without_last(exam: Exam, completion: Completion) -> bool:
     """Whether the tokens before the last make up the whole text, under a vocabulary that is
     known.
     """
-    vocabulary, ids = exam.probe.session.vocabulary, completion.token_ids.tolist()
+    vocabulary = exam.probe.session.vocabulary
+    ids = completion.token_ids.tolist()
     if vocabulary is None or ids[-1] in vocabulary.ordinary or not completion.text.strip():
         return False
     joined = b"".join(vocabulary.ordinary.get(token, b"") for token in ids[:-1])
@@ -202,7 +211,8 @@ async def _last_text(exam: Exam, completion: Completion) -> str | None:
     """What the last listed token prints as, asked for once; a token listed without bytes prints as
     nothing.
     """
-    last, exact = int(completion.token_ids[-1]), exam.profile.tokens.bytes_exact
+    last = int(completion.token_ids[-1])
+    exact = exam.profile.tokens.bytes_exact
     if last in completion.token_bytes:
         return completion.token_bytes[last].decode("utf-8", "replace")
     if exact and (last == UNNAMED or (completion.token_bytes and last in completion.top_ids[-1])):

@@ -22,15 +22,21 @@ CONTRADICTS = 1e-3
 """A neutral server is accused once in 1,000 self-tests, so that a temperature of 1.1 is found in 95
 % of them. A thorough test looks several times and shares this out among its looks.
 """
-REQUESTS, TOKENS = 26, 48
-DOUBT, MORE, LONG = 0.15, 24, 64
+REQUESTS = 26
+TOKENS = 48
+DOUBT = 0.15
+MORE = 24
+LONG = 64
 """p-value of the temperature below which ``MORE`` requests of ``LONG`` tokens follow: one neutral
 server in seven is asked them. A temperature of 1.1 passes it in 1 % of self-tests."""
-ROUNDS, SETTLED = 6, 0.5
+ROUNDS = 6
+SETTLED = 0.5
 """Most rounds of ``MORE`` requests of a thorough self-test, which makes the first two in any case,
 and the p-value of the temperature from which on it makes no other: a server at 1.05 or .95 whose
 draws look that neutral after so many is not found by more of them."""
-AT_ONCE, BATCH, BATCHES = 4, 8, 2
+AT_ONCE = 4
+BATCH = 8
+BATCHES = 2
 """Completions a request where a provider gives several, requests of a batch, and how many batches
 there may be.
 """
@@ -70,7 +76,7 @@ async def check_neutral(exam: Exam) -> None:
         verdict = judge(draws, step=exam.step)
         rounds += 1
     completions = list(exam.completions())
-    lost = sum(each.finish_reason == "stop" for each in completions)
+    lost = sum(completion.finish_reason == "stop" for completion in completions)
     if not exam.end_listed and not exam.knows_texts and lost > LOST * len(draws):
         why = (
             f"{lost} of {len(completions)} completions ended by themselves, with a token that is"
@@ -150,7 +156,8 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
     for t, (token, logprob) in enumerate(
         zip(completion.token_ids.tolist(), completion.logprobs.tolist(), strict=True)
     ):
-        ids, values = completion.top_ids[t], completion.top_logprobs[t].astype(np.float64)
+        ids = completion.top_ids[t]
+        values = completion.top_logprobs[t].astype(np.float64)
         seen = ids != NO_TOKEN
         if not exam.end_listed:
             ends = np.array([_may_end(exam, completion, each) for each in ids.tolist()], dtype=bool)
@@ -186,10 +193,8 @@ def _first(exam: Exam) -> str:
         if prompt is WORDS and len(each.token_ids)
     ]
     means = dict(sorted(mean_logprobs(exam.openings()).items()))
-    shares, counts = (
-        np.exp(list(means.values())),
-        np.array([firsts.count(token) for token in means]),
-    )
+    shares = np.exp(list(means.values()))
+    counts = np.array([firsts.count(token) for token in means])
     p = alike(
         np.append(shares, max(1 - shares.sum(), 0.0)),
         np.append(counts, len(firsts) - counts.sum()).astype(np.int64),

@@ -10,8 +10,11 @@ from blackbox_lb.extras.doctor.asking.probe import Withheld
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 
-TOKENS, SCRIPT_TOKENS = 12, 24
-LOOKED_UP, SAMPLED, FEWEST = 8, 5, 3
+TOKENS = 12
+SCRIPT_TOKENS = 24
+LOOKED_UP = 8
+SAMPLED = 5
+FEWEST = 3
 """Ids that the server is asked to print, a request each; how many of them are sampled ones; how
 many prove anything.
 """
@@ -47,10 +50,8 @@ async def check_ids(exam: Exam) -> None:
     """Two short completions: listed ids print as the bytes beside them, and together as the
     text.
     """
-    vocabulary, kind = (
-        exam.probe.session.vocabulary,
-        (exam.rules.id or exam.profile.tokens.id).partition(" ")[0],
-    )
+    vocabulary = exam.probe.session.vocabulary
+    kind = (exam.rules.id or exam.profile.tokens.id).partition(" ")[0]
     named = vocabulary if kind not in ("field", "string") else None
     completions = await _samples(exam, scripts=named is not None)
     _bytes(exam, completions)
@@ -84,18 +85,21 @@ def _named(exam: Exam, vocabulary: Vocabulary, exact: bool) -> None:
     completions = list(exam.completions())
     ids = [
         token
-        for each in completions
-        for token in each.top_ids.ravel().tolist()
+        for completion in completions
+        for token in completion.top_ids.ravel().tolist()
         if token != NO_TOKEN
     ]
     unnamed = sum(token == UNNAMED for token in ids)
     said = f"{unnamed} of {len(ids)} listed tokens have no id under {vocabulary.name}"
     exam.trusted = unnamed <= STRANGE * len(ids)
     if exact:
-        sampled = [_words(each) for each in completions]
-        lost, total = sum(each.count(UNNAMED) for each in sampled), sum(map(len, sampled))
+        sampled = [_words(completion) for completion in completions]
+        lost = sum(each.count(UNNAMED) for each in sampled)
+        total = sum(map(len, sampled))
         listed = [
-            each for each in completions if 1 < len(each.token_ids) >= each.n_tokens - 1
+            completion
+            for completion in completions
+            if 1 < len(completion.token_ids) >= completion.n_tokens - 1
         ]  # an end token may be missing
         found, split = _shared(listed, vocabulary)
         said += (
@@ -125,7 +129,8 @@ def _shared(completions: Sequence[Completion], vocabulary: Vocabulary) -> tuple[
         same = SequenceMatcher(
             a=own, b=completion.token_ids.tolist(), autojunk=False
         ).get_matching_blocks()
-        found, split = found + sum(block.size for block in same), split + len(own)
+        found = found + sum(block.size for block in same)
+        split = split + len(own)
     return found, split
 
 
@@ -184,12 +189,15 @@ def _bytes(exam: Exam, completions: list[Completion]) -> None:
     row = "tokens.bytes_exact"
     if not exam.profile.tokens.bytes_exact:
         return exam.findings.skip([row], "bytes are not relied upon")
-    checked, parts, wrong = 0, 0, 0
+    checked = 0
+    parts = 0
+    wrong = 0
     for completion in completions:
         pieces = _pieces(exam, completion)
         if pieces is None:
             continue
-        joined, text = b"".join(pieces).strip(), completion.text.strip().encode()
+        joined = b"".join(pieces).strip()
+        text = completion.text.strip().encode()
         checked += len(pieces)
         parts += sum(_is_part(piece) for piece in pieces)
         # A character cut off by the end of the completion is printed as a replacement, or not at

@@ -25,7 +25,8 @@ LEAST_UNLISTED = 1e-4
 """Mass left for all unlisted tokens where rounding leaves none: adds less than a tenth of a draw in
 a whole self-test.
 """
-STEP, LEVELS = 0.5, 17
+STEP = 0.5
+LEVELS = 17
 """Surprisals are counted in steps of half a nat up to 8: coarse enough for an exact distribution of
 their sum.
 """
@@ -46,7 +47,9 @@ see the rounding.
 NEVER = "unlisted tokens never drawn, as top_k truncates"
 AGAIN = "tokens that were drawn before come too seldom, as under a presence or frequency penalty"
 SCALED = "unlisted tokens drawn too often, as lists that are scaled to 1"
-WORTH, GONE, SUSPECT = 12.0, 0.02, 0.01
+WORTH = 12.0
+GONE = 0.02
+SUSPECT = 0.01
 """Only for the words of a verdict: expected draws of an event that can be missed, the share that is
 as good as none, and the p-value below which a temperature is named."""
 
@@ -111,7 +114,8 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
         NEVER: _events(draws, outside, step),
         AGAIN: _events(draws, [draw.again for draw in draws]),
     }
-    (low, high), chi_square = _surprise(draws), _transform(draws, seed)
+    (low, high) = _surprise(draws)
+    chi_square = _transform(draws, seed)
     heat = (
         "sharper than returned, as a temperature below 1" if low < high else "flatter than returned"
     )
@@ -188,10 +192,8 @@ def alike(listed: Vector, counts: npt.NDArray[np.int64]) -> float | None:
     if pooled[-1] < 5:
         if len(pooled) < 2:
             return None
-        pooled, seen = (
-            np.append(pooled[:-2], pooled[-2:].sum()),
-            np.append(seen[:-2], seen[-2:].sum()),
-        )
+        pooled = np.append(pooled[:-2], pooled[-2:].sum())
+        seen = np.append(seen[:-2], seen[-2:].sum())
     return float(chisquare(seen, pooled).pvalue) if len(pooled) > 1 else None
 
 
@@ -272,7 +274,8 @@ def _sum(densities: Sequence[Vector]) -> Vector:
     if len(densities) == 1:
         return densities[0]
     middle = len(densities) // 2
-    left, right = _sum(densities[:middle]), _sum(densities[middle:])
+    left = _sum(densities[:middle])
+    right = _sum(densities[middle:])
     both = (
         np.convolve(left, right)
         if min(len(left), len(right)) < DIRECT

@@ -211,7 +211,8 @@ async def against_others(
     That is the ``fixed`` bias, where another is ``sent``, and for each of ``features_of`` a
     classifier on them alone.
     """
-    rows, rivals = [], []
+    rows = []
+    rivals = []
     for features in features_of:
         if plan.labels is not None and features.names:
             right = classified(features, task.train[: plan.limit], task.test, plan.labels)
@@ -249,18 +250,17 @@ def classified(
         [place for place, number in enumerate(numbers) if number is not None], np.int64
     )
     right = np.array([number for number in numbers if number is not None], np.int64)
-    size, rows = len(labels.names), np.arange(len(known))
+    size = len(labels.names)
+    rows = np.arange(len(known))
     even = sparse.csr_array(np.full((len(known), size), 1 / size))
     counts = sparse.csr_array((np.ones(len(known)), (rows, right)), shape=(len(known), size))
     nothing = np.zeros(len(known))
     whole = PromptPositions(
         np.arange(size), even, nothing, np.zeros(size), rows, np.ones(len(known)), counts
     )
-    table, folds, gains = (
-        features.table[known],
-        np.random.default_rng(0).permutation(len(known)) % FOLDS,
-        [],
-    )
+    table = features.table[known]
+    folds = np.random.default_rng(0).permutation(len(known)) % FOLDS
+    gains = []
     for slope_l2 in SLOPE_L2:
         held = np.zeros(len(known))
         for fold in range(FOLDS):
@@ -290,7 +290,9 @@ class _Search:
         size: int,
         seed: int,
     ) -> None:
-        self.features, self.tokens, self.size = features, tokens, size
+        self.features = features
+        self.tokens = tokens
+        self.size = size
         self.l2 = float(fixed.settings.get("l2") or 1.0)
         self.folds = np.random.default_rng(seed).permutation(size) % FOLDS
         self.training = _Decided(given.first, features.table[given.first.places], given.begins)
@@ -318,7 +320,8 @@ class _Search:
         """The strengths that decide most of the left-out prompts right, and no dependence; None
         where that decides as many.
         """
-        rows, nothing = list[_HeldOut](), list[_HeldOut]()
+        rows = list[_HeldOut]()
+        nothing = list[_HeldOut]()
         for weight in MODEL_WEIGHTS:
             whole = self.positions(weight, self.tokens)
             used = np.argsort(-whole.occurrence)[:COMPARED]
@@ -333,14 +336,13 @@ class _Search:
 
     def _held_out(self, weight: float, positions: PromptPositions) -> list[_HeldOut]:
         """No dependence at all, then each strength."""
-        strengths, table, folds = (
-            (1e9, *SLOPE_L2),
-            self.features.table,
-            self.folds[self.training.first.places],
-        )
+        strengths = (1e9, *SLOPE_L2)
+        table = self.features.table
+        folds = self.folds[self.training.first.places]
         found = np.zeros((len(strengths), 2, len(folds) + len(self.validation.first.examples)))
         for fold in range(FOLDS + 1):  # in the last one, none is left out
-            train, start = positions.only(self.folds != fold), None
+            train = positions.only(self.folds != fold)
+            start = None
             for row, slope_l2 in enumerate(strengths):
                 start = fit_prompts(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
                 if fold < FOLDS:
@@ -379,7 +381,8 @@ class _Decided:
     """
 
     def __init__(self, first: FirstTokens, table: FeatureTable, begins: Ids) -> None:
-        self.first, self.table = first, table
+        self.first = first
+        self.table = table
         self.wanted = np.stack(
             [np.isin(row, ids) for row, ids in zip(first.ids, first.accepted, strict=True)]
         )
@@ -416,14 +419,16 @@ def learned_bias(
 
     positions: of tokens that may be biased.
     """
-    whole, most = positions(tokens), MOST_NUMBERS // max(len(features.names), 1)
+    whole = positions(tokens)
+    most = MOST_NUMBERS // max(len(features.names), 1)
     most = most if limits.entries is None else min(limits.entries, most)
     fit = fit_prompts(whole, features.table, l2=l2, slope_l2=slope_l2)
     if len(fit.token_ids) > most:
         kept = np.argsort(-fit.impact(features.table, whole.usage))[:most]
         whole = positions(np.sort(fit.token_ids[kept]))
         fit = fit_prompts(whole, features.table, l2=l2, slope_l2=slope_l2)
-    common, slopes = fit.common / model_weight, fit.slopes / model_weight
+    common = fit.common / model_weight
+    slopes = fit.slopes / model_weight
     errors = np.full(len(common), np.nan), np.full(slopes.shape, np.nan)
     if draws and features.table.nnz * len(common) <= MOST_WORK:
         errors = standard_errors(whole, features.table, fit, l2=l2, slope_l2=slope_l2, draws=draws)
@@ -473,13 +478,13 @@ def surely_right(first: FirstTokens, bias: Mapping[int, float] | PromptBias) -> 
     its list might win, and (p,) where one might."""
     lists = FirstLists(first.ids, first.logprobs)
     if not isinstance(bias, PromptBias):
-        said, unsure = lists.greedy(bias), lists.unsure(bias)
+        said = lists.greedy(bias)
+        unsure = lists.unsure(bias)
     else:
         bias.prepare([example.prompt for example in first.examples])
-        rows, ids = (
-            [bias.at(example.prompt) for example in first.examples],
-            np.array(bias.ids, np.int64),
-        )
+        rows = [bias.at(example.prompt) for example in first.examples]
+        ids = np.array(bias.ids, np.int64)
         own = np.array([[row.get(token, 0.0) for token in bias.ids] for row in rows], np.float64)
-        said, unsure = lists.taken(lists.tilted_by(ids, own)), lists.unsure_by(ids, own)
+        said = lists.taken(lists.tilted_by(ids, own))
+        unsure = lists.unsure_by(ids, own)
     return begins_right(said, first.accepted) & ~unsure, unsure

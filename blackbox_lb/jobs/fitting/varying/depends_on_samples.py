@@ -179,7 +179,8 @@ async def paired_gain(
     samples: completions a prompt of each, None for those of ``plan``. Raises InputError: no prompt
     has completions of both.
     """
-    drawn, goal = samples or plan.validation_samples, plan.goal
+    drawn = samples or plan.validation_samples
+    goal = plan.goal
     outcomes = []
     for name, policy in (("fixed bias", fixed.logit_bias), (title, bias)):
         scores = [
@@ -204,9 +205,11 @@ async def paired_gain(
         raise InputError(
             "nothing to compare: no validation prompt has completions with both biases, or no KL"
         )
-    measure, fixed_worth = trials.reward.label, before.reward.value
+    measure = trials.reward.label
+    fixed_worth = before.reward.value
     if goal.objective == "pareto":
-        measure, fixed_worth = "tokens saved", 0.0
+        measure = "tokens saved"
+        fixed_worth = 0.0
     if before.kl is not None:
         measure = f"{measure} less {goal.tau:g} x KL"
         fixed_worth -= goal.tau * before.kl.value
@@ -224,7 +227,9 @@ class _Search:
     def __init__(
         self, features: PromptFeatures, training: Training, fixed: Candidate, limits: CompileLimits
     ) -> None:
-        self.features, self.table, self.rollouts = features, training.next_token, training.rollouts
+        self.features = features
+        self.table = training.next_token
+        self.rollouts = training.rollouts
         self.size = features.table.shape[0]
         self.l2 = float(fixed.settings.get("l2") or 1.0)
         made = fixed.projected
@@ -258,10 +263,12 @@ class _Search:
         """
         folds = np.random.default_rng(seed).permutation(self.size) % FOLDS
         positions = self.positions(np.sort(self.order[:COMPARED]))
-        strengths, held = (1e9, *SLOPE_L2), np.zeros(1 + len(SLOPE_L2))
+        strengths = (1e9, *SLOPE_L2)
+        held = np.zeros(1 + len(SLOPE_L2))
         for fold in range(FOLDS):
             left_out = folds == fold
-            train, start = positions.only(~left_out), None
+            train = positions.only(~left_out)
+            start = None
             if not train.weights.any():
                 continue
             for row, slope_l2 in enumerate(strengths):

@@ -49,7 +49,8 @@ class PhasedCandidate:
     @property
     def sentence(self) -> str:
         """What was chosen, and by what."""
-        earned, named = self.earned, zip(self.bias.phases.names, self.bias.vectors, strict=True)
+        earned = self.earned
+        named = zip(self.bias.phases.names, self.bias.vectors, strict=True)
         return (
             f"phases {', '.join(f'{name} ({len(vector)} entries)' for name, vector in named)}; on"
             f" {len(earned.gains)} validation prompts, {earned.measure} {short(earned.found)}"
@@ -152,7 +153,8 @@ class _Part:
     """The positions of one phase. positions: (m,) whether each is one."""
 
     def __init__(self, training: Training, positions: Bools) -> None:
-        self.training, self.positions = training, positions
+        self.training = training
+        self.positions = positions
         self.rollouts = training.rollouts.at(positions)
 
     def learned(self, sweep: Sweep, limits: CompileLimits) -> list[Candidate] | str:
