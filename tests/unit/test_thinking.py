@@ -150,7 +150,7 @@ def test_metrics_of_thinking() -> None:
         "finished": [1, 0],
         "loops": [0, 1],
     }
-    assert {"tokens", "thinking tokens", "answer tokens", "loops"} == LOWER
+    assert {"tokens", "thinking tokens", "answer tokens", "loops", "Jensen-Shannon"} == LOWER
     assert "thinking tokens" not in score(parse_reward("contains", max_tokens=9), [], []).metrics(
         "contains"
     )
