@@ -40,7 +40,7 @@ STAGES = {
     "training completions": r"^training",
     "estimates and candidates": r"^(validation|chosen)",
     "tests": r"^test at",
-    "report": r"^wrote .*bias\.json",
+    "report": r"^saved",
 }
 """Stage -> what the command prints once it is over, or well into it: the last such line counts."""
 GOAL = 6.0

@@ -25,7 +25,6 @@ from blackbox_lb.cli.options import (
 )
 from blackbox_lb.cli.run_limits import accounted, record_of
 from blackbox_lb.cli.terminal import reporter
-from blackbox_lb.errors import DataError
 from blackbox_lb.extras.harness import HarnessOptions
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage
 from blackbox_lb.jobs.records.run_record import RunResults
@@ -34,7 +33,7 @@ from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
-from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.labels import Labels, check_answers
 from blackbox_lb.types import Example
 
 COLLECTING = ("tokens.id", "neutral")
@@ -55,12 +54,7 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
     if options.system is not None:
         task = task.with_system(options.system)
     reward = reward_of(options, task, options.max_tokens or task.max_tokens)
-    if task.unlabelled and labels_of(getattr(options, "labels", None), task.train) is None:
-        raise DataError(
-            f"{task.unlabelled[0].place} has no answer, and the answers of the other rows are not"
-            " few labels, of which a row without one would still tell something; add the answer, or"
-            " choose a reward that needs none"
-        )
+    check_answers(task, labels_of(getattr(options, "labels", None), task.train))
     tell_keys_of_judge(reward, options)
     return task, reward
 
@@ -77,12 +71,8 @@ def reward_of(options: TaskOptions, task: Task, max_tokens: int) -> Reward:
 
 
 def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
-    """The labels in --labels, else the answers of ``training`` if these are few. Raises InputError:
-    wrong names.
-    """
-    if names is None:
-        return Labels.found_in(training)
-    return Labels.named(names.split(","), [example for example in training if example.answers])
+    """The labels in --labels, or those of ``training``; see ``Labels.named_or_found``."""
+    return Labels.named_or_found(None if names is None else names.split(","), training)
 
 
 def run_folder(options: OutputOptions, task: Task) -> Path:

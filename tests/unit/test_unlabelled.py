@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import blackbox_lb as blb
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import DataError
@@ -164,3 +165,21 @@ def test_rows_without_an_answer_join_a_fit_with_few(server: ExactServer, tmp_pat
     assert "learned, from batch calibration" in origins
     assert any(origin.startswith("batch calibration") for origin in origins)
     assert document["origin"]
+
+
+def test_python_refuses_what_the_command_refuses(server: ExactServer, tmp_path: Path) -> None:
+    """Rows without an answer among answers that are no labels are not dropped in silence."""
+    rows = [{"prompt": f"p{n}", "answer": f"answer {n}"} for n in range(30)]
+    data = written(tmp_path / "d.jsonl", [*rows, {"prompt": "u"}])
+    result = fit(server, data, tmp_path / "command")
+    assert result.exit_code == 2
+    assert "line 31" in result.output
+    with pytest.raises(DataError) as refusal:
+        blb.fit(
+            data,
+            reward="exact-match",
+            provider="llamacpp",
+            base_url=server.base_url,
+            out=tmp_path / "python",
+        )
+    assert "line 31" in str(refusal.value)

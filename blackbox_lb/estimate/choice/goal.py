@@ -8,8 +8,9 @@ its measurements.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -107,18 +108,22 @@ def rungs(candidates: int, budget: float, prompts: int) -> tuple[Rung, ...]:
     return tuple(plan)
 
 
-def race_cost(plan: Sequence[Rung]) -> int:
+def race_cost(plan: Sequence[Rung], cost: Callable[[int], int]) -> int:
     """Completions that the rungs of ``plan`` draw, over all of their prompts.
 
-    A later rung keeps what an earlier one drew.
+    A later rung keeps what an earlier one drew, so each candidate costs what it has drawn when it
+    is dropped.
+
+    Args:
+        plan: of ``rungs``.
+        cost: completions a prompt for a policy with so many samples.
     """
-    cost = 0
-    seen = 0
-    for rung in plan:
-        drawn = rung.samples * rung.prompts
-        cost += rung.candidates * max(drawn - seen, 0)
-        seen = drawn
-    return cost
+    total = 0
+    for rung, following in zip_longest(plan, plan[1:]):
+        survivors = following.candidates if following is not None else 0
+        dropped = rung.candidates - survivors
+        total += dropped * rung.prompts * cost(rung.samples)
+    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blackbox_lb.estimate.inputs.checks import Bools, Vector
+from blackbox_lb.estimate.inputs.checks import Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,10 +34,6 @@ class ByPrompt:
         """
         known = self.parts[~np.isnan(self.parts)]
         return float(known.std(ddof=1) / math.sqrt(known.size)) if known.size > 1 else math.inf
-
-    def only(self, prompts: Bools) -> ByPrompt:
-        """The same of some prompts; NaN at the others."""
-        return ByPrompt(np.where(prompts, self.parts, np.nan))
 
     def minus(self, other: ByPrompt, times: float = 1.0) -> ByPrompt:
         """``self - times * other``, over the prompts that both have."""

@@ -108,8 +108,8 @@ def sparsify(
     entries None is no limit. position_weights: (m,), each position once if None. Support and values
     minimise the mean ``KL(pi_learned || pi_compiled)`` together (see ``estimate.support``); whole
     numbers come from a search on the same objective that begins at the rounded ones. If everything
-    fits, the learned values are returned as they are. patience: of ``best_support``; 0 is quick.
-    InputError: a range without 0, entries below 0.
+    fits (and is whole, where it must be), the learned values are returned as they are.
+    patience: of ``best_support``; 0 is quick. InputError: a range without 0, entries below 0.
     """
     _check(entries, low, high)
     if integers:
@@ -132,7 +132,7 @@ def sparsify(
     else:
         values = best_support(problem, most, np.zeros_like(learned), patience=patience).values
     zeros = 0
-    if integers:
+    if integers and not (values is learned and np.array_equal(values, np.rint(values))):
         chosen = np.flatnonzero(values)
         values = integer_search(
             next_token,

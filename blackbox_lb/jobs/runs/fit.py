@@ -46,7 +46,7 @@ from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.secrets import redacted
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.rewards.reward import RewardFunction
-from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.labels import Labels, check_answers
 from blackbox_lb.types import Endpoint
 
 NEEDS = ("tokens.id", "neutral", "bias")
@@ -162,11 +162,8 @@ async def fit_async(
     ).first(validation=validation_limit, test=test_limit)
     if system is not None:
         loaded = loaded.with_system(system)
-    decision_labels = (
-        Labels.found_in(loaded.train)
-        if labels is None
-        else Labels.named(labels, [example for example in loaded.train if example.answers])
-    )
+    decision_labels = Labels.named_or_found(labels, loaded.train)
+    check_answers(loaded, decision_labels)
     scored = parse_reward(
         reward,
         max_tokens=max_tokens or loaded.max_tokens,

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.rewards.matching import Matcher, normalise
+from blackbox_lb.tasks.sets.task import Task
 from blackbox_lb.types import Example
 
 MOST_LABELS = 50
@@ -114,6 +115,17 @@ class Labels:
         if len(answered) < len(training) or len(kinds) < 2 or many or "" in kinds:
             return None
         return cls.named(dict.fromkeys(sorted(firsts, key=str.casefold)), training)
+
+    @classmethod
+    def named_or_found(
+        cls, names: Iterable[str] | None, training: Sequence[Example]
+    ) -> Labels | None:
+        """The labels ``names``, else the answers of ``training`` if these are few; rows without an
+        answer may be among them only where names are given. InputError: see ``named``.
+        """
+        if names is None:
+            return cls.found_in(training)
+        return cls.named(names, [example for example in training if example.answers])
 
     @classmethod
     def named(cls, names: Iterable[str], training: Sequence[Example]) -> Labels:
@@ -286,3 +298,13 @@ def _is_english_word(letter: str, before: str, after: str) -> bool:
     if not following.group(1).islower() or following.group(1) in _AFTER_A_LABEL:
         return False
     return letter != "A" or re.search(r"(^|[.!?:;\n])[\s\"'“‘(*_]*$", before) is not None
+
+
+def check_answers(task: Task, labels: Labels | None) -> None:
+    """DataError: ``task`` has rows without an answer, and nothing says what these could be."""
+    if task.unlabelled and labels is None:
+        raise DataError(
+            f"{task.unlabelled[0].place} has no answer, and the answers of the other rows are not"
+            " few labels, of which a row without one would still tell something; add the answer, or"
+            " choose a reward that needs none"
+        )

@@ -4,8 +4,8 @@ Rules, boosts and calibrations are vectors that somebody would write by hand. As
 the learned ones, none of them can beat the choice on the prompts that made it.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Knowledge:
 
     costs: TokenCosts | None = None
     labels: Prior | None = None
-    boosted: dict[str, Ids] | None = None
+    boosted: Mapping[str, Ids] = field(default_factory=dict)
 
     @property
     def priors(self) -> tuple[Prior | TokenCosts, ...]:
@@ -62,7 +62,7 @@ class Knowledge:
     def token_ids(self) -> Ids:
         """Every token that something is known of, sorted."""
         parts = [prior.every_id for prior in self.priors]
-        parts += list((self.boosted or {}).values())
+        parts += list(self.boosted.values())
         return np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
@@ -126,13 +126,11 @@ def token_costs(trials: Trials, training: Training, limits: CompileLimits) -> To
     counted = np.flatnonzero(earned)
     if not counted.size:
         return None
-    table = training.next_token
-    used = table.with_tokens(ids[counted])
+    costs = TokenCosts(trials.reward.spec, ids[counted], earned[counted])
+    used = training.next_token.with_tokens(costs.token_ids)
     usage = used.expected(np.zeros(len(used.token_ids)))
-    usage_of = usage[np.searchsorted(used.token_ids, ids[counted])]
-    most_used = counted[np.argsort(-usage_of, kind="stable")[:MOST_RULED]]
-    kept = np.sort(most_used)
-    return TokenCosts(trials.reward.spec, ids[kept], earned[kept])
+    usage_of = usage[np.searchsorted(used.token_ids, costs.token_ids)]
+    return costs.only(costs.token_ids[np.argsort(-usage_of, kind="stable")[:MOST_RULED]])
 
 
 def _decoded(raw: bytes) -> str:
@@ -143,7 +141,7 @@ def _decoded(raw: bytes) -> str:
         return ""
 
 
-async def boosted_tokens(trials: Trials, training: Training) -> dict[str, Ids] | None:
+async def boosted_tokens(trials: Trials, training: Training) -> dict[str, Ids]:
     """What ends a completion, where its length is rewarded, and what ends the thinking, where that
     is measured.
     """
@@ -159,7 +157,7 @@ async def boosted_tokens(trials: Trials, training: Training) -> dict[str, Ids] |
         ids = await trials.session.encode(closing)
         if ids:
             boosted["the thinking"] = np.array(ids[:1], np.int64)
-    return boosted or None
+    return boosted
 
 
 def end_token(rollouts: Rollouts, max_tokens: int) -> int | None:
@@ -196,8 +194,7 @@ def proposals(
     )
     if beside.costs is not None:
         yield from rules(table, beside.costs, limits)
-    if beside.boosted is not None:
-        yield from boosts(table, beside.boosted, limits)
+    yield from boosts(table, beside.boosted, limits)
     if beside.labels is not None:
         yield from calibrations(beside.labels, table, limits)
 

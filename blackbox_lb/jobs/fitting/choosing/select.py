@@ -8,14 +8,13 @@ then the winner cut to fewer entries: of these the smallest that is not shown to
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Self
 
 import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
-from blackbox_lb.estimate.choice.goal import Goal, Objective, Rung, rungs
+from blackbox_lb.estimate.choice.goal import Goal, Objective, Rung, race_cost, rungs
 from blackbox_lb.estimate.choice.proposals import FACTORS, SIZES, added, distinct, rescaled, smaller
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -111,12 +110,7 @@ class Search:
 
         cost: completions a prompt for a policy with so many samples.
         """
-        plan = self.race(candidates, prompts)
-        total = 0
-        for rung, following in zip_longest(plan, plan[1:]):
-            survivors = following.candidates if following is not None else 0
-            dropped = rung.candidates - survivors
-            total += dropped * rung.prompts * cost(rung.samples)
+        total = race_cost(self.race(candidates, prompts), cost)
         if self.neighbours:
             total += MOST_NEIGHBOURS * prompts * cost(self.neighbour_samples(MOST_NEIGHBOURS))
         if self.sizes:
