@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.cli import main
 from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import figures
@@ -30,6 +28,7 @@ from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.extras.report.verdict_text import amount, change, headline, judged, plain, rows_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt, Span
+from tests.support.commands import blb
 from tests.support.report_runs import HOSTILE, Kind, bias_of, entries, result, verdicts, write_run
 
 
@@ -402,7 +401,7 @@ def test_damaged_documents_are_named(tmp_path: Path, name: str, content: str, sa
     """The command ends with 2 and one sentence: the file, what is wrong, what to do."""
     run = write_run(tmp_path / "run", "helps")
     (run / name).write_text(content)
-    answer = CliRunner().invoke(main, ["report", str(run)])
+    answer = blb("report", run)
     assert answer.exit_code == 2
     assert said in answer.stderr
     assert name in answer.stderr
@@ -413,7 +412,7 @@ def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
     is an error.
     """
     run = write_run(tmp_path / "run", "hurts")
-    answer = CliRunner().invoke(main, ["report", str(run), "--plots", str(tmp_path / "plots")])
+    answer = blb("report", run, "--plots", tmp_path / "plots")
     assert answer.exit_code == 0, answer.output
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     written = {path.name for path in (tmp_path / "plots").iterdir()}
