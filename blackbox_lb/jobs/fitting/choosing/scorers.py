@@ -209,7 +209,9 @@ class FromSamples:
         model at a known temperature.
         """
         reward = self.trials.reward
-        if reward.token_cost is not None or self.goal.objective != "reward":
+        if not reward.has_spans or reward.token_cost is not None:
+            return None
+        if self.goal.objective != "reward":
             return None
         is_known = self.trials.session.profile.logprobs.meaning == "before bias"
         settings = []
