@@ -34,7 +34,7 @@ from blackbox_lb.providers.schema import (
     no_secrets,
     visible,
 )
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import did_you_mean, with_remedy
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.files import explained
 from blackbox_lb.vocabulary.table import Vocabulary
 
 __all__ = ["Vocabulary", "load_vocabulary", "vocabulary_of_model"]

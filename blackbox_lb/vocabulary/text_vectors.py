@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from blackbox_lb.errors import CorruptResponse, InputError
-from blackbox_lb.safety.hosts import path_of_request
+from blackbox_lb.safety.network import path_of_request
 from blackbox_lb.safety.printable import first_line
 
 OPENAI = "https://api.openai.com/"
@@ -118,7 +118,7 @@ class TextVectors:
 
     async def _fetched(self, texts: Sequence[str]) -> list[list[float]]:
         """The vectors from the API, by as many requests as its faults deserve."""
-        from blackbox_lb.safety.http.service import HttpService
+        from blackbox_lb.safety.http.service import HttpService, ServiceWording
 
         model, _, url = self.name.partition("@")
         if end := path_of_request(url):
@@ -134,19 +134,17 @@ class TextVectors:
             secrets.append(key)
         content = json.dumps({"model": model, "input": list(texts)}).encode()
         address = f"{url.rstrip('/')}/embeddings"
-        service = HttpService(
+        wording = ServiceWording(
             f"the embeddings API {url}",
-            url,
-            secrets=lambda: secrets,
+            place=f"the embeddings API {url}",
             advice={
                 "no answer": "check its address",
                 "authentication": f"check the key in {key_variable(url)}",
                 "unknown model": f"is {model!r} the model's name?",
                 "not found": f"is {model!r} the model's name, and {url} the API's address?",
             },
-            place=f"the embeddings API {url}",
-            timeout=TIMEOUT,
         )
+        service = HttpService(url, wording, secrets=lambda: secrets, timeout=TIMEOUT)
 
         async def once() -> list[list[float]]:
             response = await service.send(
