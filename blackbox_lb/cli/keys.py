@@ -56,7 +56,7 @@ def tell_host_of_bias(path: Path, bias: Bias, options: object) -> None:
     if bias.depends is None:
         return
     from blackbox_lb.bias.features import DependsOn
-    from blackbox_lb.vocabulary.text_vectors import key_variable, of_an_api
+    from blackbox_lb.vocabulary.embedding import key_variable, of_an_api
 
     on = DependsOn.parse(bias.depends.on)
     if on is None or on.kind != "embedding" or not of_an_api(on.of):

@@ -32,7 +32,7 @@ from blackbox_lb.safety.http.service import HttpService, ServiceWording, run_apa
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
-from blackbox_lb.vocabulary.text_vectors import TextVectors
+from blackbox_lb.vocabulary.embedding import TextVectors
 from tests.support.exact.listener import Listener, Reply, Request
 
 JUDGE = """

@@ -27,7 +27,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.safety.http import clients, retries
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.vocabulary.text_vectors import TextVectors
+from blackbox_lb.vocabulary.embedding import TextVectors
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
