@@ -17,7 +17,7 @@ import click
 from blackbox_lb.cli.echo import echo, is_terminal, quiet_by_hand, shown
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.credentials import environment
-from blackbox_lb.providers.names import is_profile_file
+from blackbox_lb.providers.packaged import is_profile_file
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.trusted_files import is_trusted, trust

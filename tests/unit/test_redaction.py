@@ -27,7 +27,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.errors import ProfileError
 from blackbox_lb.providers.credentials import Credentials
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http.error_answers import masked
 from blackbox_lb.safety.secrets import MASK, Redactor, environment_secrets, guarded, redacted, watch

@@ -17,7 +17,7 @@ from blackbox_lb.cli.model_ends import tell_end_of_model
 from blackbox_lb.cli.settings import FILE, SHARED, find_settings
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.files import write_whole
 from blackbox_lb.safety.trusted_files import trust
