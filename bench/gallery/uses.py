@@ -15,7 +15,7 @@ from bench.gallery.reasoning import ASKED, CLOSING, RIGHT, WORDS, problems
 from bench.gallery.rewards import FAMILIES, LETTERS_HAN
 from bench.gpu.jobs import RIGHT as NUMBER
 from bench.gpu.jobs import TASKS, instruction, school_problem
-from blackbox_lb.vocabulary.gguf import read_gguf
+from blackbox_lb.vocabulary.tokenizer_files import read_gguf
 
 __all__ = ["LAST", "USES", "Place", "Step", "Use"]
 

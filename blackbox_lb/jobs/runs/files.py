@@ -9,7 +9,7 @@ from typing import Any
 from blackbox_lb.errors import BiasError
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.names import BIAS, LEARNED, RESULT
-from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.files import write_whole
 
 
 def result_document(result: FitResult, folder: Path, provenance: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from blackbox_lb.jobs.runs.understood import understood
 from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Calling, Printing, Progress, Reporter, Silent
-from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.files import explained
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.secrets import redacted
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward

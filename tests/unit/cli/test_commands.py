@@ -23,7 +23,7 @@ from blackbox_lb.bias.records import (
 )
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from tests.support.exact import ExactModel, ExactServer
 
 ROWS = [
