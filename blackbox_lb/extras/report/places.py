@@ -34,13 +34,15 @@ def places(run: RunDocuments) -> Iterator[Place]:
             values = f"{number(pair.base.macro_f1)} -> {number(pair.biased.macro_f1)}"
             yield Place("decisions", f"macro-F1  {values}  {setting}, label by label")
     if run.evaluation is not None:
-        yield Place("alternatives", f"{len(run.evaluation.policies):,} policies")
+        names = {policy.name for policy in run.evaluation.policies}
+        yield Place("alternatives", f"{len(names):,} policies")
     if run.examples:
         yield Place("examples", f"{len(run.examples):,} test prompts with their answers")
     for status, count in status_counts(run.examples).items():
         yield Place(status, f"{count:,} of them {status}")
     yield Place("tokens", f"{len(run.bias.entries):,} entries")
     usage = None if run.result is None else run.result.usage
-    if usage is not None and usage.requests is not None:
-        yield Place("costs", f"{usage.requests:,} requests")
+    if usage is not None:
+        words = f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens"
+        yield Place("costs", f"{usage.completions:,} completions, {words}")
     yield Place("warnings", f"{len(run.bias.findings):,} checks of the fit")
