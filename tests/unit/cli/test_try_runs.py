@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import PhasedBias, Phases
@@ -26,14 +25,10 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Prompt
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
-
-
-def blb(*arguments: object, given: str | None = None) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=given)
 
 
 @pytest.fixture(scope="module")
