@@ -21,7 +21,7 @@ from blackbox_lb.bias.records import (
     Verdict,
 )
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from tests.support.commands import blb, refused
 from tests.support.exact import ExactModel, ExactServer
 

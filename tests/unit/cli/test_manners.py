@@ -29,7 +29,7 @@ from blackbox_lb.cli.grouped import HelpGroup, command, option, options
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.errors import BiasError
 from blackbox_lb.rollouts.progress import Lines
-from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.files import explained
 from blackbox_lb.types import Completion
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer

@@ -10,7 +10,7 @@ from click.testing import Result
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.hosted_models import find_hosts, listed_hosts, load_models
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from tests.support.commands import blb
 

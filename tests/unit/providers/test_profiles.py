@@ -24,8 +24,7 @@ from blackbox_lb.cli.commands.setup.providers import (
     shown_rows,
 )
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
-from blackbox_lb.providers.model_ends import end_notice, end_notice_by_name
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import end_notice, end_notice_by_name, profile_names
 from blackbox_lb.providers.profile import LONGEST_CHAIN, load_profile
 from blackbox_lb.providers.schema import ModelRules
 from blackbox_lb.types import Draw, Prompt, Sampling

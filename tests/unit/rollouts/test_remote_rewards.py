@@ -131,9 +131,7 @@ def test_an_endless_answer_is_read_no_further(
     """What a reward's server sends is held up to a bound, like every answer; the error names it,
     and nothing is stored.
     """
-    monkeypatch.setattr(
-        "blackbox_lb.safety.http.bounded_client.LIMIT", ContextVar("LIMIT", default=1000)
-    )
+    monkeypatch.setattr("blackbox_lb.safety.http.clients.LIMIT", ContextVar("LIMIT", default=1000))
     scorer.answer = lambda _number, body: Reply(200, {"rewards": lengths(body), "more": "x" * 2000})
     with raises_naming(CorruptResponse, "1,000"):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(3))

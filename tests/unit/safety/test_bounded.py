@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import httpx2
 
 from blackbox_lb.errors import CorruptResponse
-from blackbox_lb.safety.http.bounded_client import BoundedClient, at_most
+from blackbox_lb.safety.http.clients import BoundedClient, at_most
 from tests.support.errors import raises_naming
 
 
