@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.gallery.rewards import LETTERS_HAN
 from bench.gallery.use import Place, Step, Use, options, write_rows
-from blackbox_lb.vocabulary.gguf import read_gguf
+from blackbox_lb.vocabulary.tokenizer_files import read_gguf
 
 __all__ = ["OPENERS", "SCRIPT"]
 
