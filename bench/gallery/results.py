@@ -25,6 +25,7 @@ __all__ = [
     "fit_of",
     "headline",
     "headlines",
+    "model_name",
     "rival_name",
 ]
 
@@ -134,12 +135,15 @@ class Table(Part, frozen=True):
 
 
 class Run(Part, frozen=True):
-    """When and where a page was made. minutes: of its commands."""
+    """When and where a page was made. minutes: of its commands. model: as it was asked for, "" for
+    the provider's own.
+    """
 
     date: str
     cores: int
     minutes: float
     small: bool
+    model: str = ""
 
 
 class PageResults(Part, frozen=True):
@@ -154,8 +158,9 @@ class PageResults(Part, frozen=True):
 
     @property
     def models(self) -> list[str]:
-        """The names of the models."""
-        return sorted({evaluation.model for evaluation in self.evaluations})
+        """The names of the models that were judged, or else of the one that was asked for."""
+        judged = sorted({evaluation.model for evaluation in self.evaluations})
+        return judged or [name for name in [self.run.model] if name]
 
     @property
     def judged(self) -> list[Evaluation]:
@@ -247,7 +252,7 @@ def evaluation_of(step: Step, document: Mapping[str, Any]) -> Evaluation:
         policies.append(Policy.model_validate(policy | reward))
     return Evaluation(
         title=step.title,
-        model=_model_name(document["model"]),
+        model=model_name(document["model"]),
         reward=_reward_name(label),
         prompts=document["policies"][0]["prompts"],
         policies=tuple(policies),
@@ -261,7 +266,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
 
 
-def _model_name(name: str) -> str:
+def model_name(name: str) -> str:
     """The name of a model without its folder, the end of its file, and its quantisation."""
     return re.sub(r"(\.Q\d\w*)?(\.gguf)?$", "", name.rpartition("/")[2])
 

@@ -134,7 +134,7 @@ def test_every_command_is_taken(name: str, small: bool, tmp_path: Path) -> None:
                 path.write_text("{}")
         command.make_context(step.words[0], list(step.words[1:]), parent=above)
     assert len({step.name for step in steps}) == len(steps)
-    assert any(step.title for step in steps)
+    assert any(step.title or step.program for step in steps)
 
 
 @pytest.mark.parametrize("name", USES)
@@ -482,6 +482,19 @@ def test_a_page_says_who_won(tmp_path: Path) -> None:
         "The instruction and the bias together earn 0.65, more than the first alone.",
     ):
         assert part in sentence
+
+
+def test_a_page_of_tables_alone_names_its_model(tmp_path: Path) -> None:
+    """No comparison is claimed, on the page or in the index."""
+    table = Table(title="Calls", head=("policy", "calls"), rows=(("base", "3"),), notes=())
+    run = RUN.model_copy(update={"model": "qwen"})
+    results = PageResults(use="calls", title="Calls", run=run, evaluations=(), tables=(table,))
+    text = page(results, "Intro.", "", ["blb fit"])
+    assert "2026-11-25, 2 cores; qwen, small size, 7 min." in text
+    assert "| base | 3 |" in text
+    assert "What came" not in text
+    (tmp_path / "calls.json").write_text(results.model_dump_json())
+    assert "calls.md" not in index(tmp_path)
 
 
 def test_settings_where_a_rival_is_ahead_come_first() -> None:
