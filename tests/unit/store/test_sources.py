@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
-from blackbox_lb.store.elsewhere.joined import Gathered, open_sources
-from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
+from blackbox_lb.store.joined import Gathered, open_sources
+from blackbox_lb.store.parquet import export_store, import_store
 from blackbox_lb.types import Prompt
 from tests.support.exact import ExactModel, ExactServer
 from tests.unit.store.test_store import SETTINGS, arrays_of, assert_same, completion
