@@ -58,7 +58,9 @@ def page(
     parts += [_policies(evaluation) for evaluation in results.judged]
     if results.labelled:
         parts.append(_by_labels(results.labelled))
-    parts.append("## What came\n\n" + _bullets(what_came(results)))
+    sentences = what_came(results)
+    if sentences:
+        parts.append("## What came\n\n" + _bullets(sentences))
     parts += [
         _by_completions(results, evaluation)
         for evaluation in results.evaluations
@@ -348,5 +350,5 @@ def portable(word: str, place: Place) -> str:
 
 def _command(step: Step, place: Place) -> str:
     """The command as a reader would type it, without this machine's folders."""
-    words = (re.sub(r"(?<![\w.])/\S*/", "", portable(word, place)) for word in step.words)
+    words = (re.sub(r"(?<![\w.:/])/\S*/", "", portable(word, place)) for word in step.words)
     return " ".join((*(step.program or ("blb",)), *(shlex.quote(word) for word in words)))
