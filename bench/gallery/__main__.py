@@ -90,6 +90,7 @@ def _program(step: Step) -> tuple[int, str, str]:
     type=click.Path(exists=True, path_type=Path),
     help="GGUF file of a second model, that rewrites prompts for GEPA and judges texts.",
 )
+@click.option("--small", is_flag=True, help="Fewer samples and prompts where a use takes long.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -109,6 +110,7 @@ def main(
     base_url: str | None,
     data: Path | None,
     reflector: Path | None,
+    small: bool,
     out: Path,
     pages: Path,
 ) -> None:
@@ -118,7 +120,7 @@ def main(
     where += ("--base-url", base_url) if base_url else ()
     failed = False
     for name in names:
-        at = Place(where, out / name, data, reflector)
+        at = Place(where, out / name, data, reflector, small)
         at.out.mkdir(parents=True, exist_ok=True)
         done = [(step, run(step, at.out)) for step in USES[name].steps(at)]
         failed |= any(found["code"] for _, found in done)

@@ -27,12 +27,14 @@ SMALL = 100
 class Place:
     """where: options of ``blb`` that name the model. out: folder of the use's runs. data: folder of
     tasks as JSONL, or None. reflector: GGUF file of a second model, that rewrites prompts for the
-    prompt optimiser and judges texts, None for neither."""
+    prompt optimiser and judges texts, None for neither. small: fewer samples and prompts, for uses
+    that take more than a quarter of an hour."""
 
     where: tuple[str, ...]
     out: Path
     data: Path | None
     reflector: Path | None = None
+    small: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,8 @@ NUMBERS = (10, 30, 100, 300)
 """Labels in all: a bias learns from two thirds of them and is chosen on the other third; a rival
 has them all.
 """
+ENDS = (10, 300)
+"""The same in the small size."""
 VARYING = (30, 100, 300)
 """Those from which a bias that depends on the words of the prompt is learned."""
 TITLES = {
@@ -206,7 +210,7 @@ def _labelled(at: Place, task: str, title: str) -> list[Step]:
         ",".join(TASKS[task]),
     )
     asked = (*at.where, *asked, *_words("--store", at.out / f"{task}.db"))
-    for number in NUMBERS:
+    for number in ENDS if at.small else NUMBERS:
         name, own = f"{task}_{number}", train[:number]
         cut = [
             row | {"split": "train" if place < len(own) - len(own) // 3 else "validation"}
@@ -439,93 +443,71 @@ HAN = (
         "花鳥風月",
     ),
 )
-ENTRIES = (16, 64, 300, 1024)
 
 
 def _script(at: Place) -> list[Step]:
     """Korean prompts, in whose answers a model that learned much Chinese leaves the script, and
     prompts that quote Chinese.
     """
-    asked = [request.format(subject) for request in REQUESTS for subject in SUBJECTS]
-    random.Random(0).shuffle(asked)
-    cut = {"train": asked[:40], "validation": asked[40:56], "test": asked[56:]}
+    prompts = [request.format(subject) for request in REQUESTS for subject in SUBJECTS]
+    random.Random(0).shuffle(prompts)
+    cut = {"train": prompts[:40], "validation": prompts[40:56], "test": prompts[56:]}
     data = _write(
         at.out / "korean.jsonl",
-        ({"prompt": each, "split": split} for split, rows in cut.items() for each in rows),
+        ({"prompt": prompt, "split": split} for split, rows in cut.items() for prompt in rows),
     )
     copies = zip(HAN, ["train", "validation"] + ["test"] * len(HAN), strict=False)
     rows = (
-        {"prompt": f"다음 글자를 그대로 옮겨 쓰세요: {each}", "answer": each, "split": split}
-        for each, split in copies
+        {"prompt": f"다음 글자를 그대로 옮겨 쓰세요: {quote}", "answer": quote, "split": split}
+        for quote, split in copies
     )
     quotes = _write(at.out / "quotes.jsonl", rows)
-    ban, model = (
-        at.out / "han.txt",
-        at.where[at.where.index("--model") + 1] if "--model" in at.where else "",
-    )
-    arms = _words("--baseline-words", f"{ban}:-100") if model.endswith(".gguf") else ()
-    if arms:
-        texts = (
-            raw.decode(errors="replace").strip() for raw in read_gguf(Path(model)).ordinary.values()
-        )
-        ban.write_text(
-            "".join(
-                f"{text}\n" for text in sorted({text for text in texts if LETTERS_HAN.search(text)})
-            )
-        )
-    task = _words(
-        "--data",
-        data,
-        "--reward",
-        "bench.gallery.rewards:one_script",
-        "--max-tokens",
-        60,
-        "--store",
-        at.out / "store.db",
-    )
-    task += ("--deploy", "temperature=0.7")
-    learn = _words("--samples-per-prompt", 24, "--validation-samples", 8, "--test-samples", 4)
-    learn += ("--tau", "0.5", "--tau", "0.25", "--tau", "0.1", "--entries", str(max(ENTRIES)))
-    found = [
-        Step("fit", _words("fit", *at.where, *task, *learn, "--out", at.out / str(max(ENTRIES))))
-    ]
-    for entries in ENTRIES[:-1]:
-        out = at.out / str(entries) / "bias.json"
-        out.parent.mkdir(parents=True, exist_ok=True)
-        learned = at.out / str(max(ENTRIES)) / "learned.json"
-        words = _words(
-            "compile", learned, "--entries", entries, "--store", at.out / "store.db", "--out", out
-        )
-        found.append(Step(f"compile_{entries}", words))
-    biases = [f"{entries}-entries={at.out / str(entries) / 'bias.json'}" for entries in ENTRIES]
-    judged = _words("eval", *biases, *at.where, *task, "--test-samples", 4, *arms)
-    copied = _words(
-        "eval",
-        *biases,
-        *at.where,
-        "--data",
-        quotes,
-        "--reward",
-        "bench.gallery.rewards:quoted",
-        "--max-tokens",
-        40,
-    )
-    copied += _words(
-        "--store", at.out / "store.db", "--deploy", "greedy", *arms, "--out", at.out / "quotes"
-    )
-    said = "한국어로만 답하고 한자는 쓰지 마세요."
+    rivals = _han_ban(at)
+    bias = f"bias={at.out / 'fit' / 'bias.json'}"
+    task = _words("--data", data, "--reward", "bench.gallery.rewards:one_script")
+    task += _words("--max-tokens", 60, "--store", at.out / "store.db")
+    task += _words("--deploy", "temperature=0.7")
+    samples = (12, 4, 2) if at.small else (24, 8, 4)
+    test = _words("--test-samples", samples[2])
+    learn = _words("--samples-per-prompt", samples[0], "--validation-samples", samples[1], *test)
+    learn += _words("--tau", 0.5, "--tau", 0.25, "--tau", 0.1)
+    asked = ("--baseline-prompt", "한국어로만 답하고 한자는 쓰지 마세요.")
+    copied = _words("--data", quotes, "--reward", "bench.gallery.rewards:quoted")
+    copied += _words("--max-tokens", 40, "--store", at.out / "store.db", "--deploy", "greedy")
     return [
-        *found,
+        Step("fit", _words("fit", *at.where, *task, *learn, "--out", at.out / "fit")),
         Step(
             "eval",
-            (*judged, "--baseline-prompt", said, "--out", str(at.out / "eval")),
+            _words("eval", bias, *at.where, *task, *test, *rivals, *asked, "--out")
+            + _words(at.out / "eval"),
             "Korean alone, T = .7",
         ),
-        Step("quotes", copied, "Chinese that is to be quoted"),
+        Step(
+            "quotes",
+            _words("eval", bias, *at.where, *copied, *rivals, "--out", at.out / "quotes"),
+            "Chinese that is to be quoted",
+        ),
     ]
+
+
+def _han_ban(at: Place) -> tuple[str, ...]:
+    """A ban of every token that holds a Chinese character, where the model's file is at hand."""
+    if "--model" not in at.where:
+        return ()
+    model = at.where[at.where.index("--model") + 1]
+    if not model.endswith(".gguf"):
+        return ()
+    texts = (
+        raw.decode(errors="replace").strip() for raw in read_gguf(Path(model)).ordinary.values()
+    )
+    banned = sorted({text for text in texts if LETTERS_HAN.search(text)})
+    ban = at.out / "han.txt"
+    ban.write_text("".join(f"{text}\n" for text in banned), encoding="utf-8")
+    return _words("--baseline-words", f"{ban}:-100")
 
 
 SPLITS = {"train": 40, "validation": 16, "test": 40}
+SMALL_SPLITS = {"train": 24, "validation": 12, "test": 30}
 
 
 def _reasoned(
@@ -560,8 +542,10 @@ def _by_hand(at: Place, budget: int) -> tuple[str, ...]:
 
 def _shorter(at: Place) -> list[Step]:
     """Generated word problems: short reasoning that ends in the right number, greedy."""
-    rows, drawn = list[dict[str, str]](), iter(problems(sum(SPLITS.values())))
-    for split, number in SPLITS.items():
+    splits = SMALL_SPLITS if at.small else SPLITS
+    rows = list[dict[str, str]]()
+    drawn = iter(problems(sum(splits.values())))
+    for split, number in splits.items():
         taken = [next(drawn) for _ in range(number)]
         rows += [
             {"prompt": ASKED.format(text), "answer": str(total), "split": split}
@@ -569,7 +553,8 @@ def _shorter(at: Place) -> list[Step]:
         ]
     task = _reasoned(at, rows, 120, RIGHT, "thinking")
     kept = _words("--store", at.out / "store.db", "--deploy", "greedy", "--seed", 1)
-    learn = _words("--samples-per-prompt", 6, "--tau", 0.5, "--tau", 0.25, "--entries", 300)
+    samples = 4 if at.small else 6
+    learn = _words("--samples-per-prompt", samples, "--tau", 0.5, "--tau", 0.25)
     judged = _words("eval", f"bias={at.out / 'one' / 'bias.json'}", *at.where, *task, *kept)
     optimised = (*judged, *_words("--out", at.out / "optimised"))
     return [
@@ -609,9 +594,7 @@ def _school(at: Place) -> list[Step]:
     ]
     task = _reasoned(at, rows, 300, LAST, "all")
     kept = _words("--store", at.out / "store.db", "--deploy", "greedy", "--seed", 1)
-    learn = _words(
-        "--samples-per-prompt", 4, "--tau", 1, "--tau", 0.5, "--tau", 0.25, "--entries", 300
-    )
+    learn = _words("--samples-per-prompt", 4, "--tau", 1, "--tau", 0.5, "--tau", 0.25)
     found = [
         Step(
             name,

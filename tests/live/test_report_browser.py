@@ -15,7 +15,7 @@ import pytest
 from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.page import write_report
 from blackbox_lb.extras.report.places import places
-from tests.unit.report_runs import Kind, bias_of, write_run
+from tests.support.report_runs import Kind, bias_of, write_run
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -26,7 +26,7 @@ from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import GIVEN_UP, PhasedRequest, PhasedRequests
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import Profile, load_profile
-from tests.unit.test_phases import MODEL, VECTORS, WORDS, chances
+from tests.unit.bias.test_phases import MODEL, VECTORS, WORDS, chances
 
 PROMPT_TOKENS = 7
 

@@ -28,7 +28,7 @@ from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.extras.report.verdict_text import amount, change, headline, judged, plain, rows_of
 from blackbox_lb.jobs.evaluation.document import BiasedToken
 from blackbox_lb.types import Span
-from tests.unit.report_runs import (
+from tests.support.report_runs import (
     HOSTILE,
     Kind,
     bias_of,
