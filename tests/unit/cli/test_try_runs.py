@@ -81,7 +81,7 @@ def test_try_shows_both_answers(server: ExactServer, folder: Path) -> None:
 def test_try_reads_prompts_from_its_input(server: ExactServer, folder: Path) -> None:
     """A line each, until the end."""
     where = ("--provider", "llamacpp", "--base-url", server.base_url)
-    result = blb("try", folder / "bias.json", *where, given="question 1\n\nquestion 3\n")
+    result = blb("try", folder / "bias.json", *where, input="question 1\n\nquestion 3\n")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("prompt  question") == 2
 
