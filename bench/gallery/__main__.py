@@ -28,7 +28,6 @@ from bench.gallery.results import (
     Table,
     evaluation_of,
     fit_of,
-    model_name,
 )
 from bench.gallery.use import Place, Step, Use
 from bench.gallery.uses import USES
@@ -98,7 +97,6 @@ def collect_results(
             cores=machine()["cores"],
             minutes=sum(outcome.seconds for _, outcome in outcomes) / 60,
             small=place.small,
-            model=_model_of(place),
         ),
         evaluations=tuple(
             evaluation_of(step, document) for step, document in documents if step.title and document
@@ -110,13 +108,6 @@ def collect_results(
             for table in document.get("tables", ())
         ),
     )
-
-
-def _model_of(place: Place) -> str:
-    """The name of the model that is asked for, "" where none is named."""
-    if "--model" not in place.model:
-        return ""
-    return model_name(place.model[place.model.index("--model") + 1])
 
 
 def why_not(name: str, use: Use, place: Place, *, has_second_model: bool) -> str:

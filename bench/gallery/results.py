@@ -126,24 +126,24 @@ class Fit(Part, frozen=True):
 
 
 class Table(Part, frozen=True):
-    """A table that a program of the gallery printed."""
+    """A table that a program of the gallery printed. model: its name, "" where an evaluation has
+    it.
+    """
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    model: str = ""
 
 
 class Run(Part, frozen=True):
-    """When and where a page was made. minutes: of its commands. model: as it was asked for, "" for
-    the provider's own.
-    """
+    """When and where a page was made. minutes: of its commands."""
 
     date: str
     cores: int
     minutes: float
     small: bool
-    model: str = ""
 
 
 class PageResults(Part, frozen=True):
@@ -158,9 +158,10 @@ class PageResults(Part, frozen=True):
 
     @property
     def models(self) -> list[str]:
-        """The names of the models that were judged, or else of the one that was asked for."""
-        judged = sorted({evaluation.model for evaluation in self.evaluations})
-        return judged or [name for name in [self.run.model] if name]
+        """The names of the models."""
+        names = {evaluation.model for evaluation in self.evaluations}
+        names |= {table.model for table in self.tables if table.model}
+        return sorted(names)
 
     @property
     def judged(self) -> list[Evaluation]:

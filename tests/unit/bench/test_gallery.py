@@ -486,9 +486,9 @@ def test_a_page_says_who_won(tmp_path: Path) -> None:
 
 def test_a_page_of_tables_alone_names_its_model(tmp_path: Path) -> None:
     """No comparison is claimed, on the page or in the index."""
-    table = Table(title="Calls", head=("policy", "calls"), rows=(("base", "3"),), notes=())
-    run = RUN.model_copy(update={"model": "qwen"})
-    results = PageResults(use="calls", title="Calls", run=run, evaluations=(), tables=(table,))
+    head = ("policy", "calls")
+    table = Table(title="Calls", head=head, rows=(("base", "3"),), notes=(), model="qwen")
+    results = PageResults(use="calls", title="Calls", run=RUN, evaluations=(), tables=(table,))
     text = page(results, "Intro.", "", ["blb fit"])
     assert "2026-11-25, 2 cores; qwen, small size, 7 min." in text
     assert "| base | 3 |" in text
