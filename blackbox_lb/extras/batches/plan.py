@@ -30,7 +30,7 @@ from blackbox_lb.rollouts.collect import batch_of, settings_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.store import canonical, prompt_hash, request_hash
-from blackbox_lb.store.keys import messages_of
+from blackbox_lb.store.rows import messages_of
 from blackbox_lb.types import Draw, Example, Prompt, Sampling
 
 DIGITS = 16

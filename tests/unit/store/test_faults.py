@@ -22,9 +22,9 @@ import pytest
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
-from blackbox_lb.store.care.upkeep import check
-from blackbox_lb.store.integrity import sum_of
-from blackbox_lb.store.schema import TABLES
+from blackbox_lb.store.database import TABLES
+from blackbox_lb.store.rows import sum_of
+from blackbox_lb.store.upkeep import check
 from blackbox_lb.types import Completion, Prompt
 from tests.support.errors import raises_naming
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.batches.plan import Shard
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.store.schema import TABLES
+from blackbox_lb.store.database import TABLES
 from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb
 from tests.support.errors import raises_naming

@@ -27,8 +27,8 @@ from blackbox_lb.store import (
     request_hash,
     rollout_key,
 )
+from blackbox_lb.store.database import SCHEMA
 from blackbox_lb.store.packing import Arrays, pack, unpack
-from blackbox_lb.store.schema import SCHEMA
 from blackbox_lb.types import Completion, ListedBytes, Prompt
 from tests.support.errors import raises_naming
 

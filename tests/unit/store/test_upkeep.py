@@ -19,10 +19,10 @@ import pytest
 
 from blackbox_lb.errors import BlbError, InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
-from blackbox_lb.store.care.upkeep import check, merge, recover
-from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
-from blackbox_lb.store.integrity import check_row
-from blackbox_lb.store.schema import TABLES
+from blackbox_lb.store.database import TABLES
+from blackbox_lb.store.parquet import export_store, import_store
+from blackbox_lb.store.rows import check_row
+from blackbox_lb.store.upkeep import check, merge, recover
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
@@ -334,7 +334,7 @@ def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
     import_store(tmp_path / "out", tmp_path / "back.db")
     assert rows(tmp_path / "back.db") == rows(whole)
     again = import_store(tmp_path / "out", tmp_path / "back.db")
-    assert (again.rows.total(), again.there["completions"]) == (0, 40)
+    assert (again.rows.total(), again.duplicates["completions"]) == (0, 40)
     with pytest.raises(StoreError, match="holds Parquet files already"):
         export_store(whole, tmp_path / "out")
 
