@@ -5,10 +5,8 @@ take.
 from __future__ import annotations
 
 import json
-import os
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
@@ -18,7 +16,6 @@ import pytest
 from blackbox_lb.errors import InputError
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import SOURCES, RulesGateway
-from tests.support.gateway.requests.fields import FIREWORKS, OPENAI, STOPS, Field
 from tests.support.gateway.rules.rate_buckets import RateBucket, duration
 
 JSON = dict[str, Any]
@@ -284,14 +281,11 @@ def test_each_rule_takes_the_limit_and_refuses_what_is_beyond(
 
 
 @pytest.mark.parametrize("provider", SOURCES)
-def test_every_rule_is_tested_and_has_a_source(provider: str) -> None:
-    """No rule of the table goes without a test, none that is tested is missing there, and each has
-    a source.
-    """
+def test_every_rule_is_tested(provider: str) -> None:
+    """No rule of the table goes without a test, and none that is tested is missing there."""
     refusing = {rule for rule in SOURCES[provider] if not rule.startswith("answer:")}
     tested = {case.rule for case in CASES[provider]}
     assert tested <= refusing <= tested | ELSEWHERE
-    assert all(len(source) > 10 for source in SOURCES[provider].values())
 
 
 def test_fireworks_takes_a_limit_of_entries_from_the_test(engine: ExactServer) -> None:
@@ -636,63 +630,3 @@ def test_requests_are_held_against_the_official_schema(engine: ExactServer) -> N
         }
         assert gateway.invalid_requests[1].where == "logit_bias.3"
         assert "not a field" in gateway.invalid_requests[0].why
-
-
-def _schemas() -> JSON:
-    file = Path(os.environ["BLB_OPENAPI"])
-    if file.suffix == ".json":
-        found: JSON = json.loads(file.read_text(encoding="utf-8"))
-    else:
-        yaml = pytest.importorskip("yaml")
-        found = yaml.load(
-            file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
-    schemas: JSON = found["components"]["schemas"]
-    return schemas
-
-
-def _properties(schemas: JSON, name: str) -> JSON:
-    """Properties of a schema with those of all that it is made of, nullable wrappers taken off."""
-    found: JSON = {}
-    schema = schemas[name]
-    for part in [*schema.get("allOf", []), schema]:
-        if "$ref" in part:
-            found |= _properties(schemas, part["$ref"].rpartition("/")[2])
-        found |= part.get("properties", {})
-    return {key: {**value, **(value.get("anyOf") or [{}])[0]} for key, value in found.items()}
-
-
-@pytest.mark.skipif(
-    "BLB_OPENAPI" not in os.environ,
-    reason="BLB_OPENAPI names OpenAI's openapi.json or openapi.yaml",
-)
-def test_the_limits_are_those_of_the_official_schema() -> None:
-    """Every range of the tables is that of OpenAI's OpenAPI description, and every field of it is
-    known.
-    """
-    schemas = _schemas()
-    for endpoint, name in (
-        ("chat", "CreateChatCompletionRequest"),
-        ("completions", "CreateCompletionRequest"),
-    ):
-        official, table = _properties(schemas, name), OPENAI[endpoint]  # type: ignore[index]
-        assert set(official) - {"stream"} <= set(table)
-        assert set(table) <= set(official)
-        for field in set(table) - {"seed", "max_tokens", "max_completion_tokens", "stream"}:
-            row = table[field]
-            if row.kind in ("integer", "number"):
-                assert (official[field].get("minimum"), official[field].get("maximum")) == (
-                    row.low,
-                    row.high,
-                ), field
-    assert schemas["StopConfiguration"]["oneOf"][1]["maxItems"] == STOPS
-
-
-def test_fireworks_fields_are_those_of_its_client() -> None:
-    """Ranges as the official client documents them."""
-    table = FIREWORKS["chat"]
-    assert table["top_k"] == Field("integer", 0, 100)
-    assert table["top_logprobs"].high == 5
-    assert table["n"] == Field("integer", 1, 128)
-    assert "prompt" in FIREWORKS["completions"]
-    assert "prompt" not in table
