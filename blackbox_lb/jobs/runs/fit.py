@@ -304,7 +304,7 @@ class _Job:
                 async with recorded(trials, self._record(trials)):
                     result, pairs = await _fitted(trials, self.task, self.plan)
                 origin = provenance(self.report.notices, command="blackbox_lb.fit(...)")
-                document = result_document(result, self.folder, origin)
+                document = result_document(result, pairs, self.folder, origin)
                 check_written(write_result(result, document, self.folder))
         priced = budget.prices is not None
         spent = spent_words(budget.spent, time.monotonic() - started, priced)
