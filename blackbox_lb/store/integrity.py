@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt
-from blackbox_lb.store.keys import checksum, rollout_key, tagged_hash
+from blackbox_lb.store.keys import TOOLS, checksum, rollout_key, tagged_hash
 from blackbox_lb.store.packing import Arrays, unpack
 from blackbox_lb.store.schema import KEY_COLUMNS
 from blackbox_lb.types import Completion, FloatArray, Message, Prompt
@@ -92,6 +92,8 @@ def prompt_of(row: Row) -> Prompt:
         isinstance(value, str) for message in messages for value in (message.role, message.content)
     ):
         raise StoreCorrupt("its messages are no texts")
+    if messages and messages[-1].role == TOOLS:
+        return Prompt(messages[:-1], tools=messages[-1].content)
     return Prompt(messages)
 
 

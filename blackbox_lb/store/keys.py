@@ -21,11 +21,21 @@ def tagged_hash(tag: str, text: str) -> str:
     return hashlib.sha256(f"blackbox-lb/{tag}\n{text}".encode()).hexdigest()
 
 
+TOOLS = "tools"
+"""The role under which the tools of a prompt are stored, as a last message."""
+
+
+def stored_messages(prompt: Prompt) -> list[dict[str, str]]:
+    """The messages of a prompt as they are stored, its tools as one more at the end."""
+    messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+    if prompt.tools:
+        messages.append({"role": TOOLS, "content": prompt.tools})
+    return messages
+
+
 def messages_of(prompt: Prompt) -> str:
-    """The messages of a prompt as canonical JSON: [{"content", "role"}]."""
-    return canonical(
-        [{"role": message.role, "content": message.content} for message in prompt.messages]
-    )
+    """What is stored of a prompt as canonical JSON: [{"content", "role"}]."""
+    return canonical(stored_messages(prompt))
 
 
 def prompt_hash(prompt: Prompt) -> str:

@@ -121,7 +121,7 @@ def request_line(
         )
         + b"\n"
     )
-    bound = prompt_bound([message.content for message in prompt.messages])
+    bound = prompt_bound(prompt.sent_texts)
     return Line(content, ask.count, bound, ask.count * sampling.max_tokens)
 
 

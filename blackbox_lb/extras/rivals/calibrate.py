@@ -17,7 +17,7 @@ from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.label_lists import label_lists
 from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.types import Example, Message, Prompt
+from blackbox_lb.types import Example, Message
 
 CONTENT_FREE = ("N/A", "[MASK]", "")
 """The content-free inputs of Zhao et al. 2021."""
@@ -92,8 +92,13 @@ def content_free(examples: Sequence[Example]) -> tuple[Example, ...]:
         replace(
             examples[0],
             id=f"content-free {number}",
-            prompt=Prompt(
-                (*messages[:place], Message(messages[place].role, text), *messages[place + 1 :])
+            prompt=replace(
+                examples[0].prompt,
+                messages=(
+                    *messages[:place],
+                    Message(messages[place].role, text),
+                    *messages[place + 1 :],
+                ),
             ),
             answers=(),
         )

@@ -27,7 +27,7 @@ from blackbox_lb.store.integrity import (
     prompt_of,
     settings_of_row,
 )
-from blackbox_lb.store.keys import canonical, tagged_hash
+from blackbox_lb.store.keys import canonical, stored_messages, tagged_hash
 from blackbox_lb.store.packing import unpack
 from blackbox_lb.types import Completion
 
@@ -201,10 +201,7 @@ def _completions(store: RolloutStore) -> Iterator[dict[str, Any]]:
                     " its settings are lost; blb store check lists such completions, delete them"
                     " to export the others"
                 )
-            messages = [
-                {"role": message.role, "content": message.content}
-                for message in prompt_of(prompt).messages
-            ]
+            messages = stored_messages(prompt_of(prompt))
             arrays = unpack(row["tokens"])._asdict()
             yield {**row, **arrays, "messages": messages, "settings": settings[row["request_hash"]]}
 
