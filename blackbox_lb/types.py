@@ -30,7 +30,9 @@ probability and no bias.
 
 CALL_BEGIN = "<tool_call>"
 CALL_END = "</tool_call>"
-CALL_OPENINGS = (CALL_BEGIN, "{", "```", "[TOOL_CALLS]", "<|python_tag|>", "<function")
+CALL_MARKS = (CALL_BEGIN, "[TOOL_CALLS]", "<|python_tag|>")
+"""Texts that stand before a call and before nothing else."""
+CALL_OPENINGS = (*CALL_MARKS, "{", "```", "<function")
 """Texts that begin a call, by the templates of the common open models."""
 _ARGUMENTS = ("arguments", "parameters")
 """Fields of a call that hold its arguments."""
