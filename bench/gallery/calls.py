@@ -29,6 +29,7 @@ from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.decisions.ranking import margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids
+from blackbox_lb.extras.rivals.standard import CALL_OR_ANSWER
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
@@ -45,9 +46,6 @@ RISK = 0.025
 """Of each end of an interval."""
 FALSE_CALLS = (0.2, 0.1)
 """Shares of needless calls for which points of the curve are chosen."""
-INSTRUCTION = (
-    "Call a function only if one of the given functions answers this; otherwise answer in words."
-)
 REQUIRED = 8
 """Prompts that are asked with ``tool_choice`` required."""
 LONGEST = 64
@@ -221,7 +219,7 @@ async def _decisions(
     is_wanted = np.array([example.answers == ("call",) for example in examples])
     rivals = (
         Alternative("base"),
-        Alternative("instruction", instruction=INSTRUCTION),
+        Alternative("instruction", instruction=CALL_OR_ANSWER),
         Alternative("2 examples", shots=shots(task)),
     )
     rows = []
@@ -248,7 +246,7 @@ async def _decisions(
         " decisions and chances at temperature .6 are exact, from first lists of"
         f" {LISTED:,} tokens; a call begins with one of {len(tokens)} tokens. In brackets: exact"
         " 95 % intervals.",
-        f'The instruction, at the end of the prompt: "{INSTRUCTION}"',
+        f'The instruction, at the end of the prompt: "{CALL_OR_ANSWER}"',
         "A threshold in the client on the same first list, with a second request that forbids or"
         " forces the call, decides as the bias does at each point, at twice the requests.",
         await _required(trials, examples[:REQUIRED]),

@@ -874,9 +874,10 @@ def _margins(at: Place) -> list[Step]:
     """
     profiles = _write(at.out / "profiles.jsonl", _profile_rows())
     digits = _write(at.out / "digits.jsonl", _digit_rows())
-    one = ("--data", profiles, "--reward", "distribution:city", "--max-tokens", 24)
-    two = ("--data", digits, "--reward", "distribution", "--max-tokens", 3)
-    samples = ("--test-samples", 4)
+    few = ("--validation-limit", 20, "--test-limit", 24)
+    one = ("--data", profiles, "--reward", "distribution:city", "--max-tokens", 6, *few)
+    two = ("--data", digits, "--reward", "distribution", "--max-tokens", 3, *few)
+    samples = ("--test-samples", 2)
     store = ("--store", at.out / "profiles.db")
     city = ("--depends-on", "groups:city")
     fixed_bias = f"fixed={at.out / 'fixed' / 'bias.json'}"
@@ -894,10 +895,11 @@ def _margins(at: Place) -> list[Step]:
             + _words("--rivals", "--out", at.out / "profiles"),
             "Age groups of customers, by city",
         ),
-        Step("digit", _words("fit", *at.where, *two, "--out", at.out / "digit")),
+        Step("digit", _words("fit", *at.where, *two, *samples, "--out", at.out / "digit")),
         Step(
             "digit_eval",
-            _words("eval", digit_bias, *at.where, *two, "--rivals", "--out", at.out / "digit"),
+            _words("eval", digit_bias, *at.where, *two, *samples, "--rivals")
+            + _words("--out", at.out / "digit"),
             "A random digit",
         ),
     ]
@@ -1060,7 +1062,9 @@ USES: Mapping[str, Use] = {
         " between the first label named and the wanted shares, on shops and purposes that were not"
         " learned; a completion without a label counts as wrong. Rivals: temperature 1.5, the"
         " shares in words (each prompt asks for its own), and the label drawn in code and asked for"
-        " in the prompt, which is what to do wherever the attribute is free. A first run asked for"
+        " in the prompt, which is what to do wherever the attribute is free. 24 test prompts, two"
+        " completions of each, cut after the label: a busy machine of two cores had no more time,"
+        " and what a bias does to the rest of the text is not on this page. A first run asked for"
         ' age groups as "18-29" and "30-44", labels of five tokens: the fit predicted a total'
         " variation of .40 from their first digits, and .99 came (base .92), since a bias on digits"
         " also acts on the rest of a label. Since then candidates for labels of several tokens are"

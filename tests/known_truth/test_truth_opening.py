@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 from scipy.special import expit
 
 import blackbox_lb as blb
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.jobs.fitting.opening import SPREAD, likeliest_shift
@@ -199,3 +201,38 @@ def test_both_labels_are_all_labels() -> None:
     """Whatever a completion is, it has one of both."""
     labels = OpenLabels.parse(DECIDE)
     assert {labels.said(text) for text in (" b c", " c", "")} == {0, 1}
+
+
+def test_eval_and_score_know_the_opening(tmp_path: Path) -> None:
+    """The accuracy of both is that of the first token, beside an instruction; rivals that need
+    spelled labels are refused.
+    """
+    with ExactServer(MODEL) as server:
+        fitted(tmp_path, server)
+        where = ("--provider", "llamacpp", "--base-url", server.base_url)
+        task = ("--data", tmp_path / "data.jsonl", "--decide", DECIDE, "--reward", "accuracy")
+        run = tmp_path / "run"
+        common = (*task, "--max-tokens", 1)
+        judged = run_blb(
+            *("eval", run / "bias.json", *where, *common, "--deploy", "greedy", "--out", run),
+            *("--rivals", "--json"),
+        )
+        refused = run_blb("eval", *where, *common, "--labels-only", "--out", tmp_path / "no")
+    assert judged.exit_code == 0, judged.output
+    assert refused.exit_code == 2
+    policies = json.loads(judged.stdout)["policies"]
+    base = next(row for row in policies if row["name"] == "base")
+    examples = [f"test {number}" for number in range(COUNTS["test"])]
+    wants = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    wanted = {row["prompt"]: row["want"] == "begins" for row in wants}
+    right = np.mean([(margin(prompt) > 0) == wanted[prompt] for prompt in examples])
+    assert base["metrics"]["accuracy"]["mean"] == pytest.approx(right)
+    scored = run_blb("score", run, *task, "--policy", "base", "--setting", "greedy", "--json")
+    assert scored.exit_code == 0, scored.output
+    (group,) = [row for row in json.loads(scored.stdout)["groups"] if row["split"] == "test"]
+    assert group["reward"]["mean"] == pytest.approx(right)
+
+
+def run_blb(*arguments: object) -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])

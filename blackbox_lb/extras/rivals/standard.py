@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.open_labels import CALLS_TOOL, OpenLabels
 
 SHOTS = 4
 """Examples before a prompt."""
@@ -26,6 +27,10 @@ INSTRUCTIONS = {
     "log-accuracy": "Give the answer alone, and nothing else.",
 }
 """Name of a reward -> the instruction that asks for what it rewards."""
+CALL_OR_ANSWER = (
+    "Call a function only if one of the given functions answers this; otherwise answer in words."
+)
+"""The instruction where a model decides whether to call a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ def standard_rivals(
     """
     if reward.of_shares:
         return StandardRivals(temperatures=(HIGHER,), asked_shares=True, drawn_label=True)
+    if isinstance(labels, OpenLabels):
+        return _for_opening(labels)
     if labels is not None:
         return _for_labels(takes_messages)
     notices = []
@@ -66,6 +73,13 @@ def standard_rivals(
         temperatures=(LOWER,) if hottest > LOWER else (),
         notices=tuple(notices),
     )
+
+
+def _for_opening(labels: OpenLabels) -> StandardRivals:
+    if labels.spec == CALLS_TOOL:
+        return StandardRivals(instructions=(CALL_OR_ANSWER,))
+    notice = "``rivals`` knows no instruction for this opening; give yours with ``baseline_prompt``"
+    return StandardRivals(notices=(notice,))
 
 
 def _for_labels(takes_messages: bool) -> StandardRivals:

@@ -16,6 +16,7 @@ from blackbox_lb.extras.rivals.wanted_shares import label_drawn_in_code, shares_
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.open_labels import OpenLabels
 
 RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
     {
@@ -63,7 +64,7 @@ def rivals(
 ) -> tuple[Alternative, ...]:
     """Make the ``wanted`` rivals: by field, the values given, or whether its flag was.
 
-    Raises InputError: one is wanted and the task has no labels, or does not suit it.
+    Raises InputError: one is wanted and the task has no labels, open ones, or does not suit it.
     """
     given = {
         name: value if isinstance(value, tuple) else (value,) * bool(value)
@@ -76,6 +77,12 @@ def rivals(
             f"{flag} is for decisions between few labels, and the answers of {len(task.train)}"
             " training rows are none; name them with ``labels``, as in ``labels=yes,no``, or drop"
             f" {flag}"
+        )
+    if asked and isinstance(labels, OpenLabels):
+        raise InputError(
+            f"``{asked[0][0]}`` needs labels that are spelled, and with ``decide={labels.spec}``"
+            " one of them is everything else; try an instruction with ``baseline_prompt``, or drop"
+            " it"
         )
     if labels is None:
         return ()

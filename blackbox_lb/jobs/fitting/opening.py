@@ -102,6 +102,13 @@ class OpeningLists:
         Raises NoLogprobs: no prompt came with a list; ProviderError: the API failed.
         """
         completions, width = await first_lists(trials, examples, title, plan.listed)
+        hidden = sum(bool(each.tool_calls) and not len(each.top_ids) for each in completions)
+        if hidden:
+            raise NoLogprobs(
+                f"{hidden} of {len(examples)} {title} prompts were answered by a call whose tokens"
+                f" {trials.session.profile.name} does not list, so that nothing tells how likely a"
+                " call was; use vllm, sglang, llamacpp or local"
+            )
         rows = [
             (completion, labels.of(example))
             for example, completion in zip(examples, completions, strict=True)
@@ -109,9 +116,8 @@ class OpeningLists:
         ]
         if not rows:
             raise NoLogprobs(
-                f"none of {len(examples)} first tokens came with a list of alternatives; an API"
-                " that hides the tokens of a call tells nothing of what begins one: use vllm,"
-                " sglang, llamacpp or local"
+                f"none of {len(examples)} first tokens came with a list of alternatives; use a"
+                " provider that returns logprobs"
             )
         trials.report.notice(
             f"{len(rows)} of {len(examples)} {title} prompts came with a first list of up to"
