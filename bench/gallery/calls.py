@@ -21,6 +21,7 @@ import click
 import numpy as np
 from scipy.special import softmax
 
+from bench.gallery.results import model_name
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.binomial import lower_bound, upper_bound
@@ -202,10 +203,11 @@ async def _tables(
         with RolloutStore(path) as store:
             trials = Trials(session, store, await session.tokenizer(), reward, Silent(), LISTED)
             examples = task.test[: sizes[0]]
-            return [
+            tables = [
                 await _decisions(trials, task, examples, bias),
                 await _calls(trials, examples, bias, sizes[1]),
             ]
+            return [{**table, "model": model_name(session.model)} for table in tables]
 
 
 async def _decisions(
