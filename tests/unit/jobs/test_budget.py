@@ -13,12 +13,11 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit, Spent, prompt_bound
-from blackbox_lb.cli import main
 from blackbox_lb.cli import run_limits as accounts
 from blackbox_lb.errors import (
     BudgetExhausted,
