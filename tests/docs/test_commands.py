@@ -25,6 +25,7 @@ from tests.encodings import register_encoding
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
+from tests.support.questions import write_rows
 
 pytestmark = pytest.mark.needs("lm_eval")
 
@@ -310,4 +311,4 @@ def mark(written: Path, marked: Path) -> None:
     rows = [json.loads(line) for line in written.read_text().splitlines()]
     for row in rows:
         row["marks"] = row["completion"].split()[:1]
-    marked.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(marked, rows)

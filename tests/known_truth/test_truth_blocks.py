@@ -24,6 +24,7 @@ from blackbox_lb.types import UNNAMED
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
+from tests.support.masses import dense
 
 VOCAB = 15
 N = 60
@@ -64,18 +65,6 @@ def without_lists(data: Rollouts) -> Rollouts:
         top_ids=np.zeros((m, 0), np.int32),
         top_logprobs=np.zeros((m, 0), np.float32),
     )
-
-
-def dense(table: NextToken) -> np.ndarray:
-    """(m, s) pi_0, token by token."""
-    out, masses = (
-        np.zeros((table.n_positions, len(table.token_ids))),
-        table.by_token(np.arange(len(table.token_ids))),
-    )
-    for token in range(len(table.token_ids)):
-        rows, mass = masses.mass(token)
-        out[rows, token] = mass
-    return out
 
 
 def assert_same(one: NextToken, other: NextToken, seed: int = 0) -> None:

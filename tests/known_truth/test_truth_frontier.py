@@ -5,7 +5,6 @@ the paper's estimator.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from bench.studies import local
 from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
 from blackbox_lb.rollouts.progress import Silent
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import questions, write_rows
 
 
 def point(kl: float, reward: float) -> Point:
@@ -105,13 +105,9 @@ def test_the_run_on_a_real_model_resumes_and_reports(tmp_path: Path, limit: int 
     completion.
     """
     splits = (("train", range(6)), ("validation", range(6, 9)), ("test", range(9, 13)))
-    rows = [
-        {"prompt": f"question {n}", "answer": "a", "split": split}
-        for split, numbers in splits
-        for n in numbers
-    ]
+    rows = questions(6, 3, 4, answer="a")
     data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     profile.write_text('extends = "llamacpp"\nname = "own"\n')
     plan = local.Plan(samples=5, test_samples=2, limit=limit, top_logprobs=8)
 

@@ -16,6 +16,7 @@ from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.estimate.sparse.support_search import Problem, best_support
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
+from tests.support.masses import dense
 
 VOCAB = 9
 
@@ -32,18 +33,6 @@ def problem(seed: int, top: int | None = None) -> tuple[NextToken, np.ndarray]:
     if seed % 2:
         delta[[0, -1]] = -5.0, -6.0
     return table, delta
-
-
-def dense(table: NextToken) -> np.ndarray:
-    """(m, s) pi_0."""
-    out, masses = (
-        np.zeros((table.n_positions, len(table.token_ids))),
-        table.by_token(np.arange(len(table.token_ids))),
-    )
-    for token in range(len(table.token_ids)):
-        rows, mass = masses.mass(token)
-        out[rows, token] = mass
-    return out
 
 
 def kl(table: NextToken, learned: np.ndarray, values: np.ndarray) -> float:

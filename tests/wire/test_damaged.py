@@ -16,6 +16,7 @@ from blackbox_lb.errors import BlbError, CorruptResponse
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.entries import entry
 from tests.support.errors import raises_naming
 
 ProfileWith = Callable[..., Profile]
@@ -23,19 +24,6 @@ Path = tuple[Any, ...]
 GONE = object()
 DAMAGE: list[Any] = [GONE, None, True, "", "\ud800", [], {}, [None], [256]]
 DAMAGE += [3, -1, 2**40, 10**400, -1e300, np.nan, -np.inf, -9999.0]
-
-
-def entry(text: str, logprob: float, *top: tuple[str, float]) -> dict[str, Any]:
-    """One position of the chat dialect, with bytes."""
-    alternatives = [
-        {"token": other, "bytes": list(other.encode()), "logprob": value} for other, value in top
-    ]
-    return {
-        "token": text,
-        "bytes": list(text.encode()),
-        "logprob": logprob,
-        "top_logprobs": alternatives,
-    }
 
 
 ENTRIES = [

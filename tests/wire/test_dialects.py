@@ -17,6 +17,7 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.entries import entry
 from tests.support.errors import raises_naming
 
 ProfileWith = Callable[..., Profile]
@@ -26,19 +27,6 @@ K = Sampling(top_logprobs=3)
 def test_every_dialect_that_a_profile_may_name_has_a_row() -> None:
     """And no row is of a dialect that none can name."""
     assert set(DIALECTS) == set(get_args(EndpointRules.model_fields["dialect"].annotation))
-
-
-def entry(text: str, logprob: float, *top: tuple[str, float]) -> dict[str, Any]:
-    """One position of the chat dialect, with bytes."""
-    alternatives = [
-        {"token": other, "bytes": list(other.encode()), "logprob": value} for other, value in top
-    ]
-    return {
-        "token": text,
-        "bytes": list(text.encode()),
-        "logprob": logprob,
-        "top_logprobs": alternatives,
-    }
 
 
 def response(

@@ -32,6 +32,7 @@ from tests.support.chaos.dialects import DIALECTS, KEY, MODEL, Dialect, register
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactServer
 from tests.support.fits import projection
+from tests.support.hosted_keys import set_keys
 
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(6)]
 REWARD = parse_reward(r"regex:^\W*[a-l]", max_tokens=6)
@@ -57,15 +58,7 @@ def _machine() -> Iterator[None]:
     """Keys, the vocabulary, short waits."""
     with pytest.MonkeyPatch.context() as patch:
         register(patch)
-        for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FIREWORKS_API_KEY"):
-            patch.setenv(name, KEY)
-        for name in (
-            "AZURE_OPENAI_AD_TOKEN",
-            "OPENAI_BASE_URL",
-            "OPENAI_ORG_ID",
-            "OPENAI_PROJECT_ID",
-        ):
-            patch.delenv(name, raising=False)
+        set_keys(patch, ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FIREWORKS_API_KEY"), KEY)
         patch.setattr(retries, "retry_pause", lambda state: 0.03)
         yield
 

@@ -24,6 +24,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 MODEL = ExactModel(12, 8, end=True, prompts=4)
 CHANGES_AT = 10
@@ -42,7 +43,7 @@ def data(tmp_path: Path) -> Path:
     rows = (
         {"prompt": f"question {n}", "answer": "a", "split": split} for n, split in enumerate(splits)
     )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, rows)
     return path
 
 

@@ -74,6 +74,7 @@ from blackbox_lb.tasks.rewards.avoid import count_words
 from blackbox_lb.tasks.rewards.spans import LocatedReward
 from blackbox_lb.types import Completion, Example, Prompt, Span
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 LINES = {"train": 40, "validation": 5, "test": 6}
 OBJECT = '{"name": "Anna", "age": 30, "city": "Oslo"}'
@@ -289,7 +290,7 @@ def test_the_pasted_label_is_that_of_a_classifier(tmp_path: Path) -> None:
         for label, word in (("world", "treaty"), ("sports", "match"))
     ]
     data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(data, lines)
     task = load_task(data=data)
     wrong = completion('{"label": "other", "reason": "It is so."}')
 

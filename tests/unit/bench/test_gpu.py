@@ -23,6 +23,7 @@ from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
 from bench.gpu.vllm_overhead import of_steps as overhead
 from blackbox_lb.cli import main
 from blackbox_lb.tasks.load import load_task
+from tests.support.questions import write_rows
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def place(tmp_path: Path) -> Place:
         {"prompt": f"Which is {split}?", "answer": "person", "split": split}
         for split in ("validation", "test")
     ]
-    (tmp_path / "trec.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "trec.jsonl", rows)
     return Place("m", ("--provider", "local"), tmp_path / "out", tmp_path, "folder")
 
 

@@ -40,6 +40,7 @@ from blackbox_lb.jobs.records.provenance import provenance
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 ROOT = Path(__file__).parents[3]
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
@@ -234,7 +235,7 @@ def call(tmp_path: Path) -> Call:
             for split, ns in SPLITS
             for n in ns
         ]
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(data, rows)
         where = (
             "--provider",
             profile,

@@ -21,6 +21,7 @@ from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.types import Prompt
 from blackbox_lb.vocabulary.embedding import PROBE
+from tests.support.questions import write_rows
 
 ROUTE = "route:code=def |class ,sum=\\d+ [+-] \\d+"
 
@@ -238,7 +239,7 @@ def test_batch_files_and_the_field_itself(tmp_path: Path) -> None:
         }
         for text in ("refund", "x")
     ]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(tmp_path / "in.jsonl", lines)
     assert apply_batch(tmp_path / "in.jsonl", tmp_path / "out.jsonl", WORDS).biased == 2
     found = [
         json.loads(line)["body"]["logit_bias"]

@@ -24,23 +24,16 @@ from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.providers.packaged import profile_names
 from tests.support.commands import blb, refused
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import questions, write_rows
 
-ROWS = [
-    {"prompt": f"question {n}", "answer": "a", "split": split}
-    for split, numbers in (
-        ("train", range(12)),
-        ("validation", range(12, 18)),
-        ("test", range(18, 30)),
-    )
-    for n in numbers
-]
+ROWS = questions(12, 6, 12, answer="a")
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Thirty questions in three splits."""
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_rows(path, ROWS)
     return path
 
 

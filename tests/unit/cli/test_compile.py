@@ -24,8 +24,7 @@ from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.commands import blb, refused
 from tests.support.exact import ExactModel, ExactServer
-
-SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
+from tests.support.questions import questions, write_rows
 
 
 def compiled(*arguments: object) -> dict[str, Any]:
@@ -41,10 +40,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Exa
     """The folder of a fit of 30 tokens in at most five, and the server that it asked."""
     folder = tmp_path_factory.mktemp("fit")
     data = folder / "data.jsonl"
-    rows = [
-        {"prompt": f"question {n}", "split": split} for split, numbers in SPLITS for n in numbers
-    ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, questions(8, 3, 4))
     with ExactServer(ExactModel(30, 6, end=True, prompts=4, sharpness=0.7)) as server:
         where = (
             "--provider",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 
 class Toy:
@@ -55,7 +55,7 @@ def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> N
         for split, letters in (("train", "abcd"), ("validation", "ef"), ("test", "gh"))
         for letter in letters
     ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     model = ExactModel(30, 6, end=True, prompts=8)
     with ExactServer(model, prompt_of=lambda text: ord(text.strip()[-1]) - ord("a")) as server:
         where = (

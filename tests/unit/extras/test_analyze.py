@@ -4,7 +4,6 @@ needed.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +20,8 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import blb, refused
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import questions, write_rows
 
-SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
 V, TOP = 30, 8
 MODEL = ExactModel(V, 6, end=True, prompts=4, sharpness=0.7)
 
@@ -39,10 +38,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Exa
     """The folder of a small fit, with its data, and the server that it asked."""
     folder = tmp_path_factory.mktemp("fit")
     data = folder / "data.jsonl"
-    rows = [
-        {"prompt": f"question {n}", "split": split} for split, numbers in SPLITS for n in numbers
-    ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, questions(8, 3, 4))
     with ExactServer(MODEL) as server:
         where = (
             "--provider",

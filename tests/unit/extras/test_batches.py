@@ -30,6 +30,8 @@ from tests.support.commands import blb, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.gateway.batches import BatchDesk
+from tests.support.hosted_keys import set_keys
+from tests.support.questions import write_rows
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
 END = 39
@@ -52,15 +54,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
     """Keys in the environment, no pauses, and the exact model's vocabulary as an encoding of
     tiktoken.
     """
-    for variable in KEYS.values():
-        monkeypatch.setenv(variable, KEY)
-    for variable in (
-        "AZURE_OPENAI_AD_TOKEN",
-        "OPENAI_BASE_URL",
-        "OPENAI_ORG_ID",
-        "OPENAI_PROJECT_ID",
-    ):
-        monkeypatch.delenv(variable, raising=False)
+    set_keys(monkeypatch, KEYS.values(), KEY)
     monkeypatch.setattr(run, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(provider_api, "SETTLING", 0.0)
     monkeypatch.setattr("blackbox_lb.extras.batches.provider_api.READY_PAUSE", 0.0)
@@ -86,7 +80,7 @@ def arguments(
             {"prompt": f"question {n}", "answer": "a", "split": split}
             for n, split in enumerate(splits)
         ]
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(data, rows)
     address = gateway.url + "/openai" if provider == "azure-classic" else gateway.base_url
     where = [
         "--provider",
@@ -596,7 +590,7 @@ def offline(tmp_path: Path) -> Callable[..., Result]:
         {"prompt": f"question {n}", "answer": "a", "split": s}
         for n, s in enumerate(["train"] * 2 + ["validation", "test"])
     ]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "data.jsonl", rows)
     model = tmp_path / "model"
     model.mkdir()
     tokenizer_json(model / "tokenizer.json")

@@ -5,7 +5,6 @@ model stands behind it.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import re
 import tomllib
@@ -50,6 +49,7 @@ from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON, Dialect, RefusedRequest
 from tests.support.exact.server import Answer
+from tests.support.questions import write_rows
 
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20))]
 """Models: four by default state each law, and all twenty with ``--slow`` how often it holds."""
@@ -789,7 +789,7 @@ def test_a_fit_after_the_doctor(
     vocabulary = Vocabulary("exact", words, {"<|end|>": 25}, 26, server.tokenize)
     monkeypatch.setattr("blackbox_lb.api.session._vocabulary", lambda *_: vocabulary)
     rows = [{"prompt": f"question {n}", "answer": "a"} for n in range(12)]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
 
     def run(command: str, provider: object, rest: str = "") -> Result:
         line = (

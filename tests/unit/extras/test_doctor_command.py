@@ -17,16 +17,9 @@ from tests.support.commands import blb, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.exact.server import Answer
+from tests.support.questions import questions, write_rows
 
-ROWS = [
-    {"prompt": f"question {n}", "answer": "a", "split": split}
-    for split, numbers in (
-        ("train", range(8)),
-        ("validation", range(8, 12)),
-        ("test", range(12, 20)),
-    )
-    for n in numbers
-]
+ROWS = questions(8, 4, 8, answer="a")
 
 
 @pytest.fixture
@@ -83,7 +76,7 @@ def test_a_contradiction_is_exit_code_1_and_is_saved_right(tmp_path: Path) -> No
     keeps within it.
     """
     path, data = tmp_path / "mine.toml", tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_rows(data, ROWS)
     fit = (
         f"fit --provider {path} --data {data} --reward length --max-tokens 8 --quiet --out"
         f" {tmp_path / 'run'} --entries 10 "

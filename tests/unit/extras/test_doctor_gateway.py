@@ -17,6 +17,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import Lie, RulesGateway
+from tests.support.hosted_keys import set_keys
 
 FIRE = "accounts/fireworks/models/gateway"
 PROVIDERS = {
@@ -43,15 +44,7 @@ LIES: dict[Lie, tuple[str, object, tuple[str, ...]]] = {
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys in the environment."""
-    for _, variable in PROVIDERS.values():
-        monkeypatch.setenv(variable, KEY)
-    for variable in (
-        "AZURE_OPENAI_AD_TOKEN",
-        "OPENAI_BASE_URL",
-        "OPENAI_ORG_ID",
-        "OPENAI_PROJECT_ID",
-    ):
-        monkeypatch.delenv(variable, raising=False)
+    set_keys(monkeypatch, [variable for _, variable in PROVIDERS.values()], KEY)
 
 
 def self_test(

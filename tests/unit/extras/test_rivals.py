@@ -31,6 +31,7 @@ from tests.encodings import register_encoding
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
+from tests.support.questions import write_rows
 
 KINDS = 12
 FREE = KINDS
@@ -97,7 +98,7 @@ def data(tmp_path: Path) -> Path:
 
 def written(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """A data file with ``rows``."""
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    write_rows(path, rows)
     return path
 
 

@@ -22,6 +22,7 @@ from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
+from tests.support.questions import write_rows
 
 V = 14
 MODEL = ExactModel(
@@ -62,7 +63,7 @@ def small_run(
 ) -> Result:
     """Run a command on the rows."""
     data = folder / "data.jsonl"
-    data.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    write_rows(data, rows)
     where = (
         "--provider",
         "llamacpp",

@@ -27,6 +27,7 @@ from blackbox_lb.tasks import load_task
 from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 MODEL = ExactModel(
     14, 2, seed=3, prompts=1, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
@@ -52,7 +53,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rows as a file."""
     path = tmp_path_factory.mktemp("data") / "data.jsonl"
     rows = [row(number, split) for split, numbers in SPLITS for number in numbers]
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    write_rows(path, rows)
     return path
 
 

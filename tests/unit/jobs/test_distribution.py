@@ -22,6 +22,7 @@ from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 MODEL = ExactModel(
     14, 3, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), 1.0, 0.0), end=True
@@ -50,7 +51,7 @@ def rows(**shares: Mapping[str, float]) -> list[dict[str, Any]]:
 
 def written(path: Path, content: list[dict[str, Any]]) -> Path:
     """A data file."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in content))
+    write_rows(path, content)
     return path
 
 

@@ -37,6 +37,7 @@ from blackbox_lb.types import Example, Message, Prompt
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 INSTRUCTION = "Say a."
 MODEL = ExactModel(6, 1, prompts=2, sharpness=0.8, seed=2)
@@ -86,7 +87,7 @@ def blb_eval(server: ExactServer, folder: Path, *more: object) -> Result:
         )
         for n in numbers
     ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     where = (
         "--provider",
         "llamacpp",

@@ -20,10 +20,10 @@ from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import questions, write_rows
 
 END, TOP = 11, 4
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
-SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
 Call = Callable[..., Result]
 
 
@@ -38,12 +38,7 @@ def server() -> Iterator[ExactServer]:
 def call(server: ExactServer, tmp_path: Path) -> Call:
     """Run a command against the exact model under a profile with the given rows."""
     data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
-    rows = [
-        {"prompt": f"question {n}", "answer": "a", "split": split}
-        for split, ns in SPLITS
-        for n in ns
-    ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, questions(8, 3, 4, answer="a"))
 
     def run(command: str, *more: object, rows: str = "", code: int = 0) -> Result:
         profile.write_text(f'extends = "llamacpp"\nname = "own"\n{rows}\n')

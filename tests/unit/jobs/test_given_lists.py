@@ -38,6 +38,7 @@ from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.given_server import WAYS, GivenLie, GivenServer, profile
+from tests.support.questions import write_rows
 
 KINDS = 6
 MODEL = ExactModel(
@@ -74,7 +75,7 @@ def data(tmp_path: Path) -> Path:
                 {"prompt": prompt, "answer": ANSWERS[prompt_of(prompt) % 3], "split": split}
             )
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, rows)
     return path
 
 

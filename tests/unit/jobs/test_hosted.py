@@ -22,6 +22,8 @@ from tests.encodings import register_encoding
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
+from tests.support.hosted_keys import set_keys
+from tests.support.questions import questions, write_rows
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
 END = 39
@@ -36,15 +38,7 @@ PROVIDERS = {
     "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY"),
     "fireworks": (FIRE, "FIREWORKS_API_KEY"),
 }
-ROWS = [
-    {"prompt": f"question {n}", "answer": "a", "split": split}
-    for split, numbers in (
-        ("train", range(12)),
-        ("validation", range(12, 18)),
-        ("test", range(18, 38)),
-    )
-    for n in numbers
-]
+ROWS = questions(12, 6, 20, answer="a")
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +53,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
     """Keys in the environment, short waits, and the exact model's vocabulary as an encoding of
     tiktoken.
     """
-    for _, variable in PROVIDERS.values():
-        monkeypatch.setenv(variable, KEY)
-    for variable in (
-        "AZURE_OPENAI_AD_TOKEN",
-        "OPENAI_BASE_URL",
-        "OPENAI_ORG_ID",
-        "OPENAI_PROJECT_ID",
-    ):
-        monkeypatch.delenv(variable, raising=False)
+    set_keys(monkeypatch, [variable for _, variable in PROVIDERS.values()], KEY)
     monkeypatch.setattr(retries, "retry_pause", lambda state: 0.01)
     register_encoding(monkeypatch, "hosted", engine.texts, END)
 
@@ -76,7 +62,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
 def data(tmp_path: Path) -> Path:
     """Questions in three splits."""
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_rows(path, ROWS)
     return path
 
 

@@ -19,6 +19,7 @@ from tests.encodings import register_encoding
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
+from tests.support.questions import write_rows
 
 MODEL = ExactModel(40, 40, end=True, prompts=4, sharpness=0.7)
 END = 39
@@ -57,7 +58,7 @@ def test_key_doctor_fit_apply(
     register_encoding(monkeypatch, f"path-{host}-{model[:4].lower()}", engine.texts, END)
     data, mine, out = tmp_path / "train.jsonl", tmp_path / "mine.toml", tmp_path / "run"
     rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(60)]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     hosts: dict[str, tuple[str, ...]] = {"Full": ()}  # read by OpenRouter's rules alone
     with RulesGateway(
         host, engine, key=KEY, concurrency=1, largest=LAST_ID, hosts=hosts

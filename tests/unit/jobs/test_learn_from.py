@@ -19,7 +19,9 @@ from tests.encodings import register_encoding
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
+from tests.support.hosted_keys import set_keys
 from tests.support.labelled import labelled_rows
+from tests.support.questions import write_rows
 
 MODEL = ExactModel(
     14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
@@ -30,7 +32,7 @@ ROWS = labelled_rows(MODEL)
 
 def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     """A data file with ``rows``."""
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    write_rows(path, rows)
     return path
 
 
@@ -311,9 +313,7 @@ def test_hosted_providers_teach_by_first_positions(
     """Through the rules of each: one token a prompt, within 300 entries, whole numbers where it
     wants them, HELPS; said is that nothing is learned of what follows an answer."""
     model, variable = HOSTED[provider]
-    monkeypatch.setenv(variable, "a-key")
-    for other in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
-        monkeypatch.delenv(other, raising=False)
+    set_keys(monkeypatch, [variable], "a-key")
     register_encoding(monkeypatch, "answers", server.texts, 13)
     with RulesGateway(provider, server, key="a-key", largest=300) as gateway:
         where = (

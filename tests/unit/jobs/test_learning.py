@@ -19,6 +19,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 MODEL = ExactModel(12, 6, end=True, prompts=5, sharpness=0.7)
 TRAIN = FIRST_LOOK + 15
@@ -42,7 +43,7 @@ def fit(server: ExactServer, tmp_path: Path) -> Call:
         for split, count in SPLITS
         for n in range(count)
     ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     profile.write_text('extends = "llamacpp"\nname = "own"\n')
 
     def run(reward: str, *more: object) -> Result:
@@ -310,7 +311,7 @@ def test_accuracy_needs_answers_before_anything_is_paid(
     rows = [
         {"prompt": f"{split} {n}", "split": split} for split, count in SPLITS for n in range(count)
     ]
-    bare.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(bare, rows)
     said = fit("length", "--objective", "pareto", "--data", bare)
     assert said.exit_code == 2, said.output
     assert "4 of 4 validation examples have no answer" in " ".join(said.output.split())
@@ -325,7 +326,7 @@ def test_an_evaluation_says_that_the_limit_hides_lengths(
     rows = [
         {"prompt": f"{split} {n}", "split": split} for split, count in SPLITS for n in range(count)
     ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     options = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data))
     more = ("--out", str(tmp_path / "run"), "--reward", "length", "--deploy", "greedy")
     call = ["eval", *options, *more, "--baseline-prompt", "Be brief.", "--max-tokens", "1"]

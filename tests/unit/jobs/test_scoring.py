@@ -16,6 +16,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import questions, write_rows
 
 ROWS = (
     ("train", "Norway", "Oslo"),
@@ -82,7 +83,7 @@ def score(tmp_path: Path) -> Callable[..., Result]:
         {"prompt": prompt, "answer": answer, "split": split, "id": prompt}
         for split, prompt, answer in ROWS
     ]
-    (tmp_path / "capitals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "capitals.jsonl", rows)
 
     def run(where: Path, reward: str, *more: object) -> Result:
         options = (where, "--data", tmp_path / "capitals.jsonl", "--reward", reward, *more)
@@ -233,7 +234,7 @@ def test_marks_score_what_people_read(
     for line in lines:
         line["marks"] = ["Paris"] if "Paris" in line["completion"] else []
     marked = tmp_path / "marked.jsonl"
-    marked.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(marked, lines)
     where = (store, f"marks:{marked}", "--policy", "base")
     found = groups(score(*where, "--split", "test", "--json", "--setting", "temperature=1"))
     assert [row["reward"]["mean"] for row in found] == [-0.25]
@@ -307,13 +308,7 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
     """A fit with a second reward asks for no base completion again, and scoring its store asks for
     nothing at all.
     """
-    splits = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
-    rows = [
-        {"prompt": f"question {n}", "answer": "a", "split": split}
-        for split, ns in splits
-        for n in ns
-    ]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4, answer="a"))
     task = ("--data", tmp_path / "data.jsonl")
 
     def fit(reward: str, *more: object) -> list[Any]:

@@ -15,6 +15,7 @@ import blackbox_lb
 from blackbox_lb.types import EndTokens
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 SPLITS = (("train", range(10)), ("validation", range(10, 14)), ("test", range(14, 20)))
 SIZES = ("--samples-per-prompt", 10, "--validation-samples", 3, "--test-samples", 4)
@@ -32,7 +33,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         for split, ns in SPLITS
         for n in ns
     ]
-    Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(Path("data.jsonl"), rows)
     Path("list.txt").write_text("a\nh 2\n")
     Path("own_places.py").write_text(
         "def f(example, completion):\n"
@@ -153,6 +154,6 @@ def test_a_check_takes_a_reward_with_places(run: Run) -> None:
         for split, ns in SPLITS
         for n in ns
     ]
-    Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(Path("data.jsonl"), rows)
     found = json.loads(run("check", "avoid:list.txt", "--labels", "a,h", "--json").stdout)
     assert found["sentence"]

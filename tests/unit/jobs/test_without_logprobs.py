@@ -4,7 +4,6 @@ lack.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from click.testing import Result
 from blackbox_lb.bias.document import Bias
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 SIZE, GOOD = 20, 4
 MODEL = ExactModel(SIZE, 8, end=True, prompts=6, sharpness=0.5, seed=2)
@@ -59,7 +59,7 @@ def fit(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         for split, count in SPLITS
         for n in range(count)
     ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     profile.write_text(
         'extends = "llamacpp"\nname = "own"\ntokenizer = { source = "model name"'
         " }\n[logprobs]\nend_token_listed = false\n"

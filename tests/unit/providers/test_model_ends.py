@@ -5,7 +5,6 @@ the log.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from tests.encodings import register_encoding
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
+from tests.support.questions import write_rows
 
 KEY = "sk-gateway-0123456789abcdefghijklmnop"
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
@@ -40,7 +40,7 @@ def collect(folder: Path, provider: str, model: str) -> list[str]:
     """A command that draws a few completions."""
     data = folder / "data.jsonl"
     rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(9)]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     command = ["collect", "--provider", provider, "--model", model, "--data", str(data)]
     command += ["--reward", "length", "--max-tokens", "4", "--samples-per-prompt", "1"]
     return [*command, "--out", str(folder / "run")]

@@ -34,6 +34,7 @@ from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON
 from tests.support.exact.server import Answer
+from tests.support.questions import write_rows
 
 V, TOP, ASKED = 60, 5, 40
 MODEL = ExactModel(V, 8, end=True, prompts=15, sharpness=0.9)
@@ -76,7 +77,7 @@ def call(server: Server, tmp_path: Path) -> Call:
         for split, ns in SPLITS
         for n in ns
     ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
 
     def run(*more: object, provider: object = "llamacpp") -> Result:
         where = ("--base-url", server.base_url, "--provider", provider)

@@ -42,6 +42,7 @@ from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
+from tests.support.questions import questions, write_rows
 
 EXAMPLE = Example("q1", Prompt.user("Capital of Norway?"), ("Oslo",))
 Answer = Callable[[int, Any], Reply | Literal["drop"]]
@@ -595,14 +596,11 @@ def test_a_judge_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
 
 # The whole way
 
-SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
-
 
 @pytest.fixture
 def small_run(scorer: Scorer, tmp_path: Path) -> Iterator[Callable[..., Result]]:
     """Run a command against an exact model, with the endpoint as reward."""
-    rows = [{"prompt": f"question {n}", "split": split} for split, ns in SPLITS for n in ns]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4))
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
 
         def run(command: str, *more: object) -> Result:

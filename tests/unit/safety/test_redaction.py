@@ -35,6 +35,7 @@ from blackbox_lb.store import RolloutStore
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
+from tests.support.questions import write_rows
 
 ROOT = Path(__file__).parents[3]
 KEY = "pLanted+Key/42-0123456789-abcdefghij"
@@ -454,7 +455,7 @@ def test_a_planted_key_is_found_nowhere(echo: tuple[Echo, str], tmp_path: Path) 
     server, address = echo
     (tmp_path / "echo.toml").write_text(PROFILE)
     rows = [{"prompt": f"question {n}", "answer": "a"} for n in range(30)]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "data.jsonl", rows)
     run = Runner(tmp_path)
     model = ("--provider", "echo.toml", "--base-url", address)
     where = (

@@ -20,6 +20,7 @@ from blackbox_lb.store.parquet import export_store, import_store
 from blackbox_lb.types import Prompt
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 from tests.unit.store.test_store import SETTINGS, arrays_of, assert_same, completion
 
 REQUEST = request_hash(SETTINGS)
@@ -195,7 +196,7 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
         for split in ("train", "validation", "test")
         for n in range(8)
     ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
         where = (
             "--provider",
