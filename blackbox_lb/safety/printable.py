@@ -45,12 +45,14 @@ def shorten(value: object) -> str:
 
 
 def did_you_mean(word: str, names: Iterable[str], *, most: int = 1) -> str:
-    """The ``most`` names that are nearest to ``word``, as "; did you mean tau?"; "" for none."""
+    """The ``most`` names that are nearest to ``word``, as " (did you mean tau?)"; "" for none."""
     close = difflib.get_close_matches(word, sorted(names), n=most, cutoff=LEAST_LIKENESS)
     if not close:
         return ""
     *before, last = close
-    return f"; did you mean {', '.join(before)} or {last}?" if before else f"; did you mean {last}?"
+    if before:
+        return f" (did you mean {', '.join(before)} or {last}?)"
+    return f" (did you mean {last}?)"
 
 
 def first_line(error: BaseException) -> str:

@@ -166,6 +166,10 @@ def test_decisions_learn_from_answers(tmp_path: Path) -> None:
             quiet=True,
         )
     assert run.bias.settings["learn_from"] == "answers"
+    for finding in run.bias.findings:
+        # Nothing was sampled, and the estimator is the projection already.
+        assert "sample each" not in finding.remedy, finding
+        assert "projection" not in finding.remedy, finding
     assert "macro-F1" in str(run)
     assert "always" in str(run)
 

@@ -85,7 +85,7 @@ def test_a_template_makes_the_prompt(tmp_path: Path) -> None:
     assert "Question: What is 5 + 5? (twice 5)\nAnswer:" in {
         e.prompt.text for e in (*task.train, *task.validation, *task.test)
     }
-    with pytest.raises(DataError, match=r"has no column 'question' \(its columns: q, hint, a"):
+    with pytest.raises(DataError, match=r"has no column 'question'.*; its columns: q, hint, a"):
         load_task(data=path, prompt_template="{question}", answer_column="a")
     with pytest.raises(InputError, match=r"template '\{q' cannot be filled"):
         load_task(data=path, prompt_template="{q", answer_column="a")
