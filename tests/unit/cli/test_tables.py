@@ -16,11 +16,14 @@ from rich.text import Text
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli import main
+from blackbox_lb.cli.actions.eval_output import LONGEST_NAME, short_names
 from blackbox_lb.cli.actions.fit import print_decisions
 from blackbox_lb.cli.terminal import WHOLE, print_table, verdict_table
 from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.jobs.evaluation.document import Evaluation
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
+from tests.support.report_runs import evaluation
 
 WIDTHS = (60, 80, 110)
 LABELS = ("account access", "billing", "technical problem", "other")
@@ -191,3 +194,24 @@ def test_every_table_of_a_command(
             assert word in result.stdout or cell_len(word) > WHOLE, word
     rows = [line for line in result.stdout.splitlines() if "\u2500" in line]
     assert all(cell_len(row) <= width for row in rows)
+
+
+def test_policies_have_names_that_a_reader_can_resolve() -> None:
+    """An instruction has a number, an alternative beside a bias keeps its own name, and a single
+    bias of a long name is called "bias" there.
+    """
+    base, bias, instruction, both, cooler = Evaluation.model_validate(evaluation()).policies
+    short = short_names([base, bias, instruction, both, cooler])
+    assert list(short.values()) == ["base", "bias", "prompt 1", "prompt 1 + bias", "T = 0.5"]
+    name = "continents-of-the-world"
+    long = [
+        bias.model_copy(update={"name": name, "bias": name}),
+        both.model_copy(update={"bias": name}),
+        both.model_copy(
+            update={"name": f"4 examples and {name}", "bias": name, "instruction": None}
+        ),
+    ]
+    assert list(short_names([base, *long]).values())[2:] == ["prompt 1 + bias", "4 examples + bias"]
+    several = [*long, bias.model_copy(update={"name": "other", "bias": "other"})]
+    assert "+ bias" not in " ".join(short_names([base, *several]).values())
+    assert all(len(text) <= LONGEST_NAME for text in short_names([base, *several]).values())
