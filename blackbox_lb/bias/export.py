@@ -17,7 +17,7 @@ from blackbox_lb.bias.limits import check_bias, check_limits, highest_id, vocabu
 from blackbox_lb.bias.operating import Promise
 from blackbox_lb.bias.prompt_bias import PromptBias, text_of
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.types import Endpoint

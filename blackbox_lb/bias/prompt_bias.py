@@ -20,7 +20,7 @@ from blackbox_lb.bias.features import BUCKETS, GROUP, MOST_READ, DependsOn, Prom
 from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.bias.records import Finite, Flag, Name, Row
 from blackbox_lb.errors import BiasError
-from blackbox_lb.vocabulary.text_vectors import PROBE, AnswerStore, TextVectors
+from blackbox_lb.vocabulary.embedding import PROBE, AnswerStore, TextVectors
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias

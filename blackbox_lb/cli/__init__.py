@@ -143,7 +143,7 @@ def _of_the_system(error: OSError) -> str | None:
     """The sentence on an error of the system that reached the top; None for one that is not known
     there.
     """
-    from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
+    from blackbox_lb.safety.files import has_too_many, remedy_for_too_many
 
     if has_too_many(error):
         return f"{error.strerror}; {remedy_for_too_many()}"
@@ -165,7 +165,7 @@ def _drop_output() -> None:
 
 def _sentence(error: BlbError) -> str:
     """The message of an error; its remedy is another one where no more files may be opened."""
-    from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
+    from blackbox_lb.safety.files import has_too_many, remedy_for_too_many
 
     remedy = remedy_for_too_many()
     if not has_too_many(error) or remedy in str(error):

@@ -17,9 +17,9 @@ import click
 from blackbox_lb.cli.echo import echo, is_terminal, quiet_by_hand, shown
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.credentials import environment
-from blackbox_lb.providers.names import is_profile_file
+from blackbox_lb.providers.packaged import is_profile_file
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.trusted_files import is_trusted, trust
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def tell_host_of_bias(path: Path, bias: Bias, options: object) -> None:
     if bias.depends is None:
         return
     from blackbox_lb.bias.features import DependsOn
-    from blackbox_lb.vocabulary.text_vectors import key_variable, of_an_api
+    from blackbox_lb.vocabulary.embedding import key_variable, of_an_api
 
     on = DependsOn.parse(bias.depends.on)
     if on is None or on.kind != "embedding" or not of_an_api(on.of):

@@ -25,7 +25,7 @@ from blackbox_lb.extras.report.page_text import named, tame
 from blackbox_lb.extras.report.places import Place, places
 from blackbox_lb.extras.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.safety.atomic_file import explained, write_whole
+from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.secrets import redaction
 
 ORDER = ("HURTS", "HELPS", "NO EVIDENCE")

@@ -11,7 +11,7 @@ from blackbox_lb.errors import BiasError
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, shown_answers
 from blackbox_lb.jobs.runs.names import BIAS, LEARNED, RESULT
-from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.files import write_whole
 
 
 def result_document(

@@ -20,7 +20,7 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.types import Prompt
-from blackbox_lb.vocabulary.text_vectors import PROBE
+from blackbox_lb.vocabulary.embedding import PROBE
 
 ROUTE = "route:code=def |class ,sum=\\d+ [+-] \\d+"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import PhasedBias, Phases
@@ -20,20 +19,16 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.standard import standard_rivals
+from blackbox_lb.extras.rivals.table import standard_rivals
 from blackbox_lb.jobs.side_by_side import moved_tokens, pieces_of
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Prompt
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
-
-
-def blb(*arguments: object, given: str | None = None) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=given)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,7 @@ def test_try_shows_both_answers(server: ExactServer, folder: Path) -> None:
 def test_try_reads_prompts_from_its_input(server: ExactServer, folder: Path) -> None:
     """A line each, until the end."""
     where = ("--provider", "llamacpp", "--base-url", server.base_url)
-    result = blb("try", folder / "bias.json", *where, given="question 1\n\nquestion 3\n")
+    result = blb("try", folder / "bias.json", *where, input="question 1\n\nquestion 3\n")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("prompt  question") == 2
 

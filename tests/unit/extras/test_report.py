@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.cli import main
 from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import figures
@@ -28,6 +26,7 @@ from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.extras.report.verdict_text import amount, change, headline, judged, plain, rows_of
 from blackbox_lb.jobs.evaluation.document import BiasedToken
 from blackbox_lb.types import Span
+from tests.support.commands import blb
 from tests.support.report_runs import (
     HOSTILE,
     Kind,
@@ -384,7 +383,7 @@ def test_examples_are_the_answers_of_the_fit_or_of_a_newer_evaluation(tmp_path: 
 def test_every_number_of_the_terminal_has_its_place(tmp_path: Path) -> None:
     """The command prints anchors of the page, each an id in it; no link goes into a file."""
     run = write_run(tmp_path / "run", "hurts", full=True)
-    result = CliRunner().invoke(main, ["report", str(run)])
+    result = blb("report", run)
     anchors = re.findall(r"^#(\S+)", result.stdout, flags=re.MULTILINE)
     assert {"numbers", "examples", "broken", "tokens", "alternatives"} <= set(anchors)
     page = (run / "report.html").read_text()
@@ -418,7 +417,7 @@ def test_damaged_documents_are_named(tmp_path: Path, name: str, content: str, sa
     """The command ends with 2 and one sentence: the file, what is wrong, what to do."""
     run = write_run(tmp_path / "run", "helps")
     (run / name).write_text(content)
-    answer = CliRunner().invoke(main, ["report", str(run)])
+    answer = blb("report", run)
     assert answer.exit_code == 2
     assert said in answer.stderr
     assert name in answer.stderr
@@ -429,7 +428,7 @@ def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
     is an error.
     """
     run = write_run(tmp_path / "run", "hurts")
-    answer = CliRunner().invoke(main, ["report", str(run), "--plots", str(tmp_path / "plots")])
+    answer = blb("report", run, "--plots", tmp_path / "plots")
     assert answer.exit_code == 0, answer.output
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     written = {path.name for path in (tmp_path / "plots").iterdir()}

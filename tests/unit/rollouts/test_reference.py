@@ -14,12 +14,11 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import build_request
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -31,6 +30,7 @@ from blackbox_lb.store import RolloutStore, next_token_key
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Draw, Example, Message, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON
 from tests.support.exact.server import Answer
@@ -105,15 +105,11 @@ def call(server: Server, tmp_path: Path) -> Call:
                 "--seed",
                 1,
             )
-            made = CliRunner().invoke(
-                main, [str(each) for each in ("fit", *where, *goal, *size, "--out", folder)]
-            )
+            made = blb("fit", *where, *goal, *size, "--out", folder)
             assert made.exit_code == 0, made.output
         server.requests.clear()
         server.calls.clear()
-        return CliRunner().invoke(
-            main, [str(each) for each in ("analyze", folder / "bias.json", *where, *more)]
-        )
+        return blb("analyze", folder / "bias.json", *where, *more)
 
     return run
 
@@ -421,3 +417,27 @@ def test_vllm_tells_prompt_ids_and_whole_lists(endpoint: Any) -> None:
     assert ids == ([1, 9, 2] if endpoint == "chat" else [9])
     assert completion.top_ids[0].tolist() == [3, 2, 1, 0]
     np.testing.assert_allclose(np.exp(completion.top_logprobs[0]), [0.4, 0.3, 0.2, 0.1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("provider", "path"), [("llamacpp", "/apply-template"), ("vllm", "/tokenize")]
+)
+def test_the_template_gets_the_tools(provider: str, path: str) -> None:
+    """The ids of a chat prompt are those with its tools: servers put them into the prompt."""
+    bodies: dict[str, Any] = {}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        bodies[request.url.path] = json.loads(request.content)
+        found = {"prompt": "p"} if request.url.path == "/apply-template" else {"tokens": [1, 9]}
+        return httpx2.Response(200, json=found)
+
+    session = Session(
+        load_profile(provider), base_url="https://host.example/v1", model="m", endpoint="chat"
+    )
+    session.channel = Channel(
+        session.profile, "https://host.example/v1", transport=httpx2.MockTransport(answer)
+    )
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    prompt = Prompt((Message("user", "hi"),), tools=json.dumps(tools))
+    assert asyncio.run(session.prompt_ids(prompt)) == [1, 9]
+    assert bodies[path]["tools"] == tools

@@ -25,9 +25,10 @@ from blackbox_lb.errors import (
     InputError,
     QuotaExhausted,
 )
-from blackbox_lb.safety.http import bounded_client, retries
+from blackbox_lb.safety.http import clients, retries
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.vocabulary.text_vectors import TextVectors
+from blackbox_lb.vocabulary.embedding import TextVectors
+from tests.support.errors import raises_naming
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
@@ -127,7 +128,7 @@ def test_a_busy_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         assert TextVectors(f"m@{url}").of(["a"]) == [pytest.approx((0.5**0.5, 0.5**0.5), abs=1e-6)]
         assert len(seen) == 3
         statuses += [503] * 9
-        with pytest.raises(BlbError, match="503"):
+        with raises_naming(BlbError, "503"):
             TextVectors(f"m@{url}").of(["a"])
         assert len(seen) == 3 + retries.ATTEMPTS
 
@@ -213,7 +214,7 @@ def test_vectors_come_inside_an_event_loop_too() -> None:
 
 def test_an_endless_answer_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an API sends is held up to a bound, like every answer."""
-    monkeypatch.setattr(bounded_client, "LIMIT", ContextVar("LIMIT", default=1000))
+    monkeypatch.setattr(clients, "LIMIT", ContextVar("LIMIT", default=1000))
     with (
         embeddings(lambda _: (200, {"data": [], "more": "x" * 2000})) as (url, _),
         pytest.raises(CorruptResponse),

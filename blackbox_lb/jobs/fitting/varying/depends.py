@@ -46,7 +46,7 @@ from blackbox_lb.rollouts.judging.verdict import compare
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example
-from blackbox_lb.vocabulary.text_vectors import PROBE
+from blackbox_lb.vocabulary.embedding import PROBE
 
 SLOPE_L2 = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
 """Strengths of the pull of each feature's vector to 0, in weighted positions; the strongest first.

@@ -23,8 +23,7 @@ from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
-from blackbox_lb.vocabulary.embedding import EXTRA, resolve_encoder
-from blackbox_lb.vocabulary.text_vectors import TextVectors, of_an_api
+from blackbox_lb.vocabulary.embedding import EXTRA, TextVectors, of_an_api, resolve_encoder
 
 WORDS_SHOWN = 3
 """Words of a bucket that the bias file names."""
