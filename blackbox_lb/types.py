@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -117,25 +117,35 @@ class Span:
     amount: float
 
 
-class BiasOfPrompt(Protocol):
-    """A bias that depends on the prompt."""
+class VaryingBias(Protocol):
+    """A bias that is not one map for all requests.
+
+    scopes: "prompt" where it depends on the prompt, "prefix" where it changes within an answer.
+    phases: what tells where it changes (see ``bias.phases``).
+    identity: what tells it from any other, as the store keeps it.
+    """
+
+    @property
+    def scopes(self) -> frozenset[Any]: ...
+
+    @property
+    def phases(self) -> Any: ...
+
+    @property
+    def identity(self) -> str: ...
 
     def __len__(self) -> int:
         """How many tokens may have a bias."""
 
-    @property
-    def identity(self) -> str:
-        """What tells it from any other, as the store keeps it."""
-
-    def at(self, prompt: Prompt) -> Mapping[int, float]:
-        """Token id -> nats for one prompt."""
+    def at(self, prompt: Prompt, phase: int | None = None) -> Mapping[int, float]:
+        """Token id -> nats for one prompt in a phase, by default that of the first token."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Compute for many prompts at once what takes long for each."""
 
 
-AnyBias: TypeAlias = Mapping[int, float] | BiasOfPrompt
-"""Nats by token id, the same for all prompts or of each prompt."""
+AnyBias: TypeAlias = Mapping[int, float] | VaryingBias
+"""Nats by token id, the same for all requests or of each one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +156,14 @@ class Draw:
     bias: nats by token id; None or empty: none.
     endpoint: the endpoint that samples; None: the session's own.
     fields: further fields of the request.
-    bias_of: a bias of each prompt in place of ``bias``; None: none.
+    bias_of: a bias that is not one map for all, in place of ``bias``; None: none.
     """
 
     sampling: Sampling
     bias: Mapping[int, float] | None = None
     endpoint: Endpoint | None = None
     fields: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    bias_of: BiasOfPrompt | None = None
+    bias_of: VaryingBias | None = None
 
     def on(self, endpoint: Endpoint) -> Draw:
         """The same, on ``endpoint`` where it names none."""

@@ -24,7 +24,7 @@ from bench.gallery.rewards import FAMILIES, slop, words_of
 from bench.gallery.variants import meant, variants
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.hand_lists import hand_list
 from blackbox_lb.jobs.evaluation.arms import BASE, Alternative, Arm, alternatives, arms_at

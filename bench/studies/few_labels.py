@@ -31,8 +31,7 @@ import numpy as np
 from bench.exact import markdown
 from bench.measuring import machine, today
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
-from blackbox_lb.bias.features import DependsOn
-from blackbox_lb.bias.prompt_bias import PromptBias
+from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
@@ -47,7 +46,7 @@ from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example
+from blackbox_lb.types import AnyBias, Example
 from blackbox_lb.vocabulary.text_vectors import TextVectors
 
 __all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
@@ -99,18 +98,17 @@ async def measured(
     )
     rows = []
     for name in features:
-        on = DependsOn.parse(name)
-        assert on is not None
-        known = PromptFeatures.of(
-            on, task.train, _vectors(on.of) if on.kind == "embedding" else None
-        )
+        feature = parse_feature(name)
+        assert feature is not None
+        vectors = _vectors(feature.model) if isinstance(feature, Embedding) else None
+        known = PromptFeatures.of(feature, task.train, vectors)
         found = dependent_candidate(
             known, task.train, validation, given, fixed, limits, plan.sweep.seed, draws=0
         )
         sent = fixed.logit_bias if isinstance(found, str) else found.bias
         assert plan.labels is not None
         row: dict[str, Any] = {
-            "feature": on.kind,
+            "feature": feature.kind,
             "base": float(_right(test, {}, given).mean()),
             "fixed": float(_right(test, fixed.logit_bias, given).mean()),
             "sent": float(_right(test, sent, given).mean()),
@@ -119,7 +117,7 @@ async def measured(
         }
         trials.report.notice(found if isinstance(found, str) else found.sentence)
         if drawn:
-            scores = await trials.scores(f"test, {on.kind}", test.examples, GREEDY, 1, sent)
+            scores = await trials.scores(f"test, {feature.kind}", test.examples, GREEDY, 1, sent)
             assert scores.correct is not None
             whole = np.array([float(each.mean()) if each.size else 0.0 for each in scores.correct])
             row |= {
@@ -136,9 +134,7 @@ def _vectors(model: str) -> TextVectors:
     return TextVectors(model)
 
 
-def _right(
-    test: FirstTokens, bias: Mapping[int, float] | PromptBias, given: AnswersToLearn
-) -> Bools:
+def _right(test: FirstTokens, bias: AnyBias, given: AnswersToLearn) -> Bools:
     """(p,) whether greedy decoding begins the answer of each test prompt right, and no token
     outside its list might win.
     """

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.errors import BiasError, BlbError
 from blackbox_lb.safety.printable import first_line, legible, printable
 
@@ -78,12 +77,12 @@ class Expected:
                 f"this bias has token id {bias.entries[-1].id:,}, but the served model has only"
                 f" {self.logits:,} logits: use the model it was learned on, or fit a new bias"
             )
-        phased = PhasedBias.of(bias)
-        for vector in (bias.logit_bias,) if phased is None else phased.vectors:
-            for token, value in vector.items():
+        for vector in bias.values:
+            for entry, value in zip(bias.entries, vector, strict=True):
                 if abs(value) > LARGEST:
                     raise BiasError(
-                        f"the bias of token {token} is {value} nats, beyond float32; fit it again"
+                        f"the bias of token {entry.id} is {value} nats, beyond float32; fit it"
+                        " again"
                     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
 from blackbox_lb.types import AnyBias, Completion, Draw, Prompt, Sampling
 
@@ -43,20 +42,27 @@ async def side_by_side(
     """
     endpoint = session.biased_endpoint
     base = (await session.complete_many(prompt, Draw(sampling, None, endpoint)))[0]
-    if isinstance(bias, PhasedBias):
+    draw = Draw(sampling, endpoint=endpoint)
+    if not isinstance(bias, Mapping) and "prefix" in bias.scopes:
         check_continues(session, bias.phases)
-        draw = Draw(sampling, endpoint=endpoint)
         biased = await drawn_by_phase(session, prompt, draw, bias)
-        values = {token: value for vector in bias.vectors for token, value in vector.items()}
+        spelled = [biased.token_bytes.get(token, b"") for token in biased.token_ids.tolist()]
+        phases = [*bias.phases.along(spelled)][:-1]
+        of_phase = {phase: bias.at(prompt, phase) for phase in set(phases)}
+        pairs = zip(biased.token_ids.tolist(), phases, strict=True)
+        moved = [of_phase[phase].get(token, 0.0) for token, phase in pairs]
     else:
-        values = dict(bias) if isinstance(bias, Mapping) else dict(bias.at(prompt))
-        biased = (await session.complete_many(prompt, Draw(sampling, values, endpoint)))[0]
-    return SideBySide(base, biased, pieces_of(biased, values))
+        values = bias if isinstance(bias, Mapping) else bias.at(prompt)
+        biased = (await session.complete_many(prompt, replace(draw, bias=values)))[0]
+        moved = [values.get(token, 0.0) for token in biased.token_ids.tolist()]
+    return SideBySide(base, biased, pieces_of(biased, moved))
 
 
-def pieces_of(completion: Completion, values: Mapping[int, float]) -> tuple[MovedPiece, ...]:
+def pieces_of(completion: Completion, moved: Sequence[float]) -> tuple[MovedPiece, ...]:
     """The text of a completion in stretches of moved and other tokens; one stretch where the bytes
     of its tokens are not known or do not make up its text.
+
+    moved: (t,) nats on each token.
     """
     tokens = completion.token_ids.tolist()
     spelled = [completion.token_bytes.get(token) for token in tokens]
@@ -65,12 +71,11 @@ def pieces_of(completion: Completion, values: Mapping[int, float]) -> tuple[Move
         return (MovedPiece(completion.text, None),)
     pieces: list[MovedPiece] = []
     left = len(completion.text.encode())
-    for token, part in zip(tokens, spelled, strict=True):
+    for bias, part in zip(moved, spelled, strict=True):
         if part is None or left <= 0:
             continue
         text = part[:left].decode("utf-8", "replace")
         left -= len(part)
-        bias = values.get(token, 0.0)
         if abs(bias) >= MOVED:
             pieces.append(MovedPiece(text, bias))
         elif pieces and pieces[-1].bias is None:

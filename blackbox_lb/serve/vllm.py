@@ -21,7 +21,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.sample.logits_processor import LogitsProcessor as RunnerV1
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.request_bias import phases_of_features
 from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected, wanted
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, Placed, Rows, Seat
 from blackbox_lb.deploy.vllm.phase_table import PhaseTable
@@ -235,7 +235,7 @@ class _RunnerV2:
         """(rows,) the number of the phase of each row, by this table."""
         requests = self._requests
         at = context.idx_mapping.long()
-        (steps, stretch) = self._table.on_device(table)
+        (steps, held) = self._table.on_device(table)
         width = table.steps.shape[1]
         fresh = [
             place
@@ -277,9 +277,8 @@ class _RunnerV2:
                 torch.roll(of_row, 1) * width + context.input_ids.long().clamp(0, width - 1)
             ]
             of_row = torch.where(local == draft, after, of_row)
-        return torch.where(
-            self._read[rows] + local < table.phases.first, table.phases.beginning, stretch[of_row]
-        )
+        in_first = self._read[rows] + local < table.phases.first
+        return held[of_row] + torch.where(in_first, table.phases.held_first, 0)
 
 
 def _wanted(params: SamplingParams) -> str | None:
@@ -346,13 +345,11 @@ def _admissible(config: VllmConfig) -> BiasDirectory[None]:
 def _check(bias: Bias, config: VllmConfig, expected: Expected) -> None:
     """Raise BiasError where the server cannot add this bias."""
     expected.check(bias)
-    if not bias.phases:
-        bias.same_for_all("LearnedBias in vLLM")
-        return
+    bias.check_scopes(("prefix",), "LearnedBias in vLLM")
     late = config.scheduler_config.async_scheduling and NAME not in (
         config.model_config.logits_processors or ()
     )
-    if late and not config.use_v2_model_runner and Phases.of(bias.phases).until:
+    if late and not config.use_v2_model_runner and phases_of_features(bias.features).until:
         raise BiasError(
             "the phases of this bias depend on the drawn tokens, and model runner V1 keeps these"
             " from a processor that is not named on the command line; start it with"

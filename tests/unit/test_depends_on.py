@@ -16,7 +16,6 @@ from scipy.special import logsumexp
 
 from blackbox_lb import logit_bias
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.cli import main
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -26,6 +25,7 @@ from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens
 from blackbox_lb.tasks import load_task
 from blackbox_lb.types import Example, Prompt
+from tests.support.biases import feature
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(
@@ -102,7 +102,8 @@ def test_what_the_prompt_decides_is_learned(
     assert beside["fixed bias"]["base"] < 0.7
     assert beside[f"classifier on {kind.partition(':')[0]}"]["base"] > 0.95
     bias = Bias.load(out / "bias.json")
-    assert (bias.version, bias.settings["depends_on"]) == (2, kind)
+    assert bias.scopes == frozenset({"prompt"})
+    assert bias.settings["depends_on"] == bias.depends_on == kind
     where = (
         "--provider",
         "llamacpp",
@@ -133,7 +134,7 @@ def test_what_the_prompt_decides_is_learned(
             "--out",
             out / "small.json",
         ): (
-            "1 of 14 tokens may be biased, with whole numbers from -100 to 100 for each prompt",
+            "1 of 14 tokens may be biased, with whole numbers from -100 to 100 in each request",
             0,
         ),
         ("score", out, "--data", data, "--reward", "exact-match", "--quiet"): ("bias.json", 0),
@@ -151,13 +152,13 @@ def test_what_the_prompt_decides_is_learned(
             found["kl_nats_per_completion"], rel=1e-6
         )
         page = (out / "report.html").read_text()
-        assert "What each feature of the prompt moves (depends on words)" in page
+        assert "What each feature moves (depends on words)" in page
         assert "its own bias:" in page
         small = Bias.load(out / "small.json")
         assert (
             len(small.entries),
             small.verdict,
-            small.depends is not None and small.depends.integers,
+            small.sent is not None and small.sent.integers,
         ) == (1, (), True)
         assert all(
             isinstance(value, int) for value in logit_bias(small, messages="it is red").values()
@@ -210,7 +211,7 @@ def test_noise_is_declined_and_the_classifier_told_all_the_same(
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert [each["against"] for each in found["beside"]] == ["classifier on route"]
-    assert Bias.load(tmp_path / "run" / "bias.json").version == 1
+    assert not Bias.load(tmp_path / "run" / "bias.json").features
 
 
 OFTEN = np.where(np.arange(14) == 1, 4.0, np.where(np.arange(14) == 2, 2.5, 0.0))
@@ -259,7 +260,7 @@ def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_
             *more,
             *where,
         )
-        assert Bias.load(tmp_path / "noise" / "bias.json").version == 1, noise.output
+        assert not Bias.load(tmp_path / "noise" / "bias.json").features, noise.output
 
 
 def planted(seed: int, signal: bool) -> DependentCandidate | str:
@@ -308,9 +309,7 @@ def planted(seed: int, signal: bool) -> DependentCandidate | str:
     table = alone(given.rollouts, None)
     limits = CompileLimits(None, -100.0, 100.0, integers=False)
     (fixed,) = candidates(table.rollouts, table.next_token, Sweep(l2=(1.0,)), limits)
-    kind = DependsOn.parse("words")
-    assert kind is not None
-    features = PromptFeatures.of(kind, training.examples)
+    features = PromptFeatures.of(feature("words"), training.examples)
     return dependent_candidate(features, training.examples, validation, given, fixed, limits)
 
 
@@ -326,7 +325,7 @@ def test_a_bias_that_no_file_would_hold_has_fewer_tokens(monkeypatch: pytest.Mon
     monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.depends.MOST_NUMBERS", 300)
     found = planted(0, signal=True)
     assert isinstance(found, DependentCandidate)
-    assert len(found.bias.ids) == 300 // len(found.bias.depends.features) < 8
+    assert len(found.bias) == 300 // len(found.bias.features[0].vectors) < 8
     assert found.found > 0.9
 
 

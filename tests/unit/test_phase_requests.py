@@ -19,13 +19,12 @@ from scipy import stats
 
 from blackbox_lb import apply, apply_batch
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhasedBias, Phases, PhaseVector
-from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import GIVEN_UP, PhasedRequest, PhasedRequests
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.providers.profile import Profile, load_profile
+from tests.support.biases import phased_bias
 from tests.unit.test_phases import MODEL, VECTORS, WORDS, chances
 
 PROMPT_TOKENS = 7
@@ -191,22 +190,8 @@ def bias_of(
     spec: str, vectors: tuple[dict[int, float], ...] = VECTORS, provider: str = "vllm"
 ) -> Bias:
     """A bias file with phases; the last of so many vectors is the rest's."""
-    names = Phases.parse([spec]).names[:-1]
-    rows = tuple(
-        PhaseVector(phase=name, values=tuple(row.values()))
-        for name, row in zip(names, vectors, strict=False)
-    )
-    entries = tuple(Entry(id=token, bias=value) for token, value in vectors[len(names)].items())
-    return Bias(
-        version=3,
-        provider=provider,
-        model="m",
-        tokenizer="t",
-        reward="r",
-        estimator="e",
-        entries=entries,
-        phases=rows,
-    )
+    named = len(Phases.parse([spec]).names)
+    return phased_bias(spec, vectors[: named + 1], provider=provider)
 
 
 def request(**more: Any) -> dict[str, Any]:
@@ -244,14 +229,15 @@ def answered(sender: PhasedRequests, host: Host, body: dict[str, Any]) -> dict[s
 
 def sender_of(bias: Bias) -> PhasedRequests:
     """Of a bias file."""
-    sender = PhasedRequests.of(bias, None, "raise", False)
+    sender = PhasedRequests.of(bias, Injection.of(bias), None)
     assert sender is not None
     return sender
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(
-    "spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"]
+    "spec",
+    ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d", "opening:2,until:b"],
 )
 def test_the_parts_are_drawn_like_one_answer(spec: str, stream: bool) -> None:
     """By chi-square over whole completions, against the bias that changes inside the model; at most
@@ -534,10 +520,9 @@ def test_servers_that_cannot_be_sent_phases(tmp_path: Any) -> None:
 
 def test_the_vectors_of_a_request() -> None:
     """Each part has the vector of its phase, and the caller's own bias by the same rule as ever."""
-    bias = PhasedBias.of(forced())
-    assert bias is not None
-    profile: Profile = load_profile("vllm")
-    sender = PhasedRequests(bias, tuple(Injection(each, "add") for each in bias.vectors), profile)
+    bias = forced()
+    sender = PhasedRequests.of(bias, Injection.of(bias, "add"), None)
+    assert sender is not None
     host = Host()
     answered(sender, host, request(max_tokens=2, temperature=0, logit_bias={"3": 1}))
     assert [body["logit_bias"] for body in host.bodies] == [{"1": 50, "3": 1}, {"2": 50, "3": 1}]

@@ -962,8 +962,8 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             "ETag: of-a-part",
         )(arrived, connection)
 
-    phased = PhasedRequests.of(forced(), None, "raise", False)
     injection = Injection.of(forced())
+    phased = PhasedRequests.of(forced(), injection, None)
     common: dict[str, Any] = {"model": "m@short", "messages": MESSAGES, "max_tokens": 3}
     with Origin(answer).running() as origin, ExitStack() as stack:
         proxy = proxy_for(

@@ -126,7 +126,7 @@ def completion(texts: list[str], text: str) -> Completion:
 def test_the_moved_tokens_are_pieces_of_their_own() -> None:
     """The pieces make up the text; a token below the least bias is not moved."""
     drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
-    pieces = pieces_of(drawn, {0: 2.0, 1: 0.001, 3: -1.0})
+    pieces = pieces_of(drawn, [2.0, 0.001, 0.0, -1.0])
     assert "".join(piece.text for piece in pieces) == "Asia. It is"
     assert [(piece.text, piece.bias) for piece in pieces] == [
         ("Asia", 2.0),
@@ -138,7 +138,7 @@ def test_the_moved_tokens_are_pieces_of_their_own() -> None:
 def test_tokens_that_do_not_make_up_the_text_are_not_told_apart() -> None:
     """Where the bytes are others, the answer is one piece."""
     drawn = completion(["Asia"], "Europe")
-    assert [piece.text for piece in pieces_of(drawn, {0: 2.0})] == ["Europe"]
+    assert [piece.text for piece in pieces_of(drawn, [2.0])] == ["Europe"]
 
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from vllm.distributed.parallel_state import get_tp_group
 from vllm.tokenizers import cached_tokenizer_from_config
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhasedBias
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected
 from blackbox_lb.deploy.vllm.batch_rows import REFUSED, Placed, Shelf
 from blackbox_lb.deploy.vllm.phase_table import PhaseTable
@@ -83,7 +83,7 @@ class VectorTable:
         table = self._tables.get(name)
         found = [
             self._shelf.find(_key(name, phase))
-            for phase in range(1 if table is None else len(table.phases.names))
+            for phase in range(1 if table is None else table.phases.count)
         ]
         slots = tuple(slot for slot in found if slot is not None)
         if len(slots) == len(found):
@@ -95,9 +95,11 @@ class VectorTable:
         return Placed((REFUSED,))
 
     def on_device(self, table: PhaseTable) -> tuple[torch.Tensor, torch.Tensor]:
-        """(states x tokens,) the state after each token, and (states,) the number of the phase."""
+        """(states x tokens,) the state after each token, and (states,) the phase of the features
+        with texts.
+        """
         if table not in self._phases:
-            rows = table.steps.astype("int64").flatten(), table.stretch
+            rows = table.steps.astype("int64").flatten(), table.held
             self._phases[table] = (
                 torch.from_numpy(rows[0]).to(self._device),
                 torch.from_numpy(rows[1]).to(self._device),
@@ -230,13 +232,14 @@ def _vectors(bias: Bias, expected: Expected, raws: Callable[[], list[bytes]]) ->
     bytes of each token.
     """
     expected.check(bias)
-    phased = PhasedBias.of(bias)
-    if phased is None:
-        return _Vectors(
-            (_vector(bias.same_for_all("LearnedBias in vLLM").logit_bias, expected),), None
-        )
-    table = PhaseTable.of(phased.phases, raws() if phased.phases.until else [b""] * expected.logits)
-    return _Vectors(tuple(_vector(each, expected) for each in phased.vectors), table)
+    bias.check_scopes(("prefix",), "LearnedBias in vLLM")
+    sent = to_request_bias(bias)
+    if not isinstance(sent, RequestBias):
+        return _Vectors((_vector(bias.logit_bias, expected),), None)
+    phases = sent.phases
+    table = PhaseTable.of(phases, raws() if phases.until else [b""] * expected.logits)
+    of_phase = [sent.of_text(None, phase) for phase in range(phases.count)]
+    return _Vectors(tuple(_vector(values, expected) for values in of_phase), table)
 
 
 def _vector(values: Mapping[int, float], expected: Expected) -> array[float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import store_key, to_request_bias
+from blackbox_lb.bias.request_bias import store_key, to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyCompletion
 from blackbox_lb.store import RolloutStore, canonical

@@ -15,7 +15,6 @@ from blackbox_lb.bias.calibration import Calibration
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.operating import OperatingCurve, point_sentence
-from blackbox_lb.bias.prompt_bias import vectors_of
 from blackbox_lb.bias.records import (
     Censored,
     Compiled,
@@ -24,6 +23,7 @@ from blackbox_lb.bias.records import (
     SamplingRecord,
     Verdict,
 )
+from blackbox_lb.bias.request_bias import RequestBias, embedding_model
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
@@ -285,7 +285,7 @@ class _Fit:
             ).with_tokens(given.ends)
         for on in plan.depends_on:
             features = await asyncio.to_thread(
-                PromptFeatures.of, on, self.examples, vectors_of(on, self.trials.store)
+                PromptFeatures.of, on, self.examples, embedding_model([on], self.trials.store)
             )
             self.features.append(features)
             if given is not None:
@@ -389,28 +389,25 @@ class _Fit:
         trials = self.trials
         chosen = self.choice.candidate
         why = self.why
+        sent = self.sent
         compiled: Compiled | None = compile_report(
             chosen.sparse, self.limits.entries, integers=self.limits.integers
         )
         errors = why.errors
-        version = 1
         if self.dependent is not None:
             chosen = self.dependent.common(chosen)
             compiled = None
             errors = self.dependent.errors
-            version = 2
         if self.phased is not None:
             chosen = self.phased.rest
             compiled = None
             errors = self.phased.errors
-            version = 3
         learned = None
         if why.statistics is not None:
             learned = Learned(**asdict(why.statistics), reliability=why.reliability)
         self.bias = Bias(
-            version=version,
-            depends=None if self.dependent is None else self.dependent.bias.depends,
-            phases=() if self.phased is None else self.phased.rows,
+            features=sent.features if isinstance(sent, RequestBias) else (),
+            sent=sent.sent if isinstance(sent, RequestBias) else None,
             provider=trials.session.profile.name,
             model=trials.session.model,
             tokenizer=trials.tokenizer.fingerprint,

@@ -15,9 +15,9 @@ from typing import Any, Literal
 from blackbox_lb.api.connect import connect
 from blackbox_lb.api.drift import OnDrift
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
-from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.bias.features import PromptFeature, parse_feature
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.prompt_bias import to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
@@ -360,8 +360,8 @@ def _task_of(
     return load_task(name, data, validation, test, **columns)
 
 
-def _features(specs: Iterable[str]) -> tuple[DependsOn, ...]:
-    features = [DependsOn.parse(spec) for spec in dict.fromkeys(specs)]
+def _features(specs: Iterable[str]) -> tuple[PromptFeature, ...]:
+    features = [parse_feature(spec) for spec in dict.fromkeys(specs)]
     return tuple(feature for feature in features if feature is not None)
 
 

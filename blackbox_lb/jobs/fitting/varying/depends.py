@@ -15,15 +15,8 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.special import log_softmax
 
-from blackbox_lb.bias.prompt_bias import (
-    DIGITS,
-    MOST_NUMBERS,
-    PROBED,
-    Dependence,
-    Feature,
-    PromptBias,
-)
 from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.request_bias import DIGITS, MOST_NUMBERS, WIDEST, RequestBias, SentRange
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
@@ -46,7 +39,6 @@ from blackbox_lb.rollouts.judging.verdict import compare
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example
-from blackbox_lb.vocabulary.text_vectors import PROBE
 
 SLOPE_L2 = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
 """Strengths of the pull of each feature's vector to 0, in weighted positions; the strongest first.
@@ -83,7 +75,7 @@ class DependentCandidate:
     known.
     """
 
-    bias: PromptBias
+    bias: RequestBias
     settings: dict[str, float | int | str | None]
     features: PromptFeatures
     found: float
@@ -95,20 +87,20 @@ class DependentCandidate:
     def sentence(self) -> str:
         """What was chosen, and by what."""
         weight = (
-            f", the model's logits weighing {self.bias.depends.model_weight:g}"
+            f", the model's logits weighing {self.settings['model_weight']:g}"
             if "model_weight" in self.settings
             else ""
         )
         return (
-            f"depends on {self.features.on.name}: {len(self.bias.depends.features):,} features,"
+            f"depends on {self.features.feature.spec}: {self.features.table.shape[1]:,} features,"
             f" slope_l2 {self.settings['slope_l2']:g}{weight}; on the validation prompts,"
             f" {self.measure} {self.found:.3f} (fixed bias {self.fixed:.3f})"
         )
 
     def common(self, fixed: Candidate) -> Candidate:
         """``fixed`` with what all prompts have in common in the place of its values."""
-        ids = np.array(self.bias.ids, np.int64)
-        values = np.array([self.bias.common[token] for token in self.bias.ids])
+        ids = np.array(self.bias.token_ids, np.int64)
+        values = np.array(list(self.bias.common.values()))
         return replace(
             fixed,
             settings=self.settings,
@@ -151,9 +143,9 @@ def dependent_candidate(
     validation: the first positions of the validation prompts. given: the answers of ``examples``.
     draws: for standard errors.
     """
-    on = features.on
-    if not features.names:
-        return f"{on.name}: {NO_FEATURE}"
+    name = features.feature.spec
+    if not features.table.shape[1]:
+        return f"{name}: {NO_FEATURE}"
     tokens = np.union1d(fixed.sparse.token_ids, given.begins)
     if limits.highest_id is not None:
         tokens = tokens[tokens <= limits.highest_id]
@@ -161,7 +153,7 @@ def dependent_candidate(
     won = search.best()
     if won is None:
         return (
-            f"{on.name}: on validation and left-out training prompts it decides no more right than"
+            f"{name}: on validation and left-out training prompts it decides no more right than"
             " the fixed bias"
         )
     best, without = won
@@ -182,13 +174,13 @@ def dependent_candidate(
         len(gains)
     ):
         return (
-            f"{on.name}: on {len(right)} validation prompts it is predicted to decide"
+            f"{name}: on {len(right)} validation prompts it is predicted to decide"
             f" {right.mean():.3f} right, and the fixed bias {before.mean():.3f}{guessed}; with"
             f" training prompts that were left out, {gains.mean():+.3f}, which may be chance"
         )
     settings = {
         **fixed.settings,
-        "depends_on": on.name,
+        "depends_on": name,
         "slope_l2": best.slope_l2,
         "model_weight": best.model_weight,
     }
@@ -214,9 +206,9 @@ async def against_others(
     rows = []
     rivals = []
     for features in features_of:
-        if plan.labels is not None and features.names:
+        if plan.labels is not None and features.table.shape[1]:
             right = classified(features, task.train[: plan.limit], task.test, plan.labels)
-            rivals.append((f"classifier on {features.on.kind}", tuple(right[:, None])))
+            rivals.append((f"classifier on {features.feature.kind}", tuple(right[:, None])))
     for setting in plan.settings:
         count = 1 if setting.deterministic else plan.test_samples
         ours = await trials.scores(
@@ -358,7 +350,7 @@ class _Search:
 
     def learned(
         self, best: _HeldOut, limits: CompileLimits, draws: int
-    ) -> tuple[PromptBias, Vector]:
+    ) -> tuple[RequestBias, Vector]:
         """``learned_bias`` with the strengths that won."""
         weight = best.model_weight
         made = partial(self.positions, weight)
@@ -412,7 +404,7 @@ def learned_bias(
     slope_l2: float,
     model_weight: float = 1.0,
     draws: int = DRAWS,
-) -> tuple[PromptBias, Vector]:
+) -> tuple[RequestBias, Vector]:
     """Learned with all training prompts, on the tokens that move most where the provider or a file
     takes fewer; and (s,) the standard errors of the common vector, NaN without ``draws`` of them
     and where all of them would take minutes.
@@ -420,7 +412,7 @@ def learned_bias(
     positions: of tokens that may be biased.
     """
     whole = positions(tokens)
-    most = MOST_NUMBERS // max(len(features.names), 1)
+    most = MOST_NUMBERS // max(features.table.shape[1], 1)
     most = most if limits.entries is None else min(limits.entries, most)
     fit = fit_prompts(whole, features.table, l2=l2, slope_l2=slope_l2)
     if len(fit.token_ids) > most:
@@ -432,32 +424,16 @@ def learned_bias(
     errors = np.full(len(common), np.nan), np.full(slopes.shape, np.nan)
     if draws and features.table.nnz * len(common) <= MOST_WORK:
         errors = standard_errors(whole, features.table, fit, l2=l2, slope_l2=slope_l2, draws=draws)
-    there = np.abs(slopes).max(axis=1, initial=0.0) >= 0.5 * 10.0**-DIGITS
-    depends = Dependence(
-        on=features.on.name,
-        model_weight=model_weight,
-        low=max(limits.low, -1e6),
-        high=min(limits.high, 1e6),
-        integers=limits.integers,
-        features=tuple(
-            Feature(
-                name=features.words.get(name, "") if isinstance(name, int) else name,
-                bucket=name if isinstance(name, int) else None,
-                weight=round(features.weights[name], 6),
-                values=tuple(row.round(DIGITS).tolist()),
-                errors=(
-                    () if np.isnan(error).any() else tuple((error / model_weight).round(3).tolist())
-                ),
-            )
-            for name, row, error, used in zip(
-                features.names, slopes, errors[1], there.tolist(), strict=True
-            )
-            if used or isinstance(name, int) or features.vectors
-        ),
-        probe=features.vectors.of([PROBE])[0][:PROBED] if features.vectors else (),
+    rows = (slopes.round(DIGITS)).tolist()
+    row_errors = [] if np.isnan(errors[1]).any() else (errors[1] / model_weight).round(3).tolist()
+    feature = features.feature.with_values(rows, row_errors)
+    sent = SentRange(
+        low=max(limits.low, -WIDEST), high=min(limits.high, WIDEST), integers=limits.integers
     )
     values = dict(zip(fit.token_ids.tolist(), common.round(DIGITS).tolist(), strict=True))
-    return PromptBias(values, depends.signed(), features.vectors), errors[0] / model_weight
+    bias = RequestBias(values, (feature,), sent)
+    bias.vectors = features.vectors
+    return bias, errors[0] / model_weight
 
 
 def tempered(rollouts: Rollouts, weight: float) -> Rollouts:
@@ -473,18 +449,19 @@ def tempered(rollouts: Rollouts, weight: float) -> Rollouts:
     return replace(rollouts, top_logprobs=scaled, logprobs=scaled[np.arange(len(at)), at])
 
 
-def surely_right(first: FirstTokens, bias: Mapping[int, float] | PromptBias) -> tuple[Bools, Bools]:
+def surely_right(first: FirstTokens, bias: AnyBias) -> tuple[Bools, Bools]:
     """(p,) whether greedy decoding begins the answer of each prompt right where no token outside
     its list might win, and (p,) where one might."""
     lists = FirstLists(first.ids, first.logprobs)
-    if not isinstance(bias, PromptBias):
+    if isinstance(bias, Mapping):
         said = lists.greedy(bias)
         unsure = lists.unsure(bias)
     else:
         bias.prepare([example.prompt for example in first.examples])
         rows = [bias.at(example.prompt) for example in first.examples]
-        ids = np.array(bias.ids, np.int64)
-        own = np.array([[row.get(token, 0.0) for token in bias.ids] for row in rows], np.float64)
+        tokens = sorted({token for row in rows for token in row})
+        ids = np.array(tokens, np.int64)
+        own = np.array([[row.get(token, 0.0) for token in tokens] for row in rows], np.float64)
         said = lists.taken(lists.tilted_by(ids, own))
         unsure = lists.unsure_by(ids, own)
     return begins_right(said, first.accepted) & ~unsure, unsure

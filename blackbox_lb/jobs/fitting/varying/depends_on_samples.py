@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blackbox_lb.bias.prompt_bias import PromptBias
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
@@ -57,8 +57,8 @@ async def sampled_candidate(
     fresh completions of the validation prompts; wanted shares are compared with those that their
     first lists predict.
     """
-    name = features.on.name
-    if not features.names:
+    name = features.feature.spec
+    if not features.table.shape[1]:
         return f"{name}: {NO_FEATURE}"
     search = _Search(features, training, fixed, limits)
     slope_l2 = search.best(plan.sweep.seed)
@@ -126,8 +126,8 @@ class PairedGain:
 
 
 async def _lifted_shares(
-    scorer: SharesFromLists, trials: Trials, plan: FitPlan, fixed: Candidate, bias: PromptBias
-) -> tuple[PromptBias, float, PairedGain]:
+    scorer: SharesFromLists, trials: Trials, plan: FitPlan, fixed: Candidate, bias: RequestBias
+) -> tuple[RequestBias, float, PairedGain]:
     """``bias`` with as many nats on the tokens of all labels as bring its predicted shares nearest
     to the wanted ones, these nats, and its gain over the fixed bias.
 
@@ -145,7 +145,8 @@ async def _lifted_shares(
             token: value + lift if token in labels else value
             for token, value in bias.common.items()
         }
-        lifted = PromptBias(values, bias.depends, bias.vectors)
+        lifted = RequestBias(values, bias.features, bias.sent)
+        lifted.vectors = bias.vectors
         scored = await scorer.score("depends on the prompt, lifted", lifted, 0)
         if scored.measured.reward > after.measured.reward:
             best = lifted

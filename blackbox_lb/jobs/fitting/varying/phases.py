@@ -11,7 +11,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from blackbox_lb.bias.phases import PhasedBias, Phases, PhaseVector
+from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.request_bias import DIGITS, WIDEST, RequestBias, SentRange
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import ROWS
@@ -35,13 +36,12 @@ LEAST = 100
 class PhasedCandidate:
     """A bias with phases.
 
-    bias: as it is sent. rows: those of the file, all phases but the rest. rest: the candidate of
-    the rest, on the tokens of all. errors: (s,) standard errors of its values in nats, NaN where
-    not known. earned: beside the fixed bias on validation prompts.
+    bias: as it is sent. rest: the candidate of the rest, on the tokens of all. errors: (s,)
+    standard errors of its values in nats, NaN where not known. earned: beside the fixed bias on
+    validation prompts.
     """
 
-    bias: PhasedBias
-    rows: tuple[PhaseVector, ...]
+    bias: RequestBias
     rest: Candidate
     errors: Vector
     earned: PairedGain
@@ -50,9 +50,8 @@ class PhasedCandidate:
     def sentence(self) -> str:
         """What was chosen, and by what."""
         earned = self.earned
-        named = zip(self.bias.phases.names, self.bias.vectors, strict=True)
         return (
-            f"phases {', '.join(f'{name} ({len(vector)} entries)' for name, vector in named)}; on"
+            f"phases {self.bias.phases.spec} ({len(self.bias)} entries); on"
             f" {len(earned.gains)} validation prompts, {earned.measure} {short(earned.found)}"
             f" (fixed bias {short(earned.fixed)})"
         )
@@ -79,12 +78,14 @@ async def phased_candidate(
         training.rollouts,
         trials.store.token_bytes(trials.tokenizer.fingerprint),
     )
-    parts = [_Part(training, numbers == number) for number in range(len(phases.names))]
+    order = [*(2**j for j in range(len(phases.names))), 0]
+    names = [*phases.names, "rest"]
+    parts = [_Part(training, numbers == phase) for phase in order]
     sweep = plan.sweep
     if fixed.estimator in ROWS:
         sweep = replace(sweep, estimators=(fixed.estimator,))
     fields = list[list[Candidate]]()
-    for name, part in zip(phases.names, parts, strict=True):
+    for name, part in zip(names, parts, strict=True):
         found = part.learned(sweep, limits)
         if isinstance(found, str):
             trials.report.notice(f"phase {name}: {found}; it gets the common vector")
@@ -92,11 +93,11 @@ async def phased_candidate(
     if all(field == [fixed] for field in fields):
         return "no phase has enough to be learned from"
     combinations = list(_together(fields))
-    results = list[tuple[PairedGain, tuple[Candidate, ...], PhasedBias]]()
+    results = list[tuple[PairedGain, tuple[Candidate, ...], RequestBias]]()
     for rung in Search.of(plan).race(len(combinations), len(task.validation)):
         results = []
         for chosen in combinations[: rung.candidates]:
-            bias = PhasedBias(phases, tuple(candidate.logit_bias for candidate in chosen))
+            bias = _joined(phases, chosen, [part.positions.sum() for part in parts], limits)
             title = f"phases {phases.spec}, {chosen[-1].label}"
             earned = await paired_gain(
                 trials, task, training, plan, fixed, title, bias, rung.samples
@@ -110,27 +111,30 @@ async def phased_candidate(
     earned, chosen, bias = results[0]
     if not earned.proven:
         return earned.declined
-    ids = np.unique(np.concatenate([each.sparse.token_ids for each in chosen]))
-    errors = [part.errors(each, ids) for part, each in zip(parts, chosen, strict=True)]
-    values = [
-        np.array([vector.get(token, 0.0) for token in ids.tolist()]) for vector in bias.vectors
-    ]
-    rows = tuple(
-        PhaseVector(
-            phase=name,
-            values=tuple(value.tolist()),
-            errors=(
-                ()
-                if np.isnan(error).all()
-                else tuple(None if np.isnan(each) else round(each, 3) for each in error.tolist())
-            ),
-            positions=int(part.positions.sum()),
-        )
-        for name, value, error, part in zip(phases.names[:-1], values, errors, parts, strict=False)
-    )
-    rest = replace(chosen[-1], sparse=replace(chosen[-1].sparse, token_ids=ids, values=values[-1]))
+    ids = np.array(bias.token_ids, np.int64)
+    errors = parts[-1].errors(chosen[-1], ids)
+    values = np.array(list(bias.common.values()))
+    rest = replace(chosen[-1], sparse=replace(chosen[-1].sparse, token_ids=ids, values=values))
     rest = replace(rest, settings={**rest.settings, "phases": phases.spec})
-    return PhasedCandidate(bias, rows, rest, errors[-1], earned)
+    return PhasedCandidate(bias, rest, errors, earned)
+
+
+def _joined(
+    phases: Phases, chosen: Sequence[Candidate], positions: Sequence[int], limits: CompileLimits
+) -> RequestBias:
+    vectors = [candidate.logit_bias for candidate in chosen]
+    ids = sorted({token for vector in vectors for token in vector})
+    common = {token: vectors[-1].get(token, 0.0) for token in ids}
+    features = [
+        feature.replacing(positions=int(count)).one_vector(
+            [round(vector.get(token, 0.0) - common[token], DIGITS) for token in ids]
+        )
+        for feature, vector, count in zip(phases.features, vectors, positions, strict=False)
+    ]
+    sent = SentRange(
+        low=max(limits.low, -WIDEST), high=min(limits.high, WIDEST), integers=limits.integers
+    )
+    return RequestBias(common, features, sent)
 
 
 def _together(fields: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, ...]]:

@@ -2,111 +2,94 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 from scipy import sparse
 
-from blackbox_lb.bias.features import (
-    DependsOn,
-    PromptText,
-    bucket_of,
-    document_frequency_weights,
-    grams,
-    weighed,
-)
-from blackbox_lb.bias.prompt_bias import embedded, read
+from blackbox_lb.bias.features import Embedding, Groups, PromptFeature
+from blackbox_lb.bias.prompt_text import PromptText
+from blackbox_lb.bias.request_bias import PROBED, with_vectors
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
 from blackbox_lb.vocabulary.embedding import EXTRA, resolve_encoder
-from blackbox_lb.vocabulary.text_vectors import TextVectors, of_an_api
-
-WORDS_SHOWN = 3
-"""Words of a bucket that the bias file names."""
+from blackbox_lb.vocabulary.text_vectors import PROBE, TextVectors, of_an_api
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptFeatures:
-    """The features of the training prompts.
+    """A feature of the prompt on the training prompts.
 
-    on: what is depended on. table: (p, f). names: (f,) what ``DependsOn.counted`` calls each.
-    weights: feature -> its weight. words: bucket -> its commonest words. vectors: the embedding
-    model, None where there is none.
+    feature: with a number for what tells some of them from others; its vectors have no values yet.
+    table: (p, f) the numbers. vectors: the embedding model, None where there is none.
     """
 
-    on: DependsOn
+    feature: PromptFeature
     table: FeatureTable
-    names: tuple[str | int, ...]
-    weights: Mapping[str | int, float]
-    words: Mapping[int, str]
     vectors: TextVectors | None = None
 
     @classmethod
     def of(
-        cls, on: DependsOn, examples: Sequence[Example], vectors: TextVectors | None = None
+        cls,
+        feature: PromptFeature,
+        examples: Sequence[Example],
+        vectors: TextVectors | None = None,
     ) -> PromptFeatures:
-        """Those that at least two of the prompts have, and not all of them; of an embedding, whose
-        model ``vectors`` is, all.
+        """The numbers that at least two of the prompts have, and not all of them; of an embedding,
+        whose model ``vectors`` is, all.
         """
-        texts = _texts(examples, on, vectors)
-        rows = [on.counted(text) for text in texts]
-        weights = document_frequency_weights(rows)
-        if vectors is None:
-            counts = Counter(name for row in rows for name in row)
-            weights = {name: weight for name, weight in weights.items() if counts[name] < len(rows)}
-        if on.kind != "words":
-            weights = dict.fromkeys(weights, 1.0)
-        names = tuple(sorted(weights, key=str))
-        words: dict[int, Counter[str]] = {}
-        for text in texts if on.kind == "words" else ():
-            for gram in set(grams(text.user)):
-                words.setdefault(bucket_of(gram), Counter())[gram] += 1
-        shown = {
-            name: " | ".join(word for word, _ in counts.most_common(WORDS_SHOWN))
-            for name, counts in words.items()
-        }
-        return cls(on, _table(rows, names, weights), names, weights, shown, vectors)
+        texts = _texts(examples, vectors)
+        seen = feature.seen_in(texts)
+        if isinstance(seen, Embedding) and vectors is not None:
+            seen = seen.replacing(probe=vectors.of([PROBE])[0][:PROBED])
+        return cls(seen, _table(seen, texts), vectors)
 
     def of_examples(self, examples: Sequence[Example]) -> FeatureTable:
-        """(p, f) the same features of other prompts."""
-        rows = [self.on.counted(text) for text in _texts(examples, self.on, self.vectors)]
-        return _table(rows, self.names, self.weights)
+        """(p, f) the same numbers of other prompts."""
+        return _table(self.feature, _texts(examples, self.vectors))
 
 
-def _texts(
-    examples: Sequence[Example], on: DependsOn, vectors: TextVectors | None
-) -> list[PromptText]:
-    texts = [read(example.prompt, on) for example in examples]
-    return texts if vectors is None else embedded(texts, vectors)
+def _texts(examples: Sequence[Example], vectors: TextVectors | None) -> list[PromptText]:
+    texts = [PromptText.of_prompt(example.prompt) for example in examples]
+    return texts if vectors is None else with_vectors(texts, vectors)
 
 
-def check_features(depends_on: Iterable[DependsOn], task: Task, limit: int | None) -> None:
+def _table(feature: PromptFeature, texts: Sequence[PromptText]) -> FeatureTable:
+    found = [
+        (row, column, value)
+        for row, text in enumerate(texts)
+        for column, value in feature.numbers(text).items()
+    ]
+    at = ([row for row, _, _ in found], [column for _, column, _ in found])
+    shape = (len(texts), len(feature.vectors))
+    return sparse.csr_array(([value for _, _, value in found], at), shape=shape)
+
+
+def check_features(depends_on: Iterable[PromptFeature], task: Task, limit: int | None) -> None:
     """Raise InputError before anything is paid for: no prompt has the column of the groups, equal
     prompts are in two groups, or an embedding model is not on this machine and no hub can have it.
     """
-    for on in depends_on:
-        if on.kind == "groups":
-            _check_groups(
-                on, task.train[:limit], [*task.train[:limit], *task.validation, *task.test]
-            )
-        if on.kind == "embedding" and not of_an_api(on.of):
-            resolve_encoder(on.of)
+    for feature in depends_on:
+        if isinstance(feature, Groups):
+            training = task.train[:limit]
+            _check_groups(feature, training, [*training, *task.validation, *task.test])
+        if isinstance(feature, Embedding) and not of_an_api(feature.model):
+            resolve_encoder(feature.model)
             if find_spec("sentence_transformers") is None:
                 raise InputError(
-                    f"``depends_on={on.name}`` needs sentence-transformers, which is not installed:"
-                    f" {EXTRA}"
+                    f"``depends_on={feature.spec}`` needs sentence-transformers, which is not"
+                    f" installed: {EXTRA}"
                 )
 
 
 def _check_groups(
-    on: DependsOn, training: Sequence[Example], everything: Sequence[Example]
+    feature: Groups, training: Sequence[Example], everything: Sequence[Example]
 ) -> None:
-    if not any(example.prompt.columns.get(on.of) for example in training):
+    if not any(example.prompt.columns.get(feature.column) for example in training):
         found = (
             ", ".join(
                 dict.fromkeys(name for example in training for name in example.prompt.columns)
@@ -114,30 +97,15 @@ def _check_groups(
             or "none"
         )
         raise InputError(
-            f"``depends_on={on.name}``: no training row has a text in that column (short columns:"
-            f" {found})"
+            f"``depends_on={feature.spec}``: no training row has a text in that column (short"
+            f" columns: {found})"
         )
     of_prompt: dict[Prompt, str | None] = {}
     for example in everything:
-        group = example.prompt.columns.get(on.of)
+        group = example.prompt.columns.get(feature.column)
         if of_prompt.setdefault(example.prompt, group) != group:
             raise InputError(
-                f"``depends_on={on.name}``: the prompt {shorten(example.prompt.text)} is in the"
-                f" groups {of_prompt[example.prompt]!r} and {group!r}; the model is shown the same"
-                " text, so keep one"
+                f"``depends_on={feature.spec}``: the prompt {shorten(example.prompt.text)} is in"
+                f" the groups {of_prompt[example.prompt]!r} and {group!r}; the model is shown the"
+                " same text, so keep one"
             )
-
-
-def _table(
-    rows: Sequence[Mapping[str | int, float]],
-    names: Sequence[str | int],
-    weights: Mapping[str | int, float],
-) -> FeatureTable:
-    place = {name: column for column, name in enumerate(names)}
-    found = [
-        (row, place[name], value)
-        for row, each in enumerate(rows)
-        for name, value in weighed(each, weights).items()
-    ]
-    at = ([row for row, _, _ in found], [column for _, column, _ in found])
-    return sparse.csr_array(([value for _, _, value in found], at), shape=(len(rows), len(names)))
