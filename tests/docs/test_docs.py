@@ -138,7 +138,7 @@ def test_toml_snippets_are_profiles(tmp_path: Path) -> None:
         path = tmp_path / "mine.toml"
         path.write_text(snippet)
         assert load_profile(str(path)).name not in profile_names()
-    assert (ROOT / "tests" / "unit" / "data" / "acme.toml").read_text() in found
+    assert (ROOT / "tests" / "unit" / "providers" / "acme.toml").read_text() in found
 
 
 def test_every_blb_command_line_parses() -> None:

@@ -211,7 +211,7 @@ def server() -> Iterator[ExactServer]:
 
 def test_the_tutorial_runs(folder: Path, server: ExactServer) -> None:
     """Its commands from init to the report, in order, against an exact model's server in place of
-    vLLM's. Those for a host: see unit/test_hosted_path.py.
+    vLLM's. Those for a host: see unit/jobs/test_hosted_path.py.
     """
     (folder / "runs" / "train" / "bias.json").unlink()
     steps = [

@@ -1,7 +1,7 @@
 """lm-evaluation-harness and the package ask one engine the same questions and give every answer the
 same score.
 
-By default ``unit/test_harness.py`` states the same without an engine:
+By default ``tests/unit/extras/test_harness.py`` states the same without an engine:
 ``test_the_prompts_are_the_harnesss`` of the questions, ``test_every_score_is_the_harnesss`` of
 extracted answers and scores.
 """

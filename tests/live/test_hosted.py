@@ -1,7 +1,7 @@
 """The main job through hosted APIs' rules with a real language model behind them: the verdict is
 the one of the engine itself.
 
-``unit/test_hosted.py::test_a_fit_from_prompts_to_a_verdict`` states the same by default, with an
+``tests/unit/jobs/test_hosted.py::test_a_fit_from_prompts_to_a_verdict`` states the same by default, with an
 exact model behind the rules; the model's fingerprint is stated by
 ``known_truth/test_truth_vocabulary.py``.
 """

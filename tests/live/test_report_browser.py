@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.extras.report.page import write_report
-from tests.unit.report_runs import Kind, bias_of, write_run
+from tests.support.report_runs import Kind, bias_of, write_run
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MATRIX = ("tests/unit/recording_server.py", "tests/unit/test_apply_matrix.py")
+MATRIX = ("tests/support/recording_server.py", "tests/unit/deploy/test_apply_matrix.py")
 
 
 @pytest.mark.live
@@ -22,7 +22,7 @@ MATRIX = ("tests/unit/recording_server.py", "tests/unit/test_apply_matrix.py")
     [
         # The oldest takes no httpx2 client: four classes, two ways each.
         (["openai==2.0.0"], 8),
-        # The newest is the one that unit/test_apply_matrix.py runs with by default.
+        # The newest is the one that unit/deploy/test_apply_matrix.py runs with by default.
         pytest.param(["openai>=2,<3"], 0, marks=pytest.mark.slow),
         pytest.param(["openai>=3", "httpx"], 0, marks=pytest.mark.slow),
     ],

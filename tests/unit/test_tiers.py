@@ -38,8 +38,8 @@ def test_what_is_quick() -> None:
     """
     assert _alone(TESTS / "laws" / "test_law_statistics.py")
     others = (
-        "unit/test_hosted.py",
-        "unit/test_cluster.py",
+        "unit/jobs/test_hosted.py",
+        "unit/extras/test_cluster.py",
         "live/test_fit.py",
         "known_truth/test_truth_ips.py",
     )

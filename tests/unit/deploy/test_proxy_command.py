@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands.using.proxy import _started
-from tests.unit.proxy_upstream import (
+from tests.support.proxy_upstream import (
     Arrived,
     Origin,
     answer_of,

@@ -123,7 +123,7 @@ def test_the_second_run_counts_where_it_is_better() -> None:
 def test_every_benchmark_that_is_run_is_there() -> None:
     """The list of ``python -m bench`` names modules."""
     for name in JOBS:
-        assert (Path(__file__).parents[2] / "bench" / f"{MODULES.get(name, name)}.py").is_file()
+        assert (Path(__file__).parents[3] / "bench" / f"{MODULES.get(name, name)}.py").is_file()
 
 
 def test_functions_take_turns_in_an_order_that_rotates() -> None:

@@ -33,11 +33,11 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
+from tests.support.chaos.dialects import MODEL as CHAOS
+from tests.support.chaos.dialects import SglangServer, VllmServer, register
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.given_server import WAYS, GivenLie, GivenServer, profile
-from tests.unit.chaos_dialects import MODEL as CHAOS
-from tests.unit.chaos_dialects import SglangServer, VllmServer, register
 
 KINDS = 6
 MODEL = ExactModel(

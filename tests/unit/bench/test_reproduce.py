@@ -41,7 +41,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 SPLITS = (("train", range(9)), ("validation", range(20, 28)), ("test", range(40, 48)))
 PAPER = {

@@ -42,9 +42,9 @@ from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.reward import parse_reward, reward_kind
 from tests.support.biases import feature
-from tests.unit.proxy_upstream import VALUES, bias, plain, proxied
+from tests.support.proxy_upstream import VALUES, bias, plain, proxied
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HOSTILE = (
     "\x1b[31mred \x1b]8;;http://evil\x07link\x1b]8;;\x07 \u202eevil\u202c \u200bhidden\ufeff \x9b2J"
     " \x00 [bold red]x[/]"

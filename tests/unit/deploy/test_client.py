@@ -28,7 +28,7 @@ from blackbox_lb.deploy.batch_files import apply_batch
 from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
-from tests.unit.recording_server import Seen, Server, completion, recording
+from tests.support.recording_server import Seen, Server, completion, recording
 
 VALUES = {2: -100.0, 7: 1.25, 50256: 0.1, 199998: -3.0000000000000004}
 SENT = {"2": -100, "7": 1.25, "50256": 0.1, "199998": -3.0000000000000004}

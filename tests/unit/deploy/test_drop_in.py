@@ -19,7 +19,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import BiasError, InputError
-from tests.unit.recording_server import Server, recording
+from tests.support.recording_server import Server, recording
 
 HELLO: Any = [{"role": "user", "content": "a"}]
 SENT = {"7": 1.25}

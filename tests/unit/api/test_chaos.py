@@ -28,9 +28,9 @@ from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from tests.support.chaos import MODES, ChaosServer
 from tests.support.chaos.broken_answers import TOKENIZER
+from tests.support.chaos.dialects import DIALECTS, KEY, MODEL, Dialect, register
 from tests.support.exact import ExactServer
 from tests.support.fits import projection
-from tests.unit.chaos_dialects import DIALECTS, KEY, MODEL, Dialect, register
 
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(6)]
 REWARD = parse_reward(r"regex:^\W*[a-l]", max_tokens=6)

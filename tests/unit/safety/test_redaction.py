@@ -35,7 +35,7 @@ from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KEY = "pLanted+Key/42-0123456789-abcdefghij"
 QUERY = "qUery+planted/43-0123456789-klmnopqrst"
 

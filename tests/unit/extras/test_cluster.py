@@ -27,8 +27,8 @@ from blackbox_lb.rollouts.training import spread_training, training_set
 from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.fits import projection
+from tests.support.ray_fits import Losing, keys_of, stored
 from tests.support.statistics import close, statistics_of
-from tests.unit.ray_fits import Losing, keys_of, stored
 
 pytestmark = pytest.mark.needs("ray")
 PROMPTS, SAMPLES = 8, 20

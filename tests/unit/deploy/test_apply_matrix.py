@@ -22,7 +22,7 @@ from pydantic import BaseModel
 import blackbox_lb.openai as drop_in
 from blackbox_lb import Bias, apply
 from blackbox_lb.bias.records import Entry
-from tests.unit.recording_server import Seen, Server, recording
+from tests.support.recording_server import Seen, Server, recording
 
 SENT = {"2": -100, "7": 1.25, "50256": 0.1, "199998": -3.0000000000000004}
 HELLO: Any = [{"role": "user", "content": [{"type": "text", "text": "héllo 🙂"}]}]

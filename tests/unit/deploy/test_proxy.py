@@ -26,7 +26,7 @@ from blackbox_lb.deploy.proxy.names import ServedBias
 from blackbox_lb.deploy.proxy.server import HEADER
 from blackbox_lb.errors import InputError
 from tests.support.exact import ExactModel, ExactServer
-from tests.unit.proxy_upstream import (
+from tests.support.proxy_upstream import (
     ANSWER,
     SENT,
     VALUES,
@@ -43,7 +43,7 @@ from tests.unit.proxy_upstream import (
     request,
     running,
 )
-from tests.unit.test_phase_requests import Host, forced
+from tests.unit.deploy.test_phase_requests import Host, forced
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -36,7 +36,7 @@ END = 39
 KEY = "sk-gateway-0123456789abcdefghijklmnop"
 KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY"}
 PROMPTS, SAMPLES = 5, 3
-RECORDED = Path(__file__).parent / "data" / "run_batch.jsonl"
+RECORDED = Path(__file__).parent / "run_batch.jsonl"
 Blb = Callable[..., Result]
 
 

@@ -254,7 +254,7 @@ def test_a_log_that_cannot_be_used_is_not_passed_over(small_disk: Path, tmp_path
     """
     path = small_disk / "s.db"
     script = (
-        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\nfrom test_store_faults import"
+        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\nfrom test_faults import"
         " *\nstore = RolloutStore(sys.argv[1]); store.add(SETTINGS, Prompt.user('a'), 0,"
         " completion('first'))\nos.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -17,7 +17,7 @@ from blackbox_lb import __version__
 from blackbox_lb.jobs.records.provenance import command_line, provenance
 from tests.support.exact import ExactModel, ExactServer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_no_password_in_the_command() -> None:

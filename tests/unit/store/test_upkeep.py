@@ -246,7 +246,7 @@ def test_a_log_that_was_never_written_back_is_recovered(tmp_path: Path) -> None:
     """
     script = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[2])\nfrom pathlib import Path\nimport"
-        " test_store_upkeep as t\nstore = t.RolloutStore(sys.argv[1])\nfor seed in range(12):"
+        " test_upkeep as t\nstore = t.RolloutStore(sys.argv[1])\nfor seed in range(12):"
         " store.add(t.SETTINGS, t.Prompt.user('a'), seed, t.completion(seed))\nos.kill(os.getpid(),"
         " signal.SIGKILL)"
     )

@@ -1,6 +1,6 @@
 """Bias files of versions 1 to 3 give each request what they always gave it.
 
-``data/bias_files`` was written by the release that had these versions: files, and in
+``bias_files`` was written by the release that had these versions: files, and in
 ``expected.json`` what it sent for some requests at some places of an answer.
 """
 
@@ -18,7 +18,7 @@ from blackbox_lb.bias.prompt_text import PromptText
 from blackbox_lb.bias.request_bias import DIGITS, RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError
 
-FILES = Path(__file__).parent / "data" / "bias_files"
+FILES = Path(__file__).parent / "bias_files"
 EXPECTED: dict[str, list[dict[str, Any]]] = json.loads((FILES / "expected.json").read_text())
 
 

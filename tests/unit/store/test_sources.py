@@ -21,7 +21,7 @@ from blackbox_lb.store.elsewhere.joined import Gathered, open_sources
 from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
 from blackbox_lb.types import Prompt
 from tests.support.exact import ExactModel, ExactServer
-from tests.unit.test_store import SETTINGS, arrays_of, assert_same, completion
+from tests.unit.store.test_store import SETTINGS, arrays_of, assert_same, completion
 
 REQUEST = request_hash(SETTINGS)
 

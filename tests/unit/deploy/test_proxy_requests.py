@@ -18,7 +18,7 @@ from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames, load_served
 from blackbox_lb.deploy.proxy.requests import Rule, Upstream
 from blackbox_lb.errors import BiasError, InputError, ProfileError
-from tests.unit.proxy_upstream import SENT, VALUES, bias
+from tests.support.proxy_upstream import SENT, VALUES, bias
 
 CHAT = "/v1/chat/completions"
 

@@ -57,14 +57,14 @@ NAMES = sorted(
         *GUESSED,
     ]
 )
-ACME = Path(__file__).parent / "data" / "acme.toml"
+ACME = Path(__file__).parent / "acme.toml"
 IDENTITY = {"extends", "name", "title", "homepage", "unknown", "evidence"}
 NEEDED = ("tokens.id", "neutral", "bias")
 
 
 def own_rows(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Dotted row -> value and the evidence of a shipped file itself, without what it extends."""
-    path = Path(__file__).parents[2] / "providers" / f"{name}.toml"
+    path = Path(__file__).parents[3] / "providers" / f"{name}.toml"
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     return flattened(
         {key: value for key, value in table.items() if key not in IDENTITY}

@@ -675,7 +675,7 @@ def test_recorded_errors(capsys: pytest.CaptureFixture[str]) -> None:
     """
     folder = Path(
         os.environ.get("BLB_RECORDINGS")
-        or Path(__file__).parents[2].parent / "shared" / "recordings"
+        or Path(__file__).parents[3].parent / "shared" / "recordings"
     )
     if not folder.is_dir():
         pytest.skip(f"no recordings in {folder}; BLB_RECORDINGS may name another folder")

@@ -30,7 +30,7 @@ from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.extras.report.verdict_text import amount, change, headline, judged, plain, rows_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt, Span
-from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, result, verdicts, write_run
+from tests.support.report_runs import HOSTILE, Kind, bias_of, entries, result, verdicts, write_run
 
 
 def text_of(page: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 from blackbox_lb.extras.ray.engine import Cluster
 from blackbox_lb.rollouts.training import training_set
 from tests.support.fits import projection
-from tests.unit.ray_fits import Losing, keys_of, stored
+from tests.support.ray_fits import Losing, keys_of, stored
 
 pytestmark = pytest.mark.needs("ray")
 MACHINES = 3

@@ -25,7 +25,7 @@ from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import GIVEN_UP, PhasedRequest, PhasedRequests
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias
-from tests.unit.test_phases import MODEL, VECTORS, WORDS, chances
+from tests.unit.bias.test_phases import MODEL, VECTORS, WORDS, chances
 
 PROMPT_TOKENS = 7
 
