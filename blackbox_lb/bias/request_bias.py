@@ -79,7 +79,7 @@ def features_hash(features: Iterable[Feature], sent: SentRange | None) -> str:
 
 
 class RequestBias:
-    """A bias that features change.
+    """A bias that features change. kept, vectors: the store of an embedding model, or the model.
 
     Attributes:
         token_ids: (s,) the tokens that may be biased.
@@ -99,6 +99,7 @@ class RequestBias:
         features: Sequence[Feature],
         sent: SentRange,
         kept: AnswerStore | None = None,
+        vectors: TextVectors | None = None,
     ) -> None:
         check_sizes(len(common), features)
         self.token_ids = tuple(common)
@@ -108,7 +109,7 @@ class RequestBias:
         self.phases = phases_of_features(features)
         self.scopes: frozenset[Scope] = frozenset(feature.scope for feature in features)
         self.unread = 0
-        self.vectors = embedding_model(features, kept)
+        self.vectors = vectors or embedding_model(features, kept)
         told = json.dumps([sorted(common.items()), features_hash(features, sent)])
         self.identity = sha256(told.encode()).hexdigest()
         self._of_prompt = [row for row in self.features if isinstance(row, PromptFeature)]

@@ -403,23 +403,18 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     )
 
 
-def test_a_phase_without_positions_gets_the_common_vector(
+def test_a_phase_without_positions_is_left_out(
     server: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """And says so; phases that earn no more than one vector are declined."""
+    """And that is said; phases that earn no more than one vector are declined."""
     result = fit(server, data, tmp_path, "--phases", "after:zzz,first", "--tau", 0.1, "--json")
     assert result.exit_code == 0, result.output
-    assert (
-        "phase after:zzz: 0 positions are too few, 100 are needed; it gets the common vector"
-        in result.stderr
-    )
-    after, first = Bias.load(tmp_path / "bias.json").features
-    assert isinstance(after, PrefixFeature)
+    assert "phase after:zzz: it holds at 0 of 1,200 positions" in result.stderr
+    (first,) = Bias.load(tmp_path / "bias.json").features
     assert isinstance(first, PrefixFeature)
-    assert (after.positions, first.positions) == (0, 300)
-    assert not any(after.vectors[0].values)
+    assert (first.spec, first.positions) == ("first", 300)
     nothing = fit(server, data, tmp_path / "none", "--phases", "after:zzz", "--tau", 0.1, "--json")
-    assert "phases declined: " in nothing.stderr
+    assert "phase after:zzz: it holds at 0 of 1,200 positions" in nothing.stderr
     assert not Bias.load(tmp_path / "none" / "bias.json").features
 
 
@@ -429,7 +424,7 @@ def test_what_cannot_be_learned_by_phase(
     """Each refusal is a sentence and exit code 2, before anything is asked for."""
     for more, sentence in (
         (("--phases", "second"), "is not known"),
-        (("--phases", "first", "--depends-on", "words"), "leave out --depends-on"),
+        (("--phases", "first", "--estimator", "ips"), "leave out --engine and --estimator"),
         (("--phases", "first", "--learn-from", "both"), "--learn-from"),
     ):
         result = fit(server, data, tmp_path / "none", *more)

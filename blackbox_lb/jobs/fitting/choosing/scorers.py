@@ -10,7 +10,7 @@ import numpy as np
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
-from blackbox_lb.estimate.inputs.checks import Bools
+from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.choice import Measured
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -28,6 +28,8 @@ class Scored:
         samples: completions a prompt behind it, 0 where it was predicted.
         tie: what decides between equals, higher being better.
         unsure: prompts whose number is a guess.
+        sure: (p,) whether each prompt is decided right for sure, where that is known; a richer
+            candidate is proven by these.
     """
 
     outcome: Outcome
@@ -35,6 +37,7 @@ class Scored:
     samples: int = 0
     tie: float = 0.0
     unsure: int = 0
+    sure: Vector | None = None
 
     @property
     def measured(self) -> Measured:

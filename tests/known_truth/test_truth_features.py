@@ -16,13 +16,13 @@ from scipy.special import logsumexp
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import GivenAnswers
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection import prompt_dependent
-from blackbox_lb.estimate.projection.prompt_dependent import (
-    PromptPositions,
-    fit_prompts,
+from blackbox_lb.estimate.projection import with_features
+from blackbox_lb.estimate.projection.with_features import (
+    FeaturePositions,
+    fit_features,
     standard_errors,
 )
-from blackbox_lb.jobs.fitting.varying.depends import tempered
+from blackbox_lb.jobs.fitting.varying.by_lists import tempered
 from tests.support.fits import projection
 
 Array = npt.NDArray[np.float64]
@@ -57,11 +57,16 @@ def rollouts(logprobs: Array, answers: npt.NDArray[np.int64], width: int = VOCAB
     )
 
 
-def positions(given: Rollouts, tokens: npt.ArrayLike) -> PromptPositions:
+def positions(given: Rollouts, tokens: npt.ArrayLike) -> FeaturePositions:
     """The positions of ``given`` for these tokens."""
     weights = GivenAnswers().weights(given)
-    return PromptPositions.of(
-        NextToken.of(given), given, weights, np.asarray(tokens, np.int64), len(given.keys)
+    return FeaturePositions.of(
+        NextToken.of(given),
+        given,
+        weights,
+        np.asarray(tokens, np.int64),
+        given.prompts,
+        len(given.keys),
     )
 
 
@@ -87,9 +92,9 @@ def test_it_reaches_the_optimum_of_its_objective(
     """With complete lists, in one block of prompts and in many: as a general optimiser finds it on
     the objective as written.
     """
-    monkeypatch.setattr(prompt_dependent, "BLOCK", block)
+    monkeypatch.setattr(with_features, "BLOCK", block)
     logprobs, answers, table = world(1)
-    found = fit_prompts(
+    found = fit_features(
         positions(rollouts(logprobs, answers), range(VOCAB)), table, l2=2.0, slope_l2=3.0
     )
     dense = table.toarray()
@@ -136,7 +141,7 @@ def test_without_slopes_it_is_the_projection() -> None:
     """An infinite pull on the slopes leaves the fixed bias."""
     logprobs, answers, table = world(3)
     given = rollouts(logprobs, answers)
-    found = fit_prompts(positions(given, range(VOCAB)), table, l2=2.0, slope_l2=1e9)
+    found = fit_features(positions(given, range(VOCAB)), table, l2=2.0, slope_l2=1e9)
     fixed = projection(given, l2=2.0)
     assert (
         np.abs(found.common - fixed.delta[np.isin(fixed.token_ids, found.token_ids)]).max() < 1e-3
@@ -152,7 +157,7 @@ def test_groups_without_a_pull_are_separate_fits() -> None:
     group = np.arange(PROMPTS) % 2
     table = sparse.csr_array(np.eye(2)[group])
     given = rollouts(logprobs, answers)
-    found = fit_prompts(positions(given, range(VOCAB)), table, l2=1e6, slope_l2=2.0)
+    found = fit_features(positions(given, range(VOCAB)), table, l2=1e6, slope_l2=2.0)
     for number in (0, 1):
         alone = given.take(group == number)
         fixed = projection(alone, l2=2.0, next_token=NextToken.of(alone))
@@ -189,12 +194,21 @@ def test_standard_errors_are_the_spread_over_other_prompts() -> None:
         answers = (logprobs + table @ truth + rng.gumbel(size=(size, tokens))).argmax(axis=1)
         features = sparse.csr_array(table[:, 1:])
         given = positions(rollouts(logprobs, answers), np.arange(tokens))
-        fit = fit_prompts(given, features, l2=0.5, slope_l2=0.5)
+        fit = fit_features(given, features, l2=0.5, slope_l2=0.5)
         estimates.append(np.vstack([fit.common, fit.slopes]))
         if draw < 6:
             told.append(
                 np.vstack(
-                    standard_errors(given, features, fit, l2=0.5, slope_l2=0.5, draws=40, seed=draw)
+                    standard_errors(
+                        given,
+                        features,
+                        fit,
+                        l2=0.5,
+                        slope_l2=0.5,
+                        draws=40,
+                        prompts=np.arange(size),
+                        seed=draw,
+                    )
                 )
             )
     np.testing.assert_allclose(np.mean(told, axis=0), np.std(estimates, axis=0, ddof=1), rtol=0.25)

@@ -1,4 +1,4 @@
-"""The features of training prompts that a bias may depend on, as a table."""
+"""The feature matrix of a fit: what a bias may depend on, at every training position."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
-from blackbox_lb.bias.features import Embedding, Groups, PromptFeature
+from blackbox_lb.bias.features import Embedding, Feature, Groups, PromptFeature
+from blackbox_lb.bias.phases import Phases, PrefixFeature
 from blackbox_lb.bias.prompt_text import PromptText
 from blackbox_lb.bias.request_bias import PROBED, with_vectors
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable
+from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.projection.with_features import FeatureTable
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
@@ -67,6 +71,72 @@ def _table(feature: PromptFeature, texts: Sequence[PromptText]) -> FeatureTable:
     at = ([row for row, _, _ in found], [column for _, column, _ in found])
     shape = (len(texts), len(feature.vectors))
     return sparse.csr_array(([value for _, _, value in found], at), shape=shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureMatrix:
+    """The features of all training positions; those with equal numbers are one context.
+
+    of_prompt: the features of the prompts, None where none is used. phases: those of the answer so
+    far. table: (c, f) the numbers of each context. prompts: (c,) its prompt. contexts: (m,) of each
+    position. held: (j,) positions where each feature of the answer so far holds.
+    """
+
+    of_prompt: PromptFeatures | None
+    phases: Phases
+    table: FeatureTable
+    prompts: Ids
+    contexts: Ids
+    held: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        of_prompt: PromptFeatures | None,
+        phases: Phases,
+        prompt_of: Ids,
+        phase_of: Ids,
+        prompts: int,
+    ) -> FeatureMatrix:
+        """prompt_of, phase_of: (m,) of each position. prompts: how many there are."""
+        count = phases.count
+        bits = (np.arange(count)[:, None] >> np.arange(len(phases.features))) & 1
+        table = sparse.csr_array(np.tile(bits.astype(np.float64), (prompts, 1)))
+        if of_prompt is not None:
+            rows = of_prompt.table[np.repeat(np.arange(prompts), count)]
+            table = sparse.csr_array(sparse.hstack([rows, table]))
+        held = bits[phase_of].sum(axis=0)
+        return cls(
+            of_prompt,
+            phases,
+            table,
+            np.repeat(np.arange(prompts), count),
+            np.asarray(prompt_of * count + phase_of, np.int64),
+            tuple(held.tolist()),
+        )
+
+    @property
+    def spec(self) -> str:
+        """The features as they are given on the command line."""
+        names = [] if self.of_prompt is None else [self.of_prompt.feature.spec]
+        return ", ".join([*names, *self.phases.names])
+
+    def with_values(
+        self, values: npt.NDArray[np.float64], errors: npt.NDArray[np.float64] | None
+    ) -> tuple[Feature, ...]:
+        """The features with their vectors: ``values`` (f, s) nats and their standard errors."""
+        rows = values.tolist()
+        row_errors = [()] * len(rows) if errors is None else errors.tolist()
+        made: list[Feature] = []
+        start = 0
+        if self.of_prompt is not None:
+            start = len(self.of_prompt.feature.vectors)
+            made.append(self.of_prompt.feature.with_values(rows[:start], row_errors[:start]))
+        phase_rows = zip(self.phases.features, rows[start:], row_errors[start:], strict=True)
+        for (feature, row, error), held in zip(phase_rows, self.held, strict=True):
+            of_phase: PrefixFeature = feature.replacing(positions=held)
+            made.append(of_phase.one_vector(row, error))
+        return tuple(made)
 
 
 def check_features(depends_on: Iterable[PromptFeature], task: Task, limit: int | None) -> None:
