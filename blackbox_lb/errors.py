@@ -64,8 +64,9 @@ class BudgetExhausted(BlbError):
 
 
 class Drifted(BlbError):
-    """Another model or system answers than before; the message names both, and what was received
-    is kept.
+    """Another model or system answers than before; what was received is kept.
+
+    The message names both.
     """
 
 
@@ -94,8 +95,10 @@ class TokenizerMismatch(BiasError):
 
 
 class StoreError(InputError):
-    """A rollout store is missing, is not one of ours, was written by a newer version, or cannot
-    be written: a full disk, say.
+    """A rollout store cannot be used.
+
+    It is missing, another program's, written by a newer version, or cannot be written (a full disk,
+    say).
     """
 
 
@@ -104,8 +107,9 @@ class StoreBusy(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """A rollout store or one of its rows is damaged; ``blb store check`` finds the damage, ``blb
-    store recover`` saves the rest.
+    """A rollout store or one of its rows is damaged.
+
+    ``blb store check`` finds the damage, ``blb store recover`` saves the rest.
     """
 
 
@@ -134,14 +138,16 @@ class RequestRejected(ProviderError):
 
 
 class ContentFiltered(RequestRejected):
-    """The provider's content filter refuses this prompt; such prompts are counted and not asked
-    again.
+    """The provider's content filter refuses this prompt.
+
+    Such prompts are counted and not sent again.
     """
 
 
 class ModelUnsuitable(RequestRejected):
-    """The model takes no logit bias or returns no logprobs, by its profile or by the provider's
-    own words.
+    """The model takes no logit bias or returns no logprobs.
+
+    Its profile says so, or the provider's answer.
     """
 
 
@@ -154,6 +160,7 @@ class NoLogprobs(ProviderError):
 
 
 class CorruptResponse(ProviderError):
-    """The answer breaks its own contract: NaN or positive logprobs, missing or inconsistent
-    fields.
+    """The answer breaks its own contract.
+
+    It has NaN or positive logprobs, or missing or inconsistent fields.
     """

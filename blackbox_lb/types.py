@@ -22,7 +22,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 NO_TOKEN = -1
 """Padding in ``Completion.top_ids``."""
 UNNAMED = -2
-"""A listed token without an id (the provider withholds a special token's bytes): it has a
+"""A listed token without an id, because the provider withholds a special token's bytes. It has a
 probability and no bias.
 """
 
@@ -40,8 +40,11 @@ class Prompt:
     """The chat messages of a request. A plain text prompt is one user message.
 
     The ``completions`` endpoint gets the text of a single message as it is, and takes no prompt of
-    several. ``columns``: further columns of its row, of which the model is shown nothing; equal
-    prompts may differ in them.
+    several messages.
+
+    messages: the chat, in order.
+    columns: further columns of the prompt's row, which the model never sees. Equal prompts may
+        differ in them.
     """
 
     messages: tuple[Message, ...]
@@ -60,13 +63,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt with its accepted answers (empty where the reward needs none).
+    """A prompt with its accepted answers.
 
-    variants: the answers of each of its rows where rows of one prompt differ in them, the
+    answers: empty where the reward needs none.
+    variants: where rows of one prompt differ in their answers, the answers of each row, the
         commonest first; () otherwise.
-    source: its row for messages, as "train.jsonl, line 3".
+    source: the row in messages, as "train.jsonl, line 3".
     weights: the wanted share of each of ``answers`` among the completions of the prompt, with sum
-        1; () where each of them is as good as any other.
+        1; () where every answer is as good as any other.
     """
 
     id: str
@@ -83,17 +87,19 @@ class Example:
 
     @property
     def answers_by_row(self) -> tuple[tuple[str, ...], ...]:
-        """The answers of each of its rows, those that differ."""
+        """The answers of the rows of this prompt, each variant once."""
         return self.variants or (self.answers,)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a completion is drawn: from softmax((logits + bias) / temperature), never truncated;
-    temperature 0 is greedy.
+    """How a completion is drawn: from softmax((logits + bias) / temperature), never truncated.
 
-    max_tokens, top_logprobs: in tokens. seed: None sends none. stop: a completion ends before the
-    first of these texts.
+    temperature: 0 is greedy.
+    max_tokens: longest completion, in tokens.
+    top_logprobs: listed alternatives a token.
+    seed: None sends none.
+    stop: a completion ends before the first of these texts.
     """
 
     temperature: float = 1.0
@@ -107,8 +113,8 @@ class Sampling:
 class Span:
     """A place in the text of a completion, and the part of the reward that is earned there.
 
-    start, end: characters of the text, from 0, the end not included. Equal ones are a place between
-    two characters; behind the last one it is where the text ends.
+    start, end: characters of the text, from 0, the end not included. If they are equal, the span is
+        the place between two characters, or the end of the text.
     amount: nats of the reward, negative for a cost.
     """
 
@@ -118,30 +124,28 @@ class Span:
 
 
 class VaryingBias(Protocol):
-    """A bias that is not one map for all requests.
-
-    scopes: "prompt" where it depends on the prompt, "prefix" where it changes within an answer.
-    phases: what tells where it changes (see ``bias.phases``).
-    identity: what tells it from any other, as the store keeps it.
-    """
+    """A bias that is not one map for all requests."""
 
     @property
-    def scopes(self) -> frozenset[Any]: ...
+    def scopes(self) -> frozenset[Any]:
+        """What it depends on: "prompt", or "prefix" where it changes within an answer."""
 
     @property
-    def phases(self) -> Any: ...
-
-    @property
-    def identity(self) -> str: ...
+    def phases(self) -> Any:
+        """What tells where it changes (see ``bias.phases``)."""
 
     def __len__(self) -> int:
         """How many tokens may have a bias."""
+
+    @property
+    def identity(self) -> str:
+        """A text that no other bias has; the store keeps it."""
 
     def at(self, prompt: Prompt, phase: int | None = None) -> Mapping[int, float]:
         """Token id -> nats for one prompt in a phase, by default that of the first token."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
-        """Compute for many prompts at once what takes long for each."""
+        """Compute at once for many prompts what takes long for a single one."""
 
 
 AnyBias: TypeAlias = Mapping[int, float] | VaryingBias
@@ -152,9 +156,9 @@ AnyBias: TypeAlias = Mapping[int, float] | VaryingBias
 class Draw:
     """How completions are drawn.
 
-    sampling: temperature, longest completion in tokens, listed alternatives, seed and stop texts.
-    bias: nats by token id; None or empty: none.
-    endpoint: the endpoint that samples; None: the session's own.
+    sampling: temperature, longest completion, listed alternatives, seed and stop texts.
+    bias: nats by token id; None or empty for no bias.
+    endpoint: the endpoint that samples; None for that of the session.
     fields: further fields of the request.
     bias_of: a bias that is not one map for all, in place of ``bias``; None: none.
     """
@@ -166,25 +170,26 @@ class Draw:
     bias_of: VaryingBias | None = None
 
     def on(self, endpoint: Endpoint) -> Draw:
-        """The same, on ``endpoint`` where it names none."""
-        return self if self.endpoint else replace(self, endpoint=endpoint)
+        """A draw that names an endpoint: this one's, else ``endpoint``."""
+        if self.endpoint:
+            return self
+        return replace(self, endpoint=endpoint)
 
     def at(self, prompt: Prompt) -> Draw:
-        """How completions of one prompt are drawn: with its own bias as ``bias``."""
-        return (
-            self
-            if self.bias_of is None
-            else replace(self, bias=self.bias_of.at(prompt), bias_of=None)
-        )
+        """The draw for one prompt, with the bias for that prompt as ``bias``."""
+        if self.bias_of is None:
+            return self
+        return replace(self, bias=self.bias_of.at(prompt), bias_of=None)
 
 
 @dataclass(frozen=True, slots=True)
 class EndTokens:
     """How a provider treats the tokens that end a completion.
 
-    listed: whether a sampled end token is the last of the listed tokens; None where this is not
-    known. ids: all special tokens. openers: tokens that may begin a stop text; the list may lack
-    the tokens of the stop text that ended a completion.
+    listed: whether a sampled end token is the last of the listed tokens; None for not known.
+    ids: all special tokens.
+    stop_prefix_ids: tokens that may begin a stop text. The listed tokens may lack those of the stop
+        text that ended the completion.
     """
 
     listed: bool | None = True
@@ -193,60 +198,70 @@ class EndTokens:
 
 
 class ListedBytes(Mapping[int, bytes]):
-    """Id -> bytes of the tokens ``ids`` (n,), which may repeat: ``spelled[number]`` of each one's
-    ``numbers`` (n,).
+    """Token id -> bytes, for the tokens of one answer.
 
-    Nearly nobody looks at the bytes of an answer, so that a dictionary is made when somebody does.
+    The bytes of an answer are rarely read, so the dictionary is built at the first reading.
+
+    Args:
+        ids: (n,) token ids, which may repeat.
+        numbers: (n,) the place of each token's bytes in ``spellings``.
+        spellings: the bytes of all tokens so far, of this and other answers.
     """
 
-    def __init__(self, ids: IntArray, numbers: IntArray, spelled: Sequence[bytes]) -> None:
+    def __init__(self, ids: IntArray, numbers: IntArray, spellings: Sequence[bytes]) -> None:
         self.ids = ids
         self._numbers = numbers
-        self._spelled = spelled
-        self._made: dict[int, bytes] | None = None
+        self._spellings = spellings
+        self._table: dict[int, bytes] | None = None
 
-    def made(self) -> dict[int, bytes]:
-        """The dictionary."""
-        if self._made is None:
-            ids, at = np.unique(self.ids, return_index=True)
-            numbers = self._numbers[at].tolist()
-            self._made = {
-                token: self._spelled[number]
+    def as_dict(self) -> dict[int, bytes]:
+        """The dictionary, built once."""
+        if self._table is None:
+            ids, places = np.unique(self.ids, return_index=True)
+            numbers = self._numbers[places].tolist()
+            self._table = {
+                token: self._spellings[number]
                 for token, number in zip(ids.tolist(), numbers, strict=True)
             }
-        return self._made
+        return self._table
 
     def __getitem__(self, token: int) -> bytes:
-        return self.made()[token]
+        return self.as_dict()[token]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.made())
+        return iter(self.as_dict())
 
     def __len__(self) -> int:
-        return len(self.made())
+        return len(self.as_dict())
 
     def __reduce__(self) -> tuple[type[dict[int, bytes]], tuple[dict[int, bytes]]]:
-        return dict, (self.made(),)  # without the spellings of all other tokens
+        return dict, (self.as_dict(),)  # without the bytes of all other tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
     """One sampled completion with the provider's token logprobs.
 
+    No unlisted token is more likely than a listed one.
+
     token_ids, logprobs: (t,), the listed tokens and their logprobs in nats under the *unbiased*
-    model at temperature 1 (the profile's row ``logprobs.meaning`` says where a bias or another
-    temperature changes them). propensities: (t,), logprobs under the policy that sampled the
-    tokens; None unless the provider gives both kinds. bounded: (t,), True where the sampled token
-    has no logprob of its own: ``logprobs`` then holds the smallest listed one, an upper bound and
-    no propensity. None where every logprob is given. top_ids, top_logprobs: (t, k), each row from
-    most to least likely, padded with -1 and -inf; -2 is a listed token without an id. No unlisted
-    token is more likely than a listed one. whole: False where the provider listed fewer tokens than
-    it generated, or nothing readable. generated: the number of tokens generated, by the provider's
-    count; None where it gives none. token_bytes: id -> bytes, of the ids in this answer, as far as
-    the provider gives them. fingerprint: the provider's names of the answering system (row
-    ``models.system``), joined by ``drift.SYSTEM_PARTS``, "" where it gives none. note: the reason
-    why it is not whole, or has no text, to be read behind a number of completions; "" for none. Not
-    stored.
+        model at temperature 1. The profile's row ``logprobs.meaning`` says where a bias or another
+        temperature changes them.
+    top_ids, top_logprobs: (t, k), each row from most to least likely, padded with -1 and -inf; id
+        -2 is a listed token without an id.
+    prompt_tokens: the length of the prompt, by the provider's count.
+    model: its name in the answer.
+    whole: False where the provider listed fewer tokens than it generated, or nothing readable.
+    token_bytes: id -> bytes, of the ids in this answer, as far as the provider gives them.
+    propensities: (t,), logprobs under the policy that sampled the tokens; None unless the provider
+        gives both kinds.
+    bounded: (t,), True where the sampled token has no logprob of its own; None for nowhere.
+        ``logprobs`` then holds the smallest listed one, an upper bound and no propensity.
+    generated: tokens generated, by the provider's count; None where it gives none.
+    fingerprint: the provider's names of the answering system (row ``models.system``), joined by
+        ``drift.SYSTEM_PARTS``; "" where it gives none.
+    note: why the completion is not whole or has no text, to be read behind a number of completions;
+        "" for none. It is not stored.
     """
 
     text: str
@@ -268,17 +283,13 @@ class Completion:
     @classmethod
     def empty(cls, finish_reason: str, model: str = "") -> Completion:
         """A completion without any token, the trace of a content filter; not ``whole``."""
-        none = np.zeros(0)
-        table = np.zeros((0, 0))
-        ids = none.astype(np.int32)
-        logprobs = none.astype(np.float32)
         return cls(
-            "",
-            finish_reason,
-            ids,
-            logprobs,
-            table.astype(np.int32),
-            table.astype(np.float32),
+            text="",
+            finish_reason=finish_reason,
+            token_ids=np.zeros(0, np.int32),
+            logprobs=np.zeros(0, np.float32),
+            top_ids=np.zeros((0, 0), np.int32),
+            top_logprobs=np.zeros((0, 0), np.float32),
             model=model,
             whole=False,
         )
@@ -290,12 +301,12 @@ class Completion:
 
     @property
     def readable(self) -> bool:
-        """Whether there is anything to score: neither stopped by a content filter nor
-        unreadable.
-        """
+        """Whether it can be scored: the content filter let it pass, and it can be read."""
         return not self.filtered and (self.whole or self.n_tokens > 0)
 
     @property
     def n_tokens(self) -> int:
         """Tokens generated, by the provider's count; where it gives none, tokens listed."""
-        return len(self.token_ids) if self.generated is None else self.generated
+        if self.generated is None:
+            return len(self.token_ids)
+        return self.generated

@@ -2,8 +2,8 @@
 its page in ``docs/gallery``.
 
 Every completion stays in OUT, so that a run that was cut off goes on, and a page is written again
-without a request. The settings stand in ``uses.py``, before the run; a command that fails is on the
-page with what it said.
+without a request. The settings stand in the use's module, before the run; a command that fails is
+on the page with what it said.
 """
 
 from __future__ import annotations
@@ -12,52 +12,62 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 from click.testing import CliRunner
 
-from bench.gallery.page import index, write_page
-from bench.gallery.uses import USES, Place, Step
+from bench.gallery.index import COLUMNS, index, rows
+from bench.gallery.page import portable, write_page
+from bench.gallery.results import (
+    Outcome,
+    PageResults,
+    Run,
+    Table,
+    evaluation_of,
+    fit_of,
+)
+from bench.gallery.use import Place, Step, Use
+from bench.gallery.uses import USES
 from bench.measuring import machine, today
 from blackbox_lb.cli import main as blb
 
-__all__ = ["main"]
+__all__ = ["collect_results", "main", "run", "why_not"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(step: Step, out: Path) -> dict[str, Any]:
-    """What a command printed: as ``document`` where that is JSON; it is not run again where that is
-    known for the same words.
-    """
-    path = out / f"{step.name}.step.json"
+def run(step: Step, place: Place) -> Outcome:
+    """What a command printed. A command that ended well is not run again with the same words."""
+    path = place.out / f"{step.name}.step.json"
+    words = tuple(portable(word, place) for word in step.words)
     if path.exists():
-        known: dict[str, Any] = json.loads(path.read_text())
-        if known["words"] == list(step.words) and known["code"] == 0:
-            return known
+        stored = Outcome.model_validate_json(path.read_text(encoding="utf-8"))
+        stored_words = tuple(portable(word, place) for word in stored.words)
+        if stored_words == words and stored.code == 0:
+            return stored
     click.echo(f"$ {' '.join(step.program or ('blb',))} {' '.join(step.words)}", err=True)
     started = time.monotonic()
-    code, output, error = (_program if step.program else _blb)(step)
-    took = {"words": list(step.words), "code": code, "seconds": time.monotonic() - started}
-    told = (
-        {"document": json.loads(output)}
-        if code == 0
-        else {"error": error.strip().splitlines()[-1:]}
-    )
-    path.write_text(json.dumps(took | told))
-    click.echo(f"  {took['seconds']:.0f} s, exit code {code} {told.get('error', '')}", err=True)
-    return took | told
+    if step.program:
+        code, output, error = _run_program(step)
+    else:
+        code, output, error = _run_blb(step)
+    seconds = time.monotonic() - started
+    if code == 0:
+        outcome = Outcome(words=words, code=0, seconds=seconds, document=json.loads(output))
+    else:
+        last = tuple(error.strip().splitlines()[-1:])
+        outcome = Outcome(words=words, code=code, seconds=seconds, error=last)
+    path.write_text(outcome.model_dump_json(), encoding="utf-8")
+    click.echo(f"  {seconds:.0f} s, exit code {code} {' '.join(outcome.error)}", err=True)
+    return outcome
 
 
-def _blb(step: Step) -> tuple[int, str, str]:
+def _run_blb(step: Step) -> tuple[int, str, str]:
     """Exit code, JSON and errors of ``blb``."""
-    words = [
-        Path(word[1:]).read_text(encoding="utf-8").strip() if word.startswith("@") else word
-        for word in step.words
-    ]
-    result = CliRunner().invoke(blb, [*words, "--json"])
+    result = CliRunner().invoke(blb, [*step.words, "--json"])
     if result.exit_code == 130:
         raise SystemExit(130)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -65,31 +75,80 @@ def _blb(step: Step) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def _program(step: Step) -> tuple[int, str, str]:
+def _run_program(step: Step) -> tuple[int, str, str]:
     """The same of another program, whose last line is its JSON: a library may print before it."""
-    done = subprocess.run(
+    finished = subprocess.run(
         [*step.program, *step.words], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return done.returncode, "".join(done.stdout.splitlines()[-1:]), done.stderr
+    return finished.returncode, "".join(finished.stdout.splitlines()[-1:]), finished.stderr
+
+
+def collect_results(
+    name: str, use: Use, place: Place, outcomes: Sequence[tuple[Step, Outcome]]
+) -> PageResults:
+    """Everything that the commands of a use measured."""
+    documents = [(step, outcome.document or {}) for step, outcome in outcomes]
+    fits = [fit_of(step, outcome) for step, outcome in outcomes]
+    return PageResults(
+        use=name,
+        title=use.title,
+        run=Run(
+            date=today(),
+            cores=machine()["cores"],
+            minutes=sum(outcome.seconds for _, outcome in outcomes) / 60,
+            small=place.small,
+        ),
+        evaluations=tuple(
+            evaluation_of(step, document) for step, document in documents if step.title and document
+        ),
+        fits=tuple(fit for fit in fits if fit is not None),
+        tables=tuple(
+            Table.model_validate(table)
+            for _, document in documents
+            for table in document.get("tables", ())
+        ),
+    )
+
+
+def why_not(name: str, use: Use, place: Place, *, has_second_model: bool) -> str:
+    """A sentence why a use cannot run among all; "" where it can."""
+    if use.second_model and not has_second_model:
+        return f"{name} is left out: it is made for Qwen2.5-Coder-0.5B; give --second-model FILE."
+    if use.lacks(place):
+        folder = place.data or "no folder"
+        lacking = ", ".join(use.lacks(place))
+        return f"{name} is left out: {lacking} not found in {folder}; give --data FOLDER."
+    return ""
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """The rows of all uses in aligned columns."""
+    whole = [COLUMNS, *lines]
+    widths = [max(len(line[column]) for line in whole) for column in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in whole
+    )
 
 
 @click.command(help=__doc__)
-@click.argument("names", nargs=-1, required=True, type=click.Choice(list(USES)))
+@click.argument("names", nargs=-1, type=click.Choice(list(USES)))
+@click.option("--all", "is_all", is_flag=True, help="Every use whose model and data are given.")
 @click.option("--provider", default="local", show_default=True)
 @click.option(
     "--model", help="A GGUF file, or a name on the server. [default: SmolLM2-135M-Instruct]"
+)
+@click.option(
+    "--second-model",
+    help="The model of the uses that were made for Qwen2.5-Coder-0.5B-Instruct. [default: --model]",
 )
 @click.option("--base-url", help="A server instead of the embedded engine.")
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with agnews.jsonl, rte.jsonl and others.",
+    help="Folder with agnews.jsonl, rte.jsonl, sst2.jsonl, trec.jsonl, and gsm8k in or beside it.",
 )
-@click.option(
-    "--reflector",
-    type=click.Path(exists=True, path_type=Path),
-    help="GGUF file of a second model, that rewrites prompts for GEPA and judges texts.",
-)
+@click.option("--small", is_flag=True, help="Fewer samples and prompts where a use takes long.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -104,27 +163,55 @@ def _program(step: Step) -> tuple[int, str, str]:
 )
 def main(
     names: tuple[str, ...],
+    is_all: bool,
     provider: str,
     model: str | None,
+    second_model: str | None,
     base_url: str | None,
     data: Path | None,
-    reflector: Path | None,
+    small: bool,
     out: Path,
     pages: Path,
 ) -> None:
     """Run the uses one after the other; exit code 1 where one of their commands failed."""
-    where: tuple[str, ...] = ("--provider", provider)
-    where += ("--model", model) if model else ()
-    where += ("--base-url", base_url) if base_url else ()
+    if is_all == bool(names):
+        raise click.UsageError(f"give names of uses ({', '.join(USES)}), or --all")
+    at_model = Place(_model_options(provider, model, base_url), out, data, small)
+    at_second = replace(at_model, model=_model_options(provider, second_model or model, base_url))
     failed = False
-    for name in names:
-        at = Place(where, out / name, data, reflector)
-        at.out.mkdir(parents=True, exist_ok=True)
-        done = [(step, run(step, at.out)) for step in USES[name].steps(at)]
-        failed |= any(found["code"] for _, found in done)
-        write_page(name, USES[name], done, pages, at, f"{today()}, {machine()['cores']} cores")
+    lines: list[tuple[str, ...]] = []
+    skipped = []
+    for name in names or USES:
+        use = USES[name]
+        place = replace(at_second if use.second_model else at_model, out=out / name)
+        has_second_model = second_model is not None or not is_all
+        reason = why_not(name, use, place, has_second_model=has_second_model)
+        if reason and not is_all:
+            raise click.UsageError(reason)
+        if reason:
+            skipped.append(reason)
+            continue
+        place.out.mkdir(parents=True, exist_ok=True)
+        steps = use.steps(place)
+        outcomes = [(step, run(step, place)) for step in steps]
+        failed |= any(outcome.code for _, outcome in outcomes)
+        results = collect_results(name, use, place, outcomes)
+        write_page(results, use, steps, place, pages)
+        lines += rows(results)
     (pages / "index.md").write_text(index(pages), encoding="utf-8")
+    click.echo(table(lines))
+    for reason in skipped:
+        click.echo(reason)
     sys.exit(int(failed))
+
+
+def _model_options(provider: str, model: str | None, base_url: str | None) -> tuple[str, ...]:
+    words = ["--provider", provider]
+    if model:
+        words += ["--model", model]
+    if base_url:
+        words += ["--base-url", base_url]
+    return tuple(words)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Problems that are reasoned about before "Answer:" and a number, and the hand list that would
-shorten the reasoning.
-"""
+"""Shorter reasoning: generated word problems and GSM8K, reasoned about before "Answer:"."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-__all__ = ["ASKED", "CLOSING", "RIGHT", "WORDS", "problems"]
+from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, write_rows
+from bench.gpu.jobs import school_problem
+
+__all__ = ["ASKED", "LAST", "RIGHT", "SCHOOL", "SHORTER", "problems"]
 
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas")
 THINGS = (
@@ -61,3 +64,142 @@ def problems(number: int, seed: int = 0) -> list[tuple[str, int]]:
             text += f" Then {name} {kind} {size} {'of them' if kind == 'loses' else 'more'}."
         found[f"{text} How many {thing} does {name} have now?"] = total
     return list(found.items())
+
+
+SPLITS = {"train": 40, "validation": 16, "test": 40}
+SMALL_SPLITS = {"train": 24, "validation": 12, "test": 30}
+SCHOOL_SPLITS = {"train": 24, "validation": 12, "test": 30}
+SMALL_SCHOOL_SPLITS = {"train": 16, "validation": 8, "test": 20}
+LAST = r"regex:(?<![\d.,-]){answer}(?:\.0+)?(?!\d|[.,]\d)\D*$"
+"""The last number of all, as GSM8K is scored where a model forgets the words that it was to end
+with.
+"""
+
+
+def _task(
+    place: Place, rows: Iterable[Mapping[str, Any]], max_tokens: int, correct: str, count: str
+) -> tuple[str, ...]:
+    """Options of a task that is reasoned about up to "Answer:", for right answers in few tokens."""
+    return options(
+        *place.model,
+        data=write_rows(place.out / "problems.jsonl", rows),
+        max_tokens=max_tokens,
+        reward="correct-and-short",
+        correct=correct,
+        thinking=f"until:{CLOSING}",
+        count=count,
+        store=place.out / "store.db",
+        deploy="greedy",
+        seed=1,
+    )
+
+
+def _rivals(place: Place, cut: int) -> tuple[str, ...]:
+    """A list of words, weight on "Answer:", a cut, no reasoning, and an instruction."""
+    words = place.out / "words.txt"
+    words.write_text("\n".join(WORDS) + "\n")
+    return options(
+        baseline_words=f"{words}:-2",
+        baseline_close=(2, 5),
+        baseline_thinking_tokens=(cut, 0),
+        baseline_prompt="Be brief.",
+    )
+
+
+def _shorter(place: Place) -> list[Step]:
+    """Generated word problems: short reasoning that ends in the right number, greedy."""
+    splits = SMALL_SPLITS if place.small else SPLITS
+    samples = 4 if place.small else 6
+    title = "Reasoning in word problems"
+    names = [split for split, number in splits.items() for _ in range(number)]
+    rows = (
+        {"prompt": ASKED.format(text), "answer": str(total), "split": split}
+        for (text, total), split in zip(problems(len(names)), names, strict=True)
+    )
+    task = _task(place, rows, 120, RIGHT, "thinking")
+    fit = options("fit", *task, samples_per_prompt=samples, tau=(0.5, 0.25), out=place.out / "one")
+    evaluation = options("eval", place.bias("bias", "one"), *task, *_rivals(place, 40))
+    steps = [
+        Step("one", fit),
+        Step("eval", options(*evaluation, out=place.out / "eval"), title),
+    ]
+    # The same completions again, fewer of them, and without a search.
+    parts = {10: (10, 1), splits["train"]: (splits["train"], 1)}
+    biases = []
+    for number, (prompts, per_prompt) in parts.items():
+        few = options(
+            "fit",
+            *task,
+            only_stored=True,
+            limit=prompts,
+            samples_per_prompt=per_prompt,
+            tau=0.5,
+            l2="cv",
+            entries=300,
+            out=place.out / f"few-{number}",
+        )
+        biases.append(place.bias(f"of {number}", f"few-{number}"))
+        steps.append(Step(f"few-{number}", few, repeats=bool(biases[1:])))
+    few_eval = options("eval", *biases, *task, out=place.out / "few-eval")
+    learned_from = {f"of {number}": number for number in parts}
+    learned_from["bias"] = splits["train"] * samples
+    return [
+        *steps,
+        Step("few-eval", few_eval, title, completions=learned_from, repeats=True),
+    ]
+
+
+def _school(place: Place) -> list[Step]:
+    """School problems (GSM8K) in the same way. One bias is chosen by the reward, one for the fewest
+    tokens at equal accuracy.
+    """
+    splits = SMALL_SCHOOL_SPLITS if place.small else SCHOOL_SPLITS
+    rows = []
+    for split, number in splits.items():
+        source = data_file(place, f"gsm8k/{'test' if split == 'test' else 'train'}.jsonl")
+        if source is None:
+            raise FileNotFoundError(f"gsm8k is neither in nor beside {place.data}")
+        first = splits["train"] if split == "validation" else 0
+        rows += [_school_row(line, split) for line in read_rows(source)[first : first + number]]
+    task = _task(place, rows, 300, LAST, "all")
+    fit = options("fit", *task, samples_per_prompt=4, tau=(1, 0.5, 0.25))
+    short = options(*fit, objective="reward", out=place.out / "short")
+    as_right = options(*fit, objective="pareto", out=place.out / "as-right")
+    biases = (place.bias("short"), place.bias("as-right"))
+    evaluation = options("eval", *biases, *task, *_rivals(place, 150), out=place.out / "eval")
+    return [
+        Step("short", short),
+        Step("as-right", as_right),
+        Step("eval", evaluation, "Reasoning in school problems"),
+    ]
+
+
+def _school_row(line: Mapping[str, str], split: str) -> dict[str, Any]:
+    """A row of GSM8K, asked like the generated problems; 1,234 is right with its comma, too."""
+    number = school_problem(line, split)["answer"]
+    accepted: str | list[str] = number
+    if len(number) > 3:
+        accepted = [number, f"{int(number):,}"]
+    return {"prompt": ASKED.format(line["question"]), "answer": accepted, "split": split}
+
+
+SHORTER = Use(
+    "Shorter reasoning",
+    'Word problems of one or two steps, reasoned and then answered behind "Answer:". The reward is'
+    " 120 divided by the tokens of the reasoning where the answer is right, else 0; greedy. Rivals:"
+    ' a hand list of words that begin steps at -2, more weight on "Answer:", a hard cut after 40'
+    " tokens, no reasoning at all, and an instruction.",
+    _shorter,
+    second_model=True,
+)
+SCHOOL = Use(
+    "Shorter reasoning, GSM8K",
+    "School problems, reasoned and then answered. The reward is 300 divided by all tokens where the"
+    " last number is right, else 0; greedy. Two biases of the same samples: one chosen by the"
+    " reward, one (as-right) for the fewest tokens at equal accuracy. Rivals: a hand list of words"
+    ' that begin steps at -2, more weight on "Answer:", a cut after 150 tokens, no reasoning at'
+    " all, and an instruction.",
+    _school,
+    files=("gsm8k/train.jsonl", "gsm8k/test.jsonl"),
+    second_model=True,
+)

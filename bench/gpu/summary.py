@@ -15,9 +15,10 @@ from bench.gpu.jobs import IN_TEXT, TASKS
 from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
 from bench.measuring import markdown
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.extras.report.examples import _pairs
-from blackbox_lb.store import RolloutStore
+from blackbox_lb.bias.request_bias import store_key, to_request_bias
+from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks.load import load_task
+from blackbox_lb.types import Prompt
 
 __all__ = ["write"]
 
@@ -257,3 +258,36 @@ def _table(texts: Mapping[str, Mapping[str, Any]]) -> str:
         for run, row in texts.items()
     ]
     return markdown(["run", *names], rows) if rows else ""
+
+
+def _pairs(store: RolloutStore, bias: Bias) -> list[tuple[float, list[tuple[Prompt, str, str]]]]:
+    """Temperature, and each prompt with the keys of its first completions without and with
+    ``bias``, of every setting that was sampled on both sides.
+    """
+    requests = store.requests()
+    sent = store_key(to_request_bias(bias))
+    base = {
+        _without_bias(settings): name for name, settings in requests.items() if not settings["bias"]
+    }
+    found = []
+    for name, settings in requests.items():
+        first = base.get(_without_bias(settings))
+        if not sent or settings["bias"] != sent or first is None:
+            continue
+        before = _first_of_each(store, first)
+        after = _first_of_each(store, name)
+        pairs = [(prompt, before[prompt], key) for prompt, key in after.items() if prompt in before]
+        if pairs:
+            found.append((float(settings["sampling"]["temperature"]), pairs))
+    return found
+
+
+def _without_bias(settings: Mapping[str, Any]) -> str:
+    return canonical({key: value for key, value in settings.items() if key != "bias"})
+
+
+def _first_of_each(store: RolloutStore, request: str) -> dict[Prompt, str]:
+    first: dict[Prompt, str] = {}
+    for key, prompt in store.prompts(request).items():
+        first.setdefault(prompt, key)
+    return first

@@ -23,7 +23,7 @@ import numpy as np
 from bench.paper.k_means import RESTARTS, cluster_labels
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids
-from blackbox_lb.safety.atomic_file import replacing
+from blackbox_lb.safety.files import replacing
 from blackbox_lb.vocabulary import Vocabulary
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 

@@ -47,7 +47,7 @@ from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example
-from blackbox_lb.vocabulary.text_vectors import TextVectors
+from blackbox_lb.vocabulary.embedding import TextVectors
 
 __all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
 

@@ -59,7 +59,7 @@ from blackbox_lb.bias.request_bias import (
     to_request_bias,
 )
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
-from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.files import write_whole
 from blackbox_lb.safety.printable import UNSAFE, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 

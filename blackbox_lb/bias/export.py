@@ -19,7 +19,7 @@ from blackbox_lb.bias.phases import Prefix
 from blackbox_lb.bias.prompt_text import GROUP, PromptText
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.types import Endpoint

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError, InputError, ProfileError, TokenizerMismatch
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import printable
 

@@ -22,7 +22,7 @@ from blackbox_lb.bias.phases import PREFIX_FEATURES, Boundary, Phases, Prefix, P
 from blackbox_lb.bias.prompt_text import MOST_READ, PromptText
 from blackbox_lb.bias.records import Finite, Flag, Row
 from blackbox_lb.errors import BiasError
-from blackbox_lb.vocabulary.text_vectors import PROBE, AnswerStore, TextVectors
+from blackbox_lb.vocabulary.embedding import PROBE, AnswerStore, TextVectors
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias

@@ -32,6 +32,12 @@ __all__ = ["main"]
 INTERRUPTED = 130
 """The exit code after Ctrl-C: that of a program ended by SIGINT."""
 
+ONE_BLAS_THREAD = ("OPENBLAS_NUM_THREADS", "1")
+"""numpy's matrix products are small here, and our own threads divide the positions. Threads of
+OpenBLAS wait for each other actively: beside a busy engine on two cores the inverse of a matrix of
+300 took 160 ms with two of them and 5 ms with one.
+"""
+
 
 class Commands(click.Group):
     """Imports a command when it is called, so that ``blb --help`` answers at once; prints our
@@ -100,6 +106,7 @@ class Commands(click.Group):
         """
         from blackbox_lb.safety.secrets import guarded
 
+        os.environ.setdefault(*ONE_BLAS_THREAD)
         _print_anywhere()
         try:
             with guarded():
@@ -136,7 +143,7 @@ def _of_the_system(error: OSError) -> str | None:
     """The sentence on an error of the system that reached the top; None for one that is not known
     there.
     """
-    from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
+    from blackbox_lb.safety.files import has_too_many, remedy_for_too_many
 
     if has_too_many(error):
         return f"{error.strerror}; {remedy_for_too_many()}"
@@ -158,7 +165,7 @@ def _drop_output() -> None:
 
 def _sentence(error: BlbError) -> str:
     """The message of an error; its remedy is another one where no more files may be opened."""
-    from blackbox_lb.safety.open_files import has_too_many, remedy_for_too_many
+    from blackbox_lb.safety.files import has_too_many, remedy_for_too_many
 
     remedy = remedy_for_too_many()
     if not has_too_many(error) or remedy in str(error):

@@ -17,9 +17,9 @@ import click
 from blackbox_lb.cli.echo import echo, is_terminal, quiet_by_hand, shown
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.credentials import environment
-from blackbox_lb.providers.names import is_profile_file
+from blackbox_lb.providers.packaged import is_profile_file
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.trusted_files import is_trusted, trust
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def tell_keys_of_judge(reward: Reward, options: object) -> None:
 def tell_host_of_bias(path: Path, bias: Bias, options: object) -> None:
     """Say that a bias sends prompts to an embeddings API, and ask (see ``_tell``)."""
     from blackbox_lb.bias.request_bias import embedding_model
-    from blackbox_lb.vocabulary.text_vectors import key_variable, of_an_api
+    from blackbox_lb.vocabulary.embedding import key_variable, of_an_api
 
     model = embedding_model(bias.features)
     if model is None or not of_an_api(model.name):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from blackbox_lb.cli.echo import echo, quiet_by_hand
-from blackbox_lb.providers.model_ends import end_notice
+from blackbox_lb.providers.packaged import end_notice
 
 if TYPE_CHECKING:
     from blackbox_lb.providers.profile import Profile

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.providers.names import is_profile_file
+from blackbox_lb.providers.packaged import is_profile_file
 
 HARMLESS_TEXTS = frozenset(
     {

@@ -31,7 +31,7 @@ from blackbox_lb.jobs.records.run_record import RunResults
 from blackbox_lb.jobs.runs.names import REPORT, RUNS, STORE
 from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.files import explained
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels, check_answers
 from blackbox_lb.types import Example

@@ -24,7 +24,7 @@ from blackbox_lb.jobs.runs.opening import recorded
 from blackbox_lb.jobs.runs.prices import price_judge, price_model
 from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.tasks import Task
 
 T = TypeVar("T")

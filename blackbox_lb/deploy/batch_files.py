@@ -15,7 +15,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy.injection import OnConflict, quoted, to_json
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy, UrlPurpose, endpoint, parsed
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.atomic_file import replacing
+from blackbox_lb.safety.files import replacing
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from blackbox_lb.bias.prompt_text import GROUP
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted, route
 from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.errors import InputError
-from blackbox_lb.providers.model_ends import end_notice_by_name
+from blackbox_lb.providers.packaged import end_notice_by_name
 
 Others: TypeAlias = Literal["warn", "pass", "raise"]
 

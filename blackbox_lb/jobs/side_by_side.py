@@ -1,8 +1,9 @@
-"""One prompt, answered without a bias and with it, and the tokens of the answer that it moved."""
+"""One prompt answered without a bias and with it, and the tokens of an answer that a bias moves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import codecs
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from blackbox_lb.api.session import Session
@@ -11,6 +12,15 @@ from blackbox_lb.types import AnyBias, Completion, Draw, Prompt, Sampling
 
 MOVED = 0.01
 """Nats below which a token counts as not moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedToken:
+    """A token of a text that a bias moves. start, end: its characters. bias: nats."""
+
+    start: int
+    end: int
+    bias: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +56,65 @@ async def side_by_side(
     if not isinstance(bias, Mapping) and "prefix" in bias.scopes:
         check_continues(session, bias.phases)
         biased = await drawn_by_phase(session, prompt, draw, bias)
-        spelled = [biased.token_bytes.get(token, b"") for token in biased.token_ids.tolist()]
-        phases = [*bias.phases.along(spelled)][:-1]
-        of_phase = {phase: bias.at(prompt, phase) for phase in set(phases)}
-        pairs = zip(biased.token_ids.tolist(), phases, strict=True)
-        moved = [of_phase[phase].get(token, 0.0) for token, phase in pairs]
     else:
         values = bias if isinstance(bias, Mapping) else bias.at(prompt)
         biased = (await session.complete_many(prompt, replace(draw, bias=values)))[0]
-        moved = [values.get(token, 0.0) for token in biased.token_ids.tolist()]
-    return SideBySide(base, biased, pieces_of(biased, moved))
+    return SideBySide(base, biased, pieces_of(biased, bias, prompt))
 
 
-def pieces_of(completion: Completion, moved: Sequence[float]) -> tuple[MovedPiece, ...]:
-    """The text of a completion in stretches of moved and other tokens; one stretch where the bytes
-    of its tokens are not known or do not make up its text.
-
-    moved: (t,) nats on each token.
-    """
-    tokens = completion.token_ids.tolist()
-    spelled = [completion.token_bytes.get(token) for token in tokens]
-    whole = b"".join(part for part in spelled if part is not None)
-    if not whole.decode("utf-8", "replace").startswith(completion.text):
-        return (MovedPiece(completion.text, None),)
-    pieces: list[MovedPiece] = []
-    left = len(completion.text.encode())
-    for bias, part in zip(moved, spelled, strict=True):
-        if part is None or left <= 0:
-            continue
-        text = part[:left].decode("utf-8", "replace")
-        left -= len(part)
-        if abs(bias) >= MOVED:
-            pieces.append(MovedPiece(text, bias))
-        elif pieces and pieces[-1].bias is None:
-            pieces[-1] = MovedPiece(pieces[-1].text + text, None)
-        else:
-            pieces.append(MovedPiece(text, None))
+def pieces_of(completion: Completion, bias: AnyBias, prompt: Prompt) -> tuple[MovedPiece, ...]:
+    """The text of a completion in stretches of moved and other tokens."""
+    text = completion.text
+    pieces = []
+    place = 0
+    for token in moved_tokens(completion, completion.token_bytes, bias, prompt):
+        if place < token.start:
+            pieces.append(MovedPiece(text[place : token.start], None))
+        pieces.append(MovedPiece(text[token.start : token.end], token.bias))
+        place = token.end
+    if place < len(text):
+        pieces.append(MovedPiece(text[place:], None))
     return tuple(pieces)
+
+
+def moved_tokens(
+    completion: Completion, spelled: Mapping[int, bytes], bias: AnyBias, prompt: Prompt
+) -> tuple[MovedToken, ...]:
+    """The tokens of a completion whose bias is at least ``MOVED``, up or down, in their order.
+
+    A character of several tokens belongs to the last of them. Nothing where the bytes of the tokens
+    do not make up the text.
+
+    Args:
+        spelled: token id -> bytes; a token without bytes, as an end token, has no place in the
+            text.
+        bias: it need not be the bias that the completion was drawn with.
+    """
+    ids = completion.token_ids.tolist()
+    parts = [spelled.get(token, b"") for token in ids]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    texts = [decoder.decode(part) for part in parts]
+    rest = decoder.decode(b"", final=True)
+    length = len(completion.text)
+    if not "".join([*texts, rest]).startswith(completion.text):
+        return ()
+    moved = []
+    start = 0
+    for token, text, values in zip(ids, texts, _values_at(bias, prompt, parts), strict=True):
+        end = min(start + len(text), length)
+        value = values.get(token, 0.0)
+        if abs(value) >= MOVED and start < end:
+            moved.append(MovedToken(start, end, value))
+        start = end
+    return tuple(moved)
+
+
+def _values_at(bias: AnyBias, prompt: Prompt, parts: list[bytes]) -> list[Mapping[int, float]]:
+    """Token id -> nats at the position of each token."""
+    if isinstance(bias, Mapping):
+        return [bias] * len(parts)
+    if "prefix" not in bias.scopes:
+        return [bias.at(prompt)] * len(parts)
+    phases = list(bias.phases.along(parts))[: len(parts)]
+    of_phase = {phase: bias.at(prompt, phase) for phase in set(phases)}
+    return [of_phase[phase] for phase in phases]

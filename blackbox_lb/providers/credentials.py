@@ -1,8 +1,7 @@
-"""The credentials of a request: a key or a token from the environment, in the header that the
-provider's profile names.
+"""The credentials of requests: keys and tokens from the environment, placed by the profile.
 
-The secret is added to each request as it leaves, in a header or the query, and is held nowhere
-else: not in the SDK's client, whose representation or errors could print it, and not in any file.
+The secret is added to each request as it leaves, in a header or the query. It is stored nowhere
+else, neither in the SDK's client, whose representation or errors could print it, nor in any file.
 """
 
 import os
@@ -15,8 +14,8 @@ from blackbox_lb.errors import AuthenticationFailed
 from blackbox_lb.providers.profile import Profile
 
 TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
-"""Called before every request for a bearer token, as
-``azure.identity.aio.get_bearer_token_provider`` returns it.
+"""Returns a bearer token; called before every request.
+``azure.identity.aio.get_bearer_token_provider`` returns such a function.
 """
 
 SDK_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")
@@ -25,15 +24,20 @@ SDK_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")
 
 def environment(name: str | None) -> str | None:
     """The value of an environment variable; None where it is unset or empty."""
-    return (os.environ.get(name) or None) if name else None
+    if not name:
+        return None
+    return os.environ.get(name) or None
 
 
 class Credentials:
-    """A request hook. ``token_provider`` wins over the key, the key over the token in
+    """A request hook that adds the credentials.
+
+    ``token_provider`` is preferred to the key, and the key to the token in
     ``connection.token_env``.
 
-    Raises AuthenticationFailed: the provider needs a key and there is none; names the variable and
-    where to get one.
+    Raises:
+        AuthenticationFailed: the provider needs a key and there is none. The message has the
+            variable and where to get a key.
     """
 
     def __init__(self, profile: Profile, token_provider: TokenProvider | None = None) -> None:
@@ -43,15 +47,21 @@ class Credentials:
         if rules.api_key_required and not (key or token or token_provider):
             raise AuthenticationFailed(_missing(profile))
         self._header = rules.api_key_header
-        self._key = None if token_provider else key
-        self._token = None if self._key else token
+        if token_provider:
+            key = None
+        if key:
+            token = None
+        self._key = key
+        self._token = token
         self._token_provider = token_provider
-        self._extra = {
-            header: value for header, name in rules.headers_env.items() if (value := _secret(name))
-        }
-        self._query = {
-            name: value for name, key in rules.query_env.items() if (value := environment(key))
-        }
+        self._extra: dict[str, str] = {}
+        for header, variable in rules.headers_env.items():
+            if value := _secret(variable):
+                self._extra[header] = value
+        self._query: dict[str, str] = {}
+        for parameter, variable in rules.query_env.items():
+            if value := environment(variable):
+                self._query[parameter] = value
         self._last_token: str | None = None
 
     async def __call__(self, request: httpx2.Request) -> None:
@@ -63,8 +73,10 @@ class Credentials:
         if token:
             request.headers["Authorization"] = f"Bearer {token}"
         elif self._key:
-            bearer = self._header.lower() == "authorization"
-            request.headers[self._header] = f"Bearer {self._key}" if bearer else self._key
+            value = self._key
+            if self._header.lower() == "authorization":
+                value = f"Bearer {value}"
+            request.headers[self._header] = value
         request.headers.update(self._extra)
         if self._query:
             request.url = request.url.copy_merge_params(self._query)
@@ -72,16 +84,19 @@ class Credentials:
     @property
     def secrets(self) -> list[str]:
         """The texts that no message may repeat."""
-        single = (self._key, self._token, self._last_token)
-        return [each for each in (*single, *self._extra.values(), *self._query.values()) if each]
+        values = [self._key, self._token, self._last_token]
+        values += [*self._extra.values(), *self._query.values()]
+        return [value for value in values if value]
 
     def __repr__(self) -> str:
         return f"<Credentials in {self._header}>"
 
 
 def _secret(name: str | None) -> str | None:
-    """The variable's value, valid in a header. Raises AuthenticationFailed, without the value,
-    where it is not.
+    """The value of a variable; None where it is unset or empty.
+
+    Raises:
+        AuthenticationFailed: the value cannot stand in a header. The message leaves it out.
     """
     value = (environment(name) or "").strip()
     if not value.isascii() or not value.isprintable():
@@ -94,9 +109,9 @@ def _secret(name: str | None) -> str | None:
 
 def _missing(profile: Profile) -> str:
     rules = profile.connection
-    other = f", or {rules.token_env} to a bearer token" if rules.token_env else ""
-    where = f"; keys are made at {rules.api_key_url}" if rules.api_key_url else ""
-    return (
-        f"{profile.name} needs an API key: set the environment variable"
-        f" {rules.api_key_env}{other}{where}"
-    )
+    message = f"{profile.name} needs an API key: set the environment variable {rules.api_key_env}"
+    if rules.token_env:
+        message += f", or {rules.token_env} to a bearer token"
+    if rules.api_key_url:
+        message += f"; keys are made at {rules.api_key_url}"
+    return message

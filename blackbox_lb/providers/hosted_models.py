@@ -1,4 +1,4 @@
-"""Which models a host serves, by lists of a known date: ``providers/models/NAME.toml``."""
+"""The models that hosts serve, from lists of a known date: ``providers/models/NAME.toml``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.providers.names import profiles_folder
+from blackbox_lb.providers.packaged import profiles_folder
 from blackbox_lb.providers.schema import Json, ProfileRow
 from blackbox_lb.safety.untrusted import parse_toml
 
 FOLDER = "models"
 """The lists stand in this folder beside the profiles."""
 CUTS = ("top_k", "top_p", "min_p")
-"""Settings that take tokens out of what is sampled from."""
+"""Settings that truncate the distribution."""
 NEAREST = 3
 """Names that are suggested where none fits."""
 
@@ -27,9 +27,12 @@ Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class HostedModel(ProfileRow):
     """One model of a host's list.
 
-    name: what ``model`` takes. open: whether its weights are public; weights: their name on the
-    Hugging Face hub, where the list has it. price: US dollars for a million prompt and completion
-    tokens, None where the list has none. defaults: settings that the list calls the model's.
+    name: the name for ``model``.
+    open: whether its weights are public.
+    weights: the name of the weights on the Hugging Face hub; "" where the list has none.
+    price: US dollars for a million prompt tokens and a million completion tokens; None where the
+        list has none.
+    defaults: settings that hold for the model unless a request changes them.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -40,7 +43,7 @@ class HostedModel(ProfileRow):
 
     @property
     def cuts(self) -> dict[str, Json]:
-        """The defaults that truncate what is sampled from."""
+        """The defaults that truncate the distribution."""
         off = {"top_k": (0, -1), "top_p": (1, 1.0), "min_p": (0, 0.0)}
         return {
             name: value
@@ -50,10 +53,14 @@ class HostedModel(ProfileRow):
 
 
 class HostedModels(ProfileRow):
-    """The list of one host, open weights first.
+    """The list of one host, models with open weights first.
 
-    provider: its profile. fields: whether the list gives ``logit_bias`` and logprobs of each model,
-    or the host alone is described to take them. date: the day of the list.
+    provider: the host's profile.
+    date: the day of the list.
+    source: where the list was found.
+    fields: whether the list says of each model, or only of the host, that it takes ``logit_bias``
+        and gives logprobs.
+    models: the list.
     """
 
     provider: str
@@ -74,7 +81,8 @@ def load_models(provider: str) -> HostedModels:
     """The list of the models that ``provider`` serves.
 
     Raises:
-        InputError: there is none. ProfileError: the list is malformed.
+        InputError: there is none.
+        ProfileError: the list is malformed.
     """
     if provider not in listed_hosts():
         raise InputError(
@@ -90,25 +98,26 @@ def load_models(provider: str) -> HostedModels:
 
 
 def find_hosts(name: str) -> list[tuple[HostedModels, HostedModel]]:
-    """The lists with a model of that name, each with the model: first those that give a bias and
-    logprobs of each model, then by name.
+    """Each list that has a model of that name, with the model.
 
-    Names are compared without their publisher and by their parts, so that ``Qwen/Qwen3.5-9B``
-    is also qwen/qwen3.5-9b, and glm-5.1 is also glm-5p1 and glm-5-1.
+    Lists that say of each model whether it takes a bias and gives logprobs come first.
+
+    Names are compared without their publisher and by their parts, so that ``Qwen/Qwen3.5-9B`` is
+    also qwen/qwen3.5-9b, and glm-5.1 is also glm-5p1 and glm-5-1.
 
     Raises:
         InputError: no list has it.
     """
-    wanted = _parts(name)
+    query = _parts(name)
     pairs = [
         (hosted, model) for hosted in map(load_models, listed_hosts()) for model in hosted.models
     ]
     matches = [
         (hosted, model)
         for hosted, model in pairs
-        if _holds(_parts(model.name), wanted) or _holds(_parts(model.weights), wanted)
+        if _contains(_parts(model.name), query) or _contains(_parts(model.weights), query)
     ]
-    if not wanted or not matches:
+    if not query or not matches:
         raise InputError(_unknown(name, [model.name for _, model in pairs]))
     matches.sort(key=lambda match: (match[0].fields != "each model", match[0].provider))
     return matches
@@ -116,18 +125,18 @@ def find_hosts(name: str) -> list[tuple[HostedModels, HostedModel]]:
 
 def _parts(name: str) -> list[str]:
     """The parts of a model's name without its publisher, in lower case; 5p1 is 5.1."""
-    own = name.lower().rpartition("/")[2]
-    return re.findall(r"[a-z0-9]+", re.sub(r"(?<=\d)p(?=\d)", ".", own))
+    model = name.lower().rpartition("/")[2]
+    return re.findall(r"[a-z0-9]+", re.sub(r"(?<=\d)p(?=\d)", ".", model))
 
 
-def _holds(parts: list[str], wanted: list[str]) -> bool:
-    """Whether ``wanted`` stand in ``parts`` one behind the other."""
-    places = range(len(parts) - len(wanted) + 1)
-    return any(parts[place : place + len(wanted)] == wanted for place in places)
+def _contains(parts: list[str], query: list[str]) -> bool:
+    """Whether the parts of ``query`` stand in ``parts`` one behind the other."""
+    starts = range(len(parts) - len(query) + 1)
+    return any(parts[start : start + len(query)] == query for start in starts)
 
 
 def _unknown(name: str, names: list[str]) -> str:
-    """The sentence on a model that no list has, with those of the nearest ``names``."""
+    """The sentence on a model that no list has, with the nearest of ``names``."""
     spelled = {"-".join(_parts(listed)): listed for listed in names}
     nearest = get_close_matches("-".join(_parts(name)), spelled, n=NEAREST)
     suggestion = ""

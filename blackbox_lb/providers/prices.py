@@ -1,4 +1,6 @@
-"""Prices of tokens: two a model, from the user, the user's table or the packaged one; else
+"""Prices of tokens: one of a model's prompt tokens, one of its completion tokens.
+
+They come from the user, from a table of the user's, or from the packaged table; else they are
 unknown.
 """
 
@@ -25,8 +27,11 @@ Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens. source: their origin. batch: the share of them that a batch
-    costs, None if not known.
+    """Prices of one model.
+
+    prompt, completion: US dollars for a million tokens.
+    source: the origin of the prices.
+    batch: the share of these prices that a batch costs; None if not known.
     """
 
     prompt: float
@@ -35,22 +40,23 @@ class Prices:
     batch: float | None = None
 
     def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """The cost in US dollars."""
         return (prompt_tokens * self.prompt + completion_tokens * self.completion) / MILLION
 
     def in_batch(self, share: float) -> Prices:
-        """The prices in a batch API: these times their own row's share, else times ``share``."""
-        own = share if self.batch is None else self.batch
-        source = ", ".join(
-            part for part in (self.source, f"in a batch {own:g} of the price") if part
-        )
-        return Prices(self.prompt * own, self.completion * own, source)
+        """The prices in a batch API: these times ``batch``, or times ``share`` if not known."""
+        if self.batch is not None:
+            share = self.batch
+        source = _listed(self.source, f"in a batch {share:g} of the price")
+        return Prices(self.prompt * share, self.completion * share, source)
 
     def __str__(self) -> str:
-        source = f", {self.source}" if self.source else ""
-        return (
-            f"${self.prompt:g} and ${self.completion:g} a million prompt and completion"
-            f" tokens{source}"
-        )
+        prices = f"${self.prompt:g} and ${self.completion:g} a million prompt and completion tokens"
+        return _listed(prices, self.source)
+
+
+def _listed(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
 
 
 class _Row(BaseModel, extra="forbid", frozen=True):
@@ -64,20 +70,17 @@ class _Row(BaseModel, extra="forbid", frozen=True):
 
     def fits(self, provider: str, model: str) -> bool:
         """Whether the row holds for this model."""
-        return fnmatchcase(provider, self.provider) and any(
-            fnmatchcase(model, each) for each in self.models
-        )
+        if not fnmatchcase(provider, self.provider):
+            return False
+        return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     @property
     def prices(self) -> Prices:
         """The row's numbers, with their origin."""
-        seen = f"{self.date:%Y-%m-%d}" if self.date else ""
-        return Prices(
-            self.prompt,
-            self.completion,
-            ", ".join(part for part in (self.source, seen) if part),
-            self.batch,
-        )
+        date = ""
+        if self.date is not None:
+            date = f"{self.date:%Y-%m-%d}"
+        return Prices(self.prompt, self.completion, _listed(self.source, date), self.batch)
 
 
 class _Table(BaseModel, extra="forbid", frozen=True):
@@ -87,8 +90,10 @@ class _Table(BaseModel, extra="forbid", frozen=True):
 
 
 def parse_prices(text: str) -> Prices:
-    """Parse the prices of ``price``, as in "0.15,0.60". Raises InputError: not two finite numbers
-    from 0.
+    """Parse two prices, as in "0.15,0.60".
+
+    Raises:
+        InputError: they are not two finite numbers from 0.
     """
     try:
         prompt, completion = (float(part) for part in text.split(","))
@@ -102,18 +107,26 @@ def parse_prices(text: str) -> Prices:
     return Prices(prompt, completion, "``price``")
 
 
-def find_prices(provider: str, model: str, own: Path | None = None) -> Prices | None:
-    """Return a model's prices: the first row that fits in the table ``own``, else in the packaged
-    one; None where none fits.
+def find_prices(provider: str, model: str, table: Path | None = None) -> Prices | None:
+    """A model's prices, from the first row that fits; None where none fits.
 
-    Raises InputError: ``own`` cannot be read, or is no table of prices.
+    Args:
+        provider: name of the profile.
+        model: name of the model.
+        table: a table of the user's, whose rows come before those of the packaged one.
+
+    Raises:
+        InputError: ``table`` cannot be read, or is no table of prices.
     """
-    return next((row.prices for row in _rows(own) if row.fits(provider, model)), None)
+    for row in _rows(table):
+        if row.fits(provider, model):
+            return row.prices
+    return None
 
 
-def _rows(own: Path | None) -> Iterator[_Row]:
-    if own is not None:
-        yield from _table(own)
+def _rows(table: Path | None) -> Iterator[_Row]:
+    if table is not None:
+        yield from _table(table)
     with resources.as_file(resources.files("blackbox_lb.providers") / "prices.toml") as path:
         yield from _table(path)
 

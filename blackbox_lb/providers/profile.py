@@ -1,5 +1,6 @@
-"""Provider profiles: name, capabilities and limits of a provider, read from TOML. A capability is a
-row, never a branch in code.
+"""Provider profiles: the name, capabilities and limits of a provider, read from TOML.
+
+A capability is a row of a profile, never a branch in code. ``schema`` has the rows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
-from blackbox_lb.providers.names import is_profile_file, profile_names, profiles_folder
+from blackbox_lb.providers.packaged import is_profile_file, profile_names, profiles_folder
 from blackbox_lb.providers.schema import (
     AnswerRules,
     BatchRules,
@@ -34,45 +35,41 @@ from blackbox_lb.providers.schema import (
     no_secrets,
     visible,
 )
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import did_you_mean, with_remedy
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 from blackbox_lb.types import Endpoint
 
 ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
-"""Keys of a profile that are no rows: its name, its base, its evidence."""
+"""Keys of a profile that are no rows."""
 LONGEST_CHAIN = 50
 """Most profiles of which each extends the next."""
 OF_A_HOST = frozenset(
     {
-        *(
-            "models",
-            "batch",
-            "connection.base_url_env",
-            "connection.api_key_env",
-            "connection.api_key_url",
-        ),
-        *(
-            "connection.token_env",
-            "connection.headers_env",
-            "connection.query_env",
-            "connection.rate_limit_headers",
-        ),
+        "models",
+        "batch",
+        "connection.base_url_env",
+        "connection.api_key_env",
+        "connection.api_key_url",
+        "connection.token_env",
+        "connection.headers_env",
+        "connection.query_env",
+        "connection.rate_limit_headers",
     }
 )
-"""Rows and tables about one host: its keys, its headers, its models, its batches. Another address
-does not inherit them.
-"""
+"""Rows and tables about one host. A profile with another address does not inherit them."""
 
 
 class Profile(ProfileRow):
     """One provider.
 
+    reference: None where distributions over the whole vocabulary are not available.
+    batch: None where requests cannot be sent in files.
     neutral: request fields that make sampling exactly softmax(logits + bias) at temperature 1.
-    request: fields of every request. reference: None where whole distributions are not available.
-    batch: None where requests cannot be sent in files. unknown: dotted rows or tables whose values
-    are guesses until ``blb doctor`` has measured them. evidence: dotted row or table -> its source.
+    request: fields of every request.
+    unknown: dotted rows or tables whose values are guesses until ``blb doctor`` measures them.
+    evidence: dotted row or table -> its source.
     """
 
     name: Annotated[str, AfterValidator(visible)]
@@ -97,7 +94,7 @@ class Profile(ProfileRow):
     evidence: dict[str, Evidence] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _guesses(self) -> Profile:
+    def _check_rows(self) -> Profile:
         rows = set(_dotted(self.model_dump(exclude=set(ABOUT))))
         for guess in self.unknown:
             if guess not in rows:
@@ -116,8 +113,10 @@ class Profile(ProfileRow):
         return self
 
     def endpoint(self, name: Endpoint) -> EndpointRules:
-        """The rules of an endpoint. Raises ProfileError, with a list of all endpoints, where the
-        provider lacks this one.
+        """The rules of an endpoint.
+
+        Raises:
+            ProfileError: the provider lacks it. The message lists its endpoints.
         """
         if name not in self.endpoints:
             raise ProfileError(
@@ -127,12 +126,15 @@ class Profile(ProfileRow):
 
     def most_logprobs(self, endpoint: Endpoint) -> int | None:
         """Most alternatives a token that the endpoint lists; None for no known limit."""
-        own = self.endpoint(endpoint).top_logprobs
-        return self.logprobs.limit if own is None else own
+        limit = self.endpoint(endpoint).top_logprobs
+        if limit is None:
+            return self.logprobs.limit
+        return limit
 
     def follows_ids(self, vocabulary: object) -> bool:
-        """Whether the lists after a prompt of token ids can be read: they tell ids themselves, or a
-        ``vocabulary`` does.
+        """Whether the lists after a prompt of token ids can be read.
+
+        Either the lists have token ids, or ``vocabulary`` gives those of their bytes.
         """
         if self.reference is None:
             return False
@@ -140,10 +142,9 @@ class Profile(ProfileRow):
         return vocabulary is not None or kind.startswith(("field ", "string "))
 
     def check_model(self, model: str | None) -> None:
-        """Raise ModelUnsuitable for a model that is known to take no bias or to return no logprobs.
+        """Raise ModelUnsuitable for a model that takes no bias or returns no logprobs.
 
-        None means that no model was chosen: a ProfileError where the provider does not list its
-        models.
+        None stands for no choice, a ProfileError where the provider does not list its models.
         """
         if model is None:
             if not self.connection.lists_models:
@@ -158,14 +159,13 @@ class Profile(ProfileRow):
 
     def tried(self, model: str | None) -> bool:
         """Whether sources agree that ``model`` takes a bias; None is no model in particular."""
-        return model is None or not any(
-            fnmatchcase(_base_model(model), pattern) for pattern in self.models.untried
-        )
+        if model is None:
+            return True
+        base = _base_model(model)
+        return not any(fnmatchcase(base, pattern) for pattern in self.models.untried)
 
     def end_of(self, model: str) -> ModelEnd | None:
-        """The day on which ``model``, or the one that it was fine-tuned from, is switched off; None
-        where none is known.
-        """
+        """The end of ``model``, or of the one that it was fine-tuned from; None if not known."""
         for end in self.models.ends:
             if fnmatchcase(_base_model(model), end.pattern):
                 return end
@@ -173,8 +173,9 @@ class Profile(ProfileRow):
 
     @property
     def rows_of_its_host(self) -> dict[str, Any]:
-        """The rows of ``OF_A_HOST`` but ``base_url_env``, for a profile of this host at another
-        address.
+        """The rows of ``OF_A_HOST`` for a profile of this host at another address.
+
+        ``base_url_env`` is not among them.
         """
         connection = {row.partition(".")[2] for row in OF_A_HOST - {"connection.base_url_env"}}
         return self.model_dump(
@@ -183,30 +184,30 @@ class Profile(ProfileRow):
         )
 
     def unsuitable(self, model: str, why: str) -> ModelUnsuitable:
-        """The error for a ``model`` that cannot be used here: why, and which models can."""
-        said = f"{model} cannot be adapted through {self.name}: {why.rstrip('.')}"
-        return ModelUnsuitable(
-            with_remedy(said, f"models that work: {', '.join(self.models.work)}")
-            if self.models.work
-            else said
-        )
+        """The error for a ``model`` that cannot be used here: why not, and which models can."""
+        message = f"{model} cannot be adapted through {self.name}: {why.rstrip('.')}"
+        if self.models.work:
+            message = with_remedy(message, f"models that work: {', '.join(self.models.work)}")
+        return ModelUnsuitable(message)
 
     def is_known(self, row: str) -> bool:
-        """Whether a dotted row or table is more than a guess; the tables around it and the rows in
-        it count too.
+        """Whether a dotted row or table is more than a guess.
+
+        A guess about a table around it, or about a row in it, is one about it too.
         """
         return not self._guesses_about(row)
 
     def _guesses_about(self, row: str) -> list[str]:
         return [
-            each
-            for each in self.unknown
-            if f"{row}.".startswith(f"{each}.") or each.startswith(f"{row}.")
+            guess
+            for guess in self.unknown
+            if f"{row}.".startswith(f"{guess}.") or guess.startswith(f"{row}.")
         ]
 
     def require(self, rows: Iterable[str], purpose: str, model: str | None = None) -> None:
-        """Raise ProfileError where one of ``rows``, or a row of a table among them, is not known;
-        name the measuring command.
+        """Raise ProfileError where one of ``rows``, dotted rows or tables, is a guess.
+
+        The message has the command that measures it.
         """
         rows = list(rows)
         guesses = list(dict.fromkeys(guess for row in rows for guess in self._guesses_about(row)))
@@ -221,13 +222,14 @@ class Profile(ProfileRow):
 
 
 def load_profile(name: str) -> Profile:
-    """Load the packaged profile ``name``, or a user's own from the TOML file of that path.
+    """Load the packaged profile ``name``, or a user's from the TOML file of that path.
 
-    With ``extends = "NAME"`` a profile only holds its differences from that one. With another
-    address than that one's, what belongs to its host is not inherited: ``OF_A_HOST``.
+    A profile with ``extends = "NAME"`` holds only its differences from that profile. If their
+    addresses differ, the rows of ``OF_A_HOST`` are not inherited.
 
-    Raises ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of
-    the wrong kind.
+    Raises:
+        ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of the
+            wrong kind.
     """
     rows = _rows(name)
     try:
@@ -243,13 +245,13 @@ def load_profile(name: str) -> Profile:
 
 def _base_model(model: str) -> str:
     """The model under a fine-tuned one's name."""
-    return model.split(":")[1] if model.startswith("ft:") and model.count(":") > 1 else model
+    if model.startswith("ft:") and model.count(":") > 1:
+        return model.split(":")[1]
+    return model
 
 
 def _complaint(error: ErrorDetails, rows: Any) -> str:
-    """One validation error as part of a sentence, with the row's name in the file and the kinds
-    that the row may have.
-    """
+    """One validation error as part of a sentence, with the row's name in the file."""
     path = []
     for part in error["loc"]:
         try:
@@ -259,7 +261,9 @@ def _complaint(error: ErrorDetails, rows: Any) -> str:
                 break
             rows = None
         path.append(str(part))
-    row = f"row {'.'.join(path)}: " if path else ""
+    row = ""
+    if path:
+        row = f"row {'.'.join(path)}: "
     if error["type"] == "value_error":
         return f"{row}{error['ctx']['error']}"
     if error["type"] == "extra_forbidden":
@@ -273,7 +277,8 @@ def _rows_of(path: Sequence[int | str]) -> Iterable[str]:
     model: type[BaseModel] = Profile
     for part in path:
         field = model.model_fields.get(str(part))
-        model = model if field is None else _row_type(field.annotation) or model
+        if field is not None:
+            model = _row_type(field.annotation) or model
     return model.model_fields
 
 
@@ -285,22 +290,27 @@ def _row_type(annotation: Any) -> type[BaseModel] | None:
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Every row and table, dotted."""
+    """The dotted name of every row and table."""
     for key, value in table.items():
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{key}.")
 
 
-def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    if len(seen) > LONGEST_CHAIN:
+def _rows(name: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The rows of a profile, laid over those of the profile that it extends.
+
+    chain: the profiles that extend this one, the first one first.
+    """
+    if len(chain) > LONGEST_CHAIN:
         raise ProfileError(
-            f"provider profile {seen[0]} extends more than {LONGEST_CHAIN} others, one behind the"
+            f"provider profile {chain[0]} extends more than {LONGEST_CHAIN} others, one behind the"
             " other; let it extend a packaged one"
         )
-    if name in seen:
+    if name in chain:
         raise ProfileError(
-            f"provider profile {name} extends itself: {' -> '.join((*seen, name))}; correct extends"
+            f"provider profile {name} extends itself: {' -> '.join((*chain, name))}; correct"
+            " extends"
         )
     content = _read(name)
     try:
@@ -310,50 +320,60 @@ def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
             f"provider profile {name} is not valid TOML: {error}; correct the file"
         ) from error
     base = rows.pop("extends", None)
-    return rows if base is None else _extended(_rows(str(base), (*seen, name)), rows, name)
+    if base is None:
+        return rows
+    return _extended(_rows(str(base), (*chain, name)), rows, name)
 
 
-def _extended(base: dict[str, Any], own: dict[str, Any], name: str) -> dict[str, Any]:
-    """``own`` laid over ``base``; evidence is replaced as a whole.
+def _extended(base: dict[str, Any], changes: dict[str, Any], name: str) -> dict[str, Any]:
+    """``changes`` laid over ``base``; evidence of a row is replaced as a whole.
 
-    With the address of another host in ``own``, the rows of ``OF_A_HOST`` are not inherited, nor is
-    the name, by which prices are found. An engine on this machine is no host: its rows are about a
-    server of the user's own, wherever that runs.
+    With the address of another host in ``changes``, the rows of ``OF_A_HOST`` are not inherited,
+    nor is the name, by which prices are found. An engine on this machine is no host, since its rows
+    are about a server of the user's wherever that runs.
     """
-    address = own.get("connection")
-    if isinstance(address, dict) and "base_url" in address:
-        there = base.get("connection", {})
-        theirs = str(there.get("base_url") or "")
-        if (
-            theirs
-            and address["base_url"] != theirs
-            and not is_loopback(urlsplit(theirs).hostname or "")
-        ):
-            base = {key: value for key, value in base.items() if key not in OF_A_HOST}
-            there = {
-                key: value for key, value in there.items() if f"connection.{key}" not in OF_A_HOST
-            }
-            known = base.get("evidence", {}).items()
-            base["evidence"] = {
-                row: seen for row, seen in known if not OF_A_HOST & {row, row.partition(".")[0]}
-            }
-            base["unknown"] = [
-                row for row in base.get("unknown", []) if row.partition(".")[0] not in OF_A_HOST
-            ]
-            own = {"name": Path(name).stem, **own}
-        base["connection"] = {key: value for key, value in there.items() if key != "base_url_env"}
-    rows = _merged(base, own)
-    if _are_tables(base.get("evidence"), own.get("evidence")):
-        rows["evidence"] = {**base["evidence"], **own["evidence"]}
+    connection = changes.get("connection")
+    if isinstance(connection, dict) and "base_url" in connection:
+        base_url = str(base.get("connection", {}).get("base_url") or "")
+        is_hosted = bool(base_url) and not is_loopback(urlsplit(base_url).hostname or "")
+        if is_hosted and connection["base_url"] != base_url:
+            base = _without_host(base)
+            changes = {"name": Path(name).stem, **changes}
+        base["connection"] = {
+            key: value for key, value in base.get("connection", {}).items() if key != "base_url_env"
+        }
+    rows = _merged(base, changes)
+    if _are_tables(base.get("evidence"), changes.get("evidence")):
+        rows["evidence"] = {**base["evidence"], **changes["evidence"]}
     return rows
 
 
-def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """``own`` laid over ``base``, table by table; any other value is replaced."""
-    both = {
-        key: _merged(base[key], own[key]) for key in own if _are_tables(base.get(key), own[key])
+def _without_host(rows: dict[str, Any]) -> dict[str, Any]:
+    """The rows without those of ``OF_A_HOST``, and without the evidence and guesses about these."""
+    inherited = {key: value for key, value in rows.items() if key not in OF_A_HOST}
+    inherited["connection"] = {
+        key: value
+        for key, value in rows.get("connection", {}).items()
+        if f"connection.{key}" not in OF_A_HOST
     }
-    return {**base, **own, **both}
+    inherited["evidence"] = {
+        row: source
+        for row, source in rows.get("evidence", {}).items()
+        if row not in OF_A_HOST and row.partition(".")[0] not in OF_A_HOST
+    }
+    inherited["unknown"] = [
+        row for row in rows.get("unknown", []) if row.partition(".")[0] not in OF_A_HOST
+    ]
+    return inherited
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``changes`` laid over ``base``, table by table; any other value is replaced."""
+    merged = {**base, **changes}
+    for key in changes:
+        if _are_tables(base.get(key), changes[key]):
+            merged[key] = _merged(base[key], changes[key])
+    return merged
 
 
 def _are_tables(*values: Any) -> bool:
@@ -370,9 +390,9 @@ def _read(name: str) -> bytes:
                 f"cannot read the provider profile {name}: {reason}; give another ``provider``"
             ) from error
     if name not in profile_names():
-        known = ", ".join(profile_names())
+        names = ", ".join(profile_names())
         raise ProfileError(
-            f"unknown provider {name!r}{did_you_mean(name, profile_names())}; known: {known}; or"
+            f"unknown provider {name!r}{did_you_mean(name, profile_names())}; known: {names}; or"
             " give the path of your own profile, ending in .toml"
         )
     return (profiles_folder() / f"{name}.toml").read_bytes()

@@ -1,5 +1,6 @@
-"""The rows of a provider profile: every capability that differs between inference APIs, with its
-meaning and its default.
+"""The rows of a provider profile, each a capability that differs between inference APIs.
+
+Docstrings give the meaning of each row and of its values.
 """
 
 from __future__ import annotations
@@ -25,28 +26,32 @@ T = TypeVar("T", bound=Mapping[str, object])
 
 
 def no_secrets(table: T) -> T:
-    """Return ``table``. Raises ValueError, without the value, where a name or a value in it looks
-    like a key.
+    """The table, which holds no key.
+
+    Raises:
+        ValueError: a name or a value in it looks like that of a key. The message leaves the value
+            out.
     """
     for name, value in table.items():
         if isinstance(value, Mapping):
             no_secrets(value)
-        if (
-            isinstance(value, str)
-            and value
-            and (SECRET_WORD.search(name) or redacted(value) != value)
-        ):
+        if not isinstance(value, str) or not value:
+            continue
+        if SECRET_WORD.search(name) or redacted(value) != value:
             raise ValueError(
                 f"{name} holds what looks like a key, and a profile is no place for one; put it"
-                " into an environment variable and "
-                "name that in connection.query_env or connection.headers_env, as in query_env = {"
-                f' "{name}" = "MY_KEY" }}'
+                " into an environment variable and name that in connection.query_env or"
+                f' connection.headers_env, as in query_env = {{ "{name}" = "MY_KEY" }}'
             )
     return table
 
 
 def visible(name: str) -> str:
-    """Return ``name``. Raises ValueError, with escapes, where a character of it cannot be seen."""
+    """The name, which consists of printable characters.
+
+    Raises:
+        ValueError: a character of it cannot be printed.
+    """
     if not name.isprintable():
         raise ValueError(
             f"{printable(name)} holds a character that cannot be printed; write a name without it"
@@ -55,22 +60,29 @@ def visible(name: str) -> str:
 
 
 class ProfileRow(BaseModel, frozen=True, extra="forbid", strict=True):
-    """Frozen, strictly typed, and without room for a misspelt key."""
+    """A table of a profile: frozen, strictly typed, and closed to misspelt keys."""
 
 
 class Connection(ProfileRow):
-    """Address and credentials of the API. Keys come from the environment variable ``api_key_env``,
-    never from a file.
+    """Address and credentials of the API. Keys come from the environment, never from a file.
 
-    base_url_env: a variable whose address goes before ``base_url``. base_path: appended to an
-    address that lacks it. api_key_required: nothing is sent without a key or a token, so
-    ``api_key_env`` or ``token_env`` must name its variable. api_key_url: the page where a user gets
-    a key. api_key_header: carries the key, ``Authorization`` as a bearer token. token_env: a
-    variable with a bearer token (Microsoft Entra), used without a key. headers_env: further headers
-    -> variables. query: goes with every request. query_env: variables that replace parts of it.
-    lists_models: GET /models lists the names that ``model`` takes; elsewhere it only shows that
-    the key is good. concurrency: first number of requests in flight (``AdaptiveConcurrency`` finds
-    a better one), the most for an ``embedded`` engine, which runs in this process.
+    base_url: the address.
+    base_url_env: a variable with an address that is preferred to ``base_url``.
+    base_path: appended to an address that lacks it.
+    api_key_env: the variable with the key.
+    api_key_required: nothing is sent without a key or a token, so ``api_key_env`` or ``token_env``
+        must name its variable.
+    api_key_url: the page where a user gets a key.
+    api_key_header: the header with the key; ``Authorization`` carries it as a bearer token.
+    token_env: a variable with a bearer token (Microsoft Entra), used where there is no key.
+    headers_env: further header -> the variable with its value.
+    query: parameters of every request.
+    query_env: parameter -> the variable that replaces its value.
+    lists_models: GET /models lists the names that ``model`` takes. Elsewhere it only shows that
+        the key is good.
+    concurrency: first number of requests in flight; ``AdaptiveConcurrency`` finds a better one.
+        For an embedded engine it is the largest number.
+    embedded: the engine runs in this process.
     rate_limit_headers: limit-requests ... -> the header's name (see ``rate_limits``).
     """
 
@@ -93,12 +105,8 @@ class Connection(ProfileRow):
     @property
     def secret_variables(self) -> list[str]:
         """Names of the environment variables whose values go out with requests."""
-        names = (
-            self.api_key_env,
-            self.token_env,
-            *self.headers_env.values(),
-            *self.query_env.values(),
-        )
+        names = [self.api_key_env, self.token_env]
+        names += [*self.headers_env.values(), *self.query_env.values()]
         return [name for name in names if name]
 
     @model_validator(mode="after")
@@ -112,17 +120,21 @@ class Connection(ProfileRow):
 
 
 class EndpointRules(ProfileRow):
-    """One endpoint. ``{model}`` in ``path`` is the model's (deployment's) name. ``dialect``: the
-    shape of the answer's logprobs.
+    """One endpoint.
 
+    path: ``{model}`` in it is the name of the model (deployment).
+    dialect: the shape of the answer's logprobs.
     ask_logprobs: flag = ``logprobs: true, top_logprobs: k``; count = ``logprobs: k``; include = the
-    Responses API's ``include`` and ``top_logprobs``; no = the endpoint gives none. top_logprobs:
-    most alternatives here, where not ``logprobs.limit``. sampled_in_list: a sampled token not among
-    the k most likely is not listed (no), listed beside them (added), or listed in place of the last
-    (replaces the last). This decides which listed alternatives are sure to be the most likely ones.
-    id: the place of token ids here, where not ``tokens.id``. sampled_ids: dotted field of a choice
-    that lists the sampled ids. bias: whether it takes ``logit_bias``. stop: whether it takes stop
-    texts. max_tokens: the field that limits the completion.
+        Responses API's ``include`` and ``top_logprobs``; no = the endpoint gives none.
+    sampled_in_list: a sampled token that is not among the k most likely is not listed (no), listed
+        beside them (added), or listed in place of the last (replaces the last). This decides which
+        listed alternatives are sure to be the most likely ones.
+    top_logprobs: most alternatives, where not ``logprobs.limit``.
+    id: the place of token ids, where not ``tokens.id``.
+    sampled_ids: dotted field of a choice that lists the sampled ids.
+    bias: whether it takes ``logit_bias``.
+    stop: whether it takes stop texts.
+    max_tokens: the field that limits the completion.
     """
 
     path: str
@@ -138,20 +150,24 @@ class EndpointRules(ProfileRow):
 
 
 class LogprobRules(ProfileRow):
-    """The meaning of returned logprobs. ``limit``: most alternatives a token (None: no limit
-    known). ``limit_is_setting``: a server may be started with another one, so that more may be
-    asked for.
+    """The meaning of returned logprobs.
 
+    limit: most alternatives a token; None for no known limit.
+    limit_remedy: the remedy where more are asked for.
+    limit_is_setting: a server may be started with another limit, so more may be asked for.
     meaning: before bias = of the unbiased model at temperature 1, whatever was sent; after bias =
-    of the distribution after bias and temperature, so the model's own only without a bias at
-    temperature 1; unknown = treated as after bias. propensity: the field with the sampled token's
-    logprob under the policy that sampled it. censored: the number in place of a sampled token's
-    logprob that is withheld. end_token_listed: None if not known. stop_text_listed: whether the
-    tokens of the stop text that ended a completion are listed, or only counted; None if not known.
+        of the distribution after bias and temperature, so that of the model only without a bias at
+        temperature 1; unknown = treated as after bias.
+    propensity: the field with the sampled token's logprob under the policy that sampled it.
+    censored: the number in place of a sampled token's logprob that is withheld.
+    end_token_listed: whether a sampled end token is listed; None if not known.
+    stop_text_listed: whether the tokens of the stop text that ended a completion are listed, or
+        only counted; None if not known.
     reasoning_listed: whether the tokens of a model's thinking, their marks included, are listed
-    before those of its text; False: an answer with thoughts is never whole; None if not known: it
-    is where its tokens are as many as are counted. drops_fragments: a token that is a part of a
-    character is left out of the lists, so that an answer of that token alone has no list at all.
+        before those of its text. False means that an answer with thoughts is never whole. None
+        means not known; such an answer is whole where as many tokens are listed as counted.
+    drops_fragments: a token that is a part of a character is left out of the lists, so that an
+        answer of that token alone has no list at all.
     """
 
     limit: Annotated[int, Field(ge=0)] | None = None
@@ -167,11 +183,12 @@ class LogprobRules(ProfileRow):
 
 
 class TokenRules(ProfileRow):
-    """The place of token ids: ``field NAME`` of each entry; ``string PREFIX``: behind it in the
-    token string; ``bytes``: nowhere, the token's bytes identify it under a vocabulary; ``text``:
-    nowhere, and only its printed text is given.
+    """How tokens are identified.
 
-    ``bytes_exact``: ``bytes`` are the token's own, not those of its printed text.
+    id: ``field NAME`` = an id in that field of each entry; ``string PREFIX`` = an id behind the
+        prefix in the token string; ``bytes`` = no id, but bytes that identify the token under a
+        vocabulary; ``text`` = no id, and only the printed text.
+    bytes_exact: ``bytes`` are those of the token, not those of its printed text.
     """
 
     id: TokenId
@@ -179,8 +196,10 @@ class TokenRules(ProfileRow):
 
 
 class TokenizeRoute(ProfileRow):
-    """POST ``path`` under the server's root with the text in field ``text`` answers ``{"tokens":
-    [ids]}``.
+    """The server's route from a text to token ids.
+
+    POST ``path`` under the server's root, with the text in field ``text``, answers
+    ``{"tokens": [ids]}``.
     """
 
     path: str
@@ -189,7 +208,9 @@ class TokenizeRoute(ProfileRow):
 
 
 class DetokenizeRoute(ProfileRow):
-    """POST ``path`` under the server's root with ``{"tokens": [ids]}`` answers the text in field
+    """The server's route from token ids to a text.
+
+    POST ``path`` under the server's root, with ``{"tokens": [ids]}``, answers the text in field
     ``answer``.
     """
 
@@ -199,11 +220,12 @@ class DetokenizeRoute(ProfileRow):
 
 
 class TokenizerRules(ProfileRow):
-    """The source of the tokenizer. ``source``: server = by its own routes; openai names = the
-    encoding that tiktoken knows for the model's name; model name = not at all, so that a bias is
-    tied to the model's name, unless ``tokenizer`` names a vocabulary.
+    """The source of the tokenizer.
 
-    ``vocabulary_size`` is a field of the first entry of GET /models.
+    source: server = the routes of the server; openai names = the encoding that tiktoken knows for
+        the model's name; model name = none, so that a bias is tied to the model's name unless
+        ``tokenizer`` names a vocabulary.
+    vocabulary_size: field of the first entry of GET /models with the number of tokens.
     """
 
     source: Literal["server", "openai names", "model name"] = "server"
@@ -222,9 +244,11 @@ class TokenizerRules(ProfileRow):
 
 
 class ChatRoute(ProfileRow):
-    """POST ``path`` under the server's root with ``{"messages": [...]}`` answers, in field
-    ``answer``, the prompt made by the chat template: token ids, or a text, which is split by the
-    rules in ``ReferenceRules.text``."""
+    """The server's route from messages to the prompt that the chat template makes of them.
+
+    POST ``path`` under the server's root, with ``{"messages": [...]}``, answers the prompt in field
+    ``answer``, as token ids or as a text. A text is split by the rules in ``ReferenceRules.text``.
+    """
 
     path: str
     answer: str
@@ -232,12 +256,15 @@ class ChatRoute(ProfileRow):
 
 
 class ReferenceRules(ProfileRow):
-    """How to ask for the next token's distribution over the whole vocabulary after a prefix, a
-    prompt of token ids.
+    """How to ask for the next token's distribution over the whole vocabulary.
 
-    endpoint: takes such a prompt. chat: applies the template. whole: the number of alternatives
-    that means all; None: the size of the vocabulary; False: no list holds all. text: fields for the
-    route tokenizer.tokenize that make it split a text like a prompt.
+    The prompt of such a request is a prefix in token ids.
+
+    endpoint: the endpoint that takes such a prompt.
+    whole: the number of alternatives that means all; None for the size of the vocabulary; False
+        where no list holds all.
+    chat: the route that applies the chat template.
+    text: fields for the route tokenizer.tokenize that make it split a text like a prompt.
     """
 
     endpoint: Endpoint
@@ -247,14 +274,15 @@ class ReferenceRules(ProfileRow):
 
 
 class AnswerRules(ProfileRow):
-    """How to ask for the lists along a given answer, beside ``ReferenceRules``; False: not known.
+    """How to ask for the listed alternatives along a given answer; False for not known.
 
     prompt_logprobs: the field of a request with token ids that asks for so many alternatives at
-    each of them, and the field of the choice that holds them: null for the first id, then ``{id:
-    {"logprob": nats}}``. continues: the fields that make the chat endpoint continue a trailing
-    assistant message. repeats: an answer that is no stream then begins with that message.
-    stop_reason: the field of a choice that holds the stop text that ended it. prompt_ids: the field
-    of its answer, or of the choice, that lists the ids of the prompt.
+        each of them. The field of the same name in the choice holds null for the first id, then
+        ``{id: {"logprob": nats}}``.
+    continues: the fields that make the chat endpoint continue a trailing assistant message.
+    repeats: an answer that is no stream then begins with that message.
+    stop_reason: the field of a choice that holds the stop text that ended it.
+    prompt_ids: the field of the answer, or of the choice, that lists the ids of the prompt.
     """
 
     prompt_logprobs: str | Literal[False] = False
@@ -267,9 +295,10 @@ class AnswerRules(ProfileRow):
 class BiasRefusal(ProfileRow):
     """A set-up of the server in which it takes no ``logit_bias`` at all.
 
-    words: a part of the refusal, by which it is recognised, in any case of letters. why: the
-    set-up. remedy: how to get out of it. ignored_before: whether earlier versions ignored the
-    bias in this set-up without a word.
+    words: a part of the server's refusal, by which it is recognised, in any case of letters.
+    why: the set-up.
+    remedy: how to leave it.
+    ignored_before: whether earlier versions of the server ignored the bias silently in this set-up.
     """
 
     words: Annotated[str, Field(min_length=1)]
@@ -279,11 +308,15 @@ class BiasRefusal(ProfileRow):
 
 
 class BiasRules(ProfileRow):
-    """The limits on ``logit_bias``: nats in [low, high], at most ``entries`` tokens (None: no
-    limit), fractions or integers only.
+    """The limits on ``logit_bias``.
 
-    ``highest_id``: ids above it are refused; "end of text" is the vocabulary's ``<|endoftext|>``;
-    None: the whole vocabulary. ``refused``: set-ups in which no bias is taken.
+    format: object = ``{id: nats}``; pairs = ``[[id, nats]]``.
+    low, high: smallest and largest bias, in nats.
+    fractions: False where only integers are taken.
+    entries: most tokens; None for no limit.
+    highest_id: ids above it are refused. "end of text" is the id of ``<|endoftext|>``; None allows
+        the whole vocabulary.
+    refused: set-ups in which no bias is taken.
     """
 
     format: Literal["object", "pairs"]
@@ -295,7 +328,7 @@ class BiasRules(ProfileRow):
     refused: list[BiasRefusal] = []
 
     def refusal_of(self, message: str) -> BiasRefusal | None:
-        """The known set-up that a server's refusal tells of; None where it tells of none."""
+        """The set-up in ``refused`` that a server's message is about; None for no such set-up."""
         for refusal in self.refused:
             if refusal.words.lower() in message.lower():
                 return refusal
@@ -309,10 +342,12 @@ class BiasRules(ProfileRow):
 
 
 class SamplingRules(ProfileRow):
-    """``n``: most completions a request; ``shares_prompt``: they pay for the prompt once, so
-    several are asked for at a time.
+    """What a request for completions may ask for.
 
-    ``seed``: the request takes a seed. ``stops``: most stop texts a request; None: no limit known.
+    n: most completions a request.
+    shares_prompt: they pay for the prompt once, so several are asked for at a time.
+    seed: whether a request takes a seed.
+    stops: most stop texts a request; None for no known limit.
     """
 
     n: Annotated[int, Field(ge=1)] = 1
@@ -322,13 +357,15 @@ class SamplingRules(ProfileRow):
 
 
 class BatchRules(ProfileRow):
-    """Requests in files of JSON Lines, answered later. ``urls``: endpoint -> the ``url`` of each
-    line.
+    """Requests in files of JSON Lines, answered later.
 
-    command: the program that answers a file on the user's own machine, with {input}, {output} and
-    {model}; None: files go to the provider, by ``/files`` and ``/batches`` beside its endpoints.
-    requests, size: most lines and bytes of a file (None: no limit). price: the cost of a token
-    there, as a share of its price in a live request.
+    urls: endpoint -> the ``url`` of each line.
+    command: the program that answers a file on the user's machine, with {input}, {output} and
+        {model}. None where files go to the provider, by ``/files`` and ``/batches`` beside its
+        endpoints.
+    requests: most lines of a file; None for no limit.
+    size: most bytes of a file; None for no limit.
+    price: the cost of a token in a batch, as a share of its price in a live request.
     """
 
     urls: Annotated[dict[Endpoint, str], Field(min_length=1)]
@@ -357,13 +394,17 @@ class ModelEnd(ProfileRow):
 
 
 class ModelRules(ProfileRow):
-    """Models that are refused before anything is sent, and some that work.
+    """Models that are refused before anything is sent, and facts about others.
 
-    untried: patterns of models about which sources contradict each other: they count as ``unknown =
-    ["bias"]``. ends: the days on which models are switched off, the first pattern that matches.
-    fleet: many systems answer under one model name, so ``system`` changes between answers;
-    elsewhere a change means another server or set-up. system: the field of an answer that names
-    the answering system, or several: the host, and then what tells one set-up of it from another.
+    refused: models that cannot be used.
+    work: some models that can, for messages.
+    untried: patterns of models about which sources contradict each other; they count as
+        ``unknown = ["bias"]``.
+    ends: the days on which models are switched off; the first pattern that matches counts.
+    fleet: many systems answer under one model name, so ``system`` changes between answers.
+        Elsewhere a change means another server or set-up.
+    system: the field of an answer that names the answering system. Of several, the first names the
+        host and the others the set-up of it.
     """
 
     refused: list[RefusedModels] = []
@@ -376,13 +417,19 @@ class ModelRules(ProfileRow):
     @property
     def systems(self) -> list[str]:
         """The fields in ``system``."""
-        return [self.system] if isinstance(self.system, str) else self.system
+        if isinstance(self.system, str):
+            return [self.system]
+        return self.system
 
 
 class Evidence(ProfileRow):
-    """The source of a row. ``grade``: S source or official specification, R recorded traffic, L
-    measured on a live server, D vendor documentation, 3 third-party report; several joined by
-    commas. ``seen``: the exact observation, where the row does not say it.
+    """The source of a row.
+
+    grade: S source code or official specification, R recorded traffic, L measured on a live server,
+        D vendor documentation, 3 third-party report; several joined by commas.
+    date: the day on which the source was read or measured.
+    source: its address or name.
+    seen: the exact observation, where the row does not say it.
     """
 
     grade: Annotated[str, Field(pattern=r"^[SRLD3](, [SRLD3])*$")]

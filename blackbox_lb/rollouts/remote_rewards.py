@@ -12,7 +12,7 @@ from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.safety.http.error_answers import masked
-from blackbox_lb.safety.http.service import HttpService, Moment
+from blackbox_lb.safety.http.service import HttpService, Moment, ServiceWording
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.endpoint import Remote
@@ -158,8 +158,11 @@ def service_of(remote: Remote) -> HttpService:
         "conflict": KEPT,
         "context full": KEPT,
     }
-    place = remote.url if remote.name == remote.url else f"{remote.name} at {remote.url}"
-    return HttpService(remote.name, remote.url, secrets=remote.secrets, advice=advice, place=place)
+    place = ""
+    if remote.name != remote.url:
+        place = f"{remote.name} at {remote.url}"
+    wording = ServiceWording(remote.name, place, advice)
+    return HttpService(remote.url, wording, secrets=remote.secrets)
 
 
 async def _ask(

@@ -1,3 +1,3 @@
-"""Safety: untrusted input is read within bounds, secrets and control characters are masked, files
-are replaced as a whole.
+"""Safety: untrusted input is read within limits, secrets and control characters are masked, and
+files are replaced atomically.
 """

@@ -1,4 +1,4 @@
-"""What the environment says about connections: trusted certificates, key logs, proxy servers.
+"""Addresses, and the environment's settings of connections: certificates, key logs, proxy servers.
 
 HTTP libraries read these variables themselves, some when they are imported, and fail on a bad value
 with errors of their own. Here they are read once for all, and a bad one is an ``InputError`` that
@@ -18,8 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.causes import causes
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.printable import causes
 from blackbox_lb.safety.secrets import redacted
 
 KEY_LOG = "SSLKEYLOGFILE"
@@ -37,11 +36,11 @@ _UNTRUSTED = {
     62: "use the host name that the certificate is for",
     64: "use the address that the certificate is for",
 }
-"""OpenSSL's number of a fault in a certificate -> its remedy, where trust is none."""
+"""OpenSSL's number of a fault in a certificate -> its remedy, where trusting it is none."""
 
 
 class ProxyServer(NamedTuple):
-    """A proxy server of the environment. ``variable``: the one that names it."""
+    """A proxy server of the environment, and the variable that names it."""
 
     address: str
     variable: str
@@ -68,20 +67,20 @@ def check_key_log() -> None:
 
 
 def check_certificates(variables: Iterable[str]) -> None:
-    """Raise InputError where one of these variables names no readable file of certificates, or
-    SSL_CERT_DIR, where it counts, no folder, or the key log cannot be written.
+    """Raise InputError where the environment names certificates that cannot be used.
+
+    Checked are the key log, SSL_CERT_DIR (which counts where SSL_CERT_FILE is not set), and
+    ``variables``, which name files of certificates.
     """
     check_key_log()
     folders = os.environ.get(CERTIFICATE_FOLDER)
-    if (
-        folders
-        and not os.environ.get(CERTIFICATE_FILE)
-        and not any(Path(folder).is_dir() for folder in folders.split(os.pathsep))
-    ):
-        raise InputError(
-            f"{CERTIFICATE_FOLDER} names {folders}, which is no folder; correct the variable, or"
-            " unset it"
-        )
+    if folders and not os.environ.get(CERTIFICATE_FILE):
+        exists = any(Path(folder).is_dir() for folder in folders.split(os.pathsep))
+        if not exists:
+            raise InputError(
+                f"{CERTIFICATE_FOLDER} names {folders}, which is no folder; correct the variable,"
+                " or unset it"
+            )
     for variable in variables:
         path = os.environ.get(variable)
         if not path:
@@ -105,9 +104,10 @@ def check_certificates(variables: Iterable[str]) -> None:
 def certificates() -> ssl.SSLContext:
     """The trusted certificates: SSL_CERT_FILE, else SSL_CERT_DIR, else the system's.
 
-    Raises InputError: a variable names what cannot be used.
+    Raises:
+        InputError: a variable names certificates that cannot be used.
     """
-    import httpx2  # a third of a second, which commands without a connection need not wait
+    import httpx2  # takes a third of a second, which commands without a connection need not wait
 
     check_certificates([CERTIFICATE_FILE])
     return httpx2.create_ssl_context()
@@ -116,7 +116,9 @@ def certificates() -> ssl.SSLContext:
 def check_environment(url: str, variables: Iterable[str] = (CERTIFICATE_FILE,)) -> None:
     """Raise InputError where the environment keeps another library from reaching an address.
 
-    variables: those with the file of certificates that the library reads.
+    Args:
+        url: the address.
+        variables: the variables from which the library takes its file of certificates.
     """
     check_certificates(variables)
     proxy_server(url)
@@ -128,23 +130,27 @@ def client_options(url: str) -> dict[str, Any]:
     Raises InputError: see ``certificates`` and ``proxy_server``.
     """
     server = proxy_server(url)
-    proxy = None if server is None else server.address
+    proxy = None
+    if server is not None:
+        proxy = server.address
     return {"verify": verification(url), "proxy": proxy, "trust_env": False}
 
 
 def verification(url: str) -> ssl.SSLContext:
-    """What a connection to an address trusts: ``certificates``, which take a twentieth of a second
-    to load, for encrypted ones alone.
+    """The TLS context of a connection to an address; it has ``certificates`` for https alone.
+
+    Certificates take a twentieth of a second to load.
     """
-    encrypted = url.lower().startswith("https:")
-    return certificates() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if url.lower().startswith("https:"):
+        return certificates()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def proxy_server(url: str, schemes: Iterable[str] = (*HTTP, *SOCKS)) -> ProxyServer | None:
-    """The proxy server that the environment names for an address, None for a direct connection.
+    """The proxy server that the environment names for an address; None for a direct connection.
 
     Servers of this machine are reached directly, because a proxy server for the outside world
-    cannot reach them; so are the hosts in NO_PROXY, whichever variable names the proxy server.
+    cannot reach them. So are the hosts in NO_PROXY, whichever variable names the proxy server.
 
     Args:
         url: the address to be reached.
@@ -155,7 +161,9 @@ def proxy_server(url: str, schemes: Iterable[str] = (*HTTP, *SOCKS)) -> ProxySer
     """
     target = urlsplit(url)
     proxies = getproxies()
-    scheme = target.scheme if proxies.get(target.scheme) else "all"
+    scheme = "all"
+    if proxies.get(target.scheme):
+        scheme = target.scheme
     if not proxies.get(scheme) or _is_direct(target, proxies.get("no", "")):
         return None
     names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY")
@@ -219,27 +227,47 @@ def _is_inside(host: str, network: str) -> bool:
 
 
 def untrusted_certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """The failed check of a certificate among an error and its causes; None where there is none."""
+    """The failed check of a certificate behind an error; None where there is none."""
     for cause in causes(error):
-        # aiohttp's own error is of this class, too, and lacks what OpenSSL found.
+        # aiohttp's own error is of this class, too, and lacks OpenSSL's number.
         if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_code"):
             return cause
     return None
 
 
 def explain_certificate(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
-    """What is wrong with a certificate, and the remedy, which names the variable."""
-    if remedy := _UNTRUSTED.get(error.verify_code):
-        return error.verify_message, remedy
-    for variable in (CERTIFICATE_FILE, CERTIFICATE_FOLDER):
-        if path := os.environ.get(variable):
-            return (
-                error.verify_message,
-                f"{variable} names the trusted ones, {path}: add the certificate of the server's"
-                " authority there",
-            )
-    return (
-        error.verify_message,
-        f"if you trust the server, give the file of its authority's certificate in"
-        f" {CERTIFICATE_FILE}",
-    )
+    """The fault of a certificate in OpenSSL's words, and the remedy."""
+    remedy = _UNTRUSTED.get(error.verify_code)
+    if remedy is None:
+        remedy = (
+            "if you trust the server, give the file of its authority's certificate in"
+            f" {CERTIFICATE_FILE}"
+        )
+        for variable in (CERTIFICATE_FILE, CERTIFICATE_FOLDER):
+            if path := os.environ.get(variable):
+                remedy = (
+                    f"{variable} names the trusted ones, {path}: add the certificate of the"
+                    " server's authority there"
+                )
+                break
+    return error.verify_message, remedy
+
+
+REQUESTS = ("/chat/completions", "/completions", "/responses", "/embeddings")
+"""Paths of requests below the address of an API, the longest first where one ends in another."""
+
+
+def path_of_request(path: str) -> str | None:
+    """The path of a request at the end of an address; None where the address may be an API's."""
+    for request in REQUESTS:
+        if path.rstrip("/").endswith(request):
+            return request
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host: localhost, 127.0.0.0/8, ::1."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

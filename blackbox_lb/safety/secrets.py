@@ -1,13 +1,16 @@
-"""The one layer that keeps secrets out of messages and files: known ones by their value, all others
-by their shape.
+"""The one layer that keeps secrets out of messages and files.
 
-Known are the credentials in use, and the values of environment variables that a profile, a judge or
-a reward names, or whose own name marks a secret. Names are remembered here, values never: they are
-read at each masking. Messages, log records, tracebacks, recorded command lines, reports and
-cassettes go through ``redacted``; answers of servers, which are data, go through
-``Redactor.answer``, which masks the credentials in use and nothing else. Both see a text as its
-reader does, behind its escapes.
+Secrets are the credentials in use, the values of environment variables that a profile, a judge or a
+reward names or whose own name marks a secret, and all else with the shape of a key. Names of
+variables are remembered here, values never: they are read at each masking.
+
+Messages, log records, tracebacks, recorded command lines, reports and cassettes go through
+``redacted``. Answers of servers are data and go through ``Redactor.answer``, which masks the
+credentials in use and nothing else. Both mask what a reader sees and not how a server spells it:
+``\\u002b``, ``%2B``, ``&#43;`` and ``&plus;`` are all a plus sign, also inside one another.
 """
+
+from __future__ import annotations
 
 import json
 import logging
@@ -16,22 +19,25 @@ import re
 import sys
 import threading
 import traceback
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from html.entities import html5
 from types import TracebackType
 from typing import Any
 
-from blackbox_lb.safety.causes import causes
-from blackbox_lb.safety.escapes import Span, masked_behind_escapes, may_escape_ascii, near_escapes
+from blackbox_lb.safety.printable import causes
 
 MASK = "[masked]"
+Span = tuple[int, int]
+"""Begin and end of a secret in a text, in characters."""
 SHORTEST = 6
-"""Shortest masked secret, in characters: with every "k" masked because a test server's key is "k",
-no message is readable.
+"""Characters of the shortest masked secret. A test server's key may be "k", and no message is
+readable with every k masked.
 """
 SHORTEST_IN_ANSWERS = 16
-"""Shortest secret masked in answers, in characters: no provider issues shorter keys, and "nothing"
-may be a word of an answer.
+"""Characters of the shortest secret masked in answers, which are data: no provider issues shorter
+keys, and a key such as "nothing" may be a word of an answer.
 """
 
 SECRET_WORD = re.compile(
@@ -62,45 +68,49 @@ _SHAPES = re.compile(
 )
 _LONG_WORD = re.compile(r"\S{8}")
 """Part of every shape; ordinary words are shorter, and the search for it is much faster."""
-_named: set[str] = set()
+_watched: set[str] = set()
 
 
 def watch(names: Iterable[str | None]) -> None:
-    """Treat the values of these environment variables as secrets from now on, whatever their names
-    are.
-    """
-    _named.update(name for name in names if name)
+    """Treat the values of these environment variables as secrets from now on."""
+    _watched.update(name for name in names if name)
 
 
-def known() -> list[str]:
+def environment_secrets() -> list[str]:
     """The values of all environment variables that hold a secret."""
-    names = [name for name in os.environ if name in _named or _VARIABLE.search(name)]
-    return [value for name in names if len(value := os.environ[name].strip()) >= SHORTEST]
+    names = [name for name in os.environ if name in _watched or _VARIABLE.search(name)]
+    values = [os.environ[name].strip() for name in names]
+    return [value for value in values if len(value) >= SHORTEST]
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """``text`` without ``secrets``, the known ones, and all else with the shape of one."""
+    """``text`` without ``secrets``, those of the environment, and all else shaped like a key."""
     return redaction(secrets)(text)
 
 
 def redaction(secrets: Iterable[str] = ()) -> Callable[[str], str]:
-    """``redacted`` for many texts: the known secrets are looked up once."""
-    values = _longest_first([*secrets, *known()], SHORTEST)
+    """``redacted`` for many texts: the environment is read once."""
+    values = _longest_first([*secrets, *environment_secrets()], SHORTEST)
 
     def find(text: str) -> Iterator[Span]:
         yield from _occurrences(text, values)
         if _LONG_WORD.search(text):
             for match in _SHAPES.finditer(text):
-                yield (match.end("name") if match["name"] else match.start()), match.end()
+                begin = match.start()
+                if match["name"]:
+                    begin = match.end("name")
+                yield begin, match.end()
 
-    def masking(text: str) -> str:
-        return text if len(text) < SHORTEST else masked_behind_escapes(text, find, MASK)
+    def mask(text: str) -> str:
+        if len(text) < SHORTEST:
+            return text
+        return masked_behind_escapes(text, find, MASK)
 
-    return masking
+    return mask
 
 
 def _longest_first(secrets: Iterable[str], shortest: int) -> list[str]:
-    """Secrets worth masking, the longest first, because one may begin with another."""
+    """Secrets of at least ``shortest`` characters, the longest first: one may begin another."""
     return sorted({value for value in secrets if len(value) >= shortest}, key=len, reverse=True)
 
 
@@ -120,8 +130,9 @@ def _as_utf8(content: bytes) -> bytes:
 
 
 class Redactor:
-    """The layer for one connection. ``secrets``: called at each masking, returns the credentials in
-    use.
+    """Masking for one connection.
+
+    secrets: returns the credentials in use; called at each masking.
     """
 
     def __init__(self, secrets: Callable[[], Iterable[str]] = tuple) -> None:
@@ -136,8 +147,9 @@ class Redactor:
         ``content`` itself where it holds none.
         """
         secrets = _longest_first(self._secrets(), SHORTEST_IN_ANSWERS)
-        secrets += [json.dumps(each)[1:-1] for each in secrets if not each.isascii()]
-        plain = clean = _as_utf8(content)
+        secrets += [json.dumps(secret)[1:-1] for secret in secrets if not secret.isascii()]
+        plain = _as_utf8(content)
+        clean = plain
         for secret in secrets:
             clean = clean.replace(secret.encode(), MASK.encode())
         if secrets and may_escape_ascii(clean):
@@ -153,14 +165,19 @@ class Redactor:
                 parts += [text[done:begin], near]
                 done = end
             clean = "".join([*parts, text[done:]]).encode("latin-1")
-        return content if clean == plain else clean
+        if clean == plain:
+            return content
+        return clean
 
     def clean(self, error: BaseException) -> None:
         """Mask the words of an error and of its causes, which a traceback would show."""
         for cause in causes(error):
-            cause.args = tuple(
-                self(argument) if isinstance(argument, str) else argument for argument in cause.args
-            )
+            arguments: list[Any] = []
+            for argument in cause.args:
+                if isinstance(argument, str):
+                    argument = self(argument)
+                arguments.append(argument)
+            cause.args = tuple(arguments)
             if isinstance(getattr(cause, "message", None), str):
                 cause.message = self(cause.message)  # type: ignore[attr-defined]  # of the SDK's
 
@@ -168,41 +185,157 @@ class Redactor:
         return "<Redactor>"
 
 
+# --- Secrets behind escapes
+
+MOST_LAYERS = 4
+"""Layers of escapes that are read; JSON in JSON in a page has three."""
+
+_HEX = "[2-7][0-9A-Fa-f]"
+_ESCAPE = re.compile(  # without re.IGNORECASE, which makes the search ten times slower
+    rf"\\(?:u00(?P<json>{_HEX})|x(?P<python>{_HEX})|(?P<mark>[\"'\\/]))"
+    rf"|%(?P<percent>{_HEX})"
+    rf"|&(?:\#0{{0,8}}(?P<decimal>\d{{2,3}})|\#[xX]0{{0,8}}(?P<hexadecimal>{_HEX})"
+    r"|(?P<name>[A-Za-z]{2,8}));?",
+    re.ASCII,
+)
+"""An escape of a printable ASCII character, which all keys consist of."""
+_BEGINS = tuple(
+    re.compile(pattern)
+    for pattern in (rb"\\u00[2-7]", rb"\\/", rb"%[2-7][0-9A-Fa-f]", rb"&(?:#|[A-Za-z]{2,8};)")
+)
+"""The beginnings of escapes, each found faster than one pattern of them all."""
+LONGEST = 12
+"""Most characters of an escape of one character; ``&amp;#x2b;`` has ten."""
+
+
+def may_escape_ascii(content: bytes) -> bool:
+    """Whether a printable ASCII character may be spelled as an escape somewhere in an answer."""
+    return any(pattern.search(content) for pattern in _BEGINS)
+
+
+def near_escapes(text: str, length: int) -> Iterator[Span]:
+    """Stretches of the text around its escapes, in order, in which a secret may be spelled.
+
+    length: characters of the longest secret.
+    """
+    reach = LONGEST * length
+    begin = 0
+    end = 0
+    for match in _ESCAPE.finditer(text):
+        if match.start() - reach > end:
+            if end:
+                yield begin, end
+            begin = match.start() - reach
+        end = match.end() + reach
+    if end:
+        yield begin, end
+
+
+def masked_behind_escapes(text: str, find: Callable[[str], Iterable[Span]], mask: str) -> str:
+    """``text`` with a mask in place of each secret, whether plain or spelled with escapes.
+
+    Args:
+        text: the text to mask.
+        find: returns the spans of secrets in a text without escapes.
+        mask: replaces each secret.
+    """
+    parts = []
+    end = 0
+    for begin, stop in sorted(_spans(text, find, MOST_LAYERS)):
+        if begin >= end:
+            parts += [text[end:begin], mask]
+        end = max(end, stop)
+    return "".join([*parts, text[end:]])
+
+
+def _spans(text: str, find: Callable[[str], Iterable[Span]], layers: int) -> list[Span]:
+    """Spans of the secrets in a text, plain or behind up to ``layers`` layers of escapes."""
+    spans = list(find(text))
+    if layers == 0:
+        return spans
+    plain, origin = _unescaped(text)
+    if plain != text:
+        spans += [(origin(begin), origin(end)) for begin, end in _spans(plain, find, layers - 1)]
+    return spans
+
+
+def _unescaped(text: str) -> tuple[str, Callable[[int], int]]:
+    """The text without its outermost escapes, and a map from its positions to those in ``text``."""
+    parts: list[str] = []
+    plain_starts: list[int] = []
+    text_starts: list[int] = []
+    length = end = 0
+
+    def add(part: str, start: int) -> None:
+        nonlocal length
+        parts.append(part)
+        plain_starts.append(length)
+        text_starts.append(start)
+        length += len(part)
+
+    for match in _ESCAPE.finditer(text):
+        character = _character(match)
+        if len(character) == 1:
+            add(text[end : match.start()], end)
+            add(character, match.start())
+            end = match.end()
+    add(text[end:], end)
+
+    def origin(position: int) -> int:
+        segment = bisect_right(plain_starts, position) - 1
+        return text_starts[segment] + position - plain_starts[segment]
+
+    return "".join(parts), origin
+
+
+def _character(match: re.Match[str]) -> str:
+    """The character of an escape; "" for no known entity, several for some entities."""
+    kind = match.lastgroup
+    if kind == "mark":
+        return match["mark"]
+    if kind == "name":
+        return html5.get(f"{match['name']};", "")
+    if kind == "decimal":
+        return chr(int(match["decimal"]))
+    return chr(int(match[kind or 0], 16))
+
+
 # --- Logs and tracebacks of a whole process
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Inside, mask every log record; from now on, mask the traceback of an error that ends the
-    process or a thread.
-    """
-    before = logging.getLogRecordFactory()
+    """Mask every log record inside the block, and tracebacks from now on.
 
-    def made(*arguments: Any, **more: Any) -> logging.LogRecord:
-        record = before(*arguments, **more)
+    Tracebacks are those of errors that end the process or a thread.
+    """
+    factory = logging.getLogRecordFactory()
+
+    def masking_factory(*arguments: Any, **more: Any) -> logging.LogRecord:
+        record = factory(*arguments, **more)
         _clean_record(record)
         return record
 
     _guard_tracebacks()
-    logging.setLogRecordFactory(made)
+    logging.setLogRecordFactory(masking_factory)
     try:
         yield
     finally:
-        logging.setLogRecordFactory(before)
+        logging.setLogRecordFactory(factory)
 
 
 def _clean_record(record: logging.LogRecord) -> None:
     try:
-        said = record.getMessage()
+        message = record.getMessage()
     except (TypeError, ValueError):  # logging itself reports a mismatch of message and arguments
         return
-    if (clean := redacted(said)) != said:
+    clean = redacted(message)
+    if clean != message:
         record.msg = clean
         record.args = ()
     if record.exc_info:
-        record.exc_text = redacted("".join(traceback.format_exception(*record.exc_info))).rstrip(
-            "\n"
-        )
+        trace = "".join(traceback.format_exception(*record.exc_info))
+        record.exc_text = redacted(trace).rstrip("\n")
 
 
 def _guard_tracebacks() -> None:
@@ -210,12 +343,12 @@ def _guard_tracebacks() -> None:
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _masked_traceback
     if threading.excepthook is threading.__excepthook__:
-        threading.excepthook = lambda found: _masked_traceback(
-            found.exc_type, found.exc_value, found.exc_traceback
+        threading.excepthook = lambda failure: _masked_traceback(
+            failure.exc_type, failure.exc_value, failure.exc_traceback
         )
     if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = lambda found: _masked_traceback(
-            found.exc_type, found.exc_value, found.exc_traceback
+        sys.unraisablehook = lambda failure: _masked_traceback(
+            failure.exc_type, failure.exc_value, failure.exc_traceback
         )
 
 

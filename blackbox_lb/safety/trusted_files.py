@@ -1,7 +1,7 @@
-"""Files of settings that the user has said to trust, each by its path and the hash of its contents.
+"""Files of settings that the user trusts, by path and hash of the contents.
 
-They are remembered in the user's state folder, one small file each. A file that is moved or changed
-is not trusted any more.
+Each has a small file in the user's state folder. A settings file that is moved or changed is not
+trusted any more.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from platformdirs import user_state_path
 
-from blackbox_lb.safety.atomic_file import explained, write_whole
+from blackbox_lb.safety.files import explained, write_whole
 
 REMEDY = "make that folder writable"
 
@@ -22,7 +22,7 @@ def trusted_folder() -> Path:
 
 
 def is_trusted(path: Path, contents: Any) -> bool:
-    """Whether the user trusts the file with these contents, as JSON could write them."""
+    """Whether the user trusts the file with these contents, which JSON can write."""
     try:
         return _entry(path).read_text(encoding="utf-8") == _record(path, contents)
     except (OSError, ValueError):
@@ -30,7 +30,11 @@ def is_trusted(path: Path, contents: Any) -> bool:
 
 
 def trust(path: Path, contents: Any) -> None:
-    """Trust the file from now on, with these contents. Raises InputError: it cannot be kept."""
+    """Trust the file with these contents from now on.
+
+    Raises:
+        InputError: the user's state folder cannot be written.
+    """
     entry = _entry(path)
     with explained(f"remember in {entry.parent} that {path} is trusted", REMEDY):
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -38,8 +42,10 @@ def trust(path: Path, contents: Any) -> None:
 
 
 def forget(path: Path) -> bool:
-    """Trust the file no longer; returns whether it was trusted. Raises InputError: it cannot be
-    forgotten.
+    """Trust the file no longer, and return whether it was trusted.
+
+    Raises:
+        InputError: the user's state folder cannot be written.
     """
     entry = _entry(path)
     with explained(f"forget in {entry.parent} that {path} is trusted", REMEDY):

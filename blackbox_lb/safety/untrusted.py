@@ -1,7 +1,6 @@
-"""Bounded reading of untrusted files and texts: limits on size and depth, each key once, nothing
-run.
+"""Reading untrusted files and texts within limits on size and depth, without repeated keys.
 
-JSON and TOML hold data and nothing else; no format that can hold code (pickle, YAML tags) is read
+JSON and TOML hold data and nothing else. No format that can hold code (pickle, YAML tags) is read
 anywhere in this package.
 """
 
@@ -17,32 +16,48 @@ from typing import Any, NoReturn
 from blackbox_lb.errors import InputError
 
 MAX_DEPTH = 200
-"""Depth of lists and objects. The parser of pydantic, and so of vLLM and of OpenAI's SDK, stops at
-the same depth (jiter).
+"""Most lists and objects inside each other; jiter, the parser of pydantic, vLLM and OpenAI's SDK,
+stops at the same depth.
 """
 MAX_SETTINGS = 2**20
-"""Largest file of settings (a profile, blb.toml, a judge) in bytes: a hundred times the largest
+"""Bytes of the largest file of settings (a profile, blb.toml, a judge), a hundred times the largest
 packaged one.
 """
 
 
-def read_bounded(path: Path, limit: int) -> bytes:
-    """The file's bytes; at most ``limit`` + 1 of them are ever held, whatever its size claims.
+MARKS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+"""First bytes of a file -> its encoding, as iconv names it; UTF-32's mark begins with UTF-16's."""
+_DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the limit"
 
-    Raises OSError: it cannot be read. ValueError: it is larger than ``limit`` bytes, or the path is
-    invalid.
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """The file's bytes; never more than ``limit`` + 1 of them are read.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is larger than ``limit`` bytes, or the path is invalid.
     """
+    too_large = f"it is larger than {limit:,} bytes, the limit"
     with path.open("rb") as file:
-        # A known size spares the reading; a pipe or a device has none.
-        content = None if os.fstat(file.fileno()).st_size > limit else file.read(limit + 1)
-    if content is None or len(content) > limit:
-        raise ValueError(f"it is larger than {limit:,} bytes, the limit")
+        if os.fstat(file.fileno()).st_size > limit:
+            raise ValueError(too_large)
+        content = file.read(limit + 1)  # a pipe or a device reports no size
+    if len(content) > limit:
+        raise ValueError(too_large)
     return content
 
 
 def text_of_file(content: bytes) -> str:
-    """The text of a file in UTF-8, with or without a mark. Raises ValueError: another encoding; the
-    message has the line, and the ``iconv`` command that helps, by the file's mark or by a guess.
+    """The text of a file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        ValueError: another encoding. The message has the line and the ``iconv`` command that helps,
+            by the file's mark or by a guess.
     """
     for mark, encoding in MARKS:
         if content.startswith(mark):
@@ -59,22 +74,13 @@ def text_of_file(content: bytes) -> str:
         ) from error
 
 
-MARKS = (
-    (codecs.BOM_UTF32_LE, "UTF-32"),
-    (codecs.BOM_UTF32_BE, "UTF-32"),
-    (codecs.BOM_UTF16_LE, "UTF-16"),
-    (codecs.BOM_UTF16_BE, "UTF-16"),
-)
-"""First bytes of a file -> its encoding, as iconv names it; UTF-32's mark begins with UTF-16's."""
-
-
 def parse_json(
     content: bytes | str,
     *,
     constant: Callable[[str], Any] | None = None,
     parse_float: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Parse JSON in UTF-8, with or without a mark.
+    """Parse JSON in UTF-8, with or without a byte order mark.
 
     Args:
         content: the text.
@@ -85,10 +91,11 @@ def parse_json(
         ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key,
             which readers resolve differently.
     """
-    text = text_of_file(content) if isinstance(content, bytes) else content
+    if isinstance(content, bytes):
+        content = text_of_file(content)
     try:
         value = json.loads(
-            text, object_pairs_hook=_unique, parse_float=parse_float, parse_constant=constant
+            content, object_pairs_hook=_unique, parse_float=parse_float, parse_constant=constant
         )
     except RecursionError:
         raise ValueError(_DEEP) from None
@@ -97,13 +104,14 @@ def parse_json(
 
 
 def no_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity: a ``constant`` for strict JSON."""
+    """Refuse NaN and Infinity; the ``constant`` of ``parse_json`` for strict JSON."""
     raise ValueError(f"{name} is no JSON number")
 
 
 def finite_float(digits: str) -> float:
-    """Read a number, and refuse one beyond a double, such as 1e400: a ``parse_float`` for JSON that
-    is written again.
+    """Read a number and refuse one beyond a double, such as 1e400.
+
+    The ``parse_float`` of ``parse_json`` for JSON that is written again.
     """
     number = float(digits)
     if not math.isfinite(number):
@@ -112,8 +120,10 @@ def finite_float(digits: str) -> float:
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """Parse a TOML table in UTF-8, with or without a mark. Raises ValueError: no TOML in UTF-8, or
-    nested deeper than ``MAX_DEPTH``.
+    """Parse a TOML table in UTF-8, with or without a byte order mark.
+
+    Raises:
+        ValueError: no TOML in UTF-8, or nested deeper than ``MAX_DEPTH``.
     """
     try:
         value = tomllib.loads(text_of_file(content))
@@ -124,16 +134,24 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 
 
 def read_settings(
-    path: Path, what: str, remedy: str, *, parse: Callable[[bytes], Any] = parse_toml
+    path: Path, title: str, remedy: str, *, parse: Callable[[bytes], Any] = parse_toml
 ) -> Any:
-    """Read a small file that a user wrote, called ``what`` in errors. Raises InputError: no such
-    file, or it cannot be parsed.
+    """Read a small file that a user wrote.
+
+    Args:
+        path: the file.
+        title: its name in errors, as "the price table".
+        remedy: the remedy where it cannot be read.
+        parse: turns its bytes into the result.
+
+    Raises:
+        InputError: no such file, or it cannot be parsed.
     """
     try:
         content = read_bounded(path, MAX_SETTINGS)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"cannot read {what} {path}: {getattr(error, 'strerror', None) or error}; {remedy}"
+            f"cannot read {title} {path}: {getattr(error, 'strerror', None) or error}; {remedy}"
         ) from error
     try:
         return parse(content)
@@ -143,35 +161,30 @@ def read_settings(
             form = "TOML"
         elif parse is text_of_file:
             form = "a text in UTF-8"
-        raise InputError(f"{what} {path} is not {form}: {error}; correct the file") from error
-
-
-_DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the limit"
+        raise InputError(f"{title} {path} is not {form}: {error}; correct the file") from error
 
 
 def check_depth(value: object) -> None:
     """Raise ValueError where lists and tables are nested deeper than ``MAX_DEPTH``."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     depth = 0
-    while level := [
-        inner
-        for each in level
-        for inner in (
-            each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
-        )
-        if isinstance(inner, dict | list)
-    ]:
+    while level:
         depth += 1
-        if depth >= MAX_DEPTH:
+        if depth > MAX_DEPTH:
             raise ValueError(_DEEP)
+        deeper: list[Any] = []
+        for container in level:
+            children = container.values() if isinstance(container, dict) else container
+            deeper += [child for child in children if isinstance(child, dict | list)]
+        level = deeper
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        seen: set[str] = set()
+        names: set[str] = set()
         for name, _ in pairs:
-            if name in seen:
+            if name in names:
                 raise ValueError(f"the key {name[:60]!r} stands twice in one object; keep one")
-            seen.add(name)
+            names.add(name)
     return table

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
-from blackbox_lb.safety.open_files import has_too_many, none_left, remedy_for_too_many
+from blackbox_lb.safety.files import has_too_many, none_left, remedy_for_too_many
 from blackbox_lb.store.schema import APPLICATION_ID, CREATION, SCHEMA
 
 PATIENCE = 30.0

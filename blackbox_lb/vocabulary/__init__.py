@@ -1,5 +1,4 @@
-"""From bytes to token ids: a vocabulary on this side, for providers that give a token's bytes and
-not its id.
+"""Vocabularies: from bytes to token ids, for providers that give a token's bytes and not its id.
 
 A vocabulary comes from tiktoken (OpenAI's models), from a ``tokenizer.json`` or from a ``.gguf``
 file.
@@ -10,22 +9,26 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.atomic_file import explained
-from blackbox_lb.vocabulary.table import Vocabulary
+from blackbox_lb.safety.files import explained
+from blackbox_lb.vocabulary.tokenizer import Vocabulary
 
 __all__ = ["Vocabulary", "load_vocabulary", "vocabulary_of_model"]
 
 
 def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
-    """Load the vocabulary ``name``: a tiktoken encoding (plugins' included), or the path of a
-    tokenizer.json or .gguf file.
+    """Load a vocabulary.
 
     It is read once in a process; a changed file is read again. A vocabulary that cannot encode is
-    refused here, because without a fingerprint a bias could not name its tokenizer.
+    refused, because without a fingerprint a bias could not name its tokenizer.
 
-    Raises InputError: no such encoding or file, a rank file that is neither cached nor reachable, a
-    file of another kind or with a tokenizer that this package cannot read, or the extra ``hf`` is
-    missing for a file.
+    Args:
+        name: a tiktoken encoding (plugins' included), or the path of a tokenizer.json or .gguf
+            file.
+
+    Raises:
+        InputError: no such encoding or file, a rank file that is neither cached nor reachable, a
+            file of another kind or with a tokenizer that this package cannot read, or the extra
+            ``hf`` is missing for a file.
     """
     from blackbox_lb.vocabulary.tiktoken_encodings import encoding_names
 
@@ -35,11 +38,7 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
     try:
         path = Path(text).expanduser()
         stat = path.stat()
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # no such file, no path at all, no such home
+    except (OSError, ValueError, RuntimeError) as error:  # no such file, no path, no such home
         raise InputError(_no_such(text)) from error
     if path.is_dir():
         raise InputError(f"{text} is a folder; name the tokenizer.json or the .gguf file in it")
@@ -47,16 +46,16 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
 
 
 def vocabulary_of_model(model: str) -> str | None:
-    """The name of an OpenAI model's encoding, None if it is not known.
+    """The name of an OpenAI model's encoding; None if it is not known.
 
     Dated names, Azure's ``gpt-35-turbo``, fine-tuned models (``ft:gpt-4o-mini-2024-07-18:org::id``)
-    and names under ``openai/`` are understood. An Azure deployment's own name gives no answer: ask
-    with the name of the model behind it.
+    and names under ``openai/`` are understood. The name of an Azure deployment is not; give the
+    name of the model behind it.
     """
     import tiktoken.model
 
-    # tiktoken reads a fine-tuned model's name by its first letters, and takes ft:gpt-4.1... for a
-    # gpt-4: ask for the base model.
+    # Ask for the base model of a fine-tuned one. tiktoken reads the name of the latter by its first
+    # letters, and takes ft:gpt-4.1... for a gpt-4.
     base = model.removeprefix("openai/").removeprefix("ft:").partition(":")[0]
     try:
         return tiktoken.model.encoding_name_for_model(base)
@@ -68,26 +67,25 @@ def vocabulary_of_model(model: str) -> str | None:
 def _of_encoding(name: str) -> Vocabulary:
     from blackbox_lb.vocabulary.tiktoken_encodings import read_encoding
 
-    return _whole(read_encoding(name))
+    return _checked(read_encoding(name))
 
 
 @lru_cache(maxsize=4)
 def _of_file(path: Path, modified: int, size: int) -> Vocabulary:
-    """Read a file. ``modified`` and ``size`` distinguish a changed file from an earlier reading."""
-    from blackbox_lb.vocabulary.gguf import read_gguf
-    from blackbox_lb.vocabulary.tokenizer_json import read_tokenizer_json
+    """Read a file; ``modified`` and ``size`` are in the cache's key, so a change is noticed."""
+    from blackbox_lb.vocabulary.tokenizer_files import read_gguf, read_tokenizer_json
 
     with explained(f"read {path}", "give another ``tokenizer``"), path.open("rb") as file:
         head = file.read(64)
     if head.startswith(b"GGUF"):
-        return _whole(read_gguf(path))
+        return _checked(read_gguf(path))
     if head.lstrip().startswith(b"{"):
-        return _whole(read_tokenizer_json(path))
+        return _checked(read_tokenizer_json(path))
     raise InputError(_foreign(path, head))
 
 
-def _whole(vocabulary: Vocabulary) -> Vocabulary:
-    """Return ``vocabulary`` after a check that it encodes."""
+def _checked(vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary, which can encode: its fingerprint is computed here."""
     _ = vocabulary.fingerprint
     return vocabulary
 

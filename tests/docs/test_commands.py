@@ -21,8 +21,8 @@ import pytest
 from click.testing import CliRunner
 
 from bench.paper.__main__ import main as paper
-from blackbox_lb.cli import main
 from tests.encodings import register_encoding
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
@@ -171,11 +171,7 @@ def folder(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def run(words: list[str]) -> None:
     """One command in this process; exit code 0."""
-    result = (
-        CliRunner().invoke(paper, words[1:])
-        if words[0] == "bench.paper"
-        else CliRunner().invoke(main, words)
-    )
+    result = CliRunner().invoke(paper, words[1:]) if words[0] == "bench.paper" else blb(*words)
     # blb doctor ends with 1 where a claim is contradicted.
     expected = {0, 1} if words[0] == "doctor" and LARGER & set(words) else {0}
     assert result.exit_code in expected, (words, result.output)

@@ -17,7 +17,7 @@ import pytest
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks.rewards.reward import REWARDS

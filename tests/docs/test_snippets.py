@@ -18,7 +18,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
@@ -27,6 +26,7 @@ from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.settings import SettingsFile
 from blackbox_lb.providers.prices import find_prices
 from blackbox_lb.tasks import load_task
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.stored import store_completions
 
@@ -148,7 +148,7 @@ def test_command_lines_parse(page: str, words: list[str], monkeypatch: pytest.Mo
 )
 def test_quick_command_lines_run(words: list[str], folder: Path) -> None:
     """Those that need no server end with exit code 0."""
-    result = CliRunner().invoke(main, words)
+    result = blb(*words)
     assert result.exit_code == 0, result.output
 
 
@@ -244,7 +244,7 @@ def test_the_tutorial_runs(folder: Path, server: ExactServer) -> None:
             "correct-and-short": "length",
         }
         more = ["--max-tokens", "8"] if words[0] in ("eval", "fit") else []
-        result = CliRunner().invoke(main, [*(swap.get(word, word) for word in words), *more])
+        result = blb(*(swap.get(word, word) for word in words), *more)
         assert result.exit_code == 0, (words, result.output)
     assert (folder / "runs" / "train" / "report.html").is_file()
 

@@ -18,8 +18,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.vocabulary import load_vocabulary
-from blackbox_lb.vocabulary.gguf import read_metadata
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT
+from blackbox_lb.vocabulary.tokenizer_files import read_metadata
 
 MODELS = {
     # file: ids, ordinary, special, bytes that two ids share, fingerprint of llama.cpp's own answer

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.page import write_report
+from blackbox_lb.extras.report.places import places
 from tests.support.report_runs import Kind, bias_of, write_run
 
 CHROMIUM = next(
@@ -62,12 +64,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("hurts", "hurts", False),
     )
     found = {
-        name: write_report(write_run(folder / name, kind, full=full))[0]
+        name: write_report(write_run(folder / name, kind, full=full)).page
         for name, kind, full in kinds
     }
     (folder / "minimal").mkdir()
     bias_of(None, 3, compiled=None, learned=None).save(folder / "minimal" / "bias.json")
-    return {**found, "minimal": write_report(folder / "minimal")[0]}
+    return {**found, "minimal": write_report(folder / "minimal").page}
 
 
 def opened(browser: Any, path: Path, size: tuple[int, int], scheme: str = "light") -> Opened:
@@ -208,6 +210,62 @@ def test_print_shows_everything_and_no_controls(
     page.context.close()
 
 
+def visible(page: Any) -> list[str]:
+    """The statuses of the examples that can be seen, from the top."""
+    script = """() => [...document.querySelectorAll('#examples article.example')]
+        .filter((card) => card.checkVisibility()).map((card) => card.dataset.status)"""
+    statuses: list[str] = page.evaluate(script)
+    return statuses
+
+
+def test_examples_are_filtered_with_the_keyboard(browser: Any, pages: dict[str, Path]) -> None:
+    """Arrow keys go through the choices, each leaves its own examples and counts them; a link to a
+    number of the terminal chooses its examples.
+    """
+    page = opened(browser, pages["hurts"], DESKTOP).page
+    assert visible(page) == ["broken", "mended", "broken", "same"]
+    page.locator("form.filter input[type=radio]").first.focus()
+    for status, count in (("mended", 1), ("broken", 3), ("same", 2)):
+        page.keyboard.press("ArrowRight")
+        assert visible(page) == [status] * count
+        assert page.locator("form.filter output").inner_text() == f"{count} of 6 prompts"
+    page.keyboard.press("ArrowRight")
+    assert len(visible(page)) == 6
+    page.goto(f"{pages['hurts'].as_uri()}#broken")
+    assert visible(page) == ["broken"] * 3
+    page.context.close()
+
+
+def test_moved_tokens_are_marked_and_can_be_left_plain(
+    browser: Any, pages: dict[str, Path]
+) -> None:
+    """Up and down have another sign and another line; the box takes both away."""
+    page = opened(browser, pages["hurts"], PHONE).page
+    script = """() => ['up', 'down'].map((side) => {
+        const token = document.querySelector(`#examples .example .moved.${side}`);
+        return [getComputedStyle(token, '::before').content, getComputedStyle(token).textDecorationStyle,
+            getComputedStyle(token).textDecorationLine, token.title]; })"""
+    up, down = page.evaluate(script)
+    assert up[0] != down[0]
+    assert up[1] != down[1]
+    assert (up[2], down[2]) == ("overline", "overline")
+    assert (up[3], down[3]) == ("+2.50 nats", "−1.25 nats")
+    page.locator("form.filter input[type=checkbox]").press("Space")
+    plain = page.evaluate(script)
+    assert [(sign, line) for sign, _, line, _ in plain] == [("none", "none")] * 2
+    page.context.close()
+
+
+def test_every_place_that_the_terminal_prints_is_in_the_page(
+    browser: Any, pages: dict[str, Path]
+) -> None:
+    """Each anchor is the id of one element that can be seen."""
+    page = opened(browser, pages["hurts"], PHONE).page
+    for place in places(read_run(pages["hurts"].parent)):
+        assert page.locator(f"[id='{place.anchor}']").is_visible(), place
+    page.context.close()
+
+
 def test_without_scripts_everything_can_be_read(browser: Any, pages: dict[str, Path]) -> None:
     """A mail program that runs no script shows all rows and no dead control."""
     context = browser.new_context(java_script_enabled=False)
@@ -217,4 +275,8 @@ def test_without_scripts_everything_can_be_read(browser: Any, pages: dict[str, P
     assert page.locator("#entries tbody tr").count() == 300
     assert page.locator("#entries tbody tr").nth(299).is_visible()
     assert not page.locator("#theme").is_visible()
+    page.goto(pages["hurts"].as_uri())
+    assert page.locator("#examples article.example").count() == 6
+    assert not page.locator("form.filter").is_visible()
+    assert page.locator(".example .moved.up").first.get_attribute("title") == "+2.50 nats"
     context.close()

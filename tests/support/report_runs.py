@@ -113,6 +113,28 @@ def bias_of(kind: Kind | None, n: int = 300, **fields: Any) -> Bias:
     return Bias(**{**known, **fields})
 
 
+def answers() -> dict[str, Any]:
+    """Six test prompts with both answers: three broken, one mended, two the same; a token moved up
+    and one moved down in each.
+    """
+    moved = [{"start": 3, "end": 9, "bias": 2.5}, {"start": 9, "end": 11, "bias": -1.25}]
+    rewards = ((1, 0), (0, 1), (1, 0), (1, 1), (1, 0), (0, 0))
+    shown = [
+        {
+            "id": f"country-{number}", "prompt": "What is the capital of France?", "answers": ["Paris"],
+            "completions": [
+                {"policy": policy, "text": text, "tokens": 3, "correct": bool(reward), "reward": reward,
+                 "finish_reason": "stop", "moved": moved}
+                for policy, text, reward in (
+                    ("without the bias", "It Paris is", pair[0]), ("with the bias", "In Paris it", pair[1]),
+                )
+            ],
+        }
+        for number, pair in enumerate(rewards)
+    ]  # fmt: skip
+    return {"setting": "greedy", "prompts": 73, "shown": shown}
+
+
 def result(kind: Kind) -> dict[str, Any]:
     """``result.json`` as the current version writes it."""
     taus = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -133,7 +155,7 @@ def result(kind: Kind) -> dict[str, Any]:
         for tau in taus
     ]
     return {
-        "status": "", "kl_nats_per_completion": 1.29, "kl_missing": None, "kl_whole": True, "uncompiled_entries": 8_784,
+        "status": "", "answers": answers() if kind == "hurts" else None, "kl_nats_per_completion": 1.29, "kl_missing": None, "kl_whole": True, "uncompiled_entries": 8_784,
         "validation": {"base": {"reward": 0.48, "accuracy": 0.2, "tokens": 33.8}, "tried": tried},
         "training": {"rollouts": 766, "tokens": 26_641, "incomplete": 34, "filtered": 1, "encoded": 5},
         "usage": {"requests": 900, "completions": 1_800, "prompt_tokens": 54_000, "completion_tokens": 61_000},

@@ -12,7 +12,7 @@ import pytest
 
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.types import Draw, Endpoint, Message, Prompt, Sampling
 

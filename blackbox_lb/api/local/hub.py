@@ -19,7 +19,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.safety.atomic_file import expanded, explained
+from blackbox_lb.safety.files import expanded, explained
 from blackbox_lb.safety.network import (
     check_environment,
     explain_certificate,

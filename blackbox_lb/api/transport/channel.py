@@ -27,8 +27,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.safety.hosts import path_of_request
-from blackbox_lb.safety.http.bounded_client import at_most, ceiling
+from blackbox_lb.safety.http.clients import at_most, ceiling
 from blackbox_lb.safety.http.error_answers import Fault
 from blackbox_lb.safety.http.retries import (
     ATTEMPTS,
@@ -36,7 +35,8 @@ from blackbox_lb.safety.http.retries import (
     asked_pause,
     is_passing,
 )
-from blackbox_lb.safety.http.service import HttpService, is_http_url
+from blackbox_lb.safety.http.service import HttpService, ServiceWording, is_http_url
+from blackbox_lb.safety.network import path_of_request
 from blackbox_lb.safety.printable import with_remedy
 
 if TYPE_CHECKING:
@@ -89,13 +89,15 @@ class Channel(HttpService):
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
         super().__init__(
-            profile.name,
             self.base_url,
+            ServiceWording(
+                profile.name,
+                advice={
+                    "no answer": "is the server running? Another address goes in ``base_url``",
+                    "moved": "give the new address with ``base_url``",
+                },
+            ),
             secrets=lambda: self._credentials.secrets,
-            advice={
-                "no answer": "is the server running? Another address goes in ``base_url``",
-                "moved": "give the new address with ``base_url``",
-            },
             attempts=attempts,
             transport=transport,
         )

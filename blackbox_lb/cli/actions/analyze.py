@@ -39,7 +39,7 @@ from blackbox_lb.extras.analysis.run import analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.jobs.runs.names import STORE
-from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.files import write_whole
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example

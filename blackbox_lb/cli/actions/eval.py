@@ -52,7 +52,7 @@ from blackbox_lb.rollouts.judging.distribution import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
-from blackbox_lb.safety.atomic_file import explained, write_whole
+from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels

@@ -111,7 +111,7 @@ def _fit(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, folder:
     announce.notice(understood(task, reward, plan.labels, limit=plan.limit))
     fitted = run(options, lambda budget: _run(options, task, reward, plan, budget))
     result = fitted.result
-    document = result_document(result, folder, provenance(fitted.notices))
+    document = result_document(result, fitted.pairs, folder, provenance(fitted.notices))
     unwritten = write_result(result, document, folder)
     if options.as_json:
         print_json(document)

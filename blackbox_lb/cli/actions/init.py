@@ -17,9 +17,9 @@ from blackbox_lb.cli.model_ends import tell_end_of_model
 from blackbox_lb.cli.settings import FILE, SHARED, find_settings
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.files import write_whole
 from blackbox_lb.safety.trusted_files import trust
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.load import BUILT_IN, HARNESS

@@ -30,7 +30,7 @@ from blackbox_lb.jobs.runs.prices import price_judge
 from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
 from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.files import explained
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.reward import REMOTE, reward_kind

@@ -14,7 +14,7 @@ from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.hosts import path_of_request
+from blackbox_lb.safety.network import path_of_request
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
 

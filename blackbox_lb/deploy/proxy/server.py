@@ -29,7 +29,7 @@ from blackbox_lb.deploy.proxy.models import answer_models, wanted_model
 from blackbox_lb.deploy.proxy.requests import PREFIX, Rule, Upstream
 from blackbox_lb.deploy.proxy.web_pages import PageRule
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable
 
 HEADER = "blackbox-lb-bias"

@@ -17,7 +17,7 @@ from aiohttp import web
 from blackbox_lb.deploy.injection import quoted
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import shorten
 
 ANY = "*"

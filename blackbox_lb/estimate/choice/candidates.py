@@ -30,7 +30,8 @@ from blackbox_lb.types import AnyBias, VaryingBias
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
     """The provider's limits: at most ``entries`` tokens (None: no limit), nats in [low, high],
-    whole numbers if ``integers``, no token id above ``highest_id`` (None: any).
+    whole numbers if ``integers``, no token id above ``highest_id`` (None: any). quick: without
+    the exchanges of single tokens that a thorough compile tries at its end.
     """
 
     entries: int | None
@@ -38,6 +39,7 @@ class CompileLimits:
     high: float
     integers: bool
     highest_id: int | None = None
+    quick: bool = False
 
     def forbidden(self, next_token: NextToken) -> Ids:
         """The ids on the support of ``next_token`` that may have no bias."""
@@ -53,7 +55,8 @@ class CompileLimits:
             high=self.high,
             integers=self.integers,
             forbidden=self.forbidden(next_token),
-            patience=patience,
+            patience=0 if self.quick else patience,
+            exchanges=not self.quick,
         )
 
 
@@ -212,5 +215,7 @@ def _support(data: EstimatorInput, made: Projected, limits: CompileLimits) -> Id
     weights = made.rule.weights(rollouts)
     linear = linear_term(rollouts, table, weights)
     problem = Problem(table, linear, weights.values, allowed, made.l2)
-    found = best_support(problem, limits.entries, np.zeros(len(learned)))
+    found = best_support(
+        problem, limits.entries, np.zeros(len(learned)), patience=0 if limits.quick else PATIENCE
+    )
     return next_token.token_ids[found.support]

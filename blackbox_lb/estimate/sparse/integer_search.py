@@ -64,13 +64,15 @@ def integer_search(
     *,
     entries: int | None = None,
     allowed: Bools | None = None,
+    exchanges: bool = True,
 ) -> Vector:
     """(s,) integers in [low, high], at most as far from the target as ``start`` rounded on
     ``chosen``, and as all 0.
 
     low, high: whole or infinite. usage: (s,) the target policy's expected counts ``sum_m w_m
     pi_target(y | m)``; weights: (m,) the w_m. allowed: (s,) whether a token may be listed, at most
-    ``entries`` of them; ``chosen`` only, all of them, where None. No single unit on a listed token,
+    ``entries`` of them; ``chosen`` only, all of them, where None. exchanges: whether moves of two
+    tokens at a time, and some that lead uphill, are tried, too. No single unit on a listed token,
     nor on another where there is room, lowers the loss of the result.
     """
     may = chosen if allowed is None else np.flatnonzero(allowed)
@@ -80,7 +82,8 @@ def integer_search(
     rounded = np.zeros_like(start)
     rounded[chosen] = np.clip(np.rint(start[chosen]), low, high)
     found = [_descend(search, values) for values in (rounded, np.zeros_like(start))]
-    return _exchange(search, min(found, key=search.loss))
+    best = min(found, key=search.loss)
+    return _exchange(search, best) if exchanges else best
 
 
 def _descend(search: _Search, values: Vector) -> Vector:

@@ -101,6 +101,7 @@ def sparsify(
     position_weights: npt.ArrayLike | None = None,
     forbidden: Iterable[int] = (),
     patience: int = PATIENCE,
+    exchanges: bool = True,
 ) -> Sparse:
     """Compile ``delta`` (s,) nats for a provider that takes ``entries`` values in [low, high] and
     refuses ``forbidden`` ids.
@@ -109,7 +110,8 @@ def sparsify(
     minimise the mean ``KL(pi_learned || pi_compiled)`` together (see ``estimate.support``); whole
     numbers come from a search on the same objective that begins at the rounded ones. If everything
     fits (and is whole, where it must be), the learned values are returned as they are.
-    patience: of ``best_support``; 0 is quick. InputError: a range without 0, entries below 0.
+    patience: of ``best_support``; 0 is quick. exchanges: of ``integer_search``. InputError: a
+    range without 0, entries below 0.
     """
     _check(entries, low, high)
     if integers:
@@ -144,6 +146,7 @@ def sparsify(
             high,
             entries=most,
             allowed=allowed,
+            exchanges=exchanges,
         )
         zeros = int((values[chosen] == 0).sum())
     return _report(target, values, zeros, low, high)

@@ -26,7 +26,7 @@ from blackbox_lb.extras.batches.plan import BatchSpec
 from blackbox_lb.extras.batches.record import BatchRecord
 from blackbox_lb.rollouts.collect import MOST_TOKENS, of_another
 from blackbox_lb.rollouts.progress import Watcher
-from blackbox_lb.safety.http.bounded_client import ceiling
+from blackbox_lb.safety.http.clients import ceiling
 from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.store.integrity import prompt_of
 from blackbox_lb.types import Completion, Draw, Prompt

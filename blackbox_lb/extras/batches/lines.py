@@ -19,7 +19,7 @@ from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.safety.atomic_file import explained, replacing
+from blackbox_lb.safety.files import explained, replacing
 from blackbox_lb.store import prompt_hash, rollout_key
 from blackbox_lb.types import Draw, Prompt
 

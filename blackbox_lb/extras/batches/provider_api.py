@@ -17,7 +17,7 @@ import openai
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
 from blackbox_lb.extras.batches.record import BatchRecord
-from blackbox_lb.safety.atomic_file import replacing
+from blackbox_lb.safety.files import replacing
 from blackbox_lb.safety.printable import shorten
 
 T = TypeVar("T")

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.atomic_file import write_whole
-from blackbox_lb.safety.file_lock import locked
+from blackbox_lb.safety.files import locked, write_whole
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 LARGEST = 1_000_000

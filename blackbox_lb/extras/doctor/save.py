@@ -14,7 +14,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.extras.doctor.asking.findings import Report, value_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.schema import Json
-from blackbox_lb.safety.atomic_file import explained, replacing
+from blackbox_lb.safety.files import explained, replacing
 
 LONGEST = 200
 """Characters of evidence kept with a row."""

@@ -16,8 +16,14 @@ from blackbox_lb.bias.records import settings_text
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.extras.analysis.document import Analysis
-from blackbox_lb.extras.report.examples import ExampleCard, evaluated, stored
-from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, Number, SharesOfGroup
+from blackbox_lb.extras.report.examples import ExampleCard, evaluated, judged
+from blackbox_lb.jobs.evaluation.document import (
+    Decisions,
+    Evaluation,
+    Number,
+    SharesOfGroup,
+    ShownAnswers,
+)
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
@@ -108,6 +114,7 @@ class Result(_Known):
     usage: UsageSummary | None = None
     decisions: dict[str, DecisionsPair] = Field(default_factory=dict)
     shares: dict[str, SharesPair] = Field(default_factory=dict)
+    answers: ShownAnswers | None = None
     provenance: dict[str, Any] | None = None
 
 
@@ -127,6 +134,11 @@ class RunDocuments:
     analysis: Analysis | None
     examples: tuple[ExampleCard, ...]
     examples_from: str
+
+    @property
+    def tokens_shown(self) -> bool:
+        """Whether an example shows a token that the bias moves."""
+        return any(side.moved for example in self.examples for side in example.sides)
 
     @property
     def places_shown(self) -> bool:
@@ -191,7 +203,7 @@ def read_run(folder: Path) -> RunDocuments:
     """Read the run folder of ``blb fit``, with the documents of ``blb eval`` and ``blb analyze``.
 
     Raises InputError: no such folder, or a document that is damaged. BiasError: no bias file in it,
-    or a damaged one. StoreError: ``rollouts.db`` is no store, or one of a newer version.
+    or a damaged one.
     """
     if not folder.is_dir():
         raise InputError(
@@ -199,17 +211,21 @@ def read_run(folder: Path) -> RunDocuments:
         )
     bias = Bias.load(folder / "bias.json")
     learned = folder / "learned.json"
+    result = _read(folder / "result.json", Result)
     evaluation = _read(folder / "evaluation.json", Evaluation)
-    examples, origin = (
-        evaluated(evaluation) if evaluation is not None and evaluation.examples else ((), "")
-    )
-    if not examples:
-        examples, origin = stored(folder / "rollouts.db", bias)
+    outdated = any(_older(bias, evaluation, "evaluation.json", "blb eval"))
+    answers = None if result is None else result.answers
+    examples: tuple[ExampleCard, ...] = ()
+    origin = "neither result.json nor evaluation.json holds answers"
+    if answers is not None and (evaluation is None or outdated):
+        examples, origin = judged(answers)
+    elif evaluation is not None and evaluation.examples:
+        examples, origin = evaluated(evaluation)
     return RunDocuments(
         folder=folder,
         bias=bias,
         learned=Bias.load(learned) if learned.exists() else None,
-        result=_read(folder / "result.json", Result),
+        result=result,
         evaluation=evaluation,
         analysis=_read(folder / "analysis.json", Analysis),
         examples=examples,

@@ -1,33 +1,30 @@
-"""Completions of one prompt side by side, before and after the bias, with their differences
-marked.
+"""Completions of one prompt side by side, before and after the bias, with their differences, the
+places of the reward and the moved tokens marked.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import store_key, to_request_bias
-from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyCompletion
-from blackbox_lb.store import RolloutStore, canonical
-from blackbox_lb.tasks import parse_reward
-from blackbox_lb.tasks.rewards.reward import reward_kind
-from blackbox_lb.tasks.rewards.spans import TextRule, sum_of
-from blackbox_lb.types import Prompt, Span
+from blackbox_lb.jobs.evaluation.document import (
+    BiasedToken,
+    Evaluation,
+    PolicyCompletion,
+    ShownAnswers,
+    ShownPrompt,
+)
+from blackbox_lb.types import Span
 
-BASE = "without the bias"
-BIASED = "with the bias"
-MOST_EXAMPLES = 24
-"""Most prompts that are shown."""
 MOST_WORDS = 1_500
 """Longest completion with marked differences, in words: the time to find them grows with the
 square.
 """
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+Status = Literal["mended", "broken", "same"]
+STATUSES: tuple[Status, ...] = ("mended", "broken", "same")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +36,35 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class TextPart:
-    """A stretch of a completion that is one place of its reward, or lies between two.
+class TokenPart:
+    """A stretch of a completion that is one moved token, or lies between two.
 
-    pieces: its text. amount: nats of the reward that are earned there, None between two places.
+    pieces: its text. bias: nats on the token, None between two.
     """
 
     pieces: tuple[Piece, ...]
+    bias: float | None = None
+
+    @property
+    def direction(self) -> str:
+        """up or down, by the sign of the bias."""
+        return "down" if (self.bias or 0.0) < 0 else "up"
+
+    @property
+    def shown(self) -> str:
+        """The bias with its sign and unit."""
+        bias = self.bias or 0.0
+        return f"{'−' if bias < 0 else '+'}{abs(bias):.2f} nats"
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A stretch of a completion that is one place of its reward, or lies between two.
+
+    tokens: its text. amount: nats of the reward that are earned there, None between two places.
+    """
+
+    tokens: tuple[TokenPart, ...]
     amount: float | None = None
 
     @property
@@ -66,6 +85,7 @@ class Side:
     """One completion. ``correct`` and ``reward`` are None where not known; ``stop_changed``: it
     ended for another reason than the first side did. ``marked``: whether the pieces show the
     differences. ``spans``: the places of its reward; those outside the text are left out.
+    ``moved``: the tokens that the bias moves.
     """
 
     policy: str
@@ -78,22 +98,51 @@ class Side:
     marked: bool = False
     pieces: tuple[Piece, ...] = ()
     spans: tuple[Span, ...] = ()
+    moved: tuple[BiasedToken, ...] = ()
 
     @property
     def passages(self) -> tuple[TextPart, ...]:
-        """The pieces, cut at the places of the reward. Places that touch or overlap are one, with
+        """The text, cut at the places of the reward. Places that touch or overlap are one, with
         the sum of their amounts; a place without a character is an empty passage.
         """
         passages = []
         place = 0
         for start, end, amount in _apart(self.spans, len(self.text)):
             if place < start:
-                passages.append(TextPart(_between(self.pieces, place, start)))
-            passages.append(TextPart(_between(self.pieces, start, end), amount))
+                passages.append(TextPart(self._tokens(place, start)))
+            passages.append(TextPart(self._tokens(start, end), amount))
             place = end
         if place < len(self.text):
-            passages.append(TextPart(_between(self.pieces, place, len(self.text))))
+            passages.append(TextPart(self._tokens(place, len(self.text))))
         return tuple(passages)
+
+    def _tokens(self, start: int, end: int) -> tuple[TokenPart, ...]:
+        """The characters from ``start`` to ``end``, cut at the moved tokens. The white space that
+        a token begins with is not marked.
+        """
+        parts = []
+        place = start
+        for token in self.moved:
+            text = self.text[token.start : token.end]
+            blank = len(text) - len(text.lstrip())
+            first = token.start if blank == len(text) else token.start + blank
+            begin, stop = max(first, place), min(token.end, end)
+            if begin >= stop:
+                continue
+            if place < begin:
+                parts.append(TokenPart(_between(self.pieces, place, begin)))
+            parts.append(TokenPart(_between(self.pieces, begin, stop), token.bias))
+            place = stop
+        if place < end:
+            parts.append(TokenPart(_between(self.pieces, place, end)))
+        return tuple(parts)
+
+    @property
+    def moves(self) -> str:
+        """How many of its tokens are moved up and how many down; "" where none is."""
+        counts = Counter("up" if token.bias > 0 else "down" for token in self.moved)
+        words = ", ".join(f"{counts[side]} {side}" for side in ("up", "down") if counts[side])
+        return f"tokens moved: {words}" if words else ""
 
     @property
     def stopped(self) -> str:
@@ -117,6 +166,24 @@ class ExampleCard:
     @property
     def unchanged(self) -> bool:
         return len({side.text for side in self.sides}) == 1
+
+    @property
+    def status(self) -> Status | None:
+        """What the second side does to the reward of the first one; None where a reward is not
+        known, or there is one side only.
+        """
+        rewards = [side.reward for side in self.sides[:2] if side.reward is not None]
+        if len(rewards) < 2:
+            return None
+        if rewards[0] == rewards[1]:
+            return "same"
+        return "mended" if rewards[1] > rewards[0] else "broken"
+
+
+def status_counts(examples: Iterable[ExampleCard]) -> dict[Status, int]:
+    """Status -> how many examples have it; nothing where no example has one."""
+    counts = Counter(example.status for example in examples if example.status is not None)
+    return {status: counts[status] for status in STATUSES} if counts else {}
 
 
 def _apart(spans: Iterable[Span], length: int) -> list[tuple[int, int, float]]:
@@ -177,17 +244,29 @@ def _against(side: Side, other: Side) -> Side:
 
 def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
     """The examples of an evaluation and their source."""
-    rows = tuple(
+    shown = evaluation.examples
+    judged = max((policy.prompts for policy in evaluation.policies), default=len(shown))
+    caption = _caption(len(shown), max(judged, len(shown)), "of the evaluation")
+    return _cards(shown), f"{caption}, those with different answers first"
+
+
+def judged(answers: ShownAnswers) -> tuple[tuple[ExampleCard, ...], str]:
+    """The answers that a fit was judged by, and their source."""
+    setting = "with greedy decoding" if answers.setting == "greedy" else f"at {answers.setting}"
+    caption = _caption(len(answers.shown), answers.prompts, f"of the fit {setting}")
+    return _cards(answers.shown), caption
+
+
+def _cards(rows: Iterable[ShownPrompt]) -> tuple[ExampleCard, ...]:
+    return tuple(
         ExampleCard(
-            shown.id,
-            shown.prompt,
-            shown.answers,
-            compared([_side(completion) for completion in shown.completions]),
+            row.id,
+            row.prompt,
+            row.answers,
+            compared([_side(completion) for completion in row.completions]),
         )
-        for shown in evaluation.examples[:MOST_EXAMPLES]
+        for row in rows
     )
-    where = "the evaluation shows, those with different answers first"
-    return rows, _caption(len(rows), len(evaluation.examples), where)
 
 
 def _side(completion: PolicyCompletion) -> Side:
@@ -197,102 +276,6 @@ def _side(completion: PolicyCompletion) -> Side:
 
 
 def _caption(shown: int, there: int, where: str) -> str:
-    return (
-        f"{shown} of the {there:,} prompts that {where}"
-        if shown < there
-        else f"the {there:,} prompts that {where}"
-    )
-
-
-def stored(path: Path, bias: Bias) -> tuple[tuple[ExampleCard, ...], str]:
-    """Prompts in the store at ``path`` with a completion under ``bias`` and, by the same request,
-    one without a bias.
-
-    Greedy completions where there are any, else those of the setting with the most prompts. Returns
-    the examples and, in words, their source or why there are none.
-
-    Raises StoreError: the file is no store, or one of a newer version.
-    """
-    if not path.exists():
-        return (), "there is no rollouts.db to take examples from"
-    with RolloutStore(path, read_only=True) as store:
-        pairs = _pairs(store, bias)
-        if not pairs:
-            return (
-                (),
-                (
-                    "rollouts.db holds no completions of the same prompts with this bias and"
-                    " without it"
-                ),
-            )
-        temperature, keys = min(pairs, key=lambda pair: (pair[0] != 0, -len(pair[1])))
-        rule, note = _rule(bias.reward)
-        examples = tuple(
-            _example(store, number, *pair, rule)
-            for number, pair in enumerate(keys[:MOST_EXAMPLES], start=1)
-        )
-    setting = "greedily" if temperature == 0 else f"at temperature {temperature:g}"
-    caption = _caption(
-        len(examples), len(keys), f"rollouts.db holds {setting} with and without the bias"
-    )
-    return examples, caption + note
-
-
-def _rule(reward: str) -> tuple[TextRule | None, str]:
-    """The rule behind a reward, where it is one that needs nothing but the text; and a remark where
-    its list is not there any more. No other reward is asked: it might run code, or send requests.
-    """
-    if reward_kind(reward) not in ("avoid", "script"):
-        return None, ""
-    try:
-        return parse_reward(reward, max_tokens=1).rule, ""
-    except InputError as error:
-        return None, f" (no place is marked: {error})"
-
-
-Pair = tuple[Prompt, str, str]
-"""A prompt with the keys of its first completion without and with the bias."""
-
-
-def _pairs(store: RolloutStore, bias: Bias) -> list[tuple[float, list[Pair]]]:
-    """Temperature and pairs of every setting that was sampled on both sides."""
-    requests = store.requests()
-    wanted = store_key(to_request_bias(bias))
-    base = {_without_bias(each): name for name, each in requests.items() if not each["bias"]}
-    found = []
-    for name, each in requests.items():
-        first = base.get(_without_bias(each))
-        if wanted and each["bias"] == wanted and first is not None:
-            before = _first_of_each(store, first)
-            after = _first_of_each(store, name)
-            pairs = [
-                (prompt, before[prompt], key) for prompt, key in after.items() if prompt in before
-            ]
-            if pairs:
-                found.append((float(each["sampling"]["temperature"]), pairs))
-    return found
-
-
-def _without_bias(settings: Mapping[str, Any]) -> str:
-    return canonical({key: value for key, value in settings.items() if key != "bias"})
-
-
-def _first_of_each(store: RolloutStore, request: str) -> dict[Prompt, str]:
-    first: dict[Prompt, str] = {}
-    for key, prompt in store.prompts(request).items():
-        first.setdefault(prompt, key)
-    return first
-
-
-def _example(
-    store: RolloutStore, number: int, prompt: Prompt, before: str, after: str, rule: TextRule | None
-) -> ExampleCard:
-    sides = []
-    drawn = store.completions((before, after))
-    for name, completion in zip((BASE, BIASED), drawn, strict=True):
-        side = Side(name, completion.text, completion.n_tokens, completion.finish_reason)
-        if rule is not None:
-            spans = rule.spans(completion.text)
-            side = replace(side, spans=spans, reward=sum_of(spans))
-        sides.append(side)
-    return ExampleCard(str(number), prompt.text, (), compared(sides))
+    if shown < there:
+        return f"{shown:,} of the {there:,} test prompts {where}"
+    return f"all {there:,} test prompts {where}"

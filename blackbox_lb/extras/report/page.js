@@ -1,5 +1,5 @@
 "use strict";
-// Sorting, searching and the theme. Without it the page is whole: all rows, everything readable, nothing to click.
+// Sorting, searching, the filter of examples and the theme. Without it the page is whole: all rows, everything readable, nothing to click.
 (() => {
   const FIRST = 50;
   const root = document.documentElement;
@@ -103,4 +103,36 @@
     show();
   };
   for (const table of document.querySelectorAll("table.sortable")) equip(table);
+
+  const filter = document.querySelector("form.filter");
+  if (filter) {
+    const section = filter.closest("section");
+    const cards = [...section.querySelectorAll("article.example")];
+    const rest = section.querySelector("details.rest");
+    const summary = rest && rest.querySelector("summary");
+    const found = filter.querySelector("output");
+    const apply = () => {
+      const wanted = filter.elements.status ? filter.elements.status.value : "";
+      let shown = 0;
+      for (const card of cards) {
+        card.hidden = wanted !== "" && card.dataset.status !== wanted;
+        shown += !card.hidden;
+      }
+      if (rest && wanted) rest.open = true;
+      if (summary) summary.hidden = wanted !== "";
+      found.textContent = wanted ? `${shown.toLocaleString("en")} of ${cards.length.toLocaleString("en")} prompts` : "";
+      section.classList.toggle("no-tokens", filter.elements.tokens !== undefined && !filter.elements.tokens.checked);
+    };
+    const follow = () => {
+      const choice = [...filter.querySelectorAll("input[type=radio]")].find((each) => `#${each.value}` === location.hash);
+      if (!choice || choice.disabled) return;
+      choice.checked = true;
+      apply();
+    };
+    filter.addEventListener("input", apply);
+    filter.addEventListener("submit", (event) => event.preventDefault());
+    window.addEventListener("hashchange", follow);
+    apply();
+    follow();
+  }
 })();

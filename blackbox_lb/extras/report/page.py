@@ -8,6 +8,7 @@ import importlib
 import io
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
@@ -18,11 +19,13 @@ from blackbox_lb._version import __version__
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import notes, tables, verdict_text
 from blackbox_lb.extras.report.data import RunDocuments, read_run
+from blackbox_lb.extras.report.examples import status_counts
 from blackbox_lb.extras.report.figures import COLOURS, Plot, plots
 from blackbox_lb.extras.report.page_text import named, tame
+from blackbox_lb.extras.report.places import Place, places
 from blackbox_lb.extras.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.safety.atomic_file import explained, write_whole
+from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.secrets import redaction
 
 ORDER = ("HURTS", "HELPS", "NO EVIDENCE")
@@ -31,16 +34,24 @@ IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
 DPI = 200
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenReport:
+    """The files of a report: its page, its plots, and what stands where in the page."""
+
+    page: Path
+    plots: tuple[Path, ...]
+    places: tuple[Place, ...]
+
+
 def write_report(
     folder: Path,
     out: Path | None = None,
     plots_folder: Path | None = None,
     *,
     wording: Callable[[str], str] = str,
-) -> list[Path]:
+) -> WrittenReport:
     """Write the report of the run ``folder`` to ``out`` (``report.html`` in it), and its plots as
-    files; returns what was written. ``wording`` rewrites the library's sentences for the page's
-    readers.
+    files. ``wording`` rewrites the library's sentences for the page's readers.
 
     Raises InputError: the folder holds no run, a document is damaged, a package is missing, or a
     file cannot be written.
@@ -51,12 +62,10 @@ def write_report(
     text = render(run, drawn, wording)
     with explained(f"write the report {path}", "give another --out"):
         write_whole(path, text.encode())
-    saved = (
-        []
-        if plots_folder is None
-        else [each for plot in drawn.values() for each in save(plot, plots_folder)]
-    )
-    return [path, *saved]
+    saved: list[Path] = []
+    if plots_folder is not None:
+        saved = [written for plot in drawn.values() for written in save(plot, plots_folder)]
+    return WrittenReport(path, tuple(saved), tuple(places(run)))
 
 
 def render(
@@ -78,6 +87,7 @@ def render(
         drawn=plots(run, _label(run)) if drawn is None else drawn,
         notes=notes,
         own_biases=notes.own_biases(run),
+        status_counts=status_counts,
         tables=tables,
         say=verdict_text,
         style=markup(_asset("style.css")),

@@ -10,7 +10,7 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.safety.printable import printable

@@ -13,13 +13,13 @@ import numpy as np
 from blackbox_lb.api.wire import asks_logprobs
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.jobs.evaluation.document import PolicyCompletion, RewardPlace
+from blackbox_lb.jobs.evaluation.document import BiasedToken, PolicyCompletion, RewardPlace
+from blackbox_lb.jobs.side_by_side import moved_tokens
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, truncation_of
 from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
-from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Completion, Example, Message
 
@@ -219,13 +219,14 @@ def alternatives(
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One policy at one of the judged settings: a bias (token id -> nats) or none, an alternative
-    or none.
+    or none. ``marked``: the bias whose tokens are marked in its completions.
     """
 
     setting: Setting
     bias_name: str | None = None
     bias: AnyBias = field(default_factory=dict, repr=False)
     alternative: Alternative = NO_ALTERNATIVE
+    marked: AnyBias = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -249,15 +250,15 @@ def arms_at(
     setting: Setting, biases: Mapping[str, AnyBias], others: Sequence[Alternative]
 ) -> tuple[Arm, ...]:
     """The base, each bias, and each alternative that applies, alone and with each bias that it can
-    be sent with; in this order.
+    be sent with; in this order. Completions without a bias are marked with the first one.
     """
-    plain: list[tuple[str | None, AnyBias]] = [(None, {}), *biases.items()]
-    tried = [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]
-    return tuple(
-        Arm(setting, name, bias, other)
-        for other in tried
-        for name, bias in (plain[:1] if other.alone else plain)
-    )
+    first: AnyBias = next(iter(biases.values()), {})
+    arms = []
+    for other in [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]:
+        arms.append(Arm(setting, None, {}, other, marked=first))
+        if not other.alone:
+            arms += [Arm(setting, name, bias, other, bias) for name, bias in biases.items()]
+    return tuple(arms)
 
 
 def unranked(trials: Trials, arm: Arm) -> str | None:
@@ -370,7 +371,7 @@ async def draw(
         scores,
         prompt_tokens,
         completion_tokens,
-        _first(trials.reward, examples, arm, shown, scores),
+        _first(trials, examples, arm, shown, scores),
         answers,
         decisions,
     )
@@ -429,7 +430,7 @@ async def decide(
         trials.budget,
     )
     scores = trials.scored(arm.name, examples, ([answer] for answer in answers))
-    shown = _first(trials.reward, examples, arm, answers, scores)
+    shown = _first(trials, examples, arm, answers, scores)
     decisions = scores_of(labels, trials.reward, zip(examples, texts, strict=True))
     return ArmResult(
         arm, scores, found.prompt_tokens, found.completion_tokens, shown, len(answers), decisions
@@ -466,15 +467,17 @@ def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, 
 
 
 def _first(
-    reward: Reward,
+    trials: Trials,
     examples: Sequence[Example],
     arm: Arm,
     shown: Sequence[Completion | None],
     scores: PolicyScores,
 ) -> tuple[PolicyCompletion | None, ...]:
-    """The first answer of each example, with the places of its reward; None for an unreadable
-    one.
+    """The first answer of each example, with the places of its reward and its moved tokens; None
+    for an unreadable one.
     """
+    reward = trials.reward
+    spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
     correct = scores.correct or [None] * len(shown)
     rows = zip(examples, shown, scores.reward, correct, strict=True)
     answers: list[PolicyCompletion | None] = []
@@ -483,6 +486,7 @@ def _first(
             answers.append(None)
             continue
         spans = reward.spans(example, completion) if reward.has_spans else None
+        moved = moved_tokens(completion, spelled, arm.marked, example.prompt)
         answer = PolicyCompletion(
             policy=arm.name,
             text=completion.text,
@@ -491,6 +495,7 @@ def _first(
             reward=float(values[0]),
             finish_reason=completion.finish_reason,
             spans=tuple(RewardPlace(**asdict(span)) for span in spans or ()),
+            moved=tuple(BiasedToken(**asdict(token)) for token in moved),
         )
         answers.append(answer)
     return tuple(answers)

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AllowInfNan, BaseModel, model_validator
 
 Number = Annotated[float, AllowInfNan(False)]
+MOST_SHOWN = 200
+"""Test prompts whose completions a result file holds side by side."""
 
 
 class ResultPart(BaseModel, frozen=True, extra="forbid"):
@@ -171,19 +173,33 @@ class RewardPlace(ResultPart):
     amount: Number
 
 
+class BiasedToken(ResultPart):
+    """A token of a completion that the shown bias moves: ``start`` and ``end`` in characters of its
+    text, ``bias`` in nats.
+    """
+
+    start: int
+    end: int
+    bias: Number
+
+
 class PolicyCompletion(ResultPart):
-    """One completion of a policy. ``correct`` is None where no right answer is known;
-    ``finish_reason`` is the provider's. ``spans``: where the reward is earned, none where it is no
-    sum over places.
+    """One completion of a policy. ``correct`` is None where no right answer is known, ``reward``
+    where only all completions together have one; ``finish_reason`` is the provider's.
+
+    ``spans``: where the reward is earned, none where it is no sum over places. ``moved``: the
+    tokens that the policy's bias moves, for a policy without one those that the first bias would
+    move.
     """
 
     policy: str
     text: str
     tokens: int
     correct: bool | None
-    reward: Number
+    reward: Number | None
     finish_reason: str
     spans: tuple[RewardPlace, ...] = ()
+    moved: tuple[BiasedToken, ...] = ()
 
 
 class ShownPrompt(ResultPart):
@@ -193,6 +209,14 @@ class ShownPrompt(ResultPart):
     prompt: str
     answers: tuple[str, ...]
     completions: tuple[PolicyCompletion, ...]
+
+
+class ShownAnswers(ResultPart):
+    """Test prompts with both answers at ``setting``; ``prompts``: how many have both."""
+
+    setting: str
+    prompts: int
+    shown: tuple[ShownPrompt, ...]
 
 
 class Evaluation(ResultPart):

@@ -19,7 +19,7 @@ from blackbox_lb.jobs.evaluation.arms import (
     unranked,
 )
 from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
-from blackbox_lb.jobs.evaluation.document import Evaluation, ShownPrompt
+from blackbox_lb.jobs.evaluation.document import MOST_SHOWN, Evaluation, ShownPrompt
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.evaluation.summary import notes, summarise
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
@@ -28,9 +28,6 @@ from blackbox_lb.rollouts.judging.distribution import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
-
-MOST_SHOWN = 30
-"""Test prompts whose completions are shown side by side."""
 
 
 async def evaluate(

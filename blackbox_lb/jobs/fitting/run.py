@@ -176,8 +176,9 @@ class _Fit:
             lists = await self._decided(scorer)
             beside = await knowledge(trials, self.training, self.limits, lists, self._label_tokens)
             self.training = with_knowledge(self.training, beside)
-        field: Iterable[Candidate] = proposals(self.training, plan, self.limits, beside)
         search = Search.of(plan)
+        limits = search.limits(self.limits)
+        field: Iterable[Candidate] = proposals(self.training, plan, limits, beside)
         if plan.goal.is_promise:
             # A promise on fresh prompts: the validation answers choose the point and nothing else.
             field = islice(field, 1)

@@ -119,6 +119,10 @@ class SharesFromLists:
         """See ``Scorer``: nothing is drawn, so nothing is known of it."""
         del bias, samples
 
+    async def foresight(self, samples: int) -> None:
+        """See ``Scorer``: the scores are exact as they are."""
+        del samples
+
     def shares(self, bias: AnyBias | None, temperature: float) -> Array:
         """(x, l + 1) the probability that a completion begins with each label, the last for none.
 

@@ -21,8 +21,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import ABOUT, Profile
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.safety.atomic_file import explained, write_whole
-from blackbox_lb.safety.file_lock import locked
+from blackbox_lb.safety.files import explained, locked, write_whole
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 from blackbox_lb.store import canonical, prompt_hash
 from blackbox_lb.types import Prompt

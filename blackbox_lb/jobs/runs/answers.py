@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 
+from blackbox_lb.jobs.evaluation.document import (
+    MOST_SHOWN,
+    BiasedToken,
+    PolicyCompletion,
+    RewardPlace,
+    ShownAnswers,
+    ShownPrompt,
+)
+from blackbox_lb.jobs.side_by_side import MovedToken, moved_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
-from blackbox_lb.types import AnyBias, Completion, Example
+from blackbox_lb.types import AnyBias, Completion, Example, Span
 
 ARROW = "  ->  "
 NOTHING = "(nothing)"
+BASE = "without the bias"
+BIASED = "with the bias"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +30,18 @@ class Answer:
     """One completion.
 
     reward: as it is displayed, so exp(nats) of a logarithmic reward; None where all completions
-    together have one. correct: None where no right
-    answer is known. tokens: generated, by the provider's count.
+    together have one. correct: None where no right answer is known. tokens: generated, by the
+    provider's count. finish_reason: the provider's. spans: where the reward is earned, none where
+    it is no sum over places. moved: its tokens whose bias is not 0.
     """
 
     text: str
     reward: float | None
     correct: bool | None
     tokens: int
+    finish_reason: str = ""
+    spans: tuple[Span, ...] = ()
+    moved: tuple[MovedToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,7 @@ async def answer_pairs(
     drawn. A completion that cannot be read, and its partner, are left out.
     """
     pairs = []
+    spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
     for setting in settings:
         count = 1 if setting.deterministic else samples
         endpoint = trials.session.biased_endpoint
@@ -88,27 +104,72 @@ async def answer_pairs(
             biased_completions = trials.store.completions(biased_keys)
             for base, biased in zip(base_completions, biased_completions, strict=False):
                 if base.readable and biased.readable:
-                    pairs.append(
-                        AnswerPair(
-                            setting.name,
-                            example,
-                            _answer(trials, example, base),
-                            _answer(trials, example, biased),
-                        )
-                    )
+                    answers = [
+                        _answer(trials, example, completion, spelled, bias)
+                        for completion in (base, biased)
+                    ]
+                    pairs.append(AnswerPair(setting.name, example, *answers))
     return tuple(pairs)
 
 
-def _answer(trials: Trials, example: Example, completion: Completion) -> Answer:
+def _answer(
+    trials: Trials,
+    example: Example,
+    completion: Completion,
+    spelled: Mapping[int, bytes],
+    bias: AnyBias,
+) -> Answer:
     reward = trials.reward
     value = None
+    spans: tuple[Span, ...] = ()
     if not reward.of_shares:
-        value = reward.value(reward.score(example, completion))
+        measured = reward.measure(example, completion)
+        value = reward.value(measured.reward)
+        spans = measured.spans or ()
     return Answer(
         completion.text,
         value,
         reward.correct(example, completion),
         completion.n_tokens,
+        completion.finish_reason,
+        spans,
+        moved_tokens(completion, spelled, bias, example.prompt),
+    )
+
+
+def shown_answers(pairs: Sequence[AnswerPair]) -> ShownAnswers | None:
+    """The answers at the greedy setting, else at the last one, for the result of a fit: those that
+    tell most first, at most ``MOST_SHOWN`` prompts. None where nothing was judged.
+    """
+    if not pairs:
+        return None
+    settings = {pair.setting for pair in pairs}
+    setting = "greedy" if "greedy" in settings else pairs[-1].setting
+    chosen = [pair for pair in pairs if pair.setting == setting]
+    prompts = len({pair.example.id for pair in chosen})
+    shown = tuple(_shown_prompt(pair) for pair in telling(chosen, MOST_SHOWN))
+    return ShownAnswers(setting=setting, prompts=prompts, shown=shown)
+
+
+def _shown_prompt(pair: AnswerPair) -> ShownPrompt:
+    completions = [
+        PolicyCompletion(
+            policy=policy,
+            text=answer.text,
+            tokens=answer.tokens,
+            correct=answer.correct,
+            reward=answer.reward,
+            finish_reason=answer.finish_reason,
+            spans=tuple(RewardPlace(**asdict(span)) for span in answer.spans),
+            moved=tuple(BiasedToken(**asdict(token)) for token in answer.moved),
+        )
+        for policy, answer in ((BASE, pair.base), (BIASED, pair.biased))
+    ]
+    return ShownPrompt(
+        id=pair.example.id,
+        prompt=pair.example.prompt.text,
+        answers=pair.example.answers,
+        completions=tuple(completions),
     )
 
 

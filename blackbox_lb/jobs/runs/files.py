@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import BiasError
 from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.runs.answers import AnswerPair, shown_answers
 from blackbox_lb.jobs.runs.names import BIAS, LEARNED, RESULT
-from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.files import write_whole
 
 
-def result_document(result: FitResult, folder: Path, provenance: dict[str, Any]) -> dict[str, Any]:
+def result_document(
+    result: FitResult,
+    pairs: Sequence[AnswerPair],
+    folder: Path,
+    provenance: dict[str, Any],
+) -> dict[str, Any]:
     """The content of result.json."""
+    answers = shown_answers(pairs)
     return {
         **result.as_json(),
+        "answers": None if answers is None else answers.model_dump(mode="json"),
         "bias": str(folder / BIAS),
         "uncompiled": str(folder / LEARNED),
         "provenance": provenance,

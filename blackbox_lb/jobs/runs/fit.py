@@ -41,7 +41,7 @@ from blackbox_lb.jobs.runs.understood import understood
 from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Calling, Printing, Progress, Reporter, Silent
-from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.files import explained
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.secrets import redacted
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
@@ -304,7 +304,7 @@ class _Job:
                 async with recorded(trials, self._record(trials)):
                     result, pairs = await _fitted(trials, self.task, self.plan)
                 origin = provenance(self.report.notices, command="blackbox_lb.fit(...)")
-                document = result_document(result, self.folder, origin)
+                document = result_document(result, pairs, self.folder, origin)
                 check_written(write_result(result, document, self.folder))
         priced = budget.prices is not None
         spent = spent_words(budget.spent, time.monotonic() - started, priced)

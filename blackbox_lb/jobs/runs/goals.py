@@ -8,11 +8,10 @@ from typing import get_args
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import MEASURES, Costs, Goal, Objective
-from blackbox_lb.safety.untrusted import parse_json, read_bounded
+from blackbox_lb.safety.untrusted import parse_json, read_settings
 
 COST = "cost:"
 _GOAL = Goal()
-MOST_BYTES = 2**20
 EXAMPLE = '{"yes": {"no": 5}, "no": {"yes": 1}}'
 
 
@@ -62,16 +61,9 @@ def read_costs(path: Path) -> Costs:
 
     Raises InputError: it cannot be read, or a cost is no number from 0.
     """
-    try:
-        document = parse_json(read_bounded(path, MOST_BYTES))
-    except OSError as error:
-        raise InputError(
-            f"{path}: the costs cannot be read ({error.strerror}); give a file as in {EXAMPLE}"
-        ) from None
-    except ValueError as error:
-        raise InputError(
-            f"{path}: the costs are no JSON ({error}); write them as in {EXAMPLE}"
-        ) from None
+    document = read_settings(
+        path, "the file of costs", f"give a file as in {EXAMPLE}", parse=parse_json
+    )
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path}: the costs are no JSON object; write them as in {EXAMPLE}")
     costs: dict[str, dict[str, float]] = {}

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.tasks import Reward

@@ -1,5 +1,4 @@
-"""The meaning of error answers of all inference APIs: one status and one body in, one ``Fault``
-out.
+"""The meaning of error answers of all inference APIs: a status and a body in, a ``Fault`` out.
 
 The same fault looks different everywhere. OpenAI wraps ``{message, type, param, code}`` in
 ``error`` (https://platform.openai.com/docs/guides/error-codes), Azure adds an ``innererror`` and
@@ -40,29 +39,34 @@ FaultKind: TypeAlias = Literal[
     "unknown model",
     "unsupported",
 ]
-"""context length: this request is too long. context full: all requests in flight are, together.
-other endpoint: the model has another one. quota: no credit is left, waiting does not help. too many
-entries, bad id: of ``logit_bias``. unsupported: the model or the server lacks a parameter.
-rejected: any other refusal of this request."""
+"""Kinds of faults that their names do not explain:
+
+bad id, too many entries: of ``logit_bias``.
+context full: all requests in flight are too long together.
+context length: this request is too long.
+other endpoint: the model is served at another endpoint.
+quota: no credit is left, and waiting does not help.
+rejected: any other refusal of this request.
+unsupported: the model or the server lacks a parameter.
+"""
 
 LONGEST_MESSAGE = 500
-"""Most characters quoted of the provider's words; servers that validate repeat the whole request in
-them.
-"""
+"""Most characters of a quote; servers that validate repeat the whole request in their words."""
 LONGEST_SEARCHED = 20_000
 """Characters that are searched for a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One error answer, understood.
+    """The meaning of one error answer.
 
-    ``message``, ``code``, ``param``: the provider's words, secrets masked; ``code`` as text even
-    where it is a number.
-    ``status``: HTTP status, or the one in the body, None where there is neither.
-    ``parameter``: the request field to blame, if the words name it; of "other endpoint" its name.
-    ``limit``: the largest accepted number: alternatives a token (unsupported, 0 or more), entries
-    (too many entries), or a token id (bad id).
+    message, code, param: the provider's words, with secrets masked; a numeric code as text.
+    status: the HTTP status, or the one in the body; None where there is neither.
+    parameter: the request field to blame, where the words name it; for "other endpoint" the name
+        of that endpoint.
+    limit: the largest accepted number of alternatives a token (unsupported, 0 or more), of entries
+        (too many entries), or the largest token id (bad id).
+    provider: the provider's name for the message.
     """
 
     kind: FaultKind
@@ -75,28 +79,44 @@ class Fault:
     provider: str = ""
 
     def __str__(self) -> str:
-        status = "an error" if self.status is None else self.status
+        status: int | str | None = self.status
+        if status is None:
+            status = "an error"
         return f"{self.provider or 'the provider'} answered {status}: {self.message}"
 
 
 def classify(
     status: int | None, body: Any, profile_name: str = "", *, secrets: Iterable[str] = ()
 ) -> Fault:
-    """Return the fault of an error answer. Never raises, whatever ``body`` is.
+    """The fault of an error answer. Never raises, whatever ``body`` is.
 
-    ``status``: HTTP status; None for an error inside a stream. ``body``: parsed JSON, with or
-    without the outer ``error``, or text, or bytes. ``profile_name``: for the message. ``secrets``:
-    keys and tokens in use, masked wherever they are echoed.
+    Args:
+        status: HTTP status; None for an error inside a stream.
+        body: parsed JSON, with or without the outer ``error``, or text, or bytes.
+        profile_name: the provider's name for the message.
+        secrets: keys and tokens in use, masked wherever they are echoed.
     """
+    keys = list(secrets)
+    if isinstance(secrets, str):
+        keys = [secrets]
     words = _read(body)
-    status = words.status or status if status is None or status < 400 else status
+    if status is None or status < 400:
+        status = words.status or status
     kind, parameter, limit = _judge(words, status)
-    known = [secrets] if isinstance(secrets, str) else list(secrets)
-    code, param, parameter = (
-        text and _shortened(masked(text, known)) for text in (words.code, words.param, parameter)
+
+    def quote(text: str | None) -> str | None:
+        return text and _shortened(masked(text, keys))
+
+    return Fault(
+        kind,
+        quote(words.message) or "no explanation",
+        quote(words.code),
+        quote(words.param),
+        status,
+        quote(parameter),
+        limit,
+        profile_name,
     )
-    message = _shortened(masked(words.message, known)) or "no explanation"
-    return Fault(kind, message, code, param, status, parameter, limit, profile_name)
 
 
 # --- The meaning
@@ -122,7 +142,7 @@ CODES: dict[FaultKind, frozenset[str]] = {
     "context length": frozenset({"contextlengthexceeded", "exceedcontextsizeerror"}),
     "unknown model": frozenset({"modelnotfound", "deploymentnotfound", "invalidmodel"}),
 }
-"""Codes and types, letters and digits only, that decide under any status."""
+"""Codes and types that decide under any status, letters and digits only."""
 
 BARE_CODES: dict[FaultKind, frozenset[str]] = {
     "rate limit": frozenset({"ratelimitexceeded", "ratelimiterror", "slowdown", "toomanyrequests"}),
@@ -133,7 +153,7 @@ BARE_CODES: dict[FaultKind, frozenset[str]] = {
     "timeout": frozenset({"timeout", "timeouterror", "requesttimeout"}),
     "not found": frozenset({"notfound", "notfounderror"}),
 }
-"""Codes and types that decide without an error status: inside a stream, or behind a gateway that
+"""Codes and types that decide without an error status, inside a stream or behind a gateway that
 answers 200.
 """
 
@@ -205,8 +225,8 @@ SENTENCES: tuple[tuple[FaultKind, str], ...] = (
         r"cannot use both",
     ),
 )
-"""Sentences that decide under any status, in this order. ``limit`` is the largest accepted,
-``beyond`` the least refused.
+"""Sentences that decide under any status, in this order. ``limit`` is the largest accepted number,
+``beyond`` the smallest refused one.
 """
 
 PARAMETERS = {
@@ -242,52 +262,56 @@ TOO_LARGE = re.compile(
 UNSUPPORTED_CODES = frozenset({"unsupportedparameter", "unsupportedvalue"})
 
 Verdict: TypeAlias = tuple[FaultKind, str | None, int | None]
+"""Kind, parameter to blame, limit; as in ``Fault``."""
 
 
 def _judge(words: _Words, status: int | None) -> Verdict:
-    """Kind, parameter to blame, limit."""
     for kind, codes in CODES.items():
         if codes & words.codes:
             return kind, None, None
-    said = words.message[:LONGEST_SEARCHED]
+    message = words.message[:LONGEST_SEARCHED]
     for kind, pattern in SENTENCES:
-        if match := re.search(pattern, said, re.IGNORECASE):
-            return (
-                kind,
-                "logit_bias" if kind in ("too many entries", "bad id") else match.lastgroup,
-                _limit(match),
-            )
-    if (status is None or status in (400, 403, 404, 422, 501)) and (
-        verdict := _unsupported(words, said)
-    ):
-        return verdict
+        if match := re.search(pattern, message, re.IGNORECASE):
+            parameter = match.lastgroup
+            if kind in ("too many entries", "bad id"):
+                parameter = "logit_bias"
+            return kind, parameter, _limit(match)
+    if status is None or status in (400, 403, 404, 422, 501):
+        verdict = _unsupported(words, message)
+        if verdict is not None:
+            return verdict
+    if status in STATUSES:
+        return STATUSES[status], None, None
+    if status is not None and status >= 500:
+        return "server", None, None
     if status is None or status < 400:
-        return (
-            next((kind for kind, codes in BARE_CODES.items() if codes & words.codes), "rejected"),
-            None,
-            None,
-        )
-    return STATUSES.get(status, "server" if status >= 500 else "rejected"), None, None
+        for kind, codes in BARE_CODES.items():
+            if codes & words.codes:
+                return kind, None, None
+    return "rejected", None, None
 
 
 def _limit(match: re.Match[str]) -> int | None:
-    found = match.groupdict()
-    if found.get("beyond"):
-        return int(found["beyond"]) - 1
-    return int(found["limit"]) if found.get("limit") else None
+    groups = match.groupdict()
+    if groups.get("beyond"):
+        return int(groups["beyond"]) - 1
+    if groups.get("limit"):
+        return int(groups["limit"])
+    return None
 
 
-def _unsupported(words: _Words, said: str) -> Verdict | None:
-    for complaint in said.split("; "):
+def _unsupported(words: _Words, message: str) -> Verdict | None:
+    """The verdict where the words name a parameter that is not taken; else None."""
+    for complaint in message.split("; "):
         if match := TOO_LARGE.search(complaint):
             for name in ("top_logprobs", "logprobs"):
                 if PARAMETERS[name].search(complaint):
                     return "unsupported", name, _limit(match)
-    if match := NAMED.search(said):
+    if match := NAMED.search(message):
         return "unsupported", next(name for name in match.groups() if name), None
     if UNSUPPORTED_CODES & words.codes:
         return "unsupported", words.param, None
-    for sentence in re.split(r"[.;!]\s", said):
+    for sentence in re.split(r"[.;!]\s", message):
         if LACKS.search(sentence):
             for name, pattern in PARAMETERS.items():
                 if pattern.search(sentence):
@@ -300,8 +324,11 @@ def _unsupported(words: _Words, said: str) -> Verdict | None:
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """``codes``: every code and type, letters and digits only. ``status``: the status in the
-    body.
+    """An error body, read.
+
+    message, code, param: its words, on one line.
+    codes: every code and type in it, letters and digits only.
+    status: the HTTP status that it names.
     """
 
     message: str
@@ -321,62 +348,54 @@ def _read(body: Any) -> _Words:
         body = parsed
     if isinstance(body, list):
         body = next((part for part in body if isinstance(part, dict)), {"message": body or None})
-    return _read_dict(body) if isinstance(body, dict) else _Words(_printable(_text(body)))
+    if isinstance(body, dict):
+        return _read_dict(body)
+    return _Words(_printable(_text(body)))
 
 
 def _read_dict(body: dict[str, Any]) -> _Words:
     layers = list(_layers(body))
     inner = layers[-1]
-    codes = [
-        layer[key]
-        for layer in layers
-        for key in ("code", "type", "status")
-        if layer.get(key) is not None
-    ]
-    code = _text(inner.get("code")) or None
-    statuses = [int(code) for code in map(_text, codes) if re.fullmatch(r"[1-5]\d\d", code)]
-    codes += [
-        layer["innererror"].get("code")
-        for layer in layers
-        if isinstance(layer.get("innererror"), dict)
-    ]
-    codes += [layer["error"] for layer in layers if isinstance(layer.get("error"), str)]
+    values = [layer.get(key) for layer in layers for key in ("code", "type", "status")]
+    codes = [_text(value) for value in values if value is not None]
+    statuses = [int(code) for code in codes if re.fullmatch(r"[1-5]\d\d", code)]
+    for layer in layers:
+        if isinstance(layer.get("innererror"), dict):
+            codes.append(_text(layer["innererror"].get("code")))
+        if isinstance(layer.get("error"), str):
+            codes.append(layer["error"])
     return _Words(
         message=_printable(_message(inner)),
-        code=_printable(code) if code else None,
+        code=_printable(_text(inner.get("code"))) or None,
         param=_printable(_text(inner.get("param"))) or None,
-        codes=frozenset(re.sub(r"[^a-z0-9]", "", _text(code).lower()) for code in codes) - {""},
-        status=statuses[0] if statuses else None,
+        codes=frozenset(re.sub(r"[^a-z0-9]", "", code.lower()) for code in codes) - {""},
+        status=next(iter(statuses), None),
     )
 
 
 def _layers(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """``body`` and the objects inside it, outermost first."""
-    inner: Any = body
-    while isinstance(inner, dict):
-        yield inner
-        inner = next(
-            (inner[key] for key in ("error", "detail") if isinstance(inner.get(key), dict)), None
+    layer: Any = body
+    while isinstance(layer, dict):
+        yield layer
+        layer = next(
+            (layer[key] for key in ("error", "detail") if isinstance(layer.get(key), dict)), None
         )
 
 
 def _message(inner: dict[str, Any]) -> str:
-    said = next(
-        (inner[key] for key in ("message", "error", "detail", "msg", "title") if inner.get(key)),
-        None,
-    )
-    if isinstance(said, list):
-        said = "; ".join(_complaint(part) for part in said)
+    """The sentence in an error object; its JSON where there is none."""
+    keys = ("message", "error", "detail", "msg", "title")
+    message = next((inner[key] for key in keys if inner.get(key)), None)
+    if isinstance(message, list):
+        message = "; ".join(_complaint(part) for part in message)
     metadata = inner.get("metadata")
-    raw = metadata.get("raw") if isinstance(metadata, dict) else None
     # OpenRouter's own message is "Provider returned error"; the reason stands in the error inside.
-    return (
-        f"{_text(said)}: {_text(raw)}"
-        if raw
-        else _text(
-            said or {key: value for key, value in inner.items() if value is not None} or None
-        )
-    )
+    if isinstance(metadata, dict) and metadata.get("raw"):
+        return f"{_text(message)}: {_text(metadata['raw'])}"
+    if not message:
+        message = {key: value for key, value in inner.items() if value is not None} or None
+    return _text(message)
 
 
 def _complaint(part: Any) -> str:
@@ -418,25 +437,24 @@ def _without_tags(text: str) -> str:
 # --- The safe quote
 
 LONG = re.compile(r"[A-Za-z0-9]{32,}", re.ASCII)
-"""Possible keys of any issuer. This package's own words hold fingerprints and hashes of this shape,
-so it is masked only here.
+"""The shape of keys of any issuer. Fingerprints and hashes in this package's own messages have it
+too, so it is masked only in the words of servers.
 """
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """A server's words without ``secrets`` and the like: the masks of ``redacted``, and every
-    ``LONG`` word.
-    """
+    """A server's words with all secrets masked, by ``redacted`` and in the shape ``LONG``."""
     return LONG.sub(MASK, redacted(text, secrets))
 
 
 def _printable(text: str) -> str:
-    """The text on one line, without characters that move a terminal's cursor or reverse its
-    text.
-    """
-    return " ".join(
-        "".join(character if character.isprintable() else " " for character in text).split()
-    )
+    """The text on one line, with a blank for each run of blanks and unprintable characters."""
+    characters = []
+    for character in text:
+        if not character.isprintable():
+            character = " "
+        characters.append(character)
+    return " ".join("".join(characters).split())
 
 
 def _shortened(text: str) -> str:

@@ -29,53 +29,57 @@ _SIZES = tuple(_UNITS[unit] for unit in ("d", "h", "m", "s", "ms", "us", "ns"))
 def parse_duration(text: str) -> float | None:
     """Seconds of "17ms", "6m0s", "1h2m3.5s" or "250" (bare seconds); None for anything else."""
     text = text.strip()
+    seconds = math.nan
     if re.fullmatch(_NUMBER, text):
         seconds = float(text)
     elif text and (match := _DURATION.fullmatch(text)):
         seconds = sum(
             float(part) * size for part, size in zip(match.groups(), _SIZES, strict=True) if part
         )
-    else:
+    if not math.isfinite(seconds):
         return None
-    return seconds if math.isfinite(seconds) else None
+    return seconds
 
 
 def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> float | None:
-    """Seconds that a refusal asks to wait: ``retry-after-ms``, else ``retry-after`` in seconds or
-    as an HTTP date.
+    """Seconds that a refusal asks to wait, from ``retry-after-ms`` or else ``retry-after``.
 
-    0 milliseconds count where nothing else is asked for: Azure sends them beside a ``retry-after``
-    of 1.
-
-    A date counts from ``now_utc``, else from the answer's own ``date``, else from this machine's
-    clock. A negative, past or invalid value counts as absent (None).
+    ``retry-after`` is in seconds or an HTTP date. A date counts from ``now_utc``, else from the
+    answer's own ``date``, else from this machine's clock. A negative, past or invalid value counts
+    as absent (None). 0 milliseconds count where nothing else is given, because Azure sends them
+    beside a ``retry-after`` of 1.
     https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
     """
     fields = lowered(headers)
     milliseconds = parse_number(fields.get("retry-after-ms"))
     if milliseconds:
         return milliseconds / 1000
-    asked = fields.get("retry-after", "")
-    seconds = parse_number(asked)
-    until = _date(asked)
-    if until is not None:
-        left = (
-            until - (_aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC))
-        ).total_seconds()
-        seconds = left if left >= 0 else None
-    return milliseconds if seconds is None else seconds
+    value = fields.get("retry-after", "")
+    seconds = parse_number(value)
+    end = _date(value)
+    if end is not None:
+        start = _aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC)
+        seconds = (end - start).total_seconds()
+        if seconds < 0:
+            seconds = None
+    if seconds is None:
+        return milliseconds  # None, or 0
+    return seconds
 
 
 def lowered(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers with their names in lower case."""
     return {name.lower(): value for name, value in headers.items()}
 
 
 def parse_number(text: str | None) -> float | None:
-    """A number of zero or more; Azure sends -1 for unknown."""
+    """A finite number of zero or more, else None; Azure sends -1 for unknown."""
     if text is None or not re.fullmatch(_NUMBER, text.strip()):
         return None
     value = float(text)
-    return value if math.isfinite(value) else None
+    if not math.isfinite(value):
+        return None
+    return value
 
 
 def _date(text: str) -> datetime | None:
@@ -86,4 +90,7 @@ def _date(text: str) -> datetime | None:
 
 
 def _aware(date: datetime | None) -> datetime | None:
-    return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date
+    """The date, in UTC where it names no time zone."""
+    if date is not None and date.tzinfo is None:
+        return date.replace(tzinfo=UTC)
+    return date

@@ -17,29 +17,31 @@ from blackbox_lb.safety.http.header_values import retry_after
 from blackbox_lb.safety.network import untrusted_certificate
 
 ATTEMPTS = 6
-"""Tries of one request: with exponential waits these span about half a minute, the time a server
-takes to restart.
+"""Tries of one request. With exponential waits they span about half a minute, the time in which a
+server restarts.
 """
 RATE_LIMIT_ATTEMPTS = 20
-"""Tries of a request refused for its rate alone: each waits as long as the service asks, and one of
+"""Tries of a request refused for its rate alone. Each waits as long as the service asks, so one of
 them will pass.
 """
 SLOW_ATTEMPTS = 2
-"""Tries of a request that nobody answers in time, where each takes many minutes."""
+"""Tries of a request that times out; each takes many minutes."""
 FIRST_SLIPS = 2
+"""Unreadable answers that are asked for again before the first readable one."""
 MORE_SLIPS = 5
+"""Unreadable answers that are asked for again once there is a readable one."""
 SLIPS_A_GOOD = 0.25
-"""Unreadable answers that are asked for again: before the first readable one, after it, and more
-for each readable one.
-"""
+"""More of them for each readable answer."""
 LONGEST_WAIT = 20.0
-"""Seconds; a provider's own retry-after may be longer, up to ``LONGEST_RETRY_AFTER``."""
+"""Seconds between tries, where the server asks for none."""
 LONGEST_RETRY_AFTER = 120.0
+"""Seconds between tries, where the server asks for as much or more."""
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later. A spent quota answers 429 too, and never does;
-    nor does a server whose certificate is not trusted.
+    """Whether the same request may succeed later.
+
+    A spent quota (429, too) does not come back, nor does trust in a server's certificate.
     """
     if isinstance(error, QuotaExhausted) or untrusted_certificate(error) is not None:
         return False
@@ -47,7 +49,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def most_attempts(error: BaseException | None, attempts: int) -> int:
-    """Tries of a request that ended with ``error``, where others get ``attempts``."""
+    """Tries of a request that ended with ``error``; ``attempts`` for most errors."""
     most = attempts
     if isinstance(error, RateLimited) and attempts > 1:
         most = RATE_LIMIT_ATTEMPTS
@@ -57,12 +59,13 @@ def most_attempts(error: BaseException | None, attempts: int) -> int:
 
 
 class MalformedResponseTolerance:
-    """Separates a damaged answer, which a second one replaces, from a server that never speaks its
-    dialect.
+    """Tells a damaged answer, which is asked for again, from a server that never answers readably.
 
-    Every answer costs money. So the first unreadable ones are asked for again ``FIRST_SLIPS`` times
-    in all, and after readable ones as long as at most one in five is bad. ``good``, ``bad``:
-    completion requests so far with such an answer.
+    Every answer costs money. So at most ``FIRST_SLIPS`` unreadable answers are asked for again
+    before the first readable one, and later about one in five answers may be unreadable.
+
+    good: completion requests so far with a readable answer.
+    bad: completion requests so far with an unreadable answer.
     """
 
     def __init__(self) -> None:
@@ -70,8 +73,9 @@ class MalformedResponseTolerance:
         self.bad = 0
 
     def passing(self, error: BaseException) -> bool:
-        """Whether to ask for an unreadable answer again; counts it. A model without logprobs never
-        had any.
+        """Count an unreadable answer, and return whether to ask for it again.
+
+        Missing logprobs before the first readable answer are the model's own, and will not come.
         """
         if not isinstance(error, CorruptResponse | NoLogprobs):
             return False
@@ -82,7 +86,7 @@ class MalformedResponseTolerance:
 
 
 def asked_pause(headers: Mapping[str, str]) -> float:
-    """The pause that the server asks for, in seconds."""
+    """Seconds that the server asks to wait, at most ``LONGEST_RETRY_AFTER``; 0 for none."""
     return min(retry_after(headers) or 0.0, LONGEST_RETRY_AFTER)
 
 
@@ -90,9 +94,18 @@ backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
 
 
 def retry_pause(state: RetryCallState) -> float:
-    """Seconds until the next try: exponential with jitter, or longer where the server asks for
-    it.
-    """
-    error = state.outcome.exception() if state.outcome else None
-    response = getattr(error.__cause__ if error else None, "response", None)
-    return max(backoff(state), 0.0 if response is None else asked_pause(response.headers))
+    """Seconds until the next try: exponential with jitter, or longer where the server asks."""
+    pause = backoff(state)
+    error = failure_of(state)
+    if error is not None:
+        response = getattr(error.__cause__, "response", None)
+        if response is not None:
+            pause = max(pause, asked_pause(response.headers))
+    return pause
+
+
+def failure_of(state: RetryCallState) -> BaseException | None:
+    """The error of the last try; None where it has not ended, or ended well."""
+    if state.outcome is None:
+        return None
+    return state.outcome.exception()

@@ -1,7 +1,6 @@
-"""One HTTP service: how it is asked, how its faults are named, how often it is asked again.
+"""One HTTP service: its requests, the errors of its faults, and the tries of each request.
 
-Inference APIs, remote rewards, judges and embeddings all go through here. Requests go by ``httpx2``
-over aiohttp: with httpx2's own connections a bare short request takes three times as long.
+Inference APIs, remote rewards, judges and embeddings all go through here.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Thread
 from types import TracebackType
@@ -33,11 +33,11 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
+from blackbox_lb.safety.files import has_too_many, most_open_files, remedy_for_too_many
 from blackbox_lb.safety.http import retries
-from blackbox_lb.safety.http.aiohttp_client import AiohttpClient
-from blackbox_lb.safety.http.bounded_client import BoundedClient
+from blackbox_lb.safety.http.clients import AiohttpClient, BoundedClient
 from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify, masked
-from blackbox_lb.safety.http.retries import ATTEMPTS, is_passing, most_attempts
+from blackbox_lb.safety.http.retries import ATTEMPTS, failure_of, is_passing, most_attempts
 from blackbox_lb.safety.network import (
     check_key_log,
     explain_certificate,
@@ -45,15 +45,14 @@ from blackbox_lb.safety.network import (
     untrusted_certificate,
     verification,
 )
-from blackbox_lb.safety.open_files import has_too_many, most_open_files, remedy_for_too_many
 from blackbox_lb.safety.printable import shorten, with_remedy
 from blackbox_lb.safety.secrets import Redactor
 
 T = TypeVar("T")
 
 TIMEOUT = 600.0
-"""Seconds for one answer: a full queue in front of a slow server is normal, silence for ten minutes
-is not.
+"""Seconds of silence before an answer. A full queue in front of a slow server is normal, silence
+for ten minutes is not.
 """
 HEADERS = {
     "Accept": "application/json",
@@ -66,8 +65,8 @@ MOST_CONNECTIONS = 1_000
 OTHER_FILES = 48
 """Files that a command has open beside its connections: libraries, the store, logs."""
 MOST_QUOTED = 10_000
-"""Characters of an answer that are masked before it is cut for a quote: cut first, a part of a
-secret would be left.
+"""Characters of an answer that are masked before it is cut for a quote. If it were cut first, a
+part of a secret could be left.
 """
 
 ERRORS: Mapping[FaultKind, type[ProviderError]] = {
@@ -86,39 +85,49 @@ OF_LOAD = frozenset({"rate limit", "overloaded", "timeout", "context full"})
 """Refusals that fewer requests at a time would have avoided."""
 
 Moment: TypeAlias = FaultKind | Literal["no answer", "moved"]
-"""When advice is wanted: at a kind of fault, without an answer, or at a redirect."""
+"""What a message may give advice on: a kind of fault, no answer at all, or a redirect."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceWording:
+    """How messages speak of a service.
+
+    name: the service in "NAME answered 429".
+    place: the service in "no answer from PLACE"; "" for its address.
+    advice: the remedy behind the service's own words.
+    """
+
+    name: str
+    place: str = ""
+    advice: Mapping[Moment, str] = field(default_factory=dict)
 
 
 class HttpService:
     """Requests to one service; use as an asynchronous context manager, or call ``close``.
 
-    ``refusals`` counts the answers that blame the server's load, and those that came too late.
+    ``refusals`` counts the answers that blame the server's load, and the requests that timed out.
 
     Args:
-        name: whose words a message quotes, as in "NAME answered 429".
         url: the address, without credentials.
-        secrets: the keys in use, which no message and no kept answer may hold.
-        advice: what to do at a fault, behind the service's words.
-        place: the service in "no answer from PLACE", the address by default.
-        timeout: seconds of a connection's making and of silence.
+        wording: how messages call the service, and the advice in them.
+        secrets: returns the keys in use, which no message and no stored answer may hold.
+        timeout: seconds to make a connection, and seconds of silence.
         attempts: tries of a request, rate limits aside.
         transport: stands in for the network.
 
     Raises:
-        InputError: the address is no http(s) URL; or the environment names unusable certificates,
-            or an unusable proxy server.
+        InputError: the address is no http(s) URL, or the environment names certificates or a proxy
+            server that cannot be used.
     """
 
     def __init__(
         self,
-        name: str,
         url: str,
+        wording: ServiceWording,
         *,
         secrets: Callable[[], Iterable[str]] = tuple,
-        advice: Mapping[Moment, str] | None = None,
-        place: str | None = None,
         timeout: float = TIMEOUT,
         attempts: int = ATTEMPTS,
         transport: httpx2.AsyncBaseTransport | None = None,
@@ -128,18 +137,20 @@ class HttpService:
                 f"the address {shorten(url.rpartition('@')[2])} is no http(s) URL; give one as"
                 " https://HOST/v1"
             )
-        self.name = name
+        self.name = wording.name
         self.url = url
         self.refusals = 0
         self._secrets = secrets
-        self._advice = advice or {}
-        self._place = place or url
+        self._advice = wording.advice
+        self._place = wording.place or url
         self._attempts = attempts
         self._timeout = httpx2.Timeout(timeout)
         self._redactor = Redactor(secrets)
         self._has_repeated_a_key = False
-        check_key_log()  # before aiohttp is imported, which reads it then
-        self._proxy_server = proxy_server(url) if transport is None else None
+        check_key_log()  # aiohttp reads the variable when it is imported
+        self._proxy_server = None
+        if transport is None:
+            self._proxy_server = proxy_server(url)
         self._verify = verification(url)
         self._client: AiohttpClient | httpx2.AsyncClient
         if transport is None and self._proxy_server is None:
@@ -167,14 +178,17 @@ class HttpService:
         timeout: httpx2.Timeout,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> httpx2.AsyncClient:
-        """A client of httpx2 for the address, by what the environment says of the network."""
+        """A client of httpx2 for the address, with the environment's settings of the network."""
+        proxy = None
+        if self._proxy_server is not None:
+            proxy = self._proxy_server.address
         return kind(
             timeout=timeout,
             limits=connection_limits(),
             # The key would be added again for any host that a redirect names.
             follow_redirects=False,
             trust_env=False,
-            proxy=self._proxy_server and self._proxy_server.address,
+            proxy=proxy,
             verify=self._verify,
             transport=transport,
         )
@@ -199,15 +213,15 @@ class HttpService:
         )
 
     async def send(self, request: httpx2.Request, model: str | None = None) -> httpx2.Response:
-        """The answer to one try, read whole.
+        """The complete answer to one try.
 
         Args:
             request: see :meth:`request`.
-            model: that it asks, for the advice.
+            model: the model that is asked, for the advice.
 
         Raises:
-            ProviderError: no answer, or a refusal. CorruptResponse: more bytes than
-                ``bounded_client.at_most``.
+            ProviderError: no answer, or a refusal.
+            CorruptResponse: more bytes than ``clients.at_most``.
         """
         try:
             response = await self._client.send(request)
@@ -225,21 +239,21 @@ class HttpService:
         once: Callable[[], Awaitable[T]],
         passing: Callable[[BaseException], bool] = is_passing,
     ) -> T:
-        """What ``once`` returns, after as many tries as its fault deserves.
+        """Run ``once`` as many times as its faults deserve, and return its result.
 
         Args:
             once: one try.
             passing: whether the same request may succeed after this error.
 
         Raises:
-            ProviderError: of the last try.
+            ProviderError: the error of the last try.
         """
         try:
             return await once()
         except ProviderError as error:
             failed = [error]
 
-        async def again() -> T:  # the first try has been made: most requests need no other
+        async def again() -> T:  # the first try was made above, and most requests need no more
             if failed:
                 raise failed.pop()
             return await once()
@@ -257,12 +271,11 @@ class HttpService:
         await asyncio.sleep(seconds)
 
     def _is_enough(self, state: RetryCallState) -> bool:
-        error = state.outcome.exception() if state.outcome else None
-        return state.attempt_number >= most_attempts(error, self._attempts)
+        return state.attempt_number >= most_attempts(failure_of(state), self._attempts)
 
     @contextmanager
     def reading(self, response: httpx2.Response) -> Iterator[bytes]:
-        """The body without the key.
+        """The body of a response, with the keys in use masked.
 
         Raises:
             CorruptResponse: the block raises ValueError or RecursionError, as parsers do.
@@ -283,22 +296,20 @@ class HttpService:
             ) from error
 
     def masked(self, text: str) -> str:
-        """``text`` with everything that looks like a secret masked; all quotes of the service go
-        through here.
-        """
+        """``text`` with all that looks like a secret masked; every quote of the service is."""
         return masked(text, self._secrets())
 
     def unanswered(self, error: BaseException) -> ProviderError:
         """The error where no answer came."""
         self._redactor.clean(error)
-        what = "connection error"
+        reason = "connection error"
         if isinstance(error, httpx2.TimeoutException):
-            what = "the request timed out"
+            reason = "the request timed out"
             self.refusals += 1
         if untrusted := untrusted_certificate(error):
-            reason, remedy = explain_certificate(untrusted)
+            fault, remedy = explain_certificate(untrusted)
             return ConnectionFailed(
-                f"the certificate of {self._place} is not accepted ({reason}); {remedy}"
+                f"the certificate of {self._place} is not accepted ({fault}); {remedy}"
             )
         if has_too_many(error):
             return ConnectionFailed(f"no connection to {self._place}: {remedy_for_too_many()}")
@@ -307,8 +318,11 @@ class HttpService:
         if self._proxy_server is not None:
             place = f"{place} through {self._proxy_server}"
             remedy = "do both run? Hosts to be reached without a proxy server go in NO_PROXY"
-        reason = self.masked(f"{what} ({error})" if str(error) else what)
-        return ConnectionFailed(with_remedy(f"no answer from {place}: {reason}", remedy))
+        if str(error):
+            reason = f"{reason} ({error})"
+        return ConnectionFailed(
+            with_remedy(f"no answer from {place}: {self.masked(reason)}", remedy)
+        )
 
     def refused(self, response: httpx2.Response, model: str | None = None) -> ProviderError:
         """The error for an answer that is no success, in the service's own words."""
@@ -325,8 +339,13 @@ class HttpService:
     def refusal(
         self, status: int | None, body: Any, model: str | None = None, url: str | None = None
     ) -> ProviderError:
-        """The error for an error answer: its status, if it has one, and its body. ``url``: the
-        address that was asked, None for one that is not known.
+        """The error for an error answer.
+
+        Args:
+            status: its HTTP status; None for an error inside a stream.
+            body: its body, parsed or not.
+            model: the model that was asked, for the advice.
+            url: the address that was asked; None where it is not known.
         """
         fault = classify(status, body, self.name, secrets=self._secrets())
         if fault.kind in OF_LOAD:
@@ -336,13 +355,15 @@ class HttpService:
     def error_of(
         self, fault: Fault, model: str | None = None, url: str | None = None
     ) -> ProviderError:
-        """The error of a fault, with the advice behind the service's words."""
+        """The error of a fault: the service's words, then the advice."""
         kind = ERRORS.get(fault.kind, RequestRejected)
         advice = self.advice(fault, model, url)
-        return kind(with_remedy(fault, advice) if advice else str(fault))
+        if not advice:
+            return kind(str(fault))
+        return kind(with_remedy(fault, advice))
 
     def advice(self, fault: Fault, model: str | None, url: str | None) -> str | None:
-        """What to do at a fault."""
+        """The remedy at a fault; None where there is none."""
         return self._advice.get(fault.kind)
 
 
@@ -361,8 +382,9 @@ def is_http_url(address: str) -> bool:
 
 
 def connection_limits() -> httpx2.Limits:
-    """Most connections at once, all kept open: as many as the process may have files open, less
-    ``OTHER_FILES``. Further requests wait for one.
+    """Most connections at once, all kept open; further requests wait for one.
+
+    They are as many as the process may have files open, less ``OTHER_FILES``.
     """
     files = most_open_files()
     most = MOST_CONNECTIONS
@@ -374,7 +396,7 @@ def connection_limits() -> httpx2.Limits:
 def run_apart(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a thread and an event loop of its own, and wait for it.
 
-    For callers that are not asynchronous and may stand inside an event loop all the same.
+    For synchronous callers that may themselves be called from an event loop.
     """
     outcome: Future[T] = Future()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.atomic_file import expanded
+from blackbox_lb.safety.files import expanded
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError, StoreError
-from blackbox_lb.safety.atomic_file import replacing
+from blackbox_lb.safety.files import replacing
 from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
 from blackbox_lb.store.integrity import (
     check_row,

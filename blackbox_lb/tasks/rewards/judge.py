@@ -39,7 +39,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationErro
 
 from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
 from blackbox_lb.providers.schema import no_secrets
-from blackbox_lb.safety.hosts import path_of_request
+from blackbox_lb.safety.network import path_of_request
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import read_settings

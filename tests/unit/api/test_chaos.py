@@ -20,9 +20,9 @@ from blackbox_lb.errors import BlbError, CorruptResponse, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.training import training_set
-from blackbox_lb.safety.http import bounded_client as bounded
+from blackbox_lb.safety.http import clients as bounded
 from blackbox_lb.safety.http import retries
-from blackbox_lb.safety.http.bounded_client import BASE, ceiling
+from blackbox_lb.safety.http.clients import BASE, ceiling
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.api.drift import DriftWatch
-from blackbox_lb.cli import main
 from blackbox_lb.jobs.records.run_record import FILE, profile_hash
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 8, end=True, prompts=4)
@@ -71,7 +71,7 @@ def collect(data: Path, tmp_path: Path) -> Callable[..., Result]:
         ]
         given = [str(each) for each in more]
         limit = [] if "--max-tokens" in given else ["--max-tokens", "8"]
-        return CliRunner().invoke(main, ["collect", *where, *task, *limit, *given])
+        return blb("collect", *where, *task, *limit, *given)
 
     return run
 
@@ -218,9 +218,9 @@ def test_a_reward_that_teaches_nothing_is_an_end(data: Path, tmp_path: Path) -> 
             str(tmp_path / "run"),
         ]
         fit += ["--data", str(data), "--reward", "regex:never ever", "--samples-per-prompt", "2"]
-        nothing = CliRunner().invoke(main, [*fit, "--max-tokens", "8"])
+        nothing = blb(*fit, "--max-tokens", "8")
         assert nothing.exit_code == 2, nothing.output
-        again = CliRunner().invoke(main, [*fit, "--max-tokens", "5"])
+        again = blb(*fit, "--max-tokens", "5")
         assert "was not finished" not in again.stderr
 
 
@@ -232,7 +232,7 @@ def command(data: Path, tmp_path: Path) -> Callable[..., Result]:
         where = ["--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run"]
         size = ["--max-tokens", 8, "--deploy", "greedy", "--test-limit", 10, "--quiet"]
         words = [name, *where, "--data", data, "--reward", reward, *size, *more]
-        return CliRunner().invoke(main, [str(word) for word in words])
+        return blb(*words)
 
     return run
 

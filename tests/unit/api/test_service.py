@@ -28,11 +28,11 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.retries import ATTEMPTS, RATE_LIMIT_ATTEMPTS, SLOW_ATTEMPTS
-from blackbox_lb.safety.http.service import HttpService, run_apart
+from blackbox_lb.safety.http.service import HttpService, ServiceWording, run_apart
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
-from blackbox_lb.vocabulary.text_vectors import TextVectors
+from blackbox_lb.vocabulary.embedding import TextVectors
 from tests.support.exact.listener import Listener, Reply, Request
 
 JUDGE = """
@@ -154,7 +154,9 @@ def test_what_nobody_answers_in_time_is_tried_twice(server: Refusing) -> None:
         raise httpx2.ReadTimeout("too late", request=request)
 
     async def ask() -> None:
-        async with HttpService("s", "http://h", transport=httpx2.MockTransport(late)) as service:
+        async with HttpService(
+            "http://h", ServiceWording("s"), transport=httpx2.MockTransport(late)
+        ) as service:
             await service.tried(lambda: service.send(service.request("GET", "http://h/")))
 
     with pytest.raises(ConnectionFailed):

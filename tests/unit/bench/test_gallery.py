@@ -1,5 +1,5 @@
-"""The gallery: every command is one that ``blb`` takes, pages say who won, and its rewards count
-what they say.
+"""The gallery: every command is one that ``blb`` takes, pages say who won in two screens, and its
+rewards count what they say.
 """
 
 from __future__ import annotations
@@ -7,19 +7,35 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.gallery import optimiser, page
-from bench.gallery.page import curves, index, points, write_page
-from bench.gallery.pairs import first_letter, judged, question, shuffled, verdicts
+from bench.gallery import __main__ as program
+from bench.gallery.index import COLUMNS, counts, index, rows
+from bench.gallery.page import page, portable, what_came, write_page
+from bench.gallery.pasting import measures, pasted_table
+from bench.gallery.pictures import curves, label_of
+from bench.gallery.reasoning import LAST
+from bench.gallery.results import (
+    Evaluation,
+    Outcome,
+    PageResults,
+    Run,
+    Table,
+    evaluation_of,
+    fit_of,
+    headlines,
+)
 from bench.gallery.rewards import (
     DASHES,
     FAMILIES,
@@ -33,13 +49,14 @@ from bench.gallery.rewards import (
     stripped_record,
     words_of,
 )
-from bench.gallery.uses import LAST, USES, Place, Step
-from bench.gallery.variants import meant, variants
-from bench.gallery.writing import compared, judgement, repetition, stored
+from bench.gallery.texts import stored_texts
+from bench.gallery.use import Place, Step, Use, options
+from bench.gallery.uses import USES
+from bench.gallery.writing import compared, repetition
 from blackbox_lb import RolloutStore, Trials
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli import main
-from blackbox_lb.errors import CorruptResponse, InputError
+from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import Alternative, arms_at, draw
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
@@ -52,6 +69,8 @@ from tests.support.exact import ExactModel, ExactServer
 
 LINES = {"train": 40, "validation": 5, "test": 6}
 OBJECT = '{"name": "Anna", "age": 30, "city": "Oslo"}'
+SCREENS, WIDTH = 90, 120
+"""Lines of a page, longer ones wrapped."""
 
 
 def completion(text: str) -> Completion:
@@ -68,56 +87,66 @@ def completion(text: str) -> Completion:
     )
 
 
-def place(folder: Path) -> Place:
-    """Where the embedded engine is asked, with tasks of one row."""
+def place(folder: Path, *, small: bool = False) -> Place:
+    """Where the embedded engine is asked, with tasks of a few rows."""
     data = folder / "data"
-    data.mkdir()
+    data.mkdir(parents=True)
     for name in ("agnews", "rte", "sst2", "trec"):
-        rows = (
+        lines = (
             {"prompt": f"{split} {number}", "answer": "a", "split": split}
             for split in LINES
             for number in range(LINES[split])
         )
-        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     (data / "gsm8k").mkdir()
     for name in ("train", "test"):
         (data / "gsm8k" / f"{name}.jsonl").write_text(
             json.dumps({"question": "How many?", "answer": "It is #### 1,001"}) + "\n"
         )
-    model = folder / "second.gguf"
-    model.write_bytes(b"")
-    return Place(("--provider", "local"), folder / "out", data, model)
+    out = folder / "out"
+    out.mkdir()
+    return Place(("--provider", "local"), out, data, small)
 
 
+@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("name", USES)
-def test_every_command_is_taken(name: str, tmp_path: Path) -> None:
+def test_every_command_is_taken(name: str, small: bool, tmp_path: Path) -> None:
     """Its options are parsed as ``blb`` parses them, its results have names of their own, and one
     of them is shown.
     """
-    steps = USES[name].steps(place(tmp_path))
-    above = click.Context(
-        main, **main.context_settings
-    )  # a command keeps the help option of its first context
+    steps = USES[name].steps(place(tmp_path, small=small))
+    # A command keeps the help option of its first context.
+    above = click.Context(main, **main.context_settings)
     for step in steps:
         if step.program:
             for word in step.words:
                 if word.endswith("store.db"):
                     Path(word).touch()
-            importlib.import_module(step.program[-1]).main.make_context(step.name, list(step.words))
+            module = importlib.import_module(step.program[-1])
+            module.main.make_context(step.name, list(step.words))
             continue
         command = main.get_command(above, step.words[0])
         assert command is not None
-        made = [
-            str(word).partition("=")[2] or word
-            for word in step.words
-            if word.endswith(("bias.json", "learned.json"))
-        ]
-        for path in made:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_text("{}")
+        for word in step.words:
+            path = Path(word.partition("=")[2] or word)
+            if path.name == "bias.json":
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("{}")
         command.make_context(step.words[0], list(step.words[1:]), parent=above)
     assert len({step.name for step in steps}) == len(steps)
-    assert any(step.judges for step in steps)
+    assert any(step.title for step in steps)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_an_introduction_has_at_most_five_sentences(name: str) -> None:
+    """Sentences end in a full stop before a capital letter or a quotation mark."""
+    assert 1 <= len(re.split(r"\. (?=[A-Z\"])", USES[name].intro)) <= 5
+
+
+def test_words_of_a_command() -> None:
+    """A sequence repeats its option, and True has no value."""
+    words = options("fit", tau=(1, 0.5), labels_only=True, out=Path("a"))
+    assert words == ("fit", "--tau", "1", "--tau", "0.5", "--labels-only", "--out", "a")
 
 
 @pytest.mark.parametrize(
@@ -199,116 +228,45 @@ def test_a_repeated_trigram_counts_from_its_second_time() -> None:
 
 def test_the_measures_are_means_with_the_difference_marked() -> None:
     """Per hundred words, over prompts; the mark is of a difference beyond chance."""
-    plain, rich = (
-        [[completion("word " * 50)] for _ in range(12)],
-        [[completion("lush " * 50)] for _ in range(12)],
-    )
+    plain = [[completion("word " * 50)] for _ in range(12)]
+    rich = [[completion("lush " * 50)] for _ in range(12)]
     table = compared({"base": plain, "bias": rich}, ("stock words and phrases", "words"))
     assert table["head"] == ["policy", "stock words and phrases", "words"]
-    assert table["rows"][0] == ["base", "0.00 (0.00 to 0.00)", "50.00 (50.00 to 50.00)"]
-    assert table["rows"][1] == ["**bias**", "100.00 (100.00 to 100.00) *", "50.00 (50.00 to 50.00)"]
+    assert table["rows"] == [["base", "0.00", "50.00"], ["bias", "100.00 *", "50.00"]]
 
 
-def test_a_preference_for_a_place_cancels() -> None:
-    """A judge that goes by the place alone prefers nobody, and all of its pairs flip."""
-
-    async def places(text: str) -> float:
-        return 0.75
-
-    found = verdicts([asyncio.run(judged(places, "p", "one", "other")) for _ in range(5)])
-    assert (found.preference.mean, found.preference.low, found.preference.high) == (0.5, 0.5, 0.5)
-    assert (found.wins, found.losses, found.flips, found.first) == (0, 0, 1, 0.75)
-    assert not found.tells
+LABELS = ("world", "sports")
 
 
-def test_a_judge_whose_answers_all_flip_is_not_believed() -> None:
-    """However sure its small preference is."""
-
-    async def hardly(text: str) -> float:
-        return 0.75 if text.index("good") < text.index("bad") else 0.7
-
-    found = verdicts([asyncio.run(judged(hardly, "p", "good", "bad")) for _ in range(5)])
-    assert found.preference.low == pytest.approx(0.525)
-    assert (found.flips, found.tells) == (1, False)
-
-
-def test_a_judge_that_reads_is_believed() -> None:
-    """It names the better text in either place, and does not learn whose it is."""
-    asked = []
-
-    async def reads(text: str) -> float:
-        asked.append(text)
-        return 0.9 if text.index("good") < text.index("bad") else 0.2
-
-    better = [asyncio.run(judged(reads, "p", "good", "bad")) for _ in range(5)]
-    worse = [asyncio.run(judged(reads, "p", "bad", "good")) for _ in range(5)]
-    assert verdicts(better).preference.mean == pytest.approx(0.85)
-    assert (verdicts(better).wins, verdicts(worse).losses, verdicts(better).tells) == (1, 1, True)
-    assert set(asked) == {question("p", "good", "bad"), question("p", "bad", "good")}
-    table = judgement("judge", {"known": verdicts(worse), "bias": verdicts(better)})
-    assert "does not tell even these apart" in table["notes"][0]
-    assert table["rows"][1] == ["bias", "0.85 (0.85 to 0.85)", "1.00", "0.00", "0.00"]
-    assert sorted(shuffled("a b c d e f", 1).split()) == list("abcdef")
-    assert shuffled("a b c d e f", 1) != "a b c d e f"
-
-
-def test_the_first_letter_is_one_of_two() -> None:
-    """Its probability among both, spellings with a space counted; a judge that says neither is
-    refused.
+@pytest.mark.parametrize(
+    ("text", "pasted", "holds"),
+    [
+        ('{"label": "sports", "reason": "It is about a match."}', "sports", "11111 "),
+        ('{"label": "sports", "reason": "It is about a match."}', "world", "111   "),
+        ('{"label": "sports", "reason": "It is sports."}', "world", "111  1"),
+        ('{"label": "world", "reason": "It is sports."}', "sports", "1  11 "),
+        ('{"label": "sports", "reason": "All the world saw it."}', "sports", "11 1 1"),
+        ("sports", "sports", "      "),
+    ],
+)
+def test_a_pasted_label_can_break_its_record(text: str, pasted: str, holds: str) -> None:
+    """A reason that names another label contradicts the pasted one; what is no record stays
+    wrong.
     """
-    ids, logprobs = (
-        np.array([[1, 2, 3]], dtype=np.int32),
-        np.log(np.array([[0.3, 0.2, 0.1]], dtype=np.float32)),
-    )
-    told = Completion(
-        "A",
-        "length",
-        ids[0, :1],
-        logprobs[0, :1],
-        ids,
-        logprobs,
-        token_bytes={1: b"A", 2: b"B", 3: b" A"},
-    )
-    assert first_letter(told) == pytest.approx(4 / 6)
-    with pytest.raises(CorruptResponse, match="neither A nor B"):
-        first_letter(
-            Completion(
-                "x", "length", ids[0, :1], logprobs[0, :1], ids, logprobs, token_bytes={1: b"x"}
-            )
-        )
+    values = measures(text, ("sports",), pasted, LABELS).values()
+    assert [bool(value) for value in values] == [mark == "1" for mark in holds]
 
 
-def test_learned_tokens_are_told_from_the_hand_list() -> None:
-    """By what they stood in; a token that mostly stands elsewhere is no part of it."""
-    raw = {
-        1: b" lush",
-        2: b" whisper",
-        3: b"ing",
-        4: b" the",
-        5: " —".encode(),
-        6: b"Lush",
-        7: b" once",
-        8: b" upon",
-        9: b" a",
-    }
-    raw |= {10: b" time", 11: b" serene", 12: b" gold", 13: b"en"}
-    drawn = [[6, 1, 4, 2, 3, 4, 5, 4, 7, 8, 9, 10, 9, 4, 9, 3, 4, 3, 4, 3, 4, 12, 13]] * 3
-    counted = meant(([(token, raw[token]) for token in row] for row in drawn), slop)
-    assert (counted[3].seen, counted[3].counted, counted[3].mostly) == (12, 3, False)
-    assert counted[2].inside == {("word", "whispering"): 3}
-    bias = {1: -3.0, 2: -2.5, 3: -2.2, 5: -2.0, 6: -1.5, 7: -1.0, 12: -0.8, 11: -0.5, 4: 1.0}
-    found, others = variants(
-        bias, {token: text.decode() for token, text in raw.items()}, counted, [1], FAMILIES
-    )
-    assert [(each.text, each.hand_list) for each in found] == [
-        (" lush", "on it"),
-        (" whisper", "missing: a form of 'whispers'"),
-        (" —", "missing: a dash"),
-        ("Lush", "missing: another spelling of 'lush'"),
-        (" once", "missing: a phrase"),
-        (" gold", "missing: a piece of 'golden'"),
-    ]
-    assert others == ["ing", " serene"]
+def test_records_are_compared_with_the_pasted_label() -> None:
+    """Shares of the prompts, and the bias as it is against the base with the label pasted in."""
+    good = measures('{"label": "sports", "reason": "A match."}', ("sports",), "world", LABELS)
+    bad = measures("sports", ("sports",), "sports", LABELS)
+    table = pasted_table({"base": [bad] * 8 + [good] * 2, "bias": [good] * 10})
+    assert table["rows"][0] == ["base", "0.20", "0.20", "0.20", "0.00", "0.00", "0.00"]
+    assert table["rows"][1][:4] == ["bias", "1.00", "1.00", "1.00"]
+    (note,) = table["notes"]
+    assert "bias against the base" in note
+    assert "+1.00 (+1.00 to +1.00" in note
 
 
 def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
@@ -316,28 +274,28 @@ def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
     refused.
     """
     examples = [Example(str(number), Prompt.user(f"question {number}"), ()) for number in range(3)]
-    arms = arms_at(SAMPLED, {"bias": {1: -2.0}}, [Alternative("said", instruction="Be brief.")])
+    arms = arms_at(SAMPLED, {"bias": {1: -2.0}}, [Alternative("brief", instruction="Be brief.")])
 
     async def read(base_url: str) -> int:
         async with Session(load_profile("llamacpp"), base_url=base_url) as session:
             with RolloutStore(tmp_path / "store.db") as store:
                 reward = parse_reward("length", max_tokens=4)
                 trials = Trials(session, store, await session.tokenizer(), reward, Silent(), 5)
-                with pytest.raises(InputError, match="run blb eval"):
-                    await stored(trials, arms[0], examples, 2)
+                with pytest.raises(InputError):
+                    await stored_texts(trials, arms[0], examples, 2)
                 first = {arm.name: (await draw(trials, examples, arm, 2)).first for arm in arms}
                 before = len(server.requests)
                 for arm in arms:
-                    texts = await stored(trials, arm, examples, 2)
+                    texts = await stored_texts(trials, arm, examples, 2)
                     assert [len(row) for row in texts] == [2, 2, 2]
                     assert [row[0].text for row in texts] == [
-                        each and each.text for each in first[arm.name]
+                        answer and answer.text for answer in first[arm.name]
                     ]
                 return len(server.requests) - before
 
     with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
         assert asyncio.run(read(server.base_url)) == 0
-    assert [arm.name for arm in arms] == ["base", "bias", "said", "said and bias"]
+    assert [arm.name for arm in arms] == ["base", "bias", "brief", "brief and bias"]
 
 
 @pytest.mark.parametrize(
@@ -363,156 +321,458 @@ def test_a_quote_is_held() -> None:
     )
 
 
-def test_a_prompt_optimiser_pays_once_for_an_answer() -> None:
-    """Its instruction goes where ``blb eval`` puts one, and what was asked before is not asked
-    again.
-    """
-    loop = asyncio.new_event_loop()
-    examples = [
-        Example(str(number), Prompt.user(f"question {number}"), ("a",)) for number in range(3)
-    ]
-    with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
-        opened = Session(load_profile("llamacpp"), base_url=server.base_url)
-        session = loop.run_until_complete(opened.__aenter__())
-        asker = optimiser.Asker(loop, session, parse_reward("contains", max_tokens=4))
-        first = asker.answers("Be brief.", examples)
-        assert asker.answers("Be brief.", examples[:2]) == first[:2]
-        asker.answers("Be long.", examples[:1])
-        loop.run_until_complete(opened.__aexit__(None, None, None))
-        said = [
-            body["messages"][-1]["content"]
-            for path, body in server.calls
-            if path == "/v1/chat/completions"
-        ]
-    loop.close()
-    assert asker.calls == 4
-    assert sorted(said) == [
-        *(
-            f"question {number} Be {how}."
-            for number, how in ((0, "brief"), (0, "long"), (1, "brief"), (2, "brief"))
-        )
-    ]
-    assert asker.score(examples[0], completion("an a")) == 1
+def policy(name: str, bias: str | None, mean: float, setting: str = "greedy") -> dict[str, Any]:
+    """A policy in a document of ``blb eval``."""
+    metrics = {
+        "contains": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1},
+        "accuracy": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1},
+        "tokens": {"mean": 2.0, "low": 2.0, "high": 2.0},
+    }
+    return {"name": name, "bias": bias, "setting": setting, "prompts": 40, "metrics": metrics}
 
 
-def _policy(name: str, bias: str | None, mean: float) -> dict[str, Any]:
-    metrics = {"accuracy": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}}
-    return {"name": name, "bias": bias, "setting": "greedy", "prompts": 40, "metrics": metrics}
-
-
-def _compared(base: str, verdict: str) -> dict[str, Any]:
+def comparison(
+    base: str, verdict: str, other: str = "bias", metric: str = "contains"
+) -> dict[str, Any]:
+    """A comparison in a document of ``blb eval``."""
     return {
         "setting": "greedy",
-        "metric": "accuracy",
+        "metric": metric,
         "base": base,
-        "other": "bias",
+        "other": other,
         "verdict": verdict,
     }
 
 
-def test_a_long_instruction_is_cut() -> None:
-    """Within its quotes: what is sent with it stays; a picture names one in other letters."""
-    name = f'prompt + "{"x" * 70}\n"y"" and bias'
-    assert page._named(name) == f'prompt + "{"x" * 60}…" and bias'
-    assert page._named('prompt + "short" and bias') == 'prompt + "short" and bias'
-    assert page._drawn('prompt + "한국어로만" and bias') == "prompt + an instruction and bias"
-    assert page._drawn(name) == f'prompt + "{"x" * 30}…" and bias'
+INSTRUCTION = f'prompt + "{"Be careful " * 12}"'
+DOCUMENT = {
+    "model": "/models/qwen2.5-0.5b.Q4_1.gguf",
+    "label": "contains",
+    "policies": [
+        policy("base", None, 0.2),
+        policy("bias", "bias", 0.6),
+        policy("labels only", None, 0.7),
+        policy("words at -3", None, 0.3),
+        policy("4 examples", None, 0.5),
+        policy(INSTRUCTION, None, 0.4),
+        policy(f"{INSTRUCTION} and bias", "bias", 0.65),
+    ],
+    "comparisons": [
+        comparison("base", "HELPS"),
+        comparison("labels only", "HURTS"),
+        comparison("words at -3", "HELPS"),
+        comparison("words at -3", "HURTS", metric="tokens"),
+        comparison("4 examples", "NO EVIDENCE"),
+        comparison(INSTRUCTION, "NO EVIDENCE"),
+        comparison(INSTRUCTION, "HELPS", other=f"{INSTRUCTION} and bias"),
+    ],
+}
+RUN = Run(date="2026-11-25", cores=2, minutes=7.4, small=True)
 
 
-def test_a_reward_is_named_in_short() -> None:
-    """A function without its module, another label whole."""
-    assert page._measure("bench.gallery.rewards:record") == "record"
-    assert page._measure("correct x T/len (len: thinking)") == "correct x T/len (len: thinking)"
+def results_of(*evaluations: Evaluation, use: str = "decisions", **parts: Any) -> PageResults:
+    """The results of a page."""
+    return PageResults(use=use, title="Decisions", run=RUN, evaluations=evaluations, **parts)
+
+
+def test_the_results_hold_every_policy_with_its_verdicts() -> None:
+    """Verdicts are of the reward alone, for the bias; a rival that is a bias itself is marked."""
+    evaluation = evaluation_of(Step("eval", (), "Topics"), DOCUMENT)
+    by_name = {policy.name: policy for policy in evaluation.policies}
+    assert evaluation.model == "qwen2.5-0.5b"
+    assert {name: policy.kind for name, policy in by_name.items()} == {
+        "base": "base",
+        "bias": "bias",
+        "labels only": "rival",
+        "words at -3": "rival",
+        "4 examples": "rival",
+        INSTRUCTION: "rival",
+        f"{INSTRUCTION} and bias": "rival and bias",
+    }
+    hand_made = {name for name, policy in by_name.items() if policy.hand_made}
+    assert hand_made == {"labels only", "words at -3"}
+    assert by_name["words at -3"].verdicts == {"bias": "wins"}
+    assert by_name["labels only"].verdicts == {"bias": "loses"}
+    assert by_name[f"{INSTRUCTION} and bias"].verdicts == {INSTRUCTION: "wins"}
+    assert (by_name["bias"].mean, by_name["bias"].low, by_name["bias"].tokens) == (0.6, 0.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "hand_made"),
+    [
+        ("labels only", True),
+        ("thresholds", True),
+        ("batch calibration", True),
+        ("contextual calibration", True),
+        ("han at -100", True),
+        ("'Answer:' at +5", True),
+        ("no thinking", False),
+        ("thinking cut after 40", False),
+        ("classifier tfidf", False),
+        ("4 examples", False),
+        ("T = 1.5", False),
+        ('prompt + "Look at +2."', False),
+    ],
+)
+def test_classes_of_rivals(name: str, hand_made: bool) -> None:
+    """Lists, bans, boosts, calibrations and the labels alone are biases that a person makes."""
+    document = DOCUMENT | {"policies": [policy("base", None, 0.2), policy(name, None, 0.3)]}
+    evaluation = evaluation_of(Step("eval", (), "Topics"), document)
+    assert evaluation.policies[1].hand_made is hand_made
+
+
+def test_a_page_says_who_won(tmp_path: Path) -> None:
+    """Policies by reward, the losses first, a picture, commands without this machine's folders, and
+    JSON that is read back.
+    """
+    pytest.importorskip("matplotlib")
+    at = place(tmp_path)
+    step = Step("eval", options("eval", at.bias("bias"), data=at.out / "rte.jsonl"), "Topics")
+    hidden = Step("again", ("eval",), repeats=True)
+    results = results_of(evaluation_of(step, DOCUMENT))
+    write_page(results, USES["decisions"], [step, hidden], at, tmp_path / "pages")
+    text = (tmp_path / "pages" / "decisions.md").read_text()
+    rewards = re.findall(r"\| (0\.\d\d) \(", text)
+    assert rewards == sorted(rewards, reverse=True)
+    assert "| **bias** | 0.60 (0.50 to 0.70) | 2.0 |  |" in text
+    assert "| labels only | 0.70 (0.60 to 0.80) | 2.0 | loses |" in text
+    assert "$ blb eval bias=OUT/bias/bias.json --data OUT/rte.jsonl\n# and 1 command" in text
+    assert str(tmp_path) not in text
+    assert (tmp_path / "pages" / "decisions.svg").read_text().count("labels only")
+    stored = (tmp_path / "pages" / "decisions.json").read_text()
+    assert PageResults.model_validate_json(stored) == results
+    (sentence,) = what_came(results)
+    assert sentence.startswith("Greedy: Labels only (0.70) beats the learned bias (0.60). ")
+    for part in (
+        "The learned bias (0.60) beats the model without a bias (0.20)",
+        "It beats words at -3 (0.30)",
+        "Level with it are 4 examples (0.50) and the instruction (0.40)",
+        "The instruction and the bias together earn 0.65, more than the first alone.",
+    ):
+        assert part in sentence
+
+
+def test_settings_where_a_rival_is_ahead_come_first() -> None:
+    """Whatever the order in which they were judged."""
+    won = evaluation_of(Step("first", (), "Won"), DOCUMENT | {"comparisons": []})
+    lost = evaluation_of(Step("second", (), "Lost"), DOCUMENT)
+    sentences = what_came(results_of(won, lost))
+    assert [sentence.partition(",")[0] for sentence in sentences] == ["Lost", "Won"]
 
 
 def test_right_answers_stand_beside_another_reward() -> None:
     """In a column of their own, unless they are the reward or nobody knows them."""
-    short: dict[str, Any] = {"label": "short", "summary": [], "comparisons": []}
-    policies = [_policy(name, None, mean) for name, mean in (("base", 0.2), ("rival", 0.5))]
-    for each, reward in zip(policies, (3.0, 4.0), strict=True):
-        each["metrics"]["short"] = {"mean": reward, "low": reward, "high": reward}
-    text = page._section("T", short | {"policies": policies})
-    assert "| short | right | tokens | learned bias against it |\n|---|---|---|---|---|\n" in text
-    assert "| rival | 4.00 (4.00 to 4.00) | 0.50 |  |  |" in text
-    assert "| right |" not in page._section(
-        "T", short | {"label": "accuracy", "policies": policies}
-    )
-    del policies[0]["metrics"]["accuracy"]
-    assert "| right |" not in page._section("T", short | {"policies": policies})
+    evaluation = evaluation_of(Step("eval", (), "Topics"), DOCUMENT)
+    heads = {}
+    for name, right in (("equal", None), ("other", 0.9)):
+        policies = [
+            part.model_copy(update={"right": part.mean if right is None else right})
+            for part in evaluation.policies
+        ]
+        changed = evaluation.model_copy(update={"policies": tuple(policies)})
+        heads[name] = page(results_of(changed), "Intro.", "", [])
+    assert "| right |" in heads["other"]
+    assert "| right |" not in heads["equal"]
 
 
-def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
-    """The table of one evaluation, a picture, a command without this machine's folders, and the row
-    of the index.
-    """
-    pytest.importorskip("matplotlib")
-    at = place(tmp_path)
-    document = {
-        "model": "/models/tiny.gguf",
-        "label": "accuracy",
-        "policies": [
-            _policy("base", None, 0.2),
-            _policy("bias", "bias", 0.6),
-            _policy("labels only", None, 0.7),
-        ],
-        "comparisons": [_compared("base", "HELPS"), _compared("labels only", "HURTS")],
-        "summary": ["Greedy, labels only alone WINS over bias."],
+def test_names_in_a_picture_are_latin_and_short() -> None:
+    """Its font has no other letters; a long instruction is cut within its quotes."""
+    assert label_of('prompt + "한국어로만" and bias') == "instruction and bias"
+    name = f'prompt + "{"x" * 70}\n"y"" and bias'
+    assert label_of(name) == f'instruction "{"x" * 30}…" and bias'
+
+
+def test_fits_that_ended_alike_share_a_line() -> None:
+    """A fit that kept a fixed bias says so; a command that failed is there with its error."""
+    helps = {"status": "HELPS: bench.gallery.rewards:record (greedy)", "chosen": {"l2": 1.0}}
+    outcomes = {
+        "one": Outcome(words=(), code=0, seconds=10, document=helps),
+        "two": Outcome(words=(), code=0, seconds=5, document=helps),
+        "by-words": Outcome(words=(), code=0, seconds=1, document=helps),
+        "broken": Outcome(words=(), code=2, seconds=1, error=("Error: no such model",)),
+        "known": Outcome(words=(), code=0, seconds=1, document={"sentence": "None can."}),
+        "judged": Outcome(words=(), code=0, seconds=1, document={"policies": []}),
     }
-    done = [
+    fits = []
+    for name, outcome in outcomes.items():
+        words = ("fit", "--depends-on", "words") if name == "by-words" else ("fit",)
+        fits.append(fit_of(Step(name, words), outcome))
+    kept = [fit for fit in fits if fit is not None]
+    assert len(kept) == 5
+    text = page(results_of(fits=tuple(kept)), "Intro.", "", [])
+    assert "- `one`, `two` (15 s): HELPS: record (greedy).\n" in text
+    assert "- `by-words` (1 s): HELPS: record (greedy); declined to depend on the prompt.\n" in text
+    assert "- `broken` (1 s): exit code 2: Error: no such model.\n" in text
+    assert "- `known` (1 s): `blb check`: None can.\n" in text
+
+
+def lines_of(text: str) -> int:
+    """The lines of a text on a screen of ``WIDTH`` columns."""
+    return sum(max(1, math.ceil(len(line) / WIDTH)) for line in text.splitlines())
+
+
+def labelled(title: str, number: int, verdict: str = "HELPS") -> Evaluation:
+    """An evaluation with labels: two biases and a rival."""
+    document = {
+        "model": "tiny",
+        "label": "contains",
+        "policies": [
+            policy("base", None, 0.2),
+            policy("fixed", "fixed", 0.3 + number / 1000),
+            policy("words", "words", 0.5),
+            policy("batch calibration", None, 0.55),
+            policy("late", None, number / 1000),
+        ],
+        "comparisons": [
+            comparison("batch calibration", verdict, other="fixed"),
+            comparison("batch calibration", "NO EVIDENCE", other="words"),
+            comparison("late", "HELPS", other="words"),
+            comparison("base", "NO EVIDENCE", other="words"),
+            comparison("base", "HELPS", other="fixed"),
+        ],
+    }
+    return evaluation_of(Step(f"{title} {number}", (), title, labels=number), document)
+
+
+def test_a_table_has_a_row_for_each_number_of_labels() -> None:
+    """The best bias beside the best rival, smallest number first; the losses are told by rival."""
+    results = results_of(
+        labelled("TREC, kinds", 300, "HURTS"), labelled("TREC, kinds", 10), labelled("RTE", 10)
+    )
+    text = page(results, "Intro.", "", [])
+    cells = re.findall(r"^\| (TREC, kinds|RTE) \| (.*) \|$", text, re.MULTILINE)
+    assert [(title, row.split(" | ")) for title, row in cells] == [
         (
-            Step(
-                "eval", ("eval", f"{at.out}/bias.json", "--data", f"{at.data}/rte.jsonl"), "Topics"
-            ),
-            {"code": 0, "seconds": 60, "document": document},
+            "TREC, kinds",
+            ["10", "0.20", "**words** 0.50 (0.40 to 0.60)", "batch calibration 0.55", "level"],
         ),
         (
-            Step("broken", ("fit", "--model", "/models/tiny.gguf")),
-            {"code": 2, "seconds": 1, "error": ["Error: no such model"]},
+            "TREC, kinds",
+            ["300", "0.20", "**fixed** 0.60 (0.50 to 0.70)", "batch calibration 0.55", "loses"],
         ),
         (
-            Step("texts", ("--data", f"{at.data}/rte.jsonl"), program=("python", "-m", "counting")),
-            {
-                "code": 0,
-                "seconds": 1,
-                "document": {
-                    "tables": [
-                        {
-                            "title": "Texts",
-                            "head": ["policy", "words"],
-                            "rows": [["a|b", "3"]],
-                            "notes": ["Few."],
-                        }
-                    ]
-                },
-            },
+            "RTE",
+            ["10", "0.20", "**words** 0.50 (0.40 to 0.60)", "batch calibration 0.55", "level"],
         ),
     ]
-    write_page("decisions", USES["decisions"], done, tmp_path / "pages", at, "2026-11-24, 2 cores")
-    text = (tmp_path / "pages" / "decisions.md").read_text()
-    assert "| labels only | 0.70 (0.60 to 0.80) |  | loses |" in text
-    assert "- `broken` ended with exit code 2: Error: no such model" in text
-    assert "$ blb eval OUT/bias.json --data DATA/rte.jsonl\n$ blb fit --model tiny.gguf" in text
-    assert "$ python -m counting --data DATA/rte.jsonl\n" in text
-    assert "## Texts\n\n| policy | words |\n| --- | --- |\n| a\\|b | 3 |\n\n- Few.\n" in text
-    assert (tmp_path / "pages" / "decisions.svg").read_text().count("labels only")
-    row = index(tmp_path / "pages").splitlines()[-1]
-    assert (
-        row
-        == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels"
-        " only |"
-    )
+    sentences = what_came(results)
+    assert sentences == [
+        "Ahead of the best bias, with so many labels: batch calibration, on TREC (300).",
+        "In the other comparisons the best bias wins 2 times and is level 2 times.",
+        "The best bias is not shown to beat the model without it, with so many labels, on TREC (10)"
+        " and RTE (10).",
+    ]
+    assert [line.bias.name for line in headlines(results)] == ["fixed", "words"]
 
 
-def _evaluation(
-    *policies: dict[str, Any], compared: tuple[dict[str, Any], ...] = (), said: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    return {
-        "model": "tiny",
-        "label": "accuracy",
-        "policies": list(policies),
-        "comparisons": list(compared),
-        "summary": list(said),
+def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
+    """What is the same for every number is a line across; the biases have their points."""
+    pytest.importorskip("matplotlib")
+    results = results_of(labelled("Kinds", 300), labelled("Kinds", 10))
+    (curve,) = curves(results)
+    assert (curve.unit, curve.numbers) == ("labels", [10, 300])
+    points = {
+        name: {number: part.mean for number, part in line.items()}
+        for name, line in curve.lines.items()
     }
+    assert points == {
+        "base": {0: 0.2},
+        "fixed": {10: 0.31, 300: 0.6},
+        "words": {0: 0.5},
+        "batch calibration": {0: 0.55},
+        "late": {10: 0.01, 300: 0.3},
+    }
+    write_page(results, USES["labels"], [], place(tmp_path), tmp_path)
+    drawn = (tmp_path / "decisions.svg").read_text()
+    assert all(word in drawn for word in ("Kinds, greedy", "<!-- labels -->", "<!-- late -->"))
+
+
+def test_a_curve_of_completions_ends_in_the_judged_bias() -> None:
+    """Rivals of the evaluation with the same title are lines across; the verdicts are against the
+    base.
+    """
+    judged = evaluation_of(Step("eval", (), "Stories"), DOCUMENT)
+    few = DOCUMENT | {
+        "policies": [
+            policy("base", None, 0.2),
+            policy("of 10", "of 10", 0.1),
+            policy("of 35", "of 35", 0.4),
+        ],
+        "comparisons": [
+            comparison("base", "HURTS", other="of 10"),
+            comparison("base", "NO EVIDENCE", other="of 35"),
+        ],
+    }
+    numbers = {"of 10": 10, "of 35": 35, "bias": 700}
+    results = results_of(
+        judged, evaluation_of(Step("few", (), "Stories", completions=numbers), few)
+    )
+    (curve,) = curves(results)
+    assert {number: part.mean for number, part in curve.lines["learned bias"].items()} == {
+        10: 0.1,
+        35: 0.4,
+        700: 0.6,
+    }
+    assert curve.lines["4 examples"][0].mean == 0.5
+    text = page(results, "Intro.", "", [])
+    assert "| 10 | 0.10 (0.00 to 0.20) | 2.0 | loses |\n| 35 | 0.40" in text
+    assert "| 700 | 0.60 (0.50 to 0.70) | 2.0 | wins |" in text
+    assert text.count("## Stories") == 1
+    assert len(headlines(results)) == 1
+
+
+RIVALS = {
+    "--labels-only": ("labels only",),
+    "--calibrate": ("batch calibration", "contextual calibration"),
+    "--few-shot": ("4 examples",),
+    "--classifier": ("classifier tfidf",),
+    "--rivals": ("T = 1.5", "shares in words", "label drawn in code"),
+    "--baseline-words": ("words at -3", "words at -100"),
+    "--baseline-close": ("'Answer:' at +2", "'Answer:' at +5"),
+    "--baseline-thinking-tokens": ("no thinking", "thinking cut after 40"),
+    "--baseline-prompt": (INSTRUCTION,),
+}
+
+
+def judged(step: Step) -> Evaluation:
+    """An evaluation as the command makes it, in which every rival is ahead."""
+    words = list(step.words)
+    deploys = [word for option, word in pairwise(words) if option == "--deploy"]
+    biases = [word.partition("=")[0] for word in words if word.endswith("bias.json")]
+    rivals = [name for option, names in RIVALS.items() if option in words for name in names]
+    policies = []
+    comparisons = []
+    for setting in deploys or ["temperature 1"]:
+        policies += [policy(name, None, 0.5, setting) for name in ("base", *rivals)]
+        for bias in biases:
+            policies.append(policy(bias, bias, 0.4, setting))
+            if INSTRUCTION in rivals:
+                policies.append(policy(f"{INSTRUCTION} and {bias}", bias, 0.4, setting))
+            comparisons += [
+                comparison(name, "HURTS", other=bias) | {"setting": setting}
+                for name in ("base", *rivals)
+            ]
+    document = {"model": "tiny", "label": "contains"}
+    return evaluation_of(step, document | {"policies": policies, "comparisons": comparisons})
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_page_has_at_most_two_screens(name: str, tmp_path: Path) -> None:
+    """With the evaluations that its commands make, and all of its rivals ahead."""
+    at = place(tmp_path)
+    steps = USES[name].steps(at)
+    head = ("policy", "words", "dashes")
+    table = Table(title="Texts", head=head, rows=(head,) * 6, notes=("A note. " * 40,))
+    helps = {"status": "HELPS: contains (greedy), tokens (greedy)", "chosen": {}}
+    fitted = Outcome(words=(), code=0, seconds=9, document=helps)
+    fits = [fit_of(step, fitted) for step in steps if step.words[0] == "fit"]
+    results = results_of(
+        *(judged(step) for step in steps if step.title),
+        tables=tuple(table for step in steps if step.program),
+        fits=tuple(fit for fit in fits if fit is not None),
+    )
+    write_page(results, USES[name], steps, at, tmp_path / "pages")
+    text = (tmp_path / "pages" / "decisions.md").read_text()
+    assert lines_of(text) <= SCREENS
+
+
+def test_the_index_counts_who_is_ahead(tmp_path: Path) -> None:
+    """By class of rival, for each use and in all; a page of an older form is left out."""
+    results = results_of(evaluation_of(Step("eval", (), "Topics"), DOCUMENT))
+    assert counts(results, hand_made=True) == {"wins": 1, "loses": 1}
+    assert counts(results, hand_made=False) == {"level": 2}
+    text = results.model_dump_json(exclude_defaults=True)
+    (tmp_path / "decisions.json").write_text(text)
+    (tmp_path / "old.json").write_text("[]")
+    written = index(tmp_path)
+    assert (
+        "| [Decisions](decisions.md) | 1 | 0 | 1 | 0 | 2 | 0 |\n| **all** | 1 | 0 | 1 |" in written
+    )
+    row = "| qwen2.5-0.5b | [Topics](decisions.md) | greedy | 0.20 | 0.60 | labels only 0.70 | loses |"
+    assert row in written
+    assert rows(results) == [("Topics", "greedy", "0.20", "0.60", "labels only 0.70", "loses", "7")]
+
+
+def test_folders_of_a_run_are_no_part_of_its_words() -> None:
+    """OUT and DATA stand for them, and nothing else is replaced."""
+    at = Place((), Path("run/a"), Path("d"))
+    words = ("bias=run/a/fit/bias.json", "run/a", "run/ab", "d/rte.jsonl", "--data", "a/d/x")
+    assert [portable(word, at) for word in words] == [
+        "bias=OUT/fit/bias.json",
+        "OUT",
+        "run/ab",
+        "DATA/rte.jsonl",
+        "--data",
+        "a/d/x",
+    ]
+
+
+def test_a_command_that_ended_well_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor after its folder was moved; another command is, and one that failed."""
+    commands: list[str] = []
+
+    def blb(step: Step) -> tuple[int, str, str]:
+        commands.append(step.name)
+        if step.name == "broken":
+            return 2, "", "Usage\nError: no such model"
+        return 0, json.dumps({"status": "HELPS"}), ""
+
+    monkeypatch.setattr(program, "_run_blb", blb)
+    first, moved = Place((), tmp_path / "first"), Place((), tmp_path / "moved")
+    first.out.mkdir()
+    fit = Step("fit", options("fit", out=first.out / "fit"))
+    broken = Step("broken", ("fit",))
+    assert program.run(fit, first).document == {"status": "HELPS"}
+    assert program.run(broken, first).error == ("Error: no such model",)
+    first.out.rename(moved.out)
+    assert program.run(Step("fit", options("fit", out=moved.out / "fit")), moved).code == 0
+    assert program.run(broken, moved).code == 2
+    assert commands == ["fit", "broken", "broken"]
+    program.run(Step("fit", ("fit", "--tau", "1")), moved)
+    assert commands[3:] == ["fit"]
+
+
+def test_all_uses_leave_out_what_they_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with a sentence; the others end in one table, and a named use that lacks something is
+    refused.
+    """
+    pytest.importorskip("matplotlib")
+
+    def steps(at: Place) -> list[Step]:
+        return [Step("eval", options("eval", *at.model, small=at.small or None), "Topics")]
+
+    uses = {
+        "plain": Use("Plain", "Intro.", steps),
+        "second": Use("Second", "Intro.", steps, second_model=True),
+        "filed": Use("Filed", "Intro.", steps, files=("agnews.jsonl",)),
+    }
+    asked: list[tuple[str, ...]] = []
+
+    def blb(step: Step) -> tuple[int, str, str]:
+        asked.append(step.words)
+        return 0, json.dumps(DOCUMENT), ""
+
+    monkeypatch.setattr(program, "_run_blb", blb)
+    monkeypatch.setattr(program, "USES", uses)
+    folders = ("--out", str(tmp_path / "out"), "--pages", str(tmp_path / "pages"))
+    ended = CliRunner().invoke(program.main, ["--all", "--small", *folders])
+    assert ended.exit_code == 0
+    head, row, *reasons = ended.stdout.splitlines()
+    assert re.split("  +", head) == list(COLUMNS)
+    assert row.split()[:4] == ["Topics", "greedy", "0.20", "0.60"]
+    assert [reason.split()[0] for reason in reasons] == ["second", "filed"]
+    assert "--second-model" in reasons[0]
+    assert "agnews.jsonl" in reasons[1]
+    assert len(asked) == 1
+    assert PageResults.model_validate_json(
+        (tmp_path / "pages" / "plain.json").read_text()
+    ).run.small
+    models = ("--model", "first.gguf", "--second-model", "second.gguf")
+    assert CliRunner().invoke(program.main, ["--all", *models, *folders]).exit_code == 0
+    named = [words[words.index("--model") + 1] for words in asked[1:]]
+    assert named == ["first.gguf", "second.gguf"]
 
 
 def test_labels_are_counted_in_all(tmp_path: Path) -> None:
@@ -540,89 +800,6 @@ def test_labels_are_counted_in_all(tmp_path: Path) -> None:
             number,
             True,
         )
-
-
-def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
-    """Evaluations of one title make one, smallest number first; a policy has points where it was
-    judged.
-    """
-    pytest.importorskip("matplotlib")
-    at, fixed = place(tmp_path), [_policy("fixed", "fixed", mean) for mean in (0.4, 0.6)]
-    few = _evaluation(
-        _policy("base", None, 0.2),
-        fixed[0],
-        _policy("rival", None, 0.5),
-        said=("Greedy, rival alone WINS over fixed.",),
-    )
-    many = _evaluation(
-        _policy("base", None, 0.2),
-        fixed[1],
-        _policy("words", "words", 0.7),
-        _policy("rival", None, 0.5),
-        _policy("late", None, 0.3),
-        compared=(
-            {
-                "setting": "greedy",
-                "metric": "accuracy",
-                "base": "rival",
-                "other": "fixed",
-                "verdict": "NO EVIDENCE",
-            },
-            {
-                "setting": "greedy",
-                "metric": "accuracy",
-                "base": "rival",
-                "other": "words",
-                "verdict": "HELPS",
-            },
-        ),
-        said=("Greedy, fixed is not shown to change the reward.",),
-    )
-    done: list[tuple[Step, dict[str, Any]]] = [
-        (Step("many", (), "Kinds", labels=300), {"code": 0, "seconds": 1, "document": many}),
-        (Step("few", (), "Kinds", labels=10), {"code": 0, "seconds": 1, "document": few}),
-        (
-            Step("failed", (), "Kinds", labels=30),
-            {"code": 2, "seconds": 1, "error": ["Error: none"]},
-        ),
-        (
-            Step("declined", ("fit", "--depends-on", "words")),
-            {"code": 0, "seconds": 1, "document": {"status": "HELPS", "chosen": {"l2": 1.0}}},
-        ),
-    ]
-    found = points(curves(done)["Kinds"], "greedy")
-    means = {
-        name: {number: mean["mean"] for number, mean in each.items()}
-        for name, each in found.items()
-    }
-    assert means == {
-        "base": {10: 0.2, 300: 0.2},
-        "fixed": {10: 0.4, 300: 0.6},
-        "rival": {10: 0.5, 300: 0.5},
-        "words": {300: 0.7},
-        "late": {300: 0.3},
-    }
-    assert list(found["fixed"]) == [10, 300]
-    write_page("labels", USES["labels"], done, tmp_path / "pages", at, "2026-11-24, 2 cores")
-    text = (tmp_path / "pages" / "labels.md").read_text()
-    assert (
-        "## Kinds\n\n- 10 labels: Greedy, rival alone WINS over fixed.\n\n| greedy, 40 test"
-        " prompts, accuracy | 10 labels | 300" in text
-    )
-    assert "| **words** |  | 0.70 (0.60 to 0.80) |\n" in text
-    assert "| rival |  | fixed level, words wins |\n" in text
-    assert "not shown to change" not in text
-    assert (
-        "- Fit `declined`: HELPS; declined to depend on the prompt, the bias is a fixed one (1 s)."
-        in text
-    )
-    drawn = (tmp_path / "pages" / "labels-curve.svg").read_text()
-    assert all(
-        word in drawn
-        for word in ("Kinds, greedy", "labelled examples", "<!-- words -->", "<!-- rival -->")
-    )
-    rows = [row["title"] for row in json.loads((tmp_path / "pages" / "labels.json").read_text())]
-    assert rows == ["Kinds, 10 labels", "Kinds, 300 labels", "Kinds, 300 labels"]
 
 
 def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> None:

@@ -630,7 +630,7 @@ def test_reading_and_applying_are_light() -> None:
     """
     code = (
         "import sys; from blackbox_lb import apply, Bias\n"
-        "from blackbox_lb.providers.model_ends import end_notice_by_name\n"
+        "from blackbox_lb.providers.packaged import end_notice_by_name\n"
         "import datetime; end_notice_by_name('vllm', 'any', datetime.date.today())\n"
         "print(*sys.modules)"
     )

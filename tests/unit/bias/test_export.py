@@ -14,16 +14,15 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from blackbox_lb import Bias, logit_bias
 from blackbox_lb.bias.export import FORMATS, SCOPES, export
 from blackbox_lb.bias.features import FeatureVector, bucket_of
 from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord
-from blackbox_lb.cli import main
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.biases import WIDE, feature
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 VALUES = {0: -1.5, 3: 0.1, 7: 2.0, 10: 1 / 3, 11: -0.0}
@@ -77,7 +76,7 @@ def test_the_numbers_of_a_file(tmp_path: Path) -> None:
     """A path reads the file; ``--format json`` prints the same."""
     learned().save(tmp_path / "b.json")
     assert logit_bias(str(tmp_path / "b.json")) == SENT
-    shown = CliRunner().invoke(main, ["export", str(tmp_path / "b.json"), "--format", "json"])
+    shown = blb("export", tmp_path / "b.json", "--format", "json")
     assert json.loads(shown.stdout) == SENT
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -25,12 +25,12 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import FirstTokens, Phases, Prefix, PrefixFeature
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
-from blackbox_lb.cli import main
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
 from blackbox_lb.types import Completion, Draw, Prompt, Sampling
 from tests.support.biases import in_phase, phased_bias
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.model import log_softmax
 
@@ -286,11 +286,6 @@ def server() -> Iterator[ExactServer]:
     """The model behind a llama.cpp server."""
     with ExactServer(OPENER) as running:
         yield running
-
-
-def blb(*line: object) -> Result:
-    """A command."""
-    return CliRunner().invoke(main, [str(each) for each in line])
 
 
 def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:

@@ -20,7 +20,7 @@ from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.types import Prompt
-from blackbox_lb.vocabulary.text_vectors import PROBE
+from blackbox_lb.vocabulary.embedding import PROBE
 from tests.support.biases import feature, prompt_bias
 
 ROUTE = "route:code=def |class ,sum=\\d+ [+-] \\d+"

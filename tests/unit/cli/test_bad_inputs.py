@@ -14,12 +14,11 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
-from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.jobs.records.run_record import LOCK
 from blackbox_lb.store import RolloutStore
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.server import Fault
 
@@ -782,7 +781,7 @@ def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     before = files(tmp_path)
-    check(CliRunner().invoke(main, list(case.arguments)))
+    check(blb(*case.arguments))
     assert files(tmp_path) == before
 
 
@@ -875,7 +874,7 @@ def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             "1",
             "--yes",
         )
-        check(CliRunner().invoke(main, [*where, *more]))
+        check(blb(*where, *more))
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
         assert store.size().completions == 0
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import (
@@ -21,9 +20,9 @@ from blackbox_lb.bias.records import (
     RecordedFinding,
     Verdict,
 )
-from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
+from tests.support.commands import blb, refused
 from tests.support.exact import ExactModel, ExactServer
 
 ROWS = [
@@ -35,22 +34,6 @@ ROWS = [
     )
     for n in numbers
 ]
-
-
-def blb(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def refused(*arguments: object) -> str:
-    """Run the command, which must end with exit code 2, a sentence on stderr and no traceback;
-    returns the sentence.
-    """
-    result = blb(*arguments)
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert "Traceback" not in result.output
-    return result.stderr
 
 
 @pytest.fixture

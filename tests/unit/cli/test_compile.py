@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
@@ -23,22 +22,10 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import load_vocabulary
+from tests.support.commands import blb, refused
 from tests.support.exact import ExactModel, ExactServer
 
 SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
-
-
-def blb(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(each) for each in arguments])
-
-
-def refused(*arguments: object) -> str:
-    """Run the command, which must end with exit code 2 and one sentence; returns it."""
-    result = blb(*arguments)
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    return " ".join(result.stderr.split())
 
 
 def compiled(*arguments: object) -> dict[str, Any]:

@@ -15,12 +15,10 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
@@ -31,8 +29,9 @@ from blackbox_lb.cli.grouped import HelpGroup, command, option, options
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.errors import BiasError
 from blackbox_lb.rollouts.progress import Lines
-from blackbox_lb.safety.atomic_file import explained
+from blackbox_lb.safety.files import explained
 from blackbox_lb.types import Completion
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 BLB = [sys.executable, "-m", "blackbox_lb"]
@@ -49,11 +48,6 @@ WITHOUT_QUIET = {
     "providers": "prints what was asked for and nothing else",
     "show": "prints what was asked for and nothing else",
 }
-
-
-def blb(*arguments: object, **more: Any) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], **more)
 
 
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS
@@ -22,6 +21,7 @@ from blackbox_lb.cli.settings import (
     keys_of,
 )
 from blackbox_lb.errors import InputError
+from tests.support.commands import blb
 
 
 def command_of(name: str) -> click.Command:
@@ -65,13 +65,13 @@ def received(arguments: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -
     if Path("blb.toml").is_file() or any(
         Path(above, "blb.toml").is_file() for above in Path.cwd().parents
     ):
-        assert CliRunner().invoke(main, ["trust"]).exit_code == 0
+        assert blb("trust").exit_code == 0
     seen: dict[str, Any] = {}
     command = command_of(name)
     monkeypatch.setattr(command, "callback", lambda **options: seen.update(options))
     for param in command.params:
         monkeypatch.setattr(param, "required", False)
-    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    result = blb(*arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return seen
 
@@ -229,14 +229,12 @@ def test_a_wrong_file_is_refused_by_name(
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text(text)
-    result = CliRunner().invoke(main, ["fit", "--task", "capitals", "--reward", "length"])
+    result = blb("fit", "--task", "capitals", "--reward", "length")
     assert result.exit_code == 2
     assert isinstance(result.exception, SystemExit)
     for part in [str(tmp_path / "blb.toml"), *parts]:
         assert part in result.stderr
-    assert CliRunner().invoke(main, ["fit", "--help"]).exit_code == 0, (
-        "help is there for whoever must repair the file"
-    )
+    assert blb("fit", "--help").exit_code == 0, "help is there for whoever must repair the file"
 
 
 def test_a_shared_value_that_another_command_does_not_take(
@@ -245,7 +243,7 @@ def test_a_shared_value_that_another_command_does_not_take(
     """entries = "all" is for fit; compile says so instead of reading it as something else."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text('[defaults]\nentries = "all"\n')
-    result = CliRunner().invoke(main, ["compile", "learned.json"])
+    result = blb("compile", "learned.json")
     assert result.exit_code == 2
     assert "no value of blb compile --entries" in result.stderr
     assert "put it under that command's table" in result.stderr
@@ -270,9 +268,9 @@ def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "blb.toml").write_text(
         '[defaults]\nprovider = "vllm"\nreward = "length"\ntask = "nothing"\n'
     )
-    said = CliRunner().invoke(main, ["fit", "--reward", "contains"]).stderr
+    said = blb("fit", "--reward", "contains").stderr
     assert f"{tmp_path / 'blb.toml'} gives --provider, --task\n" in said
-    assert "gives" not in CliRunner().invoke(main, ["fit", "--quiet"]).stderr
+    assert "gives" not in blb("fit", "--quiet").stderr
 
 
 def test_who_names_another_provider_does_not_get_the_file_s_address(
@@ -316,8 +314,8 @@ def test_quiet_in_the_file_hides_nothing_about_the_file(
     (tmp_path / "blb.toml").write_text(
         '[defaults]\nquiet = true\nbase_url = "http://one/v1"\ntask = "nothing"\n'
     )
-    assert CliRunner().invoke(main, ["trust"]).exit_code == 0
-    assert "gives --base-url" in CliRunner().invoke(main, ["fit", "--reward", "length"]).stderr
+    assert blb("trust").exit_code == 0
+    assert "gives --base-url" in blb("fit", "--reward", "length").stderr
 
 
 def test_shared_data_is_not_analyze_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,6 +358,6 @@ def test_a_task_on_the_command_line_leaves_out_the_columns_of_data(
 
 def test_a_command_that_is_not_there() -> None:
     """The nearest command is suggested."""
-    result = CliRunner().invoke(main, ["fti"])
+    result = blb("fti")
     assert result.exit_code == 2
     assert "did you mean fit?" in result.output

@@ -6,31 +6,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.standard import standard_rivals
-from blackbox_lb.jobs.side_by_side import pieces_of
+from blackbox_lb.jobs.side_by_side import moved_tokens, pieces_of
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Completion
+from blackbox_lb.types import Completion, Prompt
+from tests.support.biases import phased_bias
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
-
-
-def blb(*arguments: object, given: str | None = None) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=given)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,6 @@ def test_try_refuses_what_it_cannot_send(server: ExactServer, tmp_path: Path) ->
 def completion(texts: list[str], text: str) -> Completion:
     """A completion of these tokens, numbered from 0."""
     empty = Completion.empty("stop")
-    import numpy as np
 
     ids = np.arange(len(texts), dtype=np.int32)
     return Completion(
@@ -126,7 +124,7 @@ def completion(texts: list[str], text: str) -> Completion:
 def test_the_moved_tokens_are_pieces_of_their_own() -> None:
     """The pieces make up the text; a token below the least bias is not moved."""
     drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
-    pieces = pieces_of(drawn, [2.0, 0.001, 0.0, -1.0])
+    pieces = pieces_of(drawn, {0: 2.0, 1: 0.001, 3: -1.0}, Prompt.user("Where?"))
     assert "".join(piece.text for piece in pieces) == "Asia. It is"
     assert [(piece.text, piece.bias) for piece in pieces] == [
         ("Asia", 2.0),
@@ -138,7 +136,29 @@ def test_the_moved_tokens_are_pieces_of_their_own() -> None:
 def test_tokens_that_do_not_make_up_the_text_are_not_told_apart() -> None:
     """Where the bytes are others, the answer is one piece."""
     drawn = completion(["Asia"], "Europe")
-    assert [piece.text for piece in pieces_of(drawn, [2.0])] == ["Europe"]
+    assert [piece.text for piece in pieces_of(drawn, {0: 2.0}, Prompt.user("Where?"))] == ["Europe"]
+
+
+def test_a_character_of_several_tokens_belongs_to_the_last() -> None:
+    """The places are characters of the text, whatever the bytes of the tokens are; a token that
+    completes no character has none.
+    """
+    drawn = replace(
+        completion(["a", "", "", "z"], "aéz"),
+        token_bytes={0: b"a", 1: b"\xc3", 2: b"\xa9", 3: b"z"},
+    )
+    values = dict.fromkeys(range(4), 1.0)
+    moved = moved_tokens(drawn, drawn.token_bytes, values, Prompt.user("Where?"))
+    assert [drawn.text[token.start : token.end] for token in moved] == ["a", "é", "z"]
+
+
+def test_each_position_is_moved_by_the_bias_of_its_phase() -> None:
+    """The first token by the first phase's vector, the others by the rest's."""
+    drawn = completion([" no", " no", " no"], " no no no")
+    drawn = replace(drawn, token_ids=np.zeros(3, np.int32))
+    bias = to_request_bias(phased_bias("first", [{0: 2.0}, {0: -1.0}]))
+    moved = moved_tokens(drawn, drawn.token_bytes, bias, Prompt.user("Where?"))
+    assert [token.bias for token in moved] == [2.0, -1.0, -1.0]
 
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:

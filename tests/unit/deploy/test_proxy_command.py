@@ -20,8 +20,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.cli import main
 from blackbox_lb.cli.commands.using.proxy import _started
+from tests.support.commands import blb
 from tests.support.proxy_upstream import (
     Arrived,
     Origin,
@@ -65,7 +65,7 @@ def started(
 
 def run(*options: str) -> Result:
     """The command in this process, which must end by itself."""
-    return CliRunner().invoke(main, ["proxy", *options])
+    return blb("proxy", *options)
 
 
 def test_one_line_says_what_is_applied(bias_file: str) -> None:

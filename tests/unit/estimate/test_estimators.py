@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 
@@ -49,7 +48,7 @@ def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> N
     """It is among the CLI's choices, a fit learns with it, judges it and writes it down; what it
     cannot do is refused.
     """
-    assert "toy" in CliRunner().invoke(main, ["fit", "--help-all"]).output
+    assert "toy" in blb("fit", "--help-all").output
     data = tmp_path / "data.jsonl"
     rows = [
         {"prompt": f"question {letter}", "answer": "a", "split": split}
@@ -94,7 +93,7 @@ def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> N
         )
 
         def run(*more: object) -> tuple[int, str]:
-            done = CliRunner().invoke(main, [str(each) for each in (*call, *more)])
+            done = blb(*call, *more)
             return done.exit_code, " ".join(done.output.split())
 
         code, said = run("--learn-from", "answers", "--reward", "contains")

@@ -12,33 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import main
 from blackbox_lb.extras.analysis.biased_completions import instructed
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
+from tests.support.commands import blb, refused
 from tests.support.exact import ExactModel, ExactServer
 
 SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
 V, TOP = 30, 8
 MODEL = ExactModel(V, 6, end=True, prompts=4, sharpness=0.7)
-
-
-def blb(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(each) for each in arguments])
-
-
-def refused(*arguments: object) -> str:
-    """Run the command, which must end with exit code 2 and one sentence; returns it."""
-    result = blb(*arguments)
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    return " ".join(result.stderr.split())
 
 
 def analyzed(*arguments: object) -> Analysis:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, ServerFailed
 from blackbox_lb.extras.batches import lines, plan, run, submit
 from blackbox_lb.extras.batches.lines import SampleRequest, asks
@@ -27,6 +26,7 @@ from blackbox_lb.extras.batches.record import BatchRecord, Jobs
 from blackbox_lb.store import RolloutStore, prompt_hash, rollout_key
 from blackbox_lb.types import Prompt
 from tests.encodings import register_encoding
+from tests.support.commands import blb, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.gateway.batches import BatchDesk
@@ -37,7 +37,7 @@ KEY = "sk-gateway-0123456789abcdefghijklmnop"
 KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY"}
 PROMPTS, SAMPLES = 5, 3
 RECORDED = Path(__file__).parent / "run_batch.jsonl"
-Blb = Callable[..., Result]
+Collect = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +119,12 @@ def arguments(
 
 
 @pytest.fixture
-def blb(gateway: RulesGateway, tmp_path: Path) -> Blb:
+def collect(gateway: RulesGateway, tmp_path: Path) -> Collect:
     """``blb collect --batch`` through the gateway, in this process."""
 
     def call(*more: object, batch: bool = True, out: str = "run") -> Result:
         words = arguments(gateway, tmp_path / out, *(["--batch"] if batch else []), *more)
-        result = CliRunner().invoke(main, words)
+        result = blb(*words)
         assert result.exception is None or isinstance(result.exception, SystemExit), (
             result.exception
         )
@@ -144,12 +144,6 @@ def done(result: Result) -> str:
     """The output of a command that must succeed."""
     assert result.exit_code == 0, result.output
     return result.output
-
-
-def refused(result: Result) -> str:
-    """The sentence of a command that must end with exit code 2."""
-    assert result.exit_code == 2, result.output
-    return result.stderr
 
 
 def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
@@ -188,9 +182,7 @@ def test_a_store_by_batch_is_that_of_live_requests(
     bodies: dict[str, list[str]] = {}
     for how, more in settings.items():
         with RulesGateway(rules, engine, key=KEY) as gateway:
-            result = CliRunner().invoke(
-                main, arguments(gateway, tmp_path / how, *more, provider=provider)
-            )
+            result = blb(*arguments(gateway, tmp_path / how, *more, provider=provider))
             assert result.exit_code == 0, result.output
             assert gateway.invalid_requests == []
             assert gateway.batches is not None
@@ -210,20 +202,20 @@ def test_a_store_by_batch_is_that_of_live_requests(
 
 
 def test_a_fit_takes_what_was_collected_by_batch(
-    blb: Blb, gateway: RulesGateway, tmp_path: Path
+    collect: Collect, gateway: RulesGateway, tmp_path: Path
 ) -> None:
     """The command live, with the same folder, asks for nothing."""
-    done(blb())
+    done(collect())
     before = len(gateway.calls)
-    assert "15 completions" in done(blb(batch=False))
+    assert "15 completions" in done(collect(batch=False))
     assert [call.path for call in gateway.calls[before:]] == ["/v1/models"]
 
 
-def test_without_waiting_each_call_looks_once(blb: Blb, tmp_path: Path) -> None:
+def test_without_waiting_each_call_looks_once(collect: Collect, tmp_path: Path) -> None:
     """It says how to go on; the run counts as finished only when all is there, and until then other
     settings are refused.
     """
-    told = json.loads(done(blb("--no-wait", "--json", "--quiet")))
+    told = json.loads(done(collect("--no-wait", "--json", "--quiet")))
     assert told["missing"] == PROMPTS * SAMPLES
     assert [job["status"] for job in told["jobs"]] == ["in_progress"]
     (again,) = told["next"]
@@ -232,19 +224,19 @@ def test_without_waiting_each_call_looks_once(blb: Blb, tmp_path: Path) -> None:
     assert not json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"][
         "finished"
     ]
-    assert "max_tokens 8 -> 7" in refused(blb("--max-tokens", 7))
-    assert "finalizing, 15 of 15 requests answered" in done(blb("--no-wait"))
-    assert "15 completions" in done(blb("--no-wait"))
+    assert "max_tokens 8 -> 7" in refusal(collect("--max-tokens", 7))
+    assert "finalizing, 15 of 15 requests answered" in done(collect("--no-wait"))
+    assert "15 completions" in done(collect("--no-wait"))
     assert json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]["finished"]
 
 
-def test_samples_of_a_prompt_share_a_line(blb: Blb, desk: BatchDesk) -> None:
+def test_samples_of_a_prompt_share_a_line(collect: Collect, desk: BatchDesk) -> None:
     """Where no seed belongs to one of them, as in live requests; more samples ask for those that
     are missing only.
     """
-    assert "15 completions" in done(blb("--no-seed"))
+    assert "15 completions" in done(collect("--no-seed"))
     assert [line["body"]["n"] for line in desk.jobs[0].lines] == [SAMPLES] * PROMPTS
-    assert "25 completions" in done(blb("--no-seed", "--samples-per-prompt", SAMPLES + 2))
+    assert "25 completions" in done(collect("--no-seed", "--samples-per-prompt", SAMPLES + 2))
     assert [line["body"]["n"] for line in desk.jobs[1].lines] == [2] * PROMPTS
 
 
@@ -317,27 +309,27 @@ def test_killed_at_any_moment(engine: ExactServer, tmp_path: Path) -> None:
 def _killed(words: list[str]) -> bool:
     """Whether a command was killed; one that was not must succeed."""
     try:
-        result = CliRunner().invoke(main, words)
+        result = blb(*words)
     except Killed:
         return True
     assert result.exit_code == 0, result.output
     return False
 
 
-def test_a_creation_that_was_not_heard_of_is_found(blb: Blb, desk: BatchDesk) -> None:
+def test_a_creation_that_was_not_heard_of_is_found(collect: Collect, desk: BatchDesk) -> None:
     """The batch whose creation broke the connection is recognised by its file."""
     desk.lost_creations = 1
-    done(blb())
+    done(collect())
     assert len(desk.jobs) == 1
 
 
-def test_another_process_waits_its_turn(blb: Blb, tmp_path: Path) -> None:
+def test_another_process_waits_its_turn(collect: Collect, tmp_path: Path) -> None:
     """Two commands never work on the jobs of one store at once."""
     folder = tmp_path / "run"
     folder.mkdir()
     with Jobs(folder / "rollouts.db").locked():
-        assert "another command is at work on the batch jobs" in refused(blb())
-    done(blb())
+        assert "another command is at work on the batch jobs" in refusal(collect())
+    done(collect())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a signal cannot be sent to one process there")
@@ -369,12 +361,14 @@ def test_ctrl_c_while_waiting(
 # --- What the provider makes of it
 
 
-def test_what_expired_is_asked_for_again(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
+def test_what_expired_is_asked_for_again(collect: Collect, desk: BatchDesk, tmp_path: Path) -> None:
     """Partial results are kept; the same command asks for the rest, and for nothing else."""
     desk.pace, desk.lifetime = 4, 2
-    assert "7 completions are missing (8 requests answered, 7 requests undone)" in refused(blb())
+    assert "7 completions are missing (8 requests answered, 7 requests undone)" in refusal(
+        collect()
+    )
     desk.lifetime = None
-    done(blb())
+    done(collect())
     assert [len(job.lines) for job in desk.jobs] == [15, 7]
     first, second = ({line["custom_id"] for line in job.lines} for job in desk.jobs)
     assert second < first
@@ -388,10 +382,10 @@ def test_failed_requests_are_asked_for_again(engine: ExactServer, tmp_path: Path
         assert gateway.batches is not None
         gateway.batches.twice = 3
         words = arguments(gateway, tmp_path / "run", "--batch")
-        first = CliRunner().invoke(main, words)
-        assert "2 completions are missing" in refused(first)
+        first = blb(*words)
+        assert "2 completions are missing" in refusal(first)
         assert "3 requests stored before" in first.stderr
-        done(CliRunner().invoke(main, words))
+        done(blb(*words))
         assert [len(job.lines) for job in gateway.batches.jobs] == [15, 2]
 
 
@@ -400,56 +394,60 @@ def test_a_prompt_that_the_filter_refuses_is_done_with(engine: ExactServer, tmp_
     with RulesGateway("azure", engine, key=KEY, filter_prompts="question 3") as gateway:
         assert gateway.batches is not None
         words = arguments(gateway, tmp_path / "run", "--batch", provider="azure")
-        assert f"{SAMPLES} filtered" in done(CliRunner().invoke(main, words))
-        done(CliRunner().invoke(main, words))
+        assert f"{SAMPLES} filtered" in done(blb(*words))
+        done(blb(*words))
         assert len(gateway.batches.jobs) == 1
 
 
-def test_a_file_that_is_refused_says_why(blb: Blb, desk: BatchDesk) -> None:
+def test_a_file_that_is_refused_says_why(collect: Collect, desk: BatchDesk) -> None:
     """The provider's words; nothing was run, and after a remedy the same command submits anew."""
     desk.requests = 10
-    assert "has more requests than the maximum of 10" in refused(blb())
-    done(blb("--batch-requests", 10))
+    assert "has more requests than the maximum of 10" in refusal(collect())
+    done(collect("--batch-requests", 10))
     assert [len(job.lines) for job in desk.jobs] == [15, 10, 5]
 
 
-def test_more_files_than_the_queue_takes_go_one_after_the_other(blb: Blb, desk: BatchDesk) -> None:
+def test_more_files_than_the_queue_takes_go_one_after_the_other(
+    collect: Collect, desk: BatchDesk
+) -> None:
     """A batch that was not begun for want of room is created again when another has ended; its file
     is uploaded once.
     """
     desk.enqueued = 35
-    result = blb("--batch-requests", 5)
+    result = collect("--batch-requests", 5)
     assert "waits for the batches before it" in result.output
     assert "15 completions" in done(result)
     assert sum(job.status == "completed" for job in desk.jobs) == 3
     assert len({job.input_file for job in desk.jobs}) == 3
 
 
-def test_a_batch_that_never_fits_the_queue(blb: Blb, desk: BatchDesk) -> None:
+def test_a_batch_that_never_fits_the_queue(collect: Collect, desk: BatchDesk) -> None:
     """The provider's words and a remedy; the same command goes on with the same file."""
     desk.enqueued = 5
-    assert "Enqueued token limit reached for gpt-4o-mini" in refused(blb())
+    assert "Enqueued token limit reached for gpt-4o-mini" in refusal(collect())
     desk.enqueued = None
-    done(blb())
+    done(collect())
     assert len({job.input_file for job in desk.jobs}) == 1
 
 
-def test_cancelling_keeps_what_was_answered(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
+def test_cancelling_keeps_what_was_answered(
+    collect: Collect, desk: BatchDesk, tmp_path: Path
+) -> None:
     """The job is ended at the provider; what it answered is stored; cancelling again finds
     nothing.
     """
     desk.pace = 4
-    done(blb("--no-wait"))
-    done(blb("--no-wait"))
-    assert "4 requests answered" in done(blb("--cancel"))
+    done(collect("--no-wait"))
+    done(collect("--no-wait"))
+    assert "4 requests answered" in done(collect("--cancel"))
     assert desk.jobs[0].status == "cancelled"
-    assert "No batch job is open any more; " in done(blb("--cancel"))
+    assert "No batch job is open any more; " in done(collect("--cancel"))
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
         assert store.size().completions == 4
 
 
 def test_a_server_that_fails_now_and_then_is_waited_for(
-    blb: Blb, desk: BatchDesk, monkeypatch: pytest.MonkeyPatch
+    collect: Collect, desk: BatchDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look that fails is no end of the job."""
     look, failures = BatchApi.look, iter([True, False, True])
@@ -460,11 +458,11 @@ def test_a_server_that_fails_now_and_then_is_waited_for(
         return await look(api, batch)
 
     monkeypatch.setattr(BatchApi, "look", failing)
-    assert "bad gateway; looking again in 0 s" in done(blb())
+    assert "bad gateway; looking again in 0 s" in done(collect())
     assert len(desk.jobs) == 1
 
 
-def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
+def test_damaged_and_foreign_lines(collect: Collect, desk: BatchDesk, tmp_path: Path) -> None:
     """What cannot be read is counted, its files stay for a look, and the rest is stored; the same
     command asks again.
     """
@@ -480,7 +478,7 @@ def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) ->
         desk._files[name] = b"".join([first[: len(first) // 2] + b"\n", foreign, *rest])
 
     desk._finish = damaged  # type: ignore[method-assign]
-    said = refused(blb())
+    said = refusal(collect())
     assert "something that is not JSON" in said
     assert "2 completions are missing (" in said
     assert all(
@@ -490,7 +488,7 @@ def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) ->
     (job,) = jobs(tmp_path / "run")
     assert Jobs(tmp_path / "run" / "rollouts.db").output(job).exists()
     desk._finish = original  # type: ignore[method-assign]
-    done(blb())
+    done(collect())
     assert len(desk.jobs[1].lines) == 2
 
 
@@ -503,22 +501,22 @@ def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) ->
     ids=lambda limit: limit[0],
 )
 def test_limits_hold_before_anything_is_submitted(
-    blb: Blb, desk: BatchDesk, limit: tuple[str, float]
+    collect: Collect, desk: BatchDesk, limit: tuple[str, float]
 ) -> None:
     """What the batch could take, the option and the remedy; nothing reaches the provider."""
-    said = refused(blb(*limit))
+    said = refusal(collect(*limit))
     assert limit[0] in said
     assert "15 requests" in said
     assert "nothing was submitted" in said
     assert not desk.jobs
-    done(blb())
+    done(collect())
 
 
-def test_the_price_is_that_of_batches(blb: Blb, tmp_path: Path) -> None:
+def test_the_price_is_that_of_batches(collect: Collect, tmp_path: Path) -> None:
     """Half of the price of a live request, or the share that a row of one's own table tells; it is
     what run.json counts.
     """
-    output = blb("--price", "1000,1000").output
+    output = collect("--price", "1000,1000").output
     spent = json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]["spent"]
     tokens = spent["prompt_tokens"] + spent["completion_tokens"]
     assert (
@@ -532,15 +530,15 @@ def test_the_price_is_that_of_batches(blb: Blb, tmp_path: Path) -> None:
         '[[price]]\nprovider = "openai"\nmodels = ["*"]\nprompt = 8\ncompletion = 16\nbatch ='
         " 0.25\n"
     )
-    assert "$2 and $4 a million" in blb("--prices", table, out="other").output
+    assert "$2 and $4 a million" in collect("--prices", table, out="other").output
 
 
 @pytest.mark.parametrize(
     "option", [["--no-wait"], ["--cancel"], ["--batch-requests", "3"]], ids=lambda words: words[0]
 )
-def test_options_of_batches_need_one(blb: Blb, option: list[str]) -> None:
+def test_options_of_batches_need_one(collect: Collect, option: list[str]) -> None:
     """They are refused by name where --batch is missing."""
-    assert f"{option[0]} says something of batches" in refused(blb(*option, batch=False))
+    assert f"{option[0]} says something of batches" in refusal(collect(*option, batch=False))
 
 
 def test_providers_and_endpoints_without_batches(engine: ExactServer, tmp_path: Path) -> None:
@@ -548,30 +546,28 @@ def test_providers_and_endpoints_without_batches(engine: ExactServer, tmp_path: 
     with RulesGateway("fireworks", engine, key=KEY) as gateway:
         for provider in ("fireworks", "local"):
             words = arguments(gateway, tmp_path / "run", "--batch", provider=provider)
-            assert f"{provider} takes no batches" in refused(CliRunner().invoke(main, words))
+            assert f"{provider} takes no batches" in refusal(blb(*words))
         assert not gateway.calls
     with RulesGateway("azure", engine, key=KEY) as gateway:
         words = arguments(
             gateway, tmp_path / "run", "--batch", "--endpoint", "completions", provider="azure"
         )
-        assert "azure takes batches for chat only; use --endpoint chat" in refused(
-            CliRunner().invoke(main, words)
-        )
+        assert "azure takes batches for chat only; use --endpoint chat" in refusal(blb(*words))
 
 
-def test_no_key_in_any_file(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
+def test_no_key_in_any_file(collect: Collect, desk: BatchDesk, tmp_path: Path) -> None:
     """Neither the record nor anything else holds the key."""
     desk.pace = 4
-    done(blb("--no-wait"))
+    done(collect("--no-wait"))
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):
         assert KEY.encode() not in path.read_bytes(), path
 
 
 @pytest.mark.usefixtures("tiktoken_cache")
-def test_a_job_is_adopted_under_the_right_tokenizer(blb: Blb, desk: BatchDesk) -> None:
+def test_a_job_is_adopted_under_the_right_tokenizer(collect: Collect, desk: BatchDesk) -> None:
     """No request tells the tokenizer: one that was named wrongly costs no second batch."""
-    done(blb("--no-wait", "--tokenizer", "cl100k_base"))
-    assert "15 completions" in done(blb("--restart"))
+    done(collect("--no-wait", "--tokenizer", "cl100k_base"))
+    assert "15 completions" in done(collect("--restart"))
     assert len(desk.jobs) == 1
 
 
@@ -627,9 +623,7 @@ def offline(tmp_path: Path) -> Callable[..., Result]:
             tmp_path / "run",
             *more,
         ]
-        return CliRunner().invoke(
-            main, [*map(str, words), *([] if "--model" in more else ["--model", str(model)])]
-        )
+        return blb(*words, *([] if "--model" in more else ["--model", str(model)]))
 
     return call
 
@@ -676,7 +670,7 @@ def test_what_vllm_run_batch_wrote_is_stored(
         "error": words,
     }
     answer(tmp_path / "run", [*recorded[:3], bad])
-    assert "vllm answered 400: a reason of vLLM's; 1 completions are missing" in refused(offline())
+    assert "vllm answered 400: a reason of vLLM's; 1 completions are missing" in refusal(offline())
     done(offline())
     answer(tmp_path / "run", recorded[3:])
     assert "4 completions" in done(offline())
@@ -695,10 +689,10 @@ def test_without_a_server_the_tokenizer_must_be_told(offline: Callable[..., Resu
     """A model that is no folder has none beside it; completions are none of run-batch's endpoints;
     a job can be dropped.
     """
-    assert "give --model, and its vocabulary with --tokenizer" in refused(
+    assert "give --model, and its vocabulary with --tokenizer" in refusal(
         offline("--model", "a-name")
     )
-    assert "vllm takes batches for chat only" in refused(offline("--endpoint", "completions"))
+    assert "vllm takes batches for chat only" in refusal(offline("--endpoint", "completions"))
     done(offline())
     assert "No batch job is open any more" in done(offline("--cancel"))
 

@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.extras.ray import engine as cluster
 from blackbox_lb.extras.ray.engine import Cluster
@@ -25,6 +23,7 @@ from blackbox_lb.jobs.fitting import training_rollouts as learning
 from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.training import spread_training, training_set
 from blackbox_lb.store import RolloutStore
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.fits import projection
 from tests.support.ray_fits import Losing, keys_of, stored
@@ -51,11 +50,6 @@ def server() -> Iterator[ExactServer]:
     """An exact model with an end token."""
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as running:
         yield running
-
-
-def blb(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

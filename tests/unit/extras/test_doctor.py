@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 from scipy.stats import binom
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.cli import main
 from blackbox_lb.errors import (
     AuthenticationFailed,
     ContentFiltered,
@@ -47,6 +46,7 @@ from blackbox_lb.extras.doctor.save import check_target, save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.types import Completion, Draw, Prompt
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON, Dialect, RefusedRequest
 from tests.support.exact.server import Answer
@@ -795,7 +795,7 @@ def test_a_fit_after_the_doctor(
         line = (
             f"{command} --provider {provider} --base-url {server.base_url} --concurrency 1 {rest}"
         )
-        return CliRunner().invoke(main, line.split())
+        return blb(*line.split())
 
     with server:
         fit = STUDIO_RUN.format(data=data, out=tmp_path / "run")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
+from tests.support.commands import blb, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.exact.server import Answer
@@ -42,7 +42,7 @@ def doctor(server: ExactServer | str, *arguments: object) -> Result:
     """
     address = server if isinstance(server, str) else server.base_url
     where = ["doctor", "--provider", "llamacpp", "--base-url", address, "--concurrency", "1"]
-    return CliRunner().invoke(main, [*where, *map(str, arguments)])
+    return blb(*where, *arguments)
 
 
 class Narrow(ExactServer):
@@ -94,9 +94,9 @@ def test_a_contradiction_is_exit_code_1_and_is_saved_right(tmp_path: Path) -> No
         assert first.exit_code == 1, first.output
         assert "CONTRADICTED" in first.stdout
         assert load_profile(str(path)).bias.entries == 10
-        again = CliRunner().invoke(main, ["doctor", "--provider", str(path), "--concurrency", "1"])
+        again = blb("doctor", "--provider", path, "--concurrency", "1")
         assert again.exit_code == 0, again.output
-        fitted = CliRunner().invoke(main, fit.split())
+        fitted = blb(*fit.split())
     assert fitted.exit_code == 0, fitted.output
 
 
@@ -135,9 +135,7 @@ def test_an_address_that_was_given_is_saved_to_stay(
     path = tmp_path / "mine.toml"
     assert doctor(server, "--save", path).exit_code == 0
     monkeypatch.setenv("LLAMACPP_BASE_URL", "http://127.0.0.1:9/v1")
-    again = CliRunner().invoke(
-        main, ["doctor", "--provider", str(path), "--concurrency", "1", "--quiet"]
-    )
+    again = blb("doctor", "--provider", path, "--concurrency", "1", "--quiet")
     assert again.exit_code == 0, again.output
 
 
@@ -149,16 +147,14 @@ def test_what_can_be_refused_is_refused_before_the_question(
     """
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     ask = ["doctor", "--provider", "openai", "--model"]
-    assert "set the environment variable OPENAI_API_KEY" in refused(
-        CliRunner().invoke(main, [*ask, "gpt-4o"])
-    )
+    assert "set the environment variable OPENAI_API_KEY" in refusal(blb(*ask, "gpt-4o"))
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     for arguments, word in (
         ([*ask, "o3"], "cannot be adapted"),
         ([*ask, "gpt-4o", "--endpoint", "responses"], "no responses endpoint"),
         (["doctor", "--provider", "fireworks"], "name the model or deployment with --model"),
     ):
-        said = refused(CliRunner().invoke(main, arguments))
+        said = refusal(blb(*arguments))
         assert word in said
         assert "--yes" not in said
 
@@ -167,16 +163,14 @@ def test_bad_input_is_exit_code_2(server: ExactServer, tmp_path: Path) -> None:
     """A sentence, no traceback and no request: a target that is no .toml, a provider that does not
     exist.
     """
-    assert "NAME.toml" in refused(doctor(server, "--save", tmp_path / "mine.json"))
-    assert "unknown provider" in refused(
-        CliRunner().invoke(main, ["doctor", "--provider", "opnai"])
-    )
+    assert "NAME.toml" in refusal(doctor(server, "--save", tmp_path / "mine.json"))
+    assert "unknown provider" in refusal(blb("doctor", "--provider", "opnai"))
     assert server.calls == []
 
 
 def test_nothing_answers() -> None:
     """The address that did not answer is named."""
-    assert "no answer from http://127.0.0.1:9" in refused(doctor("http://127.0.0.1:9/v1"))
+    assert "no answer from http://127.0.0.1:9" in refusal(doctor("http://127.0.0.1:9/v1"))
 
 
 def test_money_is_not_spent_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +178,7 @@ def test_money_is_not_spent_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     named.
     """
     monkeypatch.setenv("FIREWORKS_API_KEY", "k")
-    said = refused(
-        CliRunner().invoke(main, ["doctor", "--provider", "fireworks", "--model", "a/b"])
-    )
+    said = refusal(blb("doctor", "--provider", "fireworks", "--model", "a/b"))
     assert "--yes" in said
 
 
@@ -198,12 +190,4 @@ def test_a_server_without_logprobs(server: ExactServer) -> None:
         return answer
 
     server.faults = silent
-    assert "no logprobs" in refused(doctor(server))
-
-
-def refused(result: Result) -> str:
-    """The sentence on stderr of a command that ended with exit code 2 and no traceback."""
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert "Traceback" not in result.output
-    return result.stderr
+    assert "no logprobs" in refusal(doctor(server))

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from blackbox_lb.cli import main
 from blackbox_lb.cli.options import TaskOptions
 from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import DataError, InputError
@@ -26,6 +24,7 @@ from blackbox_lb.tasks import Task, load_task, parse_reward
 from blackbox_lb.tasks.records import hub_data
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Completion, Example, Prompt
+from tests.support.commands import blb
 
 pytestmark = pytest.mark.needs("lm_eval")
 
@@ -358,12 +357,10 @@ def test_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 def test_the_command_line_says_it_in_one_sentence(gsm: Path) -> None:
     """Exit code 2 and no traceback; options of the harness without one of its tasks are refused."""
-    done = CliRunner().invoke(main, ["collect", "--task", "lm-eval:gsm9k", "--reward", "length"])
+    done = blb("collect", "--task", "lm-eval:gsm9k", "--reward", "length")
     assert done.exit_code == 2
     assert "lm-evaluation-harness has no task 'gsm9k'" in done.output
-    done = CliRunner().invoke(
-        main, ["collect", "--task", "capitals", "--reward", "length", "--data-dir", str(gsm)]
-    )
+    done = blb("collect", "--task", "capitals", "--reward", "length", "--data-dir", gsm)
     assert done.exit_code == 2
     assert "are for --task lm-eval:NAME" in done.output
 

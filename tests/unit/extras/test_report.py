@@ -12,25 +12,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.cli import main
 from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import figures
 from blackbox_lb.extras.report.data import read_run
-from blackbox_lb.extras.report.examples import Side, compared, stored
+from blackbox_lb.extras.report.examples import ExampleCard, Side, compared, status_counts
 from blackbox_lb.extras.report.page import render, write_report
 from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.extras.report.verdict_text import amount, change, headline, judged, plain, rows_of
-from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Completion, Prompt, Span
-from tests.support.report_runs import HOSTILE, Kind, bias_of, entries, result, verdicts, write_run
+from blackbox_lb.jobs.evaluation.document import BiasedToken
+from blackbox_lb.types import Span
+from tests.support.commands import blb
+from tests.support.report_runs import (
+    HOSTILE,
+    Kind,
+    bias_of,
+    entries,
+    evaluation,
+    result,
+    verdicts,
+    write_run,
+)
 
 
 def text_of(page: str) -> str:
@@ -163,7 +169,7 @@ def test_what_is_missing_is_named_with_its_command(tmp_path: Path) -> None:
     for command in (f"blb eval {tmp_path}/bias.json --save", f"blb analyze {tmp_path}/bias.json"):
         assert command in said
     assert "result.json is not in the folder" in said
-    assert "there is no rollouts.db to take examples from" in said.lower()
+    assert "neither result.json nor evaluation.json holds answers" in said.lower()
 
 
 def test_an_evaluation_speaks_for_a_bias_without_a_verdict(tmp_path: Path) -> None:
@@ -283,13 +289,16 @@ def test_places_of_the_reward_stand_in_the_text() -> None:
         ]
     )
     told = [
-        ("".join(piece.text for piece in passage.pieces), passage.amount)
+        (
+            "".join(piece.text for token in passage.tokens for piece in token.pieces),
+            passage.amount,
+        )
         for passage in first.passages
     ]
     assert told == [("So ", None), ("Да", -2.5), ("Ж it is", None), ("", 0.5)]
     assert (first.passages[1].spoken, first.passages[1].shown) == ("costs 2.5", "−2.5")
     assert (first.passages[3].spoken, first.passages[3].shown) == ("earns 0.5", "+0.5")
-    assert first.passages[1].pieces[0].differs
+    assert first.passages[1].tokens[0].pieces[0].differs
     assert [passage.amount for passage in second.passages] == [None]
 
 
@@ -318,62 +327,68 @@ def test_a_page_with_places_is_escaped(tmp_path: Path) -> None:
     )
 
 
-def test_the_store_shows_places_of_a_rule(tmp_path: Path) -> None:
-    """Without an evaluation the rule behind the reward is asked again, where its list still is; no
-    other reward is run.
+def test_moved_tokens_stand_in_the_text() -> None:
+    """Each is a stretch of its own with its nats, without the white space that it begins with; a
+    place of the reward may begin inside a token; differences stay marked.
     """
-    completion = replace(Completion.empty("stop"), text="so lone", token_ids=np.zeros(1, np.int32), logprobs=np.zeros(1, np.float32),
-                         top_ids=np.zeros((1, 1), np.int32), top_logprobs=np.zeros((1, 1), np.float32), whole=True)  # fmt: skip
-    words = tmp_path / "list.txt"
-    words.write_text("lone\n")
-    bias = bias_of("helps", reward=f"avoid:{words}")
-    ours = [[key, value] for key, value in bias.logit_bias.items()]
-    with RolloutStore(tmp_path / "rollouts.db") as store:
-        for vector in ([], ours):
-            settings = {"tokenizer": "t", "sampling": {"temperature": 0}, "bias": vector}
-            store.add(settings, Prompt.user("Why?"), 0, completion)
-    (example,), _ = stored(tmp_path / "rollouts.db", bias)
-    assert [passage.amount for passage in example.sides[0].passages] == [None, -50.0]
-    assert example.sides[0].reward == -50.0
-    words.unlink()
-    (example,), origin = stored(tmp_path / "rollouts.db", bias)
-    assert not example.sides[0].spans
-    assert str(words) in origin
-    (example,), _ = stored(tmp_path / "rollouts.db", bias_of("helps", reward="nowhere:f"))
-    assert not example.sides[0].spans
-
-
-def test_examples_come_from_the_store_without_an_evaluation(tmp_path: Path) -> None:
-    """Greedy completions of the same prompt and request with exactly this bias and with none are
-    put side by side.
-    """
-    run = write_run(tmp_path / "run", "helps")
-    bias = Bias.load(run / "bias.json")
-    ours = [[key, value] for key, value in bias.logit_bias.items()]
-    with RolloutStore(run / "rollouts.db") as store:
-        for temperature in (1.0, 0.0):
-            for vector, text in (
-                ([], "a long answer"),
-                (ours, "short"),
-                ([[5, 1.0]], "another bias"),
-            ):
-                settings = {
-                    "tokenizer": "t",
-                    "sampling": {"temperature": temperature},
-                    "bias": vector,
-                }
-                done = replace(Completion.empty("stop"), text=f"{text} {temperature:g}", token_ids=np.zeros(2, np.int32),
-                               logprobs=np.zeros(2, np.float32), top_ids=np.zeros((2, 1), np.int32),
-                               top_logprobs=np.zeros((2, 1), np.float32), whole=True)  # fmt: skip
-                store.add(settings, Prompt.user("Why?"), 0, done)
-    found = read_run(run)
-    (example,) = found.examples
-    assert [side.text for side in example.sides] == ["a long answer 0", "short 0"]
-    assert (example.prompt, example.sides[0].correct) == ("Why?", None)
-    assert (
-        found.examples_from
-        == "the 1 prompts that rollouts.db holds greedily with and without the bias"
+    moved = (BiasedToken(start=2, end=7, bias=2.5), BiasedToken(start=7, end=8, bias=-1.25))
+    _, side = compared(
+        [
+            Side("a", "In Lima.", 3, "stop"),
+            Side("b", "In Rome.", 3, "stop", spans=(Span(4, 7, 1.0),), moved=moved),
+        ]
     )
+    tokens = [
+        ("".join(piece.text for piece in token.pieces), token.bias)
+        for passage in side.passages
+        for token in passage.tokens
+    ]
+    assert tokens == [("In ", None), ("R", 2.5), ("ome", 2.5), (".", -1.25)]
+    assert [token.shown for token in side.passages[2].tokens] == ["−1.25 nats"]
+    assert side.passages[1].tokens[0].direction == "up"
+    assert side.passages[1].tokens[0].pieces[0].differs
+    assert side.moves == "tokens moved: 1 up, 1 down"
+
+
+def card(base: float | None, biased: float | None) -> ExampleCard:
+    """An example with these rewards."""
+    sides = (Side("a", "x", 1, "stop", reward=base), Side("b", "y", 1, "stop", reward=biased))
+    return ExampleCard("1", "Why?", (), sides)
+
+
+def test_the_status_of_an_example_follows_its_reward() -> None:
+    """A higher one is mended, a lower one broken; without rewards there is none, and no filter."""
+    cards = [card(0, 1), card(1, 0), card(2, 1), card(1, 1), card(None, 1)]
+    assert [example.status for example in cards] == ["mended", "broken", "broken", "same", None]
+    assert status_counts(cards) == {"mended": 1, "broken": 2, "same": 1}
+    assert status_counts(cards[-1:]) == {}
+
+
+def test_examples_are_the_answers_of_the_fit_or_of_a_newer_evaluation(tmp_path: Path) -> None:
+    """An evaluation that is older than the bias may be of another one, so the fit's own answers are
+    shown; without both nothing is, and the page says so.
+    """
+    run = write_run(tmp_path / "run", "hurts")
+    assert len(read_run(run).examples) == 6
+    assert "6 of the 73" in read_run(run).examples_from
+    (run / "evaluation.json").write_text(json.dumps(evaluation()))
+    assert read_run(run).examples[0].sides[0].policy == "without the bias"
+    bias_of("hurts", created=datetime(2020, 1, 1, tzinfo=UTC)).save(run / "bias.json")
+    assert read_run(run).examples[0].sides[0].policy == "base"
+    bare = read_run(write_run(tmp_path / "bare", "helps"))
+    assert bare.examples == ()
+    assert "result.json" in text_of(render(bare))
+
+
+def test_every_number_of_the_terminal_has_its_place(tmp_path: Path) -> None:
+    """The command prints anchors of the page, each an id in it; no link goes into a file."""
+    run = write_run(tmp_path / "run", "hurts", full=True)
+    result = blb("report", run)
+    anchors = re.findall(r"^#(\S+)", result.stdout, flags=re.MULTILINE)
+    assert {"numbers", "examples", "broken", "tokens", "alternatives"} <= set(anchors)
+    page = (run / "report.html").read_text()
+    assert all(f'id="{anchor}"' in page for anchor in anchors)
+    assert "\x1b" not in result.stdout
 
 
 def test_a_whole_vocabulary_is_cut_and_counted() -> None:
@@ -402,7 +417,7 @@ def test_damaged_documents_are_named(tmp_path: Path, name: str, content: str, sa
     """The command ends with 2 and one sentence: the file, what is wrong, what to do."""
     run = write_run(tmp_path / "run", "helps")
     (run / name).write_text(content)
-    answer = CliRunner().invoke(main, ["report", str(run)])
+    answer = blb("report", run)
     assert answer.exit_code == 2
     assert said in answer.stderr
     assert name in answer.stderr
@@ -413,7 +428,7 @@ def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
     is an error.
     """
     run = write_run(tmp_path / "run", "hurts")
-    answer = CliRunner().invoke(main, ["report", str(run), "--plots", str(tmp_path / "plots")])
+    answer = blb("report", run, "--plots", tmp_path / "plots")
     assert answer.exit_code == 0, answer.output
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     written = {path.name for path in (tmp_path / "plots").iterdir()}

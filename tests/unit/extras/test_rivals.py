@@ -15,9 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals import classifier as classifiers
 from blackbox_lb.extras.rivals.calibrate import content_free
@@ -31,6 +30,7 @@ from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Message, Prompt
 from tests.encodings import register_encoding
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
@@ -103,7 +103,7 @@ def written(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def blb(command: str, server: ExactServer, data: Path, *more: object) -> Result:
+def small_run(command: str, server: ExactServer, data: Path, *more: object) -> Result:
     """A command in this process, with completions of at most 2 tokens."""
     where = (
         "--provider",
@@ -116,14 +116,14 @@ def blb(command: str, server: ExactServer, data: Path, *more: object) -> Result:
         data.parent / "run",
     )
     call = (command, *where, "--reward", "contains", "--max-tokens", 2, *more)
-    return CliRunner().invoke(main, [str(each) for each in call])
+    return blb(*call)
 
 
 def found(
     server: ExactServer, data: Path, *more: object, deploy: str = "greedy"
 ) -> dict[str, PolicyResult]:
     """The policies of ``blb eval`` at one setting by name."""
-    result = blb("eval", server, data, "--deploy", deploy, "--quiet", "--json", *more)
+    result = small_run("eval", server, data, "--deploy", deploy, "--quiet", "--json", *more)
     assert result.exit_code == 0, result.output
     return {row.name: row for row in Evaluation.model_validate_json(result.stdout).policies}
 
@@ -146,7 +146,7 @@ def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path)
     the labels alone the common margin hides the right one. The thresholds cost one token a training
     and a test prompt, and are a row like any other."""
     assert (
-        blb(
+        small_run(
             "fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet"
         ).exit_code
         == 0
@@ -222,7 +222,7 @@ def test_a_list_without_the_labels_bounds_them(server: ExactServer, data: Path) 
     """Of three listed alternatives none is a label: the number of bounds is told, and nothing is
     better than a guess.
     """
-    result = blb(
+    result = small_run(
         "eval",
         server,
         data,
@@ -253,7 +253,7 @@ def test_a_prompt_without_a_list_has_no_decision(data: Path) -> None:
         return answer
 
     with ExactServer(MODEL, prompt_of=prompt_of, faults=filtered) as server:
-        result = blb(
+        result = small_run(
             "eval", server, data, "--deploy", "greedy", "--json", "--threshold", "--seed", 1
         )
     assert result.exit_code == 0, result.output
@@ -388,7 +388,7 @@ def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
     """Before anything is drawn what each costs; then, at each setting, one row each, and which
     label was said for which.
     """
-    result = blb(
+    result = small_run(
         "eval", server, data, *ALL, "--test-samples", 1, "--calibrate", "contextual", "--verbose"
     )
     assert result.exit_code == 0, result.output
@@ -430,13 +430,13 @@ def test_the_report_has_a_row_for_each(server: ExactServer, data: Path) -> None:
     """A run with a bias and rivals renders, and each is named in its table of policies."""
     out = data.parent / "run"
     assert (
-        blb(
+        small_run(
             "fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet"
         ).exit_code
         == 0
     )
     found(server, data, out / "bias.json", "--threshold", "--labels-only", "--few-shot", 2)
-    result = CliRunner().invoke(main, ["report", str(out)])
+    result = blb("report", out)
     assert result.exit_code == 0, result.output
     page = (out / "report.html").read_text(encoding="utf-8")
     for name in (
@@ -496,7 +496,7 @@ def test_answers_that_are_no_labels_are_refused(
     """Each names its option and the remedy, before anything is drawn."""
     rows = [{**each, "answer": f"answer {number}"} for number, each in enumerate(ROWS)]
     since = len(server.calls)
-    result = blb("eval", server, written(tmp_path / "data.jsonl", rows), "--quiet", *given)
+    result = small_run("eval", server, written(tmp_path / "data.jsonl", rows), "--quiet", *given)
     assert (result.exit_code, sent(server, since)) == (2, [])
     assert f"{given[0]} is for decisions between few labels" in result.stderr
     assert "name them with --labels" in " ".join(result.stderr.split())
@@ -539,7 +539,7 @@ def test_what_a_rival_refuses(
     """A sentence and exit code 2, before anything is drawn."""
     rows = [{**each, "answer": answers.get(each["answer"], each["answer"])} for each in ROWS]
     since = len(server.calls)
-    result = blb("eval", server, written(tmp_path / "data.jsonl", rows), "--quiet", *given)
+    result = small_run("eval", server, written(tmp_path / "data.jsonl", rows), "--quiet", *given)
     assert (result.exit_code, sent(server, since)) == (2, []), result.output
     assert sentence in " ".join(result.stderr.split())
 
@@ -561,7 +561,7 @@ def test_a_classifier_without_its_package_is_refused(
 ) -> None:
     """The remedy is the extra."""
     monkeypatch.setitem(sys.modules, package, None)
-    result = blb("eval", server, data, "--quiet", "--classifier", given)
+    result = small_run("eval", server, data, "--quiet", "--classifier", given)
     assert result.exit_code == 2
     assert (
         f"needs {said}, which is not installed: pip install 'blackbox-lb[clusters]'"

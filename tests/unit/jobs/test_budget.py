@@ -13,12 +13,11 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit, Spent, prompt_bound
-from blackbox_lb.cli import main
 from blackbox_lb.cli import run_limits as accounts
 from blackbox_lb.errors import (
     BudgetExhausted,
@@ -36,6 +35,7 @@ from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Prompt
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 8, end=True, prompts=4)
@@ -67,7 +67,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def blb(server: ExactServer, data: Path, tmp_path: Path) -> Callable[..., Result]:
+def small_run(server: ExactServer, data: Path, tmp_path: Path) -> Callable[..., Result]:
     """A command against the server."""
 
     def run(command: str, *more: object) -> Result:
@@ -89,7 +89,7 @@ def blb(server: ExactServer, data: Path, tmp_path: Path) -> Callable[..., Result
             "--concurrency",
             "4",
         ]
-        return CliRunner().invoke(main, [command, *where, *task, *map(str, more)])
+        return blb(command, *where, *task, *more)
 
     return run
 
@@ -109,12 +109,12 @@ def stored(tmp_path: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("limit", [1, 7, 25])
 def test_requests_stop_at_the_limit(
-    blb: Callable[..., Result], server: ExactServer, tmp_path: Path, limit: int
+    small_run: Callable[..., Result], server: ExactServer, tmp_path: Path, limit: int
 ) -> None:
     """Exactly so many are sent and stored, and the sentence tells what was spent, what is kept and
     how to go on.
     """
-    result = blb("collect", "--max-requests", limit)
+    result = small_run("collect", "--max-requests", limit)
     assert result.exit_code == 2
     assert asked(server) == stored(tmp_path)[0] == limit
     assert f"Error: stopped at --max-requests {limit}: sent were {limit} requests," in result.stderr
@@ -124,26 +124,26 @@ def test_requests_stop_at_the_limit(
 
 
 def test_a_larger_limit_pays_only_for_the_rest(
-    blb: Callable[..., Result], server: ExactServer, tmp_path: Path
+    small_run: Callable[..., Result], server: ExactServer, tmp_path: Path
 ) -> None:
     """Three runs together send one request a completion, and the store equals that of a run without
     a limit.
     """
-    assert blb("collect", "--samples-per-prompt", 3, "--max-requests", 10).exit_code == 2
-    assert blb("collect", "--samples-per-prompt", 3, "--max-requests", 15).exit_code == 2
-    done = blb("collect", "--samples-per-prompt", 3, "--json")
+    assert small_run("collect", "--samples-per-prompt", 3, "--max-requests", 10).exit_code == 2
+    assert small_run("collect", "--samples-per-prompt", 3, "--max-requests", 15).exit_code == 2
+    done = small_run("collect", "--samples-per-prompt", 3, "--json")
     assert done.exit_code == 0, done.output
     assert asked(server) == stored(tmp_path)[0] == json.loads(done.stdout)["completions"]
 
 
 @pytest.mark.parametrize("limit", [400, 900])
 def test_tokens_stop_within_one_request_of_the_limit(
-    blb: Callable[..., Result], tmp_path: Path, limit: int
+    small_run: Callable[..., Result], tmp_path: Path, limit: int
 ) -> None:
     """The limit is never passed, and what is left is less than the largest request could have
     taken.
     """
-    result = blb("collect", "--max-tokens-total", limit)
+    result = small_run("collect", "--max-tokens-total", limit)
     assert result.exit_code == 2, result.output
     assert f"--max-tokens-total {limit:,}" in result.stderr
     largest = prompt_bound(["question 29"]) + 8
@@ -151,20 +151,20 @@ def test_tokens_stop_within_one_request_of_the_limit(
 
 
 def test_dollars_stop_within_one_request_of_the_limit(
-    blb: Callable[..., Result], tmp_path: Path
+    small_run: Callable[..., Result], tmp_path: Path
 ) -> None:
     """At a dollar a token, so that dollars are tokens."""
-    result = blb("collect", "--max-cost", 500, "--price", "1e6,1e6")
+    result = small_run("collect", "--max-cost", 500, "--price", "1e6,1e6")
     assert result.exit_code == 2, result.output
     assert 500 - prompt_bound(["question 29"]) - 8 < stored(tmp_path)[1] <= 500
     assert re.search(r"sent were \d+ requests, .* tokens, \$\d+\.\d{4}", result.stderr)
 
 
 def test_a_cost_needs_a_price(
-    blb: Callable[..., Result], server: ExactServer, tmp_path: Path
+    small_run: Callable[..., Result], server: ExactServer, tmp_path: Path
 ) -> None:
     """Nothing is sent while it is not known; a price of 0 and a table of one's own are prices."""
-    refused = blb("collect", "--max-cost", 1)
+    refused = small_run("collect", "--max-cost", 1)
     assert refused.exit_code == 2
     assert "--max-cost needs the price of exact on llamacpp, which is not known" in refused.stderr
     assert asked(server) == 0
@@ -172,14 +172,15 @@ def test_a_cost_needs_a_price(
     table.write_text(
         '[[price]]\nprovider = "llama*"\nmodels = ["exact"]\nprompt = 0\ncompletion = 1e6\n'
     )
-    assert blb("collect", "--max-cost", 60, "--prices", table).exit_code == 2
+    assert small_run("collect", "--max-cost", 60, "--prices", table).exit_code == 2
     assert (
-        blb("collect", "--samples-per-prompt", 1, "--max-cost", 1, "--price", "0,0").exit_code == 0
+        small_run("collect", "--samples-per-prompt", 1, "--max-cost", 1, "--price", "0,0").exit_code
+        == 0
     )
 
 
 def test_a_fit_stops_in_any_stage(
-    blb: Callable[..., Result], server: ExactServer, tmp_path: Path
+    small_run: Callable[..., Result], server: ExactServer, tmp_path: Path
 ) -> None:
     """Whatever the limit, so many requests are sent and as many completions stored; without one the
     fit goes on to its end.
@@ -187,11 +188,11 @@ def test_a_fit_stops_in_any_stage(
     small = ("--samples-per-prompt", 4, "--validation-samples", 1, "--test-samples", 1)
     for limit in (10, 60, 10):
         before = asked(server)
-        result = blb("fit", *small, "--max-requests", limit)
+        result = small_run("fit", *small, "--max-requests", limit)
         assert result.exit_code == 2, result.output
         assert asked(server) - before == limit
     assert stored(tmp_path)[0] == 80
-    assert blb("fit", *small).exit_code == 0
+    assert small_run("fit", *small).exit_code == 0
     assert (
         json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["fit"]["finished"] is True
     )
@@ -219,17 +220,17 @@ def test_tries_count(data: Path, tmp_path: Path) -> None:
             "--max-requests",
             "21",
         ]
-        result = CliRunner().invoke(main, arguments)
+        result = blb(*arguments)
         assert result.exit_code == 2
         assert asked(server) == 21
         assert stored(tmp_path)[0] == 11
 
 
 def test_the_forecast_comes_before_the_first_request(
-    blb: Callable[..., Result], server: ExactServer
+    small_run: Callable[..., Result], server: ExactServer
 ) -> None:
     """It bounds what is sent; a second run, which sends nothing, has none."""
-    told = blb("collect", "--samples-per-prompt", 2, "--price", "1,2")
+    told = small_run("collect", "--samples-per-prompt", 2, "--price", "1,2")
     found = re.search(
         r"at most (\d+) requests with about [\d,]+ prompt tokens, for (\d+) completions",
         told.stderr,
@@ -237,14 +238,14 @@ def test_the_forecast_comes_before_the_first_request(
     assert found is not None, told.stderr
     assert int(found[1]) == int(found[2]) == asked(server)
     assert "$1 and $2 a million" in told.stderr
-    assert "at most" not in blb("collect", "--samples-per-prompt", 2, "--price", "1,2").stderr
+    assert "at most" not in small_run("collect", "--samples-per-prompt", 2, "--price", "1,2").stderr
 
 
 def test_the_forecast_of_a_fit_is_an_upper_bound(
-    blb: Callable[..., Result], server: ExactServer
+    small_run: Callable[..., Result], server: ExactServer
 ) -> None:
     """Every stage together asks for no more."""
-    result = blb(
+    result = small_run(
         "fit",
         "--samples-per-prompt",
         2,
@@ -308,7 +309,7 @@ def test_greedy_stages_take_one_sample() -> None:
     ],
 )
 def test_who_is_asked(
-    blb: Callable[..., Result],
+    small_run: Callable[..., Result],
     server: ExactServer,
     monkeypatch: pytest.MonkeyPatch,
     terminal: bool,
@@ -328,7 +329,7 @@ def test_who_is_asked(
     monkeypatch.setattr(click, "confirm", confirm)
     monkeypatch.setattr(accounts, "_is_hosted", lambda session, host: hosted)
     monkeypatch.setattr(accounts, "is_terminal", lambda: terminal)
-    result = blb("collect", "--samples-per-prompt", 1, *(["--yes"] if yes else []))
+    result = small_run("collect", "--samples-per-prompt", 1, *(["--yes"] if yes else []))
     assert questions == (["Go on?"] if asks else [])
     assert result.exit_code == (1 if asks else 0), result.output
     assert (asked(server) == 0) is asks
@@ -360,10 +361,10 @@ def test_the_judge_counts(server: ExactServer, data: Path, tmp_path: Path) -> No
         "--samples-per-prompt",
         "1",
     ]
-    refused = CliRunner().invoke(main, [*arguments, "--max-cost", "1", "--price", "0,0"])
+    refused = blb(*arguments, "--max-cost", "1", "--price", "0,0")
     assert refused.exit_code == 2
     assert "the price of exact on 127.0.0.1" in refused.stderr
-    result = CliRunner().invoke(main, [*arguments, "--max-requests", "20"])
+    result = blb(*arguments, "--max-requests", "20")
     assert result.exit_code == 2, result.output
     assert "--max-requests 20" in result.stderr
     assert asked(server) == 20
@@ -371,26 +372,26 @@ def test_the_judge_counts(server: ExactServer, data: Path, tmp_path: Path) -> No
 
 
 def test_a_judge_of_stored_completions_keeps_to_the_limit(
-    server: ExactServer, data: Path, blb: Callable[..., Result], tmp_path: Path
+    server: ExactServer, data: Path, small_run: Callable[..., Result], tmp_path: Path
 ) -> None:
     """blb score stops at its limit too, and the same command with more asks only for what is
     missing.
     """
-    assert blb("collect", "--samples-per-prompt", 1).exit_code == 0
+    assert small_run("collect", "--samples-per-prompt", 1).exit_code == 0
     collected, judge = asked(server), tmp_path / "judge.toml"
     judge.write_text(
         f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern ='
         ' "x"\notherwise = 0\n'
     )
     command = ["score", str(tmp_path / "run"), "--data", str(data), "--reward", f"judge:{judge}"]
-    refused = CliRunner().invoke(main, [*command, "--max-cost", "1"])
+    refused = blb(*command, "--max-cost", "1")
     assert (refused.exit_code, asked(server)) == (2, collected)
     assert (
         "the price of exact on 127.0.0.1, which is not known: give --prices FILE" in refused.stderr
     )
-    stopped = CliRunner().invoke(main, [*command, "--max-requests", "5"])
+    stopped = blb(*command, "--max-requests", "5")
     assert (stopped.exit_code, asked(server)) == (2, collected + 5), stopped.output
-    done = CliRunner().invoke(main, command)
+    done = blb(*command)
     assert done.exit_code == 0, done.output
     assert asked(server) - collected <= QUESTIONS
 

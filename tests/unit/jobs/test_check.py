@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from blackbox_lb.cli import main
 from blackbox_lb.jobs.check import after_label
 from blackbox_lb.rollouts.judging.decisions import confusable
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Prompt
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
 
@@ -53,7 +53,7 @@ def talker() -> Iterator[ExactServer]:
         yield running
 
 
-def blb(
+def small_run(
     command: str,
     server: ExactServer,
     folder: Path,
@@ -73,7 +73,7 @@ def blb(
         "--out",
         folder,
     )
-    return CliRunner().invoke(main, [str(each) for each in (command, *where, *more)])
+    return blb(command, *where, *more)
 
 
 def greedy(model: ExactModel = MODEL, split: str = "train") -> list[str]:
@@ -93,7 +93,7 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
     assert 10 <= len(begun) < 60
     assert 0 < kept < 0.5 * len(begun)
     found = json.loads(
-        blb(
+        small_run(
             "check",
             server,
             tmp_path,
@@ -108,7 +108,7 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
     assert (found["after"]["begun"], found["after"]["kept"]) == (len(begun), kept)
     assert found["after"]["refused"] in begun
     assert found["answer"] == "fixed"
-    told = blb(
+    told = small_run(
         "check",
         server,
         tmp_path,
@@ -126,7 +126,7 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
         " accepts" in told
     )
     loose = json.loads(
-        blb(
+        small_run(
             "check",
             server,
             tmp_path,
@@ -148,9 +148,9 @@ def test_the_remedy_does_what_is_said(server: ExactServer, tmp_path: Path) -> No
     answers being compared.
     """
     small = ("--reward", "exact-match", "--max-tokens", 1, "--quiet", "--json")
-    checked = json.loads(blb("check", server, tmp_path, *small).stdout)
+    checked = json.loads(small_run("check", server, tmp_path, *small).stdout)
     assert checked["after"] is None
-    fitted = json.loads(blb("fit", server, tmp_path, *small).stdout)
+    fitted = json.loads(small_run("fit", server, tmp_path, *small).stdout)
     (verdict,) = [each for each in fitted["verdict"] if each["metric"] == "accuracy"]
     assert abs(checked["predicted"] - verdict["biased"]) < 2 * checked["error"] + 0.1
 
@@ -252,7 +252,7 @@ def test_answers_that_name_another_label_first_are_remarked(
     """
     flipped = [{**each, "answer": {"b": "c", "c": "b"}[each["answer"]]} for each in ROWS]
     options = ("--reward", "regex:{answer}|.", "--labels", "b,c", "--max-tokens", 2)
-    done = blb(command[0], server, tmp_path, *command[1:], *options, rows=flipped)
+    done = small_run(command[0], server, tmp_path, *command[1:], *options, rows=flipped)
     assert done.exit_code == 0, done.output
     said = " ".join(done.stderr.split())
     assert "regex:{answer}|. counts the answer 'c' as right where 'b' is" in said
@@ -279,11 +279,11 @@ def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_pa
     swapped = [{**each, "split": turned[each["split"]]} for each in TALKED]
     other = tmp_path / "check"
     other.mkdir()
-    checked = json.loads(blb("check", talker, other, *words, "--json", rows=swapped).stdout)
+    checked = json.loads(small_run("check", talker, other, *words, "--json", rows=swapped).stdout)
     assert checked["base"] == pytest.approx(right)
 
     judged = (*words, "--test-limit", 60, "--deploy", "greedy", "--json")
-    fitted = json.loads(blb("fit", talker, tmp_path, *judged, rows=TALKED).stdout)
+    fitted = json.loads(small_run("fit", talker, tmp_path, *judged, rows=TALKED).stdout)
     (verdict,) = [each for each in fitted["verdict"] if each["metric"] == "accuracy"]
     assert verdict["base"] == pytest.approx(right)
     for policy in ("base", "biased"):
@@ -294,14 +294,14 @@ def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_pa
     assert findings["reward"]["remedy"] == ""
 
     bias = tmp_path / "bias.json"
-    evaluated = json.loads(blb("eval", talker, tmp_path, bias, *judged, rows=TALKED).stdout)
+    evaluated = json.loads(small_run("eval", talker, tmp_path, bias, *judged, rows=TALKED).stdout)
     shares = {each["name"]: each for each in evaluated["policies"]}
     for name, policy in (("base", "base"), (tmp_path.name, "biased")):
         assert shares[name]["metrics"]["accuracy"]["mean"] == pytest.approx(verdict[policy])
         assert shares[name]["decisions"]["accuracy"] == pytest.approx(verdict[policy])
 
     page = tmp_path / "report.html"
-    done = CliRunner().invoke(main, ["report", str(tmp_path), "--out", str(page)])
+    done = blb("report", tmp_path, "--out", page)
     assert done.exit_code == 0, done.output
     text = " ".join(page.read_text().replace("\N{NO-BREAK SPACE}", " ").split())
     assert f"{100 * right:.1f} %" in text
@@ -316,7 +316,7 @@ def test_a_named_test_is_the_reward_and_leaves_accuracy_alone(
     """
     options = ("--max-tokens", TALKER.horizon, "--deploy", "greedy", "--quiet", "--json")
     found = json.loads(
-        blb("eval", talker, tmp_path, "--reward", reward, *options, rows=TALKED).stdout
+        small_run("eval", talker, tmp_path, "--reward", reward, *options, rows=TALKED).stdout
     )
     (base,) = [each for each in found["policies"] if each["name"] == "base"]
     means = {name: each["mean"] for name, each in base["metrics"].items()}
@@ -331,13 +331,13 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
     them labels again.
     """
     short = ("--reward", "exact-match", "--max-tokens", 1, "--samples-per-prompt", 2, "--go-on")
-    few = " ".join(blb("fit", server, tmp_path, *short, "--limit", 5).stderr.split())
+    few = " ".join(small_run("fit", server, tmp_path, *short, "--limit", 5).stderr.split())
     assert (
         "--limit 5 leaves too few rows to see that the answers are 2 labels (that takes 3 rows of"
         " each)" in few
     )
     assert "name the labels: --labels b,c" in few
-    named = blb(
+    named = small_run(
         "fit",
         server,
         tmp_path / "..",
@@ -352,7 +352,7 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
     )
     assert json.loads(named.stdout)["chosen"]["learn_from"] == "answers"
     assert "leaves too few rows" not in named.stderr
-    asked = blb(
+    asked = small_run(
         "fit",
         server,
         tmp_path,
@@ -365,7 +365,7 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
         tmp_path / "asked",
     )
     assert "leaves too few rows" not in asked.stderr
-    enough = blb(
+    enough = small_run(
         "fit", server, tmp_path, *short, "--limit", 30, "--out", tmp_path / "enough", "--json"
     )
     assert json.loads(enough.stdout)["chosen"]["learn_from"] == "answers"

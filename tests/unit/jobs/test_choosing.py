@@ -281,7 +281,7 @@ class _Told:
     all were filtered.
     """
 
-    reward = SimpleNamespace(label="reward")
+    reward = SimpleNamespace(label="reward", has_spans=False)
     report = Silent()
     session = SimpleNamespace(
         end_tokens=EndTokens(False), tells_base_logprobs=False, profile=SimpleNamespace(name="told")

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from scipy.special import logsumexp
 
 from blackbox_lb import logit_bias
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.cli import main
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -32,6 +31,7 @@ from blackbox_lb.rollouts.answers.given_answers import FirstTokens
 from blackbox_lb.tasks import load_task
 from blackbox_lb.types import Example, Prompt
 from tests.support.biases import feature
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.unit.jobs.test_choosing import Heard
 
@@ -74,7 +74,7 @@ def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
     """A fit of one-token answers."""
     where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out)
     arguments = ("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", *more)
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return blb(*arguments)
 
 
 def colours(texts: list[str]) -> list[list[float]]:
@@ -148,13 +148,13 @@ def test_what_the_prompt_decides_is_learned(
         ("export", out / "bias.json", "--format", "curl"): ("depends on", 2),
     }
     for line, (said, code) in lines.items() if kind == "words" else ():
-        told = CliRunner().invoke(main, [str(each) for each in line])
+        told = blb(*line)
         assert told.exit_code == code, told.output
         assert said in told.output, told.output
     if kind == "words":
         again = fit(server, data, out, "--depends-on", kind, "--json")
         assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
-        told = CliRunner().invoke(main, ["analyze", str(out / "bias.json"), "--json", "--quiet"])
+        told = blb("analyze", out / "bias.json", "--json", "--quiet")
         assert json.loads(told.stdout)["usage"]["kl_per_token"] == pytest.approx(
             found["kl_nats_per_completion"], rel=1e-6
         )

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
 from blackbox_lb.errors import DataError
 from blackbox_lb.extras.rivals.wanted_shares import label_drawn_in_code
 from blackbox_lb.store import RolloutStore
@@ -21,6 +20,7 @@ from blackbox_lb.tasks import load_task
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Prompt
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(
@@ -30,11 +30,6 @@ MODEL = ExactModel(
 SPLITS = (("train", 100), ("validation", 60), ("test", 60))
 NORTH = {"b": 0.2, "c": 0.8}
 SOUTH = {"b": 9, "c": 1}
-
-
-def blb(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def rows(**shares: Mapping[str, float]) -> list[dict[str, Any]]:

@@ -12,12 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from scipy.special import softmax
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import main
 from blackbox_lb.jobs.evaluation.arms import (
     NO_ALTERNATIVE,
     Alternative,
@@ -36,6 +35,7 @@ from blackbox_lb.rollouts.judging.intervals import bootstrap
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
 from blackbox_lb.types import Example, Message, Prompt
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 INSTRUCTION = "Say a."
@@ -109,7 +109,7 @@ def blb_eval(server: ExactServer, folder: Path, *more: object) -> Result:
         "--quiet",
         *more,
     )
-    return CliRunner().invoke(main, [str(argument) for argument in call])
+    return blb(*call)
 
 
 def found(result: Result) -> Evaluation:

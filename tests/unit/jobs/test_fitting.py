@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import main
 from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.store import RolloutStore
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 END, TOP = 11, 4
@@ -69,7 +69,7 @@ def call(server: ExactServer, tmp_path: Path) -> Call:
             *where,
             *more,
         )
-        result = CliRunner().invoke(main, [str(each) for each in (command, *options)])
+        result = blb(command, *options)
         assert result.exit_code == code, result.output
         return result
 
@@ -125,7 +125,7 @@ def test_censored_tokens_are_counted_everywhere(
     assert sentence in fitted.stdout
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["censoring"] == kept_back.model_dump()
-    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run" / "bias.json")]).output
+    shown = blb("show", tmp_path / "run" / "bias.json").output
     assert sentence in shown
     collected = json.loads(
         call("collect", "--samples-per-prompt", 12, "--json", rows=CENSORED).stdout

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
-from click.testing import CliRunner, Result
+from click.testing import Result
 from scipy import optimize
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
 from blackbox_lb.errors import CorruptResponse, ProfileError
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.extras.doctor.asking.findings import Report, RowFinding
@@ -35,6 +34,7 @@ from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 from tests.support.chaos.dialects import MODEL as CHAOS
 from tests.support.chaos.dialects import SglangServer, VllmServer, register
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.given_server import WAYS, GivenLie, GivenServer, profile
@@ -106,7 +106,7 @@ def fitted(way: str, server: ExactServer, data: Path, out: Path) -> tuple[Bias, 
         "--deploy",
         "greedy",
     )
-    result = CliRunner().invoke(main, [str(each) for each in ("fit", *where, *more)])
+    result = blb("fit", *where, *more)
     assert result.exit_code == 0, result.output
     return Bias.load(out / "bias.json"), result
 

@@ -19,6 +19,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http import retries
 from tests.encodings import register_encoding
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
@@ -80,7 +81,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def blb(data: Path, tmp_path: Path) -> Callable[..., Result]:
+def small_run(data: Path, tmp_path: Path) -> Callable[..., Result]:
     """A command against a gateway, in this process, with a small task."""
 
     def run(command: str, gateway: RulesGateway, provider: str, *more: object) -> Result:
@@ -94,7 +95,7 @@ def blb(data: Path, tmp_path: Path) -> Callable[..., Result]:
         ]
         where += ["--tokenizer", "hosted", "--out", str(tmp_path / "run")]
         task = ["--data", str(data), "--reward", REWARD, "--max-tokens", "8", "--json"]
-        return CliRunner().invoke(main, [command, *where, *task, *map(str, more)])
+        return blb(command, *where, *task, *more)
 
     return run
 
@@ -130,14 +131,14 @@ FEW = (
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_fit_from_prompts_to_a_verdict(
-    provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+    provider: str, engine: ExactServer, small_run: Callable[..., Result], tmp_path: Path
 ) -> None:
     """Tokens that are rewarded become more frequent than the model itself has them; every request
     is valid; several samples share one request's prompt."""
     drawn = MODEL.sample(4_000, np.random.default_rng(0), prompts=np.arange(4_000) % MODEL.prompts)
     rewarded = [engine.texts.index(text) for text in (" c", " d")]
     with RulesGateway(provider, engine, key=KEY) as gateway:
-        result = blb("fit", gateway, provider, *FIT)
+        result = small_run("fit", gateway, provider, *FIT)
         assert result.exit_code == 0, result.output
         assert gateway.invalid_requests == []
         assert set(gateway.statuses) == {200}
@@ -183,7 +184,7 @@ def through_openrouter(
         "--tokenizer",
         "hosted",
     ]
-    return CliRunner().invoke(main, [command, *where, *map(str, more)])
+    return blb(command, *where, *more)
 
 
 def test_a_fit_through_a_router(
@@ -272,16 +273,16 @@ def test_another_host_in_the_middle_of_a_run_is_drift(
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_no_key_is_left_behind(
-    provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+    provider: str, engine: ExactServer, small_run: Callable[..., Result], tmp_path: Path
 ) -> None:
     """After a run that worked and one that failed, the key is in no file and in nothing that was
     printed.
     """
     with RulesGateway(provider, engine, key=KEY) as gateway:
-        done = blb("collect", gateway, provider, "--samples-per-prompt", 2)
+        done = small_run("collect", gateway, provider, "--samples-per-prompt", 2)
         assert done.exit_code == 0, done.output
     with RulesGateway(provider, engine, key="another key") as gateway:
-        refused = blb("collect", gateway, provider, "--samples-per-prompt", 3)
+        refused = small_run("collect", gateway, provider, "--samples-per-prompt", 3)
         assert refused.exit_code == 2
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name == "rollouts.db" for path in files)
@@ -292,11 +293,11 @@ def test_no_key_is_left_behind(
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_wrong_key_is_one_sentence_and_one_request(
-    provider: str, engine: ExactServer, blb: Callable[..., Result]
+    provider: str, engine: ExactServer, small_run: Callable[..., Result]
 ) -> None:
     """The variable is named; nothing is tried again and no completion is asked for."""
     with RulesGateway(provider, engine, key="another key") as gateway:
-        result = blb("fit", gateway, provider)
+        result = small_run("fit", gateway, provider)
         assert len(gateway.calls) == 1
     assert result.exit_code == 2
     understood, refused = result.stderr.splitlines()
@@ -306,12 +307,15 @@ def test_a_wrong_key_is_one_sentence_and_one_request(
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_no_key_at_all(
-    provider: str, engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    provider: str,
+    engine: ExactServer,
+    small_run: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Which variable, and where to get a key; nothing is sent."""
     monkeypatch.delenv(PROVIDERS[provider][1])
     with RulesGateway(provider, engine, key=KEY) as gateway:
-        result = blb("fit", gateway, provider)
+        result = small_run("fit", gateway, provider)
         assert not gateway.calls
     assert result.exit_code == 2
     assert f"set the environment variable {PROVIDERS[provider][1]}" in result.stderr
@@ -319,7 +323,7 @@ def test_no_key_at_all(
 
 
 def test_a_model_that_cannot_be_adapted_costs_nothing(
-    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    engine: ExactServer, small_run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A known reasoning model is refused before a connection; an unknown one by its first refusal,
     in the same words.
@@ -328,10 +332,10 @@ def test_a_model_that_cannot_be_adapted_costs_nothing(
         "openai", engine, key=KEY, models=("gpt-4o-mini",), reasoning_models=("newer",)
     ) as gateway:
         monkeypatch.setitem(PROVIDERS, "openai", ("o3-mini", "OPENAI_API_KEY"))
-        known = blb("fit", gateway, "openai")
+        known = small_run("fit", gateway, "openai")
         assert not gateway.calls
         monkeypatch.setitem(PROVIDERS, "openai", ("newer", "OPENAI_API_KEY"))
-        unknown = blb("fit", gateway, "openai", "--concurrency", 1)
+        unknown = small_run("fit", gateway, "openai", "--concurrency", 1)
         assert gateway.statuses == [200, 400]
     for result, model in ((known, "o3-mini"), (unknown, "newer")):
         assert result.exit_code == 2
@@ -340,47 +344,49 @@ def test_a_model_that_cannot_be_adapted_costs_nothing(
 
 
 def test_censored_tokens_are_counted_everywhere(
-    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+    engine: ExactServer, small_run: Callable[..., Result], tmp_path: Path
 ) -> None:
     """Twenty of forty tokens are listed: the rest comes as -9999.0, is bounded, and stands in
     summary, bias file and blb show.
     """
     with RulesGateway("openai", engine, key=KEY) as gateway:
-        result = blb("fit", gateway, "openai", "--estimator", "ips", "--unobserved", "drop", *FEW)
+        result = small_run(
+            "fit", gateway, "openai", "--estimator", "ips", "--unobserved", "drop", *FEW
+        )
         assert result.exit_code == 0, result.output
     censoring = Bias.load(tmp_path / "run" / "bias.json").censoring
     assert censoring is not None
     assert 0 < censoring.bounded == censoring.outside < censoring.positions
     assert 0 < censoring.mass < 0.5
-    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run" / "bias.json")])
+    shown = blb("show", tmp_path / "run" / "bias.json")
     assert str(censoring.bounded) in shown.stdout
 
 
 def test_a_kl_that_nothing_can_tell_costs_nothing(
-    engine: ExactServer, blb: Callable[..., Result]
+    engine: ExactServer, small_run: Callable[..., Result]
 ) -> None:
     """No base logprobs beside a bias and no listed end token: the objective that needs the KL is
     refused before a completion.
     """
     with RulesGateway("azure", engine, key=KEY) as gateway:
-        result = blb("fit", gateway, "azure", "--objective", "reward-kl")
+        result = small_run("fit", gateway, "azure", "--objective", "reward-kl")
         assert result.exit_code == 2
         assert "so nothing tells it; choose 'reward' or 'pareto'" in result.stderr
         assert posted(gateway) == []
 
 
 def test_a_content_filter_is_counted_and_not_asked_again(
-    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+    engine: ExactServer, small_run: Callable[..., Result], tmp_path: Path
 ) -> None:
     """A filtered prompt costs one request in all: a second run takes its refusal from the store,
     and the summary counts it.
     """
     with RulesGateway("azure", engine, key=KEY, filter_prompts="question 7") as gateway:
-        first = blb("collect", gateway, "azure", "--samples-per-prompt", 3)
+        first = small_run("collect", gateway, "azure", "--samples-per-prompt", 3)
         assert first.exit_code == 0, first.output
         assert gateway.statuses.count(400) == 1
         before = len(gateway.calls)
-        again = blb("collect", gateway, "azure", "--samples-per-prompt", 3)
+        again = small_run("collect", gateway, "azure", "--samples-per-prompt", 3)
         assert again.exit_code == 0
         assert len(gateway.calls) == before + 1, "only the list of models"
     summary = json.loads(first.stdout)
@@ -389,11 +395,11 @@ def test_a_content_filter_is_counted_and_not_asked_again(
 
 
 def test_a_filtered_prompt_does_not_decide_a_verdict(
-    engine: ExactServer, blb: Callable[..., Result]
+    engine: ExactServer, small_run: Callable[..., Result]
 ) -> None:
     """Test prompts that the filter stops have no score: an empty answer is not a short one."""
     with RulesGateway("azure", engine, key=KEY, filter_prompts="question 2") as gateway:
-        result = blb("fit", gateway, "azure", *FEW)
+        result = small_run("fit", gateway, "azure", *FEW)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert {row["n_prompts"] for row in document["verdict"]} == {10}, (
@@ -403,41 +409,45 @@ def test_a_filtered_prompt_does_not_decide_a_verdict(
 
 
 def test_a_tight_rate_limit_slows_down_and_loses_nothing(
-    engine: ExactServer, blb: Callable[..., Result]
+    engine: ExactServer, small_run: Callable[..., Result]
 ) -> None:
     """Above the provider's pace requests wait for the budget; refusals that happen all the same are
     waited out.
     """
     with RulesGateway("openai", engine, key=KEY, requests_per_minute=600) as gateway:
-        result = blb("collect", gateway, "openai", "--samples-per-prompt", 4, "--concurrency", 12)
+        result = small_run(
+            "collect", gateway, "openai", "--samples-per-prompt", 4, "--concurrency", 12
+        )
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout)["completions"] == 48
         assert gateway.statuses.count(429) <= 12
 
 
 def test_a_spent_quota_stops_at_once_and_keeps_what_came(
-    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+    engine: ExactServer, small_run: Callable[..., Result], tmp_path: Path
 ) -> None:
     """After five answers the credit is gone: exit code 2, no retries, and a later run asks only for
     the rest.
     """
     with RulesGateway("openai", engine, key=KEY, quota=5) as gateway:
-        result = blb("collect", gateway, "openai", "--samples-per-prompt", 2, "--concurrency", 2)
+        result = small_run(
+            "collect", gateway, "openai", "--samples-per-prompt", 2, "--concurrency", 2
+        )
         assert result.exit_code == 2
         assert gateway.statuses.count(429) <= 2
     with RulesGateway("openai", engine, key=KEY) as gateway:
-        assert blb("collect", gateway, "openai", "--samples-per-prompt", 2).exit_code == 0
+        assert small_run("collect", gateway, "openai", "--samples-per-prompt", 2).exit_code == 0
         assert len(posted(gateway)) == 12 - 5
 
 
 @pytest.mark.parametrize("fault", [408, 409, 500, 503, "drop"])
 def test_passing_faults_are_waited_out(
-    fault: Any, engine: ExactServer, blb: Callable[..., Result]
+    fault: Any, engine: ExactServer, small_run: Callable[..., Result]
 ) -> None:
     """Every third request fails in a way that passes; all completions arrive."""
     faults = lambda number: fault if number % 3 == 0 else None  # noqa: E731
     with RulesGateway("openai", engine, key=KEY, faults=faults) as gateway:
-        result = blb("collect", gateway, "openai", "--samples-per-prompt", 2)
+        result = small_run("collect", gateway, "openai", "--samples-per-prompt", 2)
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout)["completions"] == 24
 
@@ -474,25 +484,25 @@ def test_azure_by_deployment_and_version(engine: ExactServer, data: Path, tmp_pa
 
 
 def test_azure_with_an_entra_token(
-    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    engine: ExactServer, small_run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A token in the environment serves where no key is set."""
     monkeypatch.delenv("AZURE_OPENAI_API_KEY")
     monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra-token")
     with RulesGateway("azure", engine, key=KEY, token="entra-token") as gateway:
-        assert blb("collect", gateway, "azure").exit_code == 0
+        assert small_run("collect", gateway, "azure").exit_code == 0
         assert set(gateway.statuses) == {200}
 
 
 def test_openais_legacy_completions(
-    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    engine: ExactServer, small_run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tokens are told by their text alone, five alternatives a token: all completions are read
     whole.
     """
     monkeypatch.setitem(PROVIDERS, "openai", ("gpt-3.5-turbo-instruct", "OPENAI_API_KEY"))
     with RulesGateway("openai", engine, key=KEY) as gateway:
-        result = blb("collect", gateway, "openai", "--endpoint", "completions")
+        result = small_run("collect", gateway, "openai", "--endpoint", "completions")
         assert result.exit_code == 0, result.output
         assert gateway.invalid_requests == []
         assert all(body["logprobs"] == 5 for body in posted(gateway))
@@ -518,8 +528,6 @@ def test_a_deployments_tokenizer_is_asked_for(
             "--data",
             str(data),
         ]
-        result = CliRunner().invoke(
-            main, [*arguments, "--reward", "length", "--out", str(tmp_path / "run")]
-        )
+        result = blb(*arguments, "--reward", "length", "--out", tmp_path / "run")
     assert result.exit_code == 2
     assert "--tokenizer o200k_base" in result.stderr

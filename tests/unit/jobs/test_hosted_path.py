@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from openai import OpenAI
 
 from blackbox_lb import Bias, apply
-from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http import retries
 from tests.encodings import register_encoding
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
@@ -39,11 +38,6 @@ def engine() -> Iterator[ExactServer]:
     """The open weights, as any host would serve them."""
     with ExactServer(MODEL) as running:
         yield running
-
-
-def blb(*arguments: object) -> Result:
-    """A command, in this process."""
-    return CliRunner().invoke(main, list(map(str, arguments)))
 
 
 @pytest.mark.parametrize(("host", "model", "variable"), HOSTS)

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
 from blackbox_lb.store import RolloutStore
 from tests.encodings import register_encoding
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.labelled import labelled_rows
@@ -26,11 +26,6 @@ MODEL = ExactModel(
 )
 """Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
 ROWS = labelled_rows(MODEL)
-
-
-def blb(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> Path:

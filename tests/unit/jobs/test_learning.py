@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
 from blackbox_lb.jobs.fitting.training_rollouts import FIRST_LOOK
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 6, end=True, prompts=5, sharpness=0.7)
@@ -67,7 +67,7 @@ def fit(server: ExactServer, tmp_path: Path) -> Call:
             6,
         )
         options = (*where, *size, "--top-logprobs", 5, "--seed", 1, "--reward", reward, *more)
-        return CliRunner().invoke(main, ["fit", *map(str, options)])
+        return blb("fit", *options)
 
     return run
 
@@ -170,7 +170,7 @@ def test_the_first_look_is_part_of_the_whole(
     assert any(entry.error is not None for entry in bias.entries)
     assert bias.learned is not None
     assert bias.learned.sampled_fraction == 1
-    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run" / "bias.json")])
+    shown = blb("show", tmp_path / "run" / "bias.json")
     assert all(f"{each.code}: " in shown.output for each in bias.findings)
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     assert [each["code"] for each in document["findings"]] == [each.code for each in bias.findings]
@@ -329,7 +329,7 @@ def test_an_evaluation_says_that_the_limit_hides_lengths(
     options = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data))
     more = ("--out", str(tmp_path / "run"), "--reward", "length", "--deploy", "greedy")
     call = ["eval", *options, *more, "--baseline-prompt", "Be brief.", "--max-tokens", "1"]
-    done = CliRunner().invoke(main, call)
+    done = blb(*call)
     assert done.exit_code == 0, done.output
     words = " ".join(done.stderr.split())
     assert words.count("a reward by length cannot tell these apart: --max-tokens 16") == 1

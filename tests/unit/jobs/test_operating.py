@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-import blackbox_lb as blb
+import blackbox_lb
 from blackbox_lb.bias.calibration import Calibration, LabelTokens
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingPoint, Promise
-from blackbox_lb.cli import main
 from blackbox_lb.deploy.proxy.names import load_served
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, decision_parts
 from blackbox_lb.jobs.runs.goals import parse_goal
 from blackbox_lb.tasks.sets.labels import Labels
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(
@@ -68,10 +68,10 @@ def server() -> Iterator[ExactServer]:
 
 
 @pytest.fixture(scope="module")
-def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> blb.Run:
+def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> blackbox_lb.Run:
     """A fit to a point of precision, from Python."""
     folder = tmp_path_factory.mktemp("operating")
-    return blb.fit(
+    return blackbox_lb.fit(
         written(folder / "data.jsonl", drawn_rows(3.0)),
         reward="exact-match",
         provider="llamacpp",
@@ -84,18 +84,13 @@ def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> blb
     )
 
 
-def run_blb(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
 def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
     """A fit with a token a completion."""
     where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out)
-    return run_blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", *more)
+    return blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", *more)
 
 
-def test_a_fit_holds_its_curve(fitted: blb.Run) -> None:
+def test_a_fit_holds_its_curve(fitted: blackbox_lb.Run) -> None:
     """The file and result.json hold the whole curve, and the chosen point's own counts on fresh
     completions are what the decisions were.
     """
@@ -118,7 +113,7 @@ def test_a_fit_holds_its_curve(fitted: blb.Run) -> None:
 
 
 def test_what_is_predicted_of_a_point_is_what_greedy_decoding_does(
-    fitted: blb.Run, server: ExactServer
+    fitted: blackbox_lb.Run, server: ExactServer
 ) -> None:
     """Every point's counts on the validation prompts are those of the exact model under the bias
     that the point sends.
@@ -139,7 +134,7 @@ def test_what_is_predicted_of_a_point_is_what_greedy_decoding_does(
         assert point.validation.right == (decided & right).sum()
 
 
-def test_another_point_is_the_same_vector_with_another_shift(fitted: blb.Run) -> None:
+def test_another_point_is_the_same_vector_with_another_shift(fitted: blackbox_lb.Run) -> None:
     """Only the positive label's tokens move, all by the same number of nats; the verdict goes, and
     the way back leads to the same numbers.
     """
@@ -162,7 +157,7 @@ def test_another_point_is_the_same_vector_with_another_shift(fitted: blb.Run) ->
     assert moved.at_point(rate=0.5).operating is not None
 
 
-def test_a_point_survives_its_file(fitted: blb.Run, tmp_path: Path) -> None:
+def test_a_point_survives_its_file(fitted: blackbox_lb.Run, tmp_path: Path) -> None:
     """A bias at another point is saved and read as it is; the version stays 1; a file without a
     curve, as earlier ones are, has no such field.
     """
@@ -177,7 +172,7 @@ def test_a_point_survives_its_file(fitted: blb.Run, tmp_path: Path) -> None:
     assert Bias.load(tmp_path / "plain.json") == plain
 
 
-def test_points_that_there_are_none_of(fitted: blb.Run) -> None:
+def test_points_that_there_are_none_of(fitted: blackbox_lb.Run) -> None:
     """A file without a curve, two measures at once, no share, and a promise that no point keeps."""
     bias = fitted.bias
     with pytest.raises(BiasError):
@@ -195,7 +190,7 @@ def test_points_that_there_are_none_of(fitted: blb.Run) -> None:
             Promise.parse(text)
 
 
-def test_a_damaged_curve_is_refused(fitted: blb.Run) -> None:
+def test_a_damaged_curve_is_refused(fitted: blackbox_lb.Run) -> None:
     """Points out of order, a chosen shift that is none of them, more right than decided."""
     curve = fitted.bias.operating
     assert curve is not None
@@ -208,30 +203,30 @@ def test_a_damaged_curve_is_refused(fitted: blb.Run) -> None:
         OperatingPoint.model_validate(wrong)
 
 
-def test_commands_take_another_point(fitted: blb.Run, tmp_path: Path) -> None:
+def test_commands_take_another_point(fitted: blackbox_lb.Run, tmp_path: Path) -> None:
     """blb export, compile and show; what compile changes nothing of keeps its curve."""
     file = fitted.folder / "bias.json"
     moved = fitted.bias.at_point(recall=0.8)
-    exported = run_blb("export", file, "--format", "json", "--at", "recall=.8")
+    exported = blb("export", file, "--format", "json", "--at", "recall=.8")
     assert exported.exit_code == 0, exported.output
     sent = {int(token): value for token, value in json.loads(exported.stdout).items()}
     assert sent == pytest.approx(moved.logit_bias)
     out = tmp_path / "moved.json"
-    compiled = run_blb("compile", file, "--at", "recall=.8", "--out", out, "--quiet")
+    compiled = blb("compile", file, "--at", "recall=.8", "--out", out, "--quiet")
     assert compiled.exit_code == 0, compiled.output
     assert Bias.load(out).logit_bias == pytest.approx(moved.logit_bias)
     assert Bias.load(out).operating == moved.operating
-    whole = run_blb("compile", file, "--integers", "--out", tmp_path / "i.json", "--quiet")
+    whole = blb("compile", file, "--integers", "--out", tmp_path / "i.json", "--quiet")
     assert whole.exit_code == 0, whole.output
     assert Bias.load(tmp_path / "i.json").operating is None
-    shown = run_blb("show", file)
+    shown = blb("show", file)
     assert "recall" in shown.stdout
-    refused = run_blb("export", file, "--format", "json", "--at", "recall=.9999")
+    refused = blb("export", file, "--format", "json", "--at", "recall=.9999")
     assert refused.exit_code == 2
     assert "Traceback" not in refused.output
 
 
-def test_the_proxy_serves_another_point(fitted: blb.Run) -> None:
+def test_the_proxy_serves_another_point(fitted: blackbox_lb.Run) -> None:
     """Of the biases with the alias that is named, or of those without one."""
     file = str(fitted.folder / "bias.json")
     rows = load_served([file, f"strict={file}"], at=["recall=.8", "strict=rate=.3"])
@@ -247,10 +242,10 @@ def test_the_proxy_serves_another_point(fitted: blb.Run) -> None:
         load_served([file], at=["recall"])
 
 
-def test_the_report_draws_the_curve(fitted: blb.Run, tmp_path: Path) -> None:
+def test_the_report_draws_the_curve(fitted: blackbox_lb.Run, tmp_path: Path) -> None:
     """A picture with its numbers, as a file and in the page."""
     page = tmp_path / "report.html"
-    made = run_blb("report", fitted.folder, "--out", page, "--plots", tmp_path / "plots")
+    made = blb("report", fitted.folder, "--out", page, "--plots", tmp_path / "plots")
     assert made.exit_code == 0, made.output
     assert (tmp_path / "plots" / "operating.svg").is_file()
     assert 'id="operating-numbers"' in page.read_text()
@@ -375,7 +370,9 @@ def test_what_decisions_earn() -> None:
     assert mean(Goal("cost", costs=costs)) == pytest.approx(-(5 + 1) / 4)
 
 
-def test_probabilities_are_those_of_the_labels(fitted: blb.Run, server: ExactServer) -> None:
+def test_probabilities_are_those_of_the_labels(
+    fitted: blackbox_lb.Run, server: ExactServer
+) -> None:
     """New prompts cost a token each, once; the probabilities add up to 1 and are near the chances
     that the labels were drawn with; unsure ones abstain.
     """
@@ -400,14 +397,14 @@ def test_probabilities_are_those_of_the_labels(fitted: blb.Run, server: ExactSer
         fitted.decide(prompts, abstain_below=2)
 
 
-def test_stored_decisions_are_scored(fitted: blb.Run, tmp_path: Path) -> None:
+def test_stored_decisions_are_scored(fitted: blackbox_lb.Run, tmp_path: Path) -> None:
     """blb score --decisions asks for nothing: every split has its prompts, those that do not
     abstain are right more often, and each prompt is in the lines.
     """
     data = fitted.folder.parent / "data.jsonl"
     lines = tmp_path / "lines.jsonl"
     arguments = ("score", fitted.folder, "--data", data, "--reward", "exact-match", "--decisions")
-    result = run_blb(*arguments, "--json", "--per-completion", lines)
+    result = blb(*arguments, "--json", "--per-completion", lines)
     assert result.exit_code == 0, result.output
     splits = {part["split"]: part for part in json.loads(result.stdout)["splits"]}
     assert {name: part["prompts"] for name, part in splits.items()} == COUNTS
@@ -417,20 +414,22 @@ def test_stored_decisions_are_scored(fitted: blb.Run, tmp_path: Path) -> None:
         assert 0 < part["abstained"] < 1
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
     assert len(rows) == sum(COUNTS.values())
-    all_act = run_blb(*arguments, "--json", "--abstain-below", 0)
+    all_act = blb(*arguments, "--json", "--abstain-below", 0)
     assert {part["abstained"] for part in json.loads(all_act.stdout)["splits"]} == {0}
-    table = run_blb(*arguments)
+    table = blb(*arguments)
     assert "abstain" in table.stdout
 
 
-def test_a_bias_without_calibration_scores_no_decisions(fitted: blb.Run, tmp_path: Path) -> None:
+def test_a_bias_without_calibration_scores_no_decisions(
+    fitted: blackbox_lb.Run, tmp_path: Path
+) -> None:
     """The remedy is named, with exit code 2."""
     run = tmp_path / "run"
     run.mkdir()
     (run / "rollouts.db").write_bytes((fitted.folder / "rollouts.db").read_bytes())
     fitted.bias.replacing(calibration=None).save(run / "bias.json")
     data = fitted.folder.parent / "data.jsonl"
-    result = run_blb("score", run, "--data", data, "--reward", "exact-match", "--decisions")
+    result = blb("score", run, "--data", data, "--reward", "exact-match", "--decisions")
     assert result.exit_code == 2
     assert "--learn-from answers" in result.stderr
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 ROWS = (
@@ -86,7 +86,7 @@ def score(tmp_path: Path) -> Callable[..., Result]:
 
     def run(where: Path, reward: str, *more: object) -> Result:
         options = (where, "--data", tmp_path / "capitals.jsonl", "--reward", reward, *more)
-        return CliRunner().invoke(main, ["score", *map(str, options)])
+        return blb("score", *options)
 
     return run
 
@@ -342,7 +342,7 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
             0.3,
         )
         options = (*task, *where, *size, "--max-tokens", 8, "--top-logprobs", 5, *more)
-        said = CliRunner().invoke(main, ["fit", *map(str, options), "--reward", reward])
+        said = blb("fit", *options, "--reward", reward)
         assert said.exit_code == 0, said.output
         return [body for path, body in server.calls[before:] if path.endswith("/completions")]
 
@@ -351,9 +351,7 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
     assert again
     assert all(body["logit_bias"] for body in again)
     asked = len(server.calls)
-    said = CliRunner().invoke(
-        main, ["score", str(tmp_path / "run"), *map(str, task), "--reward", "accuracy", "--json"]
-    )
+    said = blb("score", tmp_path / "run", *task, "--reward", "accuracy", "--json")
     found = groups(said)
     assert len(server.calls) == asked
     assert [

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-import blackbox_lb as blb
-from blackbox_lb.cli import main
+import blackbox_lb
 from blackbox_lb.types import EndTokens
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 SPLITS = (("train", range(10)), ("validation", range(10, 14)), ("test", range(14, 20)))
@@ -46,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
             if command != "score":
                 options += ["--provider", "llamacpp", "--base-url", server.base_url]
                 options += ["--top-logprobs", 5, "--out", "run", "--seed", 1]
-            result = CliRunner().invoke(main, [command, *map(str, options)])
+            result = blb(command, *options)
             assert result.exit_code == code, result.output
             return result
 
@@ -82,7 +82,7 @@ def test_an_evaluation_and_its_report_show_places(run: Run) -> None:
         assert sum(span["amount"] for span in row["spans"]) == pytest.approx(row["reward"])
         passages = {row["text"][span["start"] : span["end"]] for span in row["spans"]}
         assert passages <= {"a", "h"}
-    made = CliRunner().invoke(main, ["report", "run"])
+    made = blb("report", "run")
     assert made.exit_code == 0, made.output
     assert 'class="place"' in Path("run/report.html").read_text()
     run("score", "own_places:f", "run", "--per-completion", "lines.jsonl")
@@ -95,9 +95,11 @@ def test_costs_from_a_store_are_those_of_its_tokens(run: Run) -> None:
     by rewards to go lowers that token.
     """
     run("collect", "avoid:list.txt", "--samples-per-prompt", 10)
-    task = blb.load_task(data="data.jsonl", require_answers=False)
-    reward = blb.parse_reward("avoid:list.txt", max_tokens=8)
-    positions = blb.Positions.load("run/rollouts.db", task, reward, end_tokens=EndTokens(True))
+    task = blackbox_lb.load_task(data="data.jsonl", require_answers=False)
+    reward = blackbox_lb.parse_reward("avoid:list.txt", max_tokens=8)
+    positions = blackbox_lb.Positions.load(
+        "run/rollouts.db", task, reward, end_tokens=EndTokens(True)
+    )
     rollouts = positions.rollouts
     assert rollouts.costs is not None
     assert rollouts.summed(rollouts.costs) == pytest.approx(rollouts.rewards)
@@ -105,7 +107,9 @@ def test_costs_from_a_store_are_those_of_its_tokens(run: Run) -> None:
     words = {token: rollouts.costs[rollouts.token_ids == token] for token in range(12)}
     assert all((found < 0).all() for token, found in words.items() if token in costly)
     assert all((found == 0).all() for token, found in words.items() if token not in costly)
-    fitted = blb.Projection(l2=1.0).fit(positions, blb.RewardToGo(tau=50.0, gamma=1.0))
+    fitted = blackbox_lb.Projection(l2=1.0).fit(
+        positions, blackbox_lb.RewardToGo(tau=50.0, gamma=1.0)
+    )
     others = [value for token, value in fitted.bias_.items() if token not in costly]
     assert max(fitted.bias_[token] for token in costly) < np.mean(others)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import tiktoken
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 SIZE, GOOD = 20, 4
@@ -95,7 +95,7 @@ def fit(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             "texts",
         )
         options = (*where, *size, *task, "--top-logprobs", 0, "--seed", 1, "--tau", 0.2, *more)
-        return CliRunner().invoke(main, ["fit", *map(str, options)])
+        return blb("fit", *options)
 
     return run
 

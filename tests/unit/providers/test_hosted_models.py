@@ -6,18 +6,18 @@ import datetime as dt
 import json
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.hosted_models import find_hosts, listed_hosts, load_models
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
+from tests.support.commands import blb
 
 
 def providers(*arguments: str) -> Result:
     """``blb providers``."""
-    return CliRunner().invoke(main, ["providers", *arguments])
+    return blb("providers", *arguments)
 
 
 @pytest.mark.parametrize("name", listed_hosts())

@@ -13,12 +13,11 @@ from typing import Any
 
 import openai
 import pytest
-from click.testing import CliRunner
 
 from blackbox_lb import Bias, apply
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import main
 from tests.encodings import register_encoding
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
@@ -66,7 +65,7 @@ def test_a_command_says_it_once(
         register_encoding(monkeypatch, "ending", server.texts, 39)
         command = collect(tmp_path, "openai", "gpt-4o-mini")
         command += ["--base-url", gateway.base_url, "--tokenizer", "ending"]
-        result = CliRunner().invoke(main, [*command, *options])
+        result = blb(*command, *options)
     assert result.exit_code == 0, result.output
     assert result.stderr.count("gpt-4o-mini end") == times
     assert "gpt-4o-mini end" not in result.stdout
@@ -94,7 +93,7 @@ def test_the_model_behind_a_deployment_is_told_by_its_answers(
             "[sampling]\nn = 1\nshares_prompt = false\n"
         )
         command = [*collect(tmp_path, str(profile), "prod"), "--tokenizer", "behind"]
-        result = CliRunner().invoke(main, command)
+        result = blb(*command)
     assert result.exit_code == 0, result.output
     assert ("gpt-4o-mini-2024-07-18 ended on 2026-10-01" in result.stderr) is (model != "acme-1")
 

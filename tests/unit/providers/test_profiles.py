@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 import tomli_w
-from click.testing import CliRunner
 
 from blackbox_lb.api.transport.rate_limits import RateLimiter
 from blackbox_lb.api.wire import build_request
-from blackbox_lb.cli import main
 from blackbox_lb.cli.commands.setup.providers import (
     CHOICES,
     DOCUMENTATION,
@@ -26,11 +24,11 @@ from blackbox_lb.cli.commands.setup.providers import (
     shown_rows,
 )
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
-from blackbox_lb.providers.model_ends import end_notice, end_notice_by_name
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import end_notice, end_notice_by_name, profile_names
 from blackbox_lb.providers.profile import LONGEST_CHAIN, load_profile
 from blackbox_lb.providers.schema import ModelRules
 from blackbox_lb.types import Draw, Prompt, Sampling
+from tests.support.commands import blb
 
 NEW = [
     "byteplus",
@@ -132,7 +130,7 @@ def test_what_is_told_of_a_provider(name: str) -> None:
     """Each row stands beside its grade, date and source; what no one has proven and what is a guess
     is marked, nothing else.
     """
-    profile, text = load_profile(name), CliRunner().invoke(main, ["providers", name]).output
+    profile, text = load_profile(name), blb("providers", name).output
     lines = text.splitlines()
     marks: Counter[str] = Counter()
     for row in shown_rows(profile):
@@ -170,7 +168,7 @@ def test_the_overview_names_every_provider() -> None:
     """With its key's variable, what it learns from, the bias it takes, and how that is known; no
     word is broken.
     """
-    text = CliRunner().invoke(main, ["providers"]).output
+    text = blb("providers").output
     assert [name for name in NAMES if f" {name} " not in text] == []
     assert "AZURE_OPENAI_API_KEY" in text
     assert "blb doctor" in text
@@ -452,7 +450,7 @@ def test_a_profile_of_ones_own_from_scratch() -> None:
 
 def test_a_profile_of_ones_own_needs_no_evidence() -> None:
     """What is not said to be known is shown as such."""
-    text = CliRunner().invoke(main, ["providers", str(ACME)]).output
+    text = blb("providers", ACME).output
     (line,) = [line for line in text.splitlines() if line.startswith("  top_k = -1")]
     assert line.endswith("UNKNOWN  (no evidence)")
 

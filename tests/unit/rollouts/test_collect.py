@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire.thinking import CUT, UNLISTED
-from blackbox_lb.cli import main
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -42,6 +40,7 @@ from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.retries import MORE_SLIPS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 6, end=True, prompts=3)
@@ -249,9 +248,9 @@ def test_a_long_stage_ends_with_its_speed(
         "--seed",
         "3",
     ]
-    short = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "short")])
+    short = blb(*words, "--out", tmp_path / "short")
     monkeypatch.setattr(trials, "LONG", 0.0)
-    long = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "long")])
+    long = blb(*words, "--out", tmp_path / "long")
     assert (short.exit_code, long.exit_code) == (0, 0)
     assert "requests at a time" not in short.stderr
     assert re.search(
@@ -484,17 +483,7 @@ def test_completions_that_are_not_whole_are_noted_with_the_reason(tmp_path: Path
             "--max-tokens",
             "6",
         ]
-        done = CliRunner().invoke(
-            main,
-            [
-                "collect",
-                *map(str, words),
-                "--samples-per-prompt",
-                "1",
-                "--out",
-                str(tmp_path / "run"),
-            ],
-        )
+        done = blb("collect", *words, "--samples-per-prompt", "1", "--out", tmp_path / "run")
     said = " ".join(done.stderr.split())
     assert done.exit_code == 0, said
     assert re.search(

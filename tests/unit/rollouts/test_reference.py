@@ -14,12 +14,11 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import build_request
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -31,6 +30,7 @@ from blackbox_lb.store import RolloutStore, next_token_key
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Draw, Example, Message, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON
 from tests.support.exact.server import Answer
@@ -105,15 +105,11 @@ def call(server: Server, tmp_path: Path) -> Call:
                 "--seed",
                 1,
             )
-            made = CliRunner().invoke(
-                main, [str(each) for each in ("fit", *where, *goal, *size, "--out", folder)]
-            )
+            made = blb("fit", *where, *goal, *size, "--out", folder)
             assert made.exit_code == 0, made.output
         server.requests.clear()
         server.calls.clear()
-        return CliRunner().invoke(
-            main, [str(each) for each in ("analyze", folder / "bias.json", *where, *more)]
-        )
+        return blb("analyze", folder / "bias.json", *where, *more)
 
     return run
 

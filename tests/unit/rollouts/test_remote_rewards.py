@@ -16,10 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -39,6 +38,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import BATCH
 from blackbox_lb.types import Completion, Example, Message, Prompt, Span
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 
@@ -130,9 +130,7 @@ def test_an_endless_answer_is_read_no_further(
     """What a reward's server sends is held up to a bound, like every answer; the error names it,
     and nothing is stored.
     """
-    monkeypatch.setattr(
-        "blackbox_lb.safety.http.bounded_client.LIMIT", ContextVar("LIMIT", default=1000)
-    )
+    monkeypatch.setattr("blackbox_lb.safety.http.clients.LIMIT", ContextVar("LIMIT", default=1000))
     scorer.answer = lambda _number, body: Reply(200, {"rewards": lengths(body), "more": "x" * 2000})
     with pytest.raises(CorruptResponse, match="more than 1,000 bytes"):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(3))
@@ -525,9 +523,7 @@ def test_a_judge_without_its_key_is_told_at_once(
             "--task",
             "capitals",
         )
-        said = CliRunner().invoke(
-            main, ["collect", *map(str, where), "--reward", f"judge:{tmp_path / 'judge.toml'}"]
-        )
+        said = blb("collect", *where, "--reward", f"judge:{tmp_path / 'judge.toml'}")
         assert said.exit_code == 2
         assert "set the environment variable JUDGE_KEY" in said.stderr
         assert not server.requests
@@ -607,7 +603,7 @@ SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 
 
 
 @pytest.fixture
-def blb(scorer: Scorer, tmp_path: Path) -> Iterator[Callable[..., Result]]:
+def small_run(scorer: Scorer, tmp_path: Path) -> Iterator[Callable[..., Result]]:
     """Run a command against an exact model, with the endpoint as reward."""
     rows = [{"prompt": f"question {n}", "split": split} for split, ns in SPLITS for n in ns]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -634,16 +630,16 @@ def blb(scorer: Scorer, tmp_path: Path) -> Iterator[Callable[..., Result]]:
                 *where,
             )
             reward = ("--reward", scorer.url.replace("://", "://ada:s3cret@"))
-            result = CliRunner().invoke(
-                main, [str(each) for each in (command, *more, *options, *reward)]
-            )
+            result = blb(command, *more, *options, *reward)
             assert result.exit_code == 0, result.output
             return result
 
         yield run
 
 
-def test_a_fit_with_an_endpoint(scorer: Scorer, blb: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_fit_with_an_endpoint(
+    scorer: Scorer, small_run: Callable[..., Result], tmp_path: Path
+) -> None:
     """Every completion of a fit is scored by the endpoint once; a second fit asks it nothing, and
     no file holds the password.
     """
@@ -663,7 +659,7 @@ def test_a_fit_with_an_endpoint(scorer: Scorer, blb: Callable[..., Result], tmp_
         0.3,
     )
     for _ in range(2):
-        blb("fit", *size)
+        small_run("fit", *size)
     asked = Counter(json.dumps(item, sort_keys=True) for item in scorer.items)
     assert set(asked.values()) == {1}
     prompts = {item["prompt"][0]["content"] for item in scorer.items}
@@ -674,7 +670,7 @@ def test_a_fit_with_an_endpoint(scorer: Scorer, blb: Callable[..., Result], tmp_
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not [path for path in files if b"s3cret" in path.read_bytes()]
     more = ("--baseline-prompt", "Be brief.", "--best-of", 2)
-    blb("eval", tmp_path / "run" / "bias.json", "--test-samples", 2, *more)
+    small_run("eval", tmp_path / "run" / "bias.json", "--test-samples", 2, *more)
     assert "Be brief." not in json.dumps(scorer.items), (
         "an instruction is not part of what is judged"
     )

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import LOWER, score
@@ -23,6 +21,7 @@ from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.thinking import LOOP, TIMES, Thinking, loops
 from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 TEXTS = ("a ", "<th", "ink>", "b ", "</think>", "c")
@@ -207,11 +206,6 @@ def test_a_hard_budget(tokens: int) -> None:
 def _early(letters: list[str], tokens: int) -> bool:
     """Whether the text came by itself."""
     return "f" in letters[:tokens]
-
-
-def blb(*line: object) -> Result:
-    """A command."""
-    return CliRunner().invoke(main, [str(each) for each in line])
 
 
 def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.atomic_file import expanded, replacing, write_whole
+from blackbox_lb.safety.files import expanded, replacing, write_whole
 
 
 def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:

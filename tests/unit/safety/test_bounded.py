@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from blackbox_lb.errors import CorruptResponse
-from blackbox_lb.safety.http.bounded_client import BoundedClient, at_most
+from blackbox_lb.safety.http.clients import BoundedClient, at_most
 
 
 class Endless(httpx2.AsyncByteStream):

@@ -31,7 +31,7 @@ from blackbox_lb.safety.network import (
     proxy_server,
     untrusted_certificate,
 )
-from blackbox_lb.vocabulary.text_vectors import TextVectors
+from blackbox_lb.vocabulary.embedding import TextVectors
 from blackbox_lb.vocabulary.tiktoken_encodings import read_encoding
 from tests.support.chaos.raw_listener import Connections, Exchange
 

@@ -27,10 +27,10 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.errors import ProfileError
 from blackbox_lb.providers.credentials import Credentials
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http.error_answers import masked
-from blackbox_lb.safety.secrets import MASK, Redactor, guarded, known, redacted, watch
+from blackbox_lb.safety.secrets import MASK, Redactor, environment_secrets, guarded, redacted, watch
 from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
@@ -160,12 +160,12 @@ def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPa
     for name in profile_names():
         for variable in load_profile(name).connection.secret_variables:
             monkeypatch.setenv(variable, KEY)
-            assert KEY in known(), variable
+            assert KEY in environment_secrets(), variable
             monkeypatch.delenv(variable)
     monkeypatch.setenv("BLB_TEST_ODD_NAME", KEY)
-    assert KEY not in known()
+    assert KEY not in environment_secrets()
     watch(["BLB_TEST_ODD_NAME"])
-    assert KEY in known()
+    assert KEY in environment_secrets()
     for variable in (
         "HF_TOKEN",
         "AWS_SECRET_ACCESS_KEY",
@@ -174,11 +174,11 @@ def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPa
         "BLB_REWARD_KEY",
     ):
         monkeypatch.setenv(variable, QUERY)
-        assert QUERY in known(), variable
+        assert QUERY in environment_secrets(), variable
         monkeypatch.setenv(variable, "abc")
-    assert "abc" not in known()
+    assert "abc" not in environment_secrets()
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false-or-true")
-    assert "false-or-true" not in known()
+    assert "false-or-true" not in environment_secrets()
 
 
 def test_answers_lose_the_key_in_use_and_nothing_else() -> None:

@@ -20,12 +20,12 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from blackbox_lb.api.connect import connect
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import keys, main, resources
+from blackbox_lb.cli import keys, resources
 from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.reach import CHECKS, HARMLESS_TEXTS, READ, WRITTEN
@@ -42,6 +42,7 @@ from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.reward import parse_reward, reward_kind
 from tests.support.biases import feature
+from tests.support.commands import blb
 from tests.support.proxy_upstream import VALUES, bias, plain, proxied
 
 ROOT = Path(__file__).parents[3]
@@ -235,14 +236,14 @@ def test_a_found_settings_file_runs_no_code(
     assert not find_settings().trusted
     assert find_settings(Path("blb.toml")).trusted
     words = [*LOOKED_AT, "--out", "run"]
-    refused = CliRunner().invoke(main, words)
+    refused = blb(*words)
     assert refused.exit_code == 2
     for part in ("reward = 'planted:score'", "planted", "blb --config", "blb trust"):
         assert part in refused.stderr
     assert not (tmp_path / "ran").exists()
-    other = CliRunner().invoke(main, [*words, "--reward", "length"])
+    other = blb(*words, "--reward", "length")
     assert "no answer from" in other.stderr, "who gives the option does not use the file's"
-    named = CliRunner().invoke(main, ["--config", "blb.toml", *words])
+    named = blb("--config", "blb.toml", *words)
     assert "no answer from" in named.stderr
     assert (tmp_path / "ran").exists()
 
@@ -255,22 +256,22 @@ def test_trust_is_for_one_path_and_one_content(
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text('[defaults]\nbase_url = "http://one/v1"\nseed = 1\n')
-    said = CliRunner().invoke(main, ["trust"])
+    said = blb("trust")
     assert said.exit_code == 0
     assert "base_url = 'http://one/v1'" in said.stdout
     assert "seed" not in said.stdout
     assert find_settings().trusted
-    assert CliRunner().invoke(main, ["trust", "--forget"]).exit_code == 0
+    assert blb("trust", "--forget").exit_code == 0
     assert not find_settings().trusted
-    assert CliRunner().invoke(main, ["trust", "blb.toml"]).exit_code == 0
+    assert blb("trust", "blb.toml").exit_code == 0
     (tmp_path / "copy").mkdir()
     shutil.copy("blb.toml", "copy/blb.toml")
     assert not find_settings(start=tmp_path / "copy").trusted
     (tmp_path / "blb.toml").write_text('[defaults]\nbase_url = "http://two/v1"\nseed = 1\n')
     assert not find_settings().trusted
     (tmp_path / "blb.toml").unlink()
-    assert CliRunner().invoke(main, ["trust"]).exit_code == 2
-    assert CliRunner().invoke(main, ["trust", "none.toml"]).exit_code == 2
+    assert blb("trust").exit_code == 2
+    assert blb("trust", "none.toml").exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -300,12 +301,12 @@ def test_a_found_file_reaches_no_key_host_or_other_folder(
     monkeypatch.setattr(loaded, "callback", lambda **options: ran.append(options))
     for param in loaded.params:
         monkeypatch.setattr(param, "required", False)
-    refused = CliRunner().invoke(main, [command])
+    refused = blb(command)
     assert refused.exit_code == 2
     assert row.partition(" ")[0].replace("-", "_") in refused.stderr
     assert ran == []
-    assert CliRunner().invoke(main, ["trust"]).exit_code == 0
-    assert CliRunner().invoke(main, [command]).exit_code == 0
+    assert blb("trust").exit_code == 0
+    assert blb(command).exit_code == 0
     assert len(ran) == 1
 
 
@@ -320,7 +321,7 @@ def test_a_found_file_may_set_what_reaches_nothing(
     )
     ran: list[dict[str, Any]] = []
     monkeypatch.setattr(load_command("fit"), "callback", lambda **options: ran.append(options))
-    result = CliRunner().invoke(main, ["fit"])
+    result = blb("fit")
     assert result.exit_code == 0, result.stderr
     assert ran[0]["out"] == Path("runs/x")
 
@@ -343,9 +344,9 @@ def test_what_init_wrote_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     words = ["init", "--yes", "--force", "--provider", "llamacpp", "--data", "d.jsonl"]
     where = ["--base-url", "http://127.0.0.1:9/v1", "--reward", "planted:score"]
-    assert CliRunner().invoke(main, [*words, *where]).exit_code == 0
+    assert blb(*words, *where).exit_code == 0
     assert find_settings().trusted
-    assert "no answer from" in CliRunner().invoke(main, ["collect", "--out", "run"]).stderr
+    assert "no answer from" in blb("collect", "--out", "run").stderr
 
 
 # --- Keys of files that are not the package's
@@ -389,7 +390,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         sent.clear()
         monkeypatch.setattr(keys, "is_terminal", lambda: terminal)
         arguments = ["collect", "--data", "d.jsonl", "--out", "run", *words]
-        return CliRunner().invoke(main, arguments, input=answer), bool(sent)
+        return blb(*arguments, input=answer), bool(sent)
 
     return run
 
@@ -481,7 +482,7 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
         "--reward",
         "length",
     ]
-    said = CliRunner().invoke(main, [*words, "--data", str(tmp_path / "d.csv")]).stderr
+    said = blb(*words, "--data", tmp_path / "d.csv").stderr
     assert "[bold red]x[/]" in said
     assert not unsafe(said)
 
@@ -524,12 +525,12 @@ def test_a_profile_cannot_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ],
     )
     for command in words:
-        result = CliRunner().invoke(main, command)
+        result = blb(*command)
         assert "\\x1b[31mred" in result.output, result.output
         assert not unsafe(result.output)
         assert "planted" not in result.output
     (tmp_path / "name.toml").write_text(f'extends = "vllm"\nname = {evil}\n')
-    refused = CliRunner().invoke(main, ["providers", str(tmp_path / "name.toml")])
+    refused = blb("providers", tmp_path / "name.toml")
     assert refused.exit_code == 2
     assert "row name" in refused.stderr
     assert not unsafe(refused.output)
@@ -555,7 +556,7 @@ def test_a_bias_file_cannot_speak(tmp_path: Path) -> None:
             for each in ("openai", "litellm", "langchain", "curl", "vllm", "json")
         ),
     ):
-        result = CliRunner().invoke(main, [*words, str(tmp_path / "bias.json")])
+        result = blb(*words, tmp_path / "bias.json")
         assert result.exit_code in (0, 2), result.output
         assert not unsafe(result.output), words
         assert "[bold red]" in result.output or words[0] == "export"

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.batches.plan import Shard
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.schema import TABLES
 from blackbox_lb.types import Example, Prompt
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 
@@ -63,7 +62,7 @@ def test_what_names_no_shard_is_refused(text: str) -> None:
     """
     with pytest.raises(InputError, match=r"give one of n parts as I/N, where I counts from 1 to N"):
         Shard.parse(text)
-    result = CliRunner().invoke(main, ["collect", "--reward", "length", "--shard", text])
+    result = blb("collect", "--reward", "length", "--shard", text)
     assert result.exit_code == 2
     assert repr(text) in result.stderr
 
@@ -109,18 +108,15 @@ def test_stores_of_shards_merge_into_that_of_one_machine(
                 tmp_path / name.replace("/", "of"),
                 *([] if name == "whole" else ["--shard", name]),
             ]
-            result = CliRunner().invoke(main, [*map(str, words)])
+            result = blb(*words)
             assert result.exit_code == 0, result.output
     parts = [tmp_path / name.replace("/", "of") for name in names[1:]]
-    merged = CliRunner().invoke(
-        main,
-        [
-            "store",
-            "merge",
-            *(str(part / "rollouts.db") for part in parts),
-            "--out",
-            str(tmp_path / "all.db"),
-        ],
+    merged = blb(
+        "store",
+        "merge",
+        *(str(part / "rollouts.db") for part in parts),
+        "--out",
+        tmp_path / "all.db",
     )
     assert merged.exit_code == 0, merged.output
     assert rows(tmp_path / "all.db") == rows(tmp_path / "whole" / "rollouts.db")

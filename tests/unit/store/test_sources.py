@@ -12,14 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.store.elsewhere.joined import Gathered, open_sources
 from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
 from blackbox_lb.types import Prompt
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.unit.store.test_store import SETTINGS, arrays_of, assert_same, completion
 
@@ -113,11 +112,6 @@ def test_what_is_no_source_is_named(
     with pytest.raises((InputError, StoreError), match=said):
         open_sources([name])
     assert sorted(tmp_path.iterdir()) == before
-
-
-def blb(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_a_fit_from_shards_asks_for_nothing_new(tmp_path: Path) -> None:

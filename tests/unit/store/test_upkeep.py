@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from blackbox_lb.cli import main
 from blackbox_lb.errors import BlbError, InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.store.care.upkeep import check, merge, recover
@@ -26,6 +24,7 @@ from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_st
 from blackbox_lb.store.integrity import check_row
 from blackbox_lb.store.schema import TABLES
 from blackbox_lb.types import Completion, Prompt
+from tests.support.commands import blb
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 Rows = dict[tuple[str, Any], dict[str, Any]]
@@ -84,11 +83,6 @@ def rows(path: Path) -> Rows:
             for table in TABLES
             for row in store.rows(table)
         }
-
-
-def blb(*arguments: object) -> Result:
-    """The command line."""
-    return CliRunner().invoke(main, ["store", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb.cli import main
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
 from blackbox_lb.tasks.records.records import value_at
 from blackbox_lb.tasks.records.repeats import SourcedExample, join_repeats
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Message, Prompt
+from tests.support.commands import blb
 
 Write = Callable[[str, str | bytes], Path]
 SPLITS = ("train", "validation", "test")
@@ -462,8 +461,6 @@ def test_check_refuses_a_file_that_shows_its_answers(write: Write) -> None:
         "--reward",
         "contains",
     ]
-    result = CliRunner().invoke(
-        main, [*words, "--labels", "a,b", "--data", str(write("a.jsonl", rows))]
-    )
+    result = blb(*words, "--labels", "a,b", "--data", write("a.jsonl", rows))
     assert result.exit_code == 2
     assert "--prefill" in result.output

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-import blackbox_lb as blb
+import blackbox_lb
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
 from blackbox_lb.errors import DataError
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.jobs.fitting.choosing.priors import BATCH, batch_calibration
 from blackbox_lb.tasks import load_task
+from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
 
@@ -98,7 +98,7 @@ def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
         *("fit", "--provider", "llamacpp", "--base-url", server.base_url, "--data", data),
         *("--out", out, "--reward", "exact-match", "--max-tokens", 1, "--quiet", *more),
     )
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return blb(*arguments)
 
 
 def test_a_decision_is_calibrated_without_any_answer(server: ExactServer, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_python_refuses_what_the_command_refuses(server: ExactServer, tmp_path: 
     assert result.exit_code == 2
     assert "line 31" in result.output
     with pytest.raises(DataError) as refusal:
-        blb.fit(
+        blackbox_lb.fit(
             data,
             reward="exact-match",
             provider="llamacpp",

@@ -25,9 +25,9 @@ from blackbox_lb.errors import (
     InputError,
     QuotaExhausted,
 )
-from blackbox_lb.safety.http import bounded_client, retries
+from blackbox_lb.safety.http import clients, retries
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.vocabulary.text_vectors import TextVectors
+from blackbox_lb.vocabulary.embedding import TextVectors
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
@@ -213,7 +213,7 @@ def test_vectors_come_inside_an_event_loop_too() -> None:
 
 def test_an_endless_answer_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an API sends is held up to a bound, like every answer."""
-    monkeypatch.setattr(bounded_client, "LIMIT", ContextVar("LIMIT", default=1000))
+    monkeypatch.setattr(clients, "LIMIT", ContextVar("LIMIT", default=1000))
     with (
         embeddings(lambda _: (200, {"data": [], "more": "x" * 2000})) as (url, _),
         pytest.raises(CorruptResponse),

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError, Interrupted
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
-from blackbox_lb.vocabulary.bpe import (
+from blackbox_lb.vocabulary.tiktoken_encodings import cache_name
+from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, display_bytes, fingerprint, rust_errors
+from blackbox_lb.vocabulary.tokenizer_files import (
     BYTE_OF,
     CHARACTER_OF,
     PATTERNS,
@@ -29,10 +31,6 @@ from blackbox_lb.vocabulary.bpe import (
     sentencepiece_encoder,
     splitter,
 )
-from blackbox_lb.vocabulary.rust import rust_errors
-from blackbox_lb.vocabulary.table import display_bytes
-from blackbox_lb.vocabulary.tiktoken_encodings import cache_name
-from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"

@@ -11,7 +11,7 @@ import click
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.errors import InputError
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 
 if TYPE_CHECKING:
     from blackbox_lb.providers.profile import Profile

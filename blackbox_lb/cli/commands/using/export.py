@@ -10,7 +10,7 @@ import click
 from blackbox_lb.cli.completers import bias_files, known
 from blackbox_lb.cli.echo import echo_code
 from blackbox_lb.cli.grouped import LateChoice
-from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.packaged import profile_names
 
 
 def _formats() -> Iterable[str]:

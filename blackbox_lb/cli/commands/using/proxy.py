@@ -12,7 +12,7 @@ from blackbox_lb.cli.grouped import COUNT, arguments_for, command, option, optio
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import provider
 from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
-from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:

@@ -1,5 +1,7 @@
 """Scorers: what a bias earns on the validation prompts, known from lists or from completions."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,14 +9,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.located_costs import LocatedCosts
 from blackbox_lb.jobs.fitting.choosing.choice import Measured
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
+from blackbox_lb.rollouts.training import scored
 from blackbox_lb.types import AnyBias, Example
 
 
@@ -86,6 +91,33 @@ class Scorer(Protocol):
         """Nats a completion of ``bias`` at temperature 1, from completions that were drawn for the
         scores; None where there are none, or the provider does not tell.
         """
+
+    async def foresight(self, samples: int) -> Foresight | None:
+        """What biases change of the reward, from ``samples`` completions a prompt of the base
+        alone; None where these do not tell.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Foresight:
+    """What a bias changes of a reward that is a sum over positions, from completions of the base.
+
+    Attributes:
+        prompts: their number.
+        settings: the located costs at each setting with randomness.
+    """
+
+    prompts: int
+    settings: tuple[LocatedCosts, ...]
+
+    def change(self, bias: Mapping[int, float]) -> float:
+        """The expected change of the mean reward over prompts, in the reward's unit."""
+        means = []
+        for located in self.settings:
+            total = np.bincount(located.prompts, located.change(bias), self.prompts)
+            count = np.bincount(located.prompts, minlength=self.prompts)
+            means.append(float((total[count > 0] / count[count > 0]).mean()))
+        return float(np.mean(means))
 
 
 class FromSamples:
@@ -173,6 +205,44 @@ class FromSamples:
         if SAMPLED not in self.settings or not self.trials.session.tells_base_logprobs:
             return None
         return await self.trials.kl(self.examples, samples, bias, self.next_token)
+
+    async def foresight(self, samples: int) -> Foresight | None:
+        """See ``Scorer``: where the reward is a sum over places in the text, and not one of its
+        length, which a token changes by what it makes follow; and where the lists are those of the
+        model at a known temperature.
+        """
+        reward = self.trials.reward
+        if not reward.has_spans or reward.token_cost is not None:
+            return None
+        if self.goal.objective != "reward":
+            return None
+        is_known = self.trials.session.profile.logprobs.meaning == "before bias"
+        settings = []
+        for setting in self.settings:
+            if setting.deterministic or not (is_known or setting == SAMPLED):
+                continue
+            rollouts = await self._base_rollouts(setting, samples)
+            if rollouts is None:
+                return None
+            settings.append(LocatedCosts.of(rollouts, setting.temperature))
+        return Foresight(len(self.examples), tuple(settings)) if settings else None
+
+    async def _base_rollouts(self, setting: Setting, samples: int) -> Rollouts | None:
+        """The base model's stored completions at ``setting``, with the lists of their positions;
+        None where the reward is no sum over positions.
+        """
+        trials = self.trials
+        draw = trials.draw(setting, None, trials.session.biased_endpoint)
+        keys = await trials.collect(
+            "validation, base", self.examples, draw, samples, only_stored=True
+        )
+        try:
+            rollouts, _ = scored(
+                trials.store, self.examples, keys, trials.reward, trials.end_tokens
+            )
+        except NoLogprobs:
+            return None
+        return rollouts if rollouts.costs is not None else None
 
 
 def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:

@@ -26,7 +26,7 @@ from blackbox_lb.jobs.fitting.choosing.choice import (
     Proposer,
     TriedCandidate,
 )
-from blackbox_lb.jobs.fitting.choosing.scorers import Scored, Scorer, check_base
+from blackbox_lb.jobs.fitting.choosing.scorers import Foresight, Scored, Scorer, check_base
 from blackbox_lb.jobs.fitting.plan import BUDGETS, FitPlan
 from blackbox_lb.rollouts.progress import Reporter, short
 
@@ -60,6 +60,8 @@ FEWEST_PROMPTS = 10
 """Prompts with which fewer entries are tried: with less, a cut that loses a label passes unseen."""
 LESS_LIKELY = 0.1
 """Nats by which fewer entries may make the right answers less likely, where that is known."""
+FORESEEN = 4
+"""Candidates that race where the completions of the base tell what to expect of each."""
 LEVEL = 2.0
 """Standard errors of the paired difference within which two candidates are called level."""
 
@@ -95,6 +97,12 @@ class Search:
     def refines(self) -> bool:
         """Whether anything follows the race of all proposals."""
         return self.neighbours or bool(self.sizes)
+
+    def limits(self, limits: CompileLimits) -> CompileLimits:
+        """``limits`` for the candidates that race: compiled quickly where the winner is compiled
+        again with fewer entries.
+        """
+        return replace(limits, quick=True) if self.sizes else limits
 
     def race(self, candidates: int, prompts: int) -> tuple[Rung, ...]:
         """The plan of the race of so many proposals."""
@@ -170,10 +178,11 @@ async def select(
     if len(race.racing) == 1 and not search.refines and not scorer.exact and not proposers:
         return race.unopposed()
     await race.start()
+    await race.foresee()
     best = race.kept(await race.halve(race.racing))
     wide = next_token.with_tokens(np.concatenate([entrant.token_ids for entrant in candidates]))
     if search.neighbours:
-        best = race.kept(await race.neighbours(best, wide, limits))
+        best = race.kept(await race.neighbours(best, wide, search.limits(limits)))
     uncut = best.candidate
     if search.sizes and scorer.prompts >= FEWEST_PROMPTS:
         best = await race.fewer_entries(best, wide, limits)
@@ -230,6 +239,7 @@ class _Race:
     label: str
     entrants: list[_Entrant] = field(default_factory=list)
     base: Scored = field(init=False)
+    foresight: Foresight | None = None
 
     def add(self, candidate: Candidate) -> _Entrant:
         """Let one more take part."""
@@ -258,6 +268,33 @@ class _Race:
             self._announce()
         self.base = await self.scorer.score("base", None, self.search.samples)
         check_base(self.base, self.goal)
+
+    async def foresee(self) -> None:
+        """Drop all but the ``FORESEEN`` candidates of which most is expected, where the completions
+        of the base alone tell that. The one that stands stays.
+        """
+        self.foresight = await self.scorer.foresight(self.search.samples)
+        racing = self.racing
+        if self.foresight is None or not self.search.neighbours or len(racing) <= FORESEEN:
+            return
+        changes = [self._foreseen(entrant.candidate) for entrant in racing]
+        order = np.argsort(-np.array(changes), kind="stable")
+        for place in order[FORESEEN:].tolist():
+            if not racing[place].candidate.stands:
+                racing[place].status = (
+                    f"expected to change the reward by {changes[place]:+.3g}, from completions of"
+                    " the base"
+                )
+        self.report.notice(
+            f"{len(self.racing)} candidates race, of which most is expected from the base's own"
+            " completions"
+        )
+
+    def _foreseen(self, candidate: Candidate) -> float:
+        """The expected change of the reward, 0 where nothing tells it."""
+        if self.foresight is None:
+            return 0.0
+        return self.foresight.change(candidate.logit_bias)
 
     def _announce(self) -> None:
         count = len(self.racing)
@@ -346,10 +383,13 @@ class _Race:
         if second is not None and self._gain(second) > 0:
             tried.append(added(winner.candidate, second.candidate, next_token, limits))
         biases = [entrant.candidate.logit_bias for entrant in self.entrants]
+        least = self._foreseen(winner.candidate)
         new = [
             self.add(candidate)
             for candidate in tried
-            if candidate.sparse.entries and candidate.logit_bias not in biases
+            if candidate.sparse.entries
+            and candidate.logit_bias not in biases
+            and self._foreseen(candidate) >= least
         ]
         if not new:
             return winner
@@ -368,7 +408,10 @@ class _Race:
     async def fewer_entries(
         self, winner: _Entrant, next_token: NextToken, limits: CompileLimits
     ) -> _Entrant:
-        """The smallest cut of the winner that is not shown to be worse, the largest tried first."""
+        """The smallest cut of the winner that is not shown to be worse, the largest tried first.
+
+        Where the completions of the base tell what to expect of each, only the chosen one is drawn.
+        """
         cuts = list(smaller(winner.candidate, next_token, limits, self.search.sizes))
         if not cuts:
             return winner
@@ -376,12 +419,19 @@ class _Race:
         smallest = winner
         for candidate in cuts:
             entrant = self.add(candidate)
-            await self._score(entrant, samples)
-            if not self._is_as_good(entrant, winner):
+            if self.foresight is None:
+                await self._score(entrant, samples)
+                is_as_good = self._is_as_good(entrant, winner)
+            else:
+                kept = (1 - MOST_LOST) * self._foreseen(winner.candidate)
+                is_as_good = self._foreseen(candidate) >= kept
+            if not is_as_good:
                 entrant.status = "fewer entries earn less"
                 continue
             smallest.status = f"fewer entries earn as much: {candidate.sparse.entries}"
             smallest = entrant
+        if smallest.scored is None:
+            await self._score(smallest, self.search.cut_samples(1))
         return smallest
 
     def _is_as_good(self, entrant: _Entrant, winner: _Entrant) -> bool:

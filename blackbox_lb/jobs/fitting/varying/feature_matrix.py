@@ -20,8 +20,7 @@ from blackbox_lb.estimate.projection.with_features import FeatureTable
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
-from blackbox_lb.vocabulary.embedding import EXTRA, resolve_encoder
-from blackbox_lb.vocabulary.text_vectors import PROBE, TextVectors, of_an_api
+from blackbox_lb.vocabulary.embedding import EXTRA, PROBE, TextVectors, of_an_api, resolve_encoder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

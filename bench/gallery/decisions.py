@@ -1,0 +1,128 @@
+"""Decisions between labels: a built-in one, and four public ones with ever more labels."""
+
+from __future__ import annotations
+
+from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, write_rows
+from bench.gpu.jobs import TASKS, instruction
+
+__all__ = ["CONTINENTS", "LABELS", "TEST_PROMPTS"]
+
+TEST_PROMPTS = 100
+"""Test prompts of a decision, where its data have more."""
+NUMBERS = (10, 30, 100, 300)
+"""Labels in all: a bias learns from two thirds of them and is chosen on the other third; a rival
+has them all.
+"""
+SMALL_NUMBERS = (10, 300)
+VARYING = (30, 100, 300)
+"""Those from which a bias that depends on the words of the prompt is learned."""
+TITLES = {
+    "sst2": "SST-2, sentiment",
+    "agnews": "AG News, topics",
+    "trec": "TREC, kinds of questions",
+    "rte": "RTE, entailment",
+}
+
+
+def _continents(place: Place) -> list[Step]:
+    """The built-in task with greedy decisions and at .6."""
+    task = options(*place.model, task="continents", reward="accuracy")
+    out = place.out / "continents"
+    evaluation = options(
+        "eval",
+        place.bias("bias", "continents"),
+        *task,
+        deploy=("greedy", "temperature=0.6"),
+        test_samples=2,
+        labels_only=True,
+        calibrate=("contextual", "batch"),
+        few_shot=4,
+        classifier="tfidf",
+        baseline_prompt="Answer with one word.",
+        out=out,
+    )
+    return [
+        Step("continents", options("fit", *task, out=out)),
+        Step("continents_eval", evaluation, "Continents of countries (built in, 80 labels)"),
+    ]
+
+
+def _labels(place: Place) -> list[Step]:
+    """The steps of all four tasks; the page shows the commands of the first with most labels."""
+    return [step for task in TITLES for step in _labelled(place, task)]
+
+
+def _labelled(place: Place, task: str) -> list[Step]:
+    """Two biases and their rivals for each number of labels."""
+    source = data_file(place, f"{task}.jsonl")
+    if source is None:
+        raise FileNotFoundError(f"{task}.jsonl is not in {place.data}")
+    rows = read_rows(source)
+    train = [row for row in rows if row["split"] == "train"]
+    rest = [row for row in rows if row["split"] != "train"]
+    test = [row for row in rest if row["split"] == "test"]
+    asked = options(
+        *place.model,
+        reward="contains",
+        max_tokens=4,
+        test_limit=TEST_PROMPTS,
+        labels=",".join(TASKS[task]),
+        store=place.out / f"{task}.db",
+    )
+    steps = []
+    for number in SMALL_NUMBERS if place.small else NUMBERS:
+        name = f"{task}_{number}"
+        repeats = task != next(iter(TITLES)) or number != NUMBERS[-1]
+        labelled = train[:number]
+        chosen_on = [row | {"split": "validation"} for row in labelled[number - number // 3 :]]
+        learned_from = labelled[: len(labelled) - len(chosen_on)]
+        learned = write_rows(place.out / f"{name}.jsonl", [*learned_from, *chosen_on, *test])
+        # An evaluation does not read the validation rows.
+        whole = write_rows(place.out / f"{name}_all.jsonl", [*labelled, *rest])
+        fit = options("fit", *asked, data=learned)
+        biases = [place.bias("fixed", name)]
+        steps.append(Step(name, options(*fit, out=place.out / name), repeats=repeats))
+        if number in VARYING:
+            biases.append(place.bias("words", f"{name}_words"))
+            by_words = options(*fit, depends_on="words", out=place.out / f"{name}_words")
+            steps.append(Step(f"{name}_words", by_words, repeats=repeats))
+        evaluation = options(
+            "eval",
+            *biases,
+            *asked,
+            data=whole,
+            deploy="greedy",
+            labels_only=True,
+            calibrate=("contextual", "batch"),
+            classifier="tfidf",
+        )
+        if number in (NUMBERS[0], NUMBERS[-1]):
+            evaluation += options(few_shot=4)
+        if number == NUMBERS[-1]:
+            evaluation += options(
+                baseline_prompt=instruction(task), deploy="temperature=0.6", test_samples=2
+            )
+        evaluation += options(out=place.out / f"{name}_eval")
+        steps.append(Step(f"{name}_eval", evaluation, TITLES[task], labels=number, repeats=repeats))
+    return steps
+
+
+CONTINENTS = Use(
+    "Decisions between labels",
+    "On which continent does a country lie? The bias is learned from 80 right answers that come"
+    " with the package, and judged greedily and at temperature .6; the reward is the share of right"
+    " answers. Rivals: the labels alone (all else forbidden), two calibrations, four examples in"
+    " the prompt, an instruction, and a classifier of words without any language model.",
+    _continents,
+)
+LABELS = Use(
+    "Decisions, from 10 to 300 labels",
+    "Four public decisions; an answer is right where its first four tokens contain the label. A"
+    " bias learns from two thirds of the labels and is chosen on the other third; a rival has them"
+    ' all. "fixed" is one bias for all prompts; "words", tried from 30 labels on, may depend on the'
+    " words of the prompt. Rivals: the labels alone, two calibrations and an instruction, which"
+    " need no label; four examples in the prompt; a classifier of words without any language model."
+    " Greedy, and for 300 labels at temperature .6, too.",
+    _labels,
+    files=tuple(f"{task}.jsonl" for task in TITLES),
+)

@@ -1,0 +1,105 @@
+"""The gallery's first page: who is ahead by class of rival, and each use in a row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from pydantic import ValidationError
+
+from bench.gallery.results import PageResults, headlines, rival_name
+
+__all__ = ["COLUMNS", "index", "number", "rows"]
+
+HEAD = """# Gallery
+
+<!-- written by `python -m bench.gallery`, not by hand -->
+
+What a learned bias does in each of these uses, beside what one would do instead. Each page comes
+from one command, `python -m bench.gallery NAME` in a checkout; `--all --small` makes all of them.
+A run that was made is on its page, whatever came. "Wins", "level" and "loses" are verdicts of `blb
+eval` on the same test prompts, with p-values adjusted for all comparisons of the evaluation; level
+means that these prompts do not tell the two apart. NAME.json beside each page holds every policy
+with its interval and verdicts.
+
+## Who is ahead
+
+How often a learned bias wins over a rival, is level with it, or loses to it; each rival counts
+once for each setting, number of labels and bias that it was compared with. Biases that a person
+makes are lists, bans, boosts, calibrations and the labels alone. Other rivals are instructions,
+examples, classifiers, no or less thinking, and labels drawn in code.
+
+| use | biases made by hand: won | level | lost | other rivals: won | level | lost |
+|---|---|---|---|---|---|---|
+"""
+COLUMNS = ("use", "setting", "base", "bias", "best rival", "bias against it", "minutes")
+
+
+def number(value: float | None) -> str:
+    """A mean for a table."""
+    return "" if value is None else f"{value:.2f}"
+
+
+def rows(results: PageResults) -> list[tuple[str, ...]]:
+    """The rows of a use: ``COLUMNS`` for each title at its first setting."""
+    found: list[tuple[str, ...]] = []
+    for line in headlines(results):
+        rival = ""
+        if line.rival is not None:
+            rival = f"{rival_name(line.rival.name)} {number(line.rival.mean)}"
+        bias = number(line.bias.mean)
+        if line.bias.name != "bias":
+            bias = f"{line.bias.name} {bias}"
+        cells = (number(line.base.mean), bias, rival, line.verdict, f"{results.run.minutes:.0f}")
+        found.append((line.title, line.setting, *cells))
+    return found
+
+
+def counts(results: PageResults, *, hand_made: bool) -> Counter[str]:
+    """How often biases win over the rivals of a class, are level with them, and lose to them."""
+    return Counter(
+        verdict
+        for evaluation in results.evaluations
+        for policy in evaluation.policies
+        if policy.kind == "rival" and policy.hand_made == hand_made
+        for verdict in policy.verdicts.values()
+    )
+
+
+def index(pages: Path) -> str:
+    """The first page, from the results of all pages in the folder."""
+    uses = _load(pages)
+    text = HEAD
+    total = [Counter[str](), Counter[str]()]
+    for results in uses:
+        by_class = [counts(results, hand_made=True), counts(results, hand_made=False)]
+        text += _counted(f"[{results.title}]({results.use}.md)", by_class)
+        total = [total[0] + by_class[0], total[1] + by_class[1]]
+    text += _counted("**all**", total)
+    text += (
+        "\n## Each use\n\nThe best bias and the best rival by reward; labels: with most of them.\n"
+    )
+    text += f"\n| {' | '.join(('model', *COLUMNS))} |\n|{'---|' * (len(COLUMNS) + 1)}\n"
+    for results in uses:
+        for title, *cells in rows(results):
+            linked = (f"[{title}]({results.use}.md)", *cells)
+            text += f"| {' | '.join((', '.join(results.models), *linked))} |\n"
+    return text
+
+
+def _counted(name: str, by_class: Sequence[Counter[str]]) -> str:
+    cells = [str(count[verdict]) for count in by_class for verdict in ("wins", "level", "loses")]
+    return f"| {' | '.join((name, *cells))} |\n"
+
+
+def _load(pages: Path) -> list[PageResults]:
+    """The results of all pages in a folder; those of an older form are named and left out."""
+    found = []
+    for path in sorted(pages.glob("*.json")):
+        try:
+            found.append(PageResults.model_validate_json(path.read_text(encoding="utf-8")))
+        except ValidationError:
+            click.echo(f"{path.name} has an older form and is left out of the index", err=True)
+    return found

@@ -1,0 +1,66 @@
+"""A decision inside a JSON record."""
+
+from __future__ import annotations
+
+from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, write_rows
+from bench.gpu.jobs import RECORD, TASKS
+
+__all__ = ["RECORDS", "TASK"]
+
+TASK = "agnews"
+SPLITS = {"train": 120, "validation": 60, "test": 150}
+SMALL_SPLITS = {"train": 60, "validation": 30, "test": 60}
+PASTING = ("uv", "run", "--extra", "clusters", "python", "-m", "bench.gallery.pasting")
+
+
+def _records(place: Place) -> list[Step]:
+    """Topics of news in a record with a reason, learned from samples."""
+    source = data_file(place, f"{TASK}.jsonl")
+    if source is None:
+        raise FileNotFoundError(f"{TASK}.jsonl is not in {place.data}")
+    rows = read_rows(source)
+    kept = []
+    for split, number in (SMALL_SPLITS if place.small else SPLITS).items():
+        kept += [row for row in rows if row["split"] == split][:number]
+    records = (
+        row | {"prompt": row["prompt"].replace("Answer with one word.", RECORD)} for row in kept
+    )
+    task = options(
+        *place.model,
+        data=write_rows(place.out / "records.jsonl", records),
+        reward="bench.gpu.rewards:right_record",
+        max_tokens=60,
+        store=place.out / "store.db",
+        deploy="greedy",
+    )
+    fit = options(
+        "fit",
+        *task,
+        learn_from="samples",
+        samples_per_prompt=4 if place.small else 6,
+        tau=(0.25, 0.5),
+        out=place.out / "fit",
+    )
+    instruction = (
+        f'The label must be one of {", ".join(TASKS[TASK])}. Write {{"label": ..., "reason": ...}}.'
+    )
+    judged = options(place.bias("bias", "fit"), *task, baseline_prompt=instruction)
+    evaluation = options("eval", *judged, out=place.out / "eval")
+    return [
+        Step("fit", fit),
+        Step("eval", evaluation, "Topics of news, inside a record"),
+        Step("pasting", judged, program=PASTING),
+    ]
+
+
+RECORDS = Use(
+    "A decision inside a JSON record",
+    'Topics of news (AG News), asked for as {"label": ..., "reason": ...}; greedy, at most 60'
+    " tokens. The reward is 1 for a record that parses and has the right label; the bias learns"
+    " from samples with that reward. Rivals: an instruction that repeats the labels; and the label"
+    " of a classifier of words, which learned from the same rows, pasted into the record"
+    " afterwards. That breaks a record whose reason names another label and not the pasted one.",
+    _records,
+    files=(f"{TASK}.jsonl",),
+    second_model=True,
+)

@@ -1,0 +1,140 @@
+"""Completions of an evaluation, read back from its store without a request.
+
+A program made by ``reading_program`` takes the words of ``blb eval`` and prints tables as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import click
+import numpy as np
+
+from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.request_bias import to_request_bias
+from blackbox_lb.errors import InputError
+from blackbox_lb.extras.rivals.hand_lists import hand_list
+from blackbox_lb.jobs.evaluation.arms import Arm, alternatives, arms_at
+from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
+from blackbox_lb.rollouts.judging.intervals import bootstrap
+from blackbox_lb.rollouts.judging.verdict import parse_setting
+from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.types import Completion, Example
+
+__all__ = ["Evaluated", "Texts", "difference", "reading_program", "stored_texts"]
+
+Texts: TypeAlias = list[list[Completion]]
+"""The completions of each test prompt."""
+Tables: TypeAlias = list[dict[str, Any]]
+"""Each with a ``title``, a ``head``, ``rows`` of cells, and ``notes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The completions of an evaluation.
+
+    task: whose test prompts were judged.
+    trials: how they were drawn.
+    policies: name of a policy -> its completions.
+    instructed: the policies whose prompt holds an instruction.
+    """
+
+    task: Task
+    trials: Trials
+    policies: Mapping[str, Texts]
+    instructed: tuple[str, ...]
+
+
+async def stored_texts(
+    trials: Trials, arm: Arm, examples: Sequence[Example], samples: int
+) -> Texts:
+    """The completions that ``blb eval`` drew of an arm. Raises InputError: some are not stored."""
+    draw = trials.draw(
+        arm.drawn_at, arm.sent or None, trials.session.biased_endpoint, arm.alternative.max_tokens
+    )
+    asked = [arm.alternative.asked(example) for example in examples]
+    if arm.drawn_at.deterministic:
+        samples = 1
+    keys = await trials.collect(arm.name, asked, draw, samples, scored=False, only_stored=True)
+    if any(len(row) < samples for row in keys):
+        raise InputError(
+            f"{trials.store.path} lacks completions of {arm.name!r}; run blb eval with these words"
+            " first"
+        )
+    return [list(trials.store.completions(row)) for row in keys]
+
+
+def difference(
+    values: Sequence[np.ndarray], base: Sequence[np.ndarray]
+) -> tuple[float, float, float]:
+    """The mean difference of two policies, paired by prompt, and its 95 % interval."""
+    gaps = [
+        value.mean() - base_value.mean() for value, base_value in zip(values, base, strict=True)
+    ]
+    interval = bootstrap(np.array(gaps))
+    return float(np.mean(gaps)), interval.low, interval.high
+
+
+def reading_program(
+    description: str | None, tables: Callable[[Evaluated], Awaitable[Tables]]
+) -> click.Command:
+    """A program that takes the words of ``blb eval`` and prints ``tables`` of its completions."""
+
+    @click.command(help=description)
+    @click.argument("biases", nargs=-1, required=True, metavar="NAME=FILE...")
+    @click.option("--provider", default="local", show_default=True)
+    @click.option("--model", help="The model that wrote the texts.")
+    @click.option("--base-url")
+    @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
+    @click.option("--reward", required=True)
+    @click.option("--max-tokens", type=int, required=True)
+    @click.option("--store", type=click.Path(exists=True, path_type=Path), required=True)
+    @click.option("--deploy", required=True)
+    @click.option("--test-samples", type=int, default=1, show_default=True)
+    @click.option("--baseline-words", multiple=True, metavar="FILE:NATS")
+    @click.option("--baseline-prompt", multiple=True)
+    def main(**settings: Any) -> None:
+        """Print the tables as JSON."""
+        printed = asyncio.run(_read(tables, settings))
+        click.echo(json.dumps({"tables": printed}, ensure_ascii=False))
+
+    return main
+
+
+async def _read(
+    tables: Callable[[Evaluated], Awaitable[Tables]], settings: Mapping[str, Any]
+) -> Tables:
+    task = load_task(data=settings["data"], require_answers=False)
+    reward = parse_reward(settings["reward"], max_tokens=settings["max_tokens"])
+    setting = parse_setting(settings["deploy"])
+    files = (spec.partition("=") for spec in settings["biases"])
+    biases = {name: Bias.load(path) for name, _, path in files}
+    rivals = alternatives(
+        settings["baseline_prompt"], (), (), (), settings=(setting,), limit=reward.max_tokens
+    )
+    rivals += tuple(hand_list(spec) for spec in settings["baseline_words"])
+    async with connect(
+        settings["provider"],
+        model=settings["model"],
+        base_url=settings["base_url"],
+        max_tokens=reward.max_tokens,
+        longest_prompt=task.longest_prompt,
+    ) as session:
+        with RolloutStore(settings["store"], read_only=True) as store:
+            tokenizer = await session.tokenizer()
+            trials = Trials(session, store, tokenizer, reward, Silent(), TOP_LOGPROBS)
+            ready = [await rival.ready(trials) for rival in rivals]
+            sent = {name: to_request_bias(bias, store) for name, bias in biases.items()}
+            arms = arms_at(setting, sent, ready)
+            policies = {
+                arm.name: await stored_texts(trials, arm, task.test, settings["test_samples"])
+                for arm in arms
+            }
+            instructed = tuple(arm.name for arm in arms if arm.alternative.instruction)
+            return await tables(Evaluated(task, trials, policies, instructed))

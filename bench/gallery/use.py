@@ -1,0 +1,116 @@
+"""What a use of the gallery is made of: where it runs, its commands, and its words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Place", "Step", "Use", "data_file", "options", "read_rows", "write_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a use runs.
+
+    model: options of ``blb`` that name the model.
+    out: folder of the use's runs.
+    data: folder of tasks as JSONL, or None.
+    small: fewer samples and prompts, for uses that take more than a quarter of an hour.
+    """
+
+    model: tuple[str, ...]
+    out: Path
+    data: Path | None = None
+    small: bool = False
+
+    def bias(self, name: str, fit: str = "") -> str:
+        """The argument of ``blb eval`` for the bias of the fit ``fit``, by default ``name``."""
+        return f"{name}={self.out / (fit or name) / 'bias.json'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of ``blb``, or of another program.
+
+    name: of its result.
+    words: of the command.
+    title: of an evaluation, under which the page shows it.
+    program: another program than ``blb``, in words.
+    labels: labelled examples that the policies of an evaluation had; evaluations of one title that
+        have them make a curve.
+    completions: bias of an evaluation -> training completions that it was learned from; they are a
+        curve beside the evaluation of the same title.
+    repeats: the command is like an earlier one, and a page does not show it.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    title: str = ""
+    program: tuple[str, ...] = ()
+    labels: int | None = None
+    completions: Mapping[str, int] = field(default_factory=dict)
+    repeats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A page of the gallery.
+
+    intro: at most five sentences: data, reward, rivals, settings.
+    steps: the commands at a place.
+    files: what the folder of tasks must hold.
+    second_model: the use is made for Qwen2.5-Coder-0.5B.
+    """
+
+    title: str
+    intro: str
+    steps: Callable[[Place], list[Step]]
+    files: tuple[str, ...] = ()
+    second_model: bool = False
+
+    def lacks(self, place: Place) -> tuple[str, ...]:
+        """The files that the folder of tasks does not hold."""
+        return tuple(name for name in self.files if data_file(place, name) is None)
+
+
+def options(*words: object, **values: object) -> tuple[str, ...]:
+    """Words of a command: ``words`` as they are, then ``--name value`` for each of ``values``.
+
+    A sequence repeats its option for each value. True is an option without a value.
+    """
+    found = [str(word) for word in words]
+    for name, value in values.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            found.append(option)
+            continue
+        repeated = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        for item in repeated:
+            found += [option, str(item)]
+    return tuple(found)
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows as JSONL and return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def data_file(place: Place, name: str) -> Path | None:
+    """A file in the folder of tasks or beside it, None where it is in neither."""
+    if place.data is None:
+        return None
+    for folder in (place.data, place.data.parent):
+        if (folder / name).exists():
+            return folder / name
+    return None
