@@ -200,7 +200,7 @@ async def fit_async(
         listed=top_logprobs,
         labels=decision_labels,
         depends_on=_features(depends_on),
-        phases=Phases.parse(phases) if phases else None,
+        phases=Phases.parse([phases]) if phases else None,
     )
     plan = completed_plan(
         asked,

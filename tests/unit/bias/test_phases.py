@@ -20,15 +20,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+import blackbox_lb
 from blackbox_lb import logit_bias
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
 from blackbox_lb.bias.phases import FirstTokens, Phases, Prefix, PrefixFeature
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
-from blackbox_lb.types import Completion, Draw, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from tests.support.biases import in_phase, phased_bias
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
@@ -135,7 +137,20 @@ VECTORS = tuple(
 )
 
 
-def chances(phases: Phases) -> dict[tuple[int, ...], float]:
+MOVED = {token: float(value) for token, value in enumerate(RNG.normal(0, 1.5, 5))}
+"""What the word of a prompt adds, in every phase."""
+
+
+def bias_with_word(spec: str, word: str) -> Bias:
+    """A bias with phases, to which ``word`` of a prompt adds ``MOVED``; "" for none."""
+    wholes = VECTORS[: len(Phases.parse([spec]).names) + 1]
+    if not word:
+        return phased_bias(spec, wholes)
+    vector = FeatureVector(name=word, bucket=bucket_of(word), values=tuple(MOVED.values()))
+    return phased_bias(spec, wholes, features=(Words(vectors=(vector,)),))
+
+
+def chances(phases: Phases, with_word: bool = False) -> dict[tuple[int, ...], float]:
     """Completion -> its exact probability under the bias that changes inside the model."""
     found = {}
     for size in range(1, MODEL.horizon + 1):
@@ -146,7 +161,7 @@ def chances(phases: Phases) -> dict[tuple[int, ...], float]:
             total = 0.0
             for place, phase in enumerate(islice(phases.along(texts), size)):
                 values = in_phase(VECTORS[: len(phases.names) + 1], phase)
-                bias = np.array([values[token] for token in range(5)])
+                bias = np.array([values[token] + with_word * MOVED[token] for token in range(5)])
                 total += log_softmax(MODEL.logprobs(tokens[:place]) + bias)[tokens[place]]
             found[tokens] = float(np.exp(total))
     return found
@@ -212,18 +227,24 @@ class Listing:
 
 @pytest.mark.parametrize("listed", [False, True], ids=["llama.cpp", "stop texts listed"])
 @pytest.mark.parametrize(
-    "spec",
-    ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d", "opening:2,until:b"],
+    ("spec", "word"),
+    [
+        ("first", ""),
+        ("opening:2", ""),
+        ("until:b", ""),
+        ("first,inside: a..c", ""),
+        ("first,after:d", ""),
+        ("opening:2,until:b", ""),
+        ("first", "thing"),
+        ("opening:2,until:b", "thing"),
+    ],
 )
-def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool) -> None:
-    """By chi-square over whole completions; logprobs stay those of the model without a bias, and no
-    text is lost.
+def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, word: str, listed: bool) -> None:
+    """By chi-square over whole completions, with a word of the prompt beside the phases, too;
+    logprobs stay those of the model without a bias, and no text is lost.
     """
     phases, draws = Phases.parse([spec]), 400
-    sent_bias, exact = (
-        to_request_bias(phased_bias(spec, VECTORS[: len(phases.names) + 1])),
-        chances(phases),
-    )
+    sent_bias, exact = to_request_bias(bias_with_word(spec, word)), chances(phases, bool(word))
     assert isinstance(sent_bias, RequestBias)
     assert sum(exact.values()) == pytest.approx(1.0)
     prompt, sent = Prompt.user("thing"), Draw(Sampling(1.0, MODEL.horizon, 5))
@@ -411,6 +432,61 @@ def test_a_phase_without_positions_is_left_out(
     nothing = fit(server, data, tmp_path / "none", "--phases", "after:zzz", "--tau", 0.1, "--json")
     assert "phase after:zzz: it holds at 0 of 1,200 positions" in nothing.stderr
     assert not Bias.load(tmp_path / "none" / "bias.json").features
+
+
+def wanted_opening(example: Example, completion: Completion) -> float:
+    """1 where the answer begins with the letter of its prompt's colour and has it nowhere else."""
+    letter = " a" if "red" in example.prompt.text else " b"
+    begins = completion.text.startswith(letter)
+    return float(begins and letter not in completion.text.removeprefix(letter))
+
+
+def test_prompt_and_phase_together_say_what_neither_can_alone(
+    server: ExactServer, tmp_path: Path
+) -> None:
+    """Which token is right at the beginning depends on the prompt, and it is wrong everywhere
+    else. Both are proven to be better than the fixed bias, and the best is the one with both.
+    """
+    splits = {"train": range(60), "validation": range(60, 100), "test": range(100, 130)}
+    rows = [
+        {"prompt": f"thing {n}: {'red' if n % 2 else 'blue'}", "split": split}
+        for split, numbers in splits.items()
+        for n in numbers
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = blackbox_lb.fit(
+        tmp_path / "data.jsonl",
+        reward=wanted_opening,
+        provider="llamacpp",
+        base_url=server.base_url,
+        out=tmp_path / "run",
+        max_tokens=4,
+        samples_per_prompt=20,
+        validation_samples=4,
+        test_samples=4,
+        tau=[0.1],
+        l2=[2.5],
+        deploy=["temperature=1"],
+        depends_on=["route:red=red"],
+        phases="first",
+        seed=1,
+        quiet=True,
+    )
+    bias = run.bias
+    assert bias.scopes == frozenset({"prompt", "prefix"}), run.notices
+    assert bias.depends_on == "route:red=red, first"
+    red, blue = Prompt.user("thing: red"), Prompt.user("thing: blue")
+    later = Prefix(1, b" a")
+    assert bias.at(red)[0] > 1 > bias.at(red, later).get(0, 0.0)
+    assert bias.at(blue)[1] > 1 > bias.at(blue, later).get(1, 0.0)
+    beside = dict(run.result.beside)
+    assert beside["fixed bias"].verdict == "HELPS"
+    told = blb("show", tmp_path / "run" / "bias.json")
+    assert "Depends on route:red=red, first: 2 of 2 vectors" in told.output
+    told = blb("analyze", tmp_path / "run" / "bias.json", "--json", "--quiet")
+    assert told.exit_code == 0, told.output
+    kl = json.loads(told.stdout)["usage"]["kl_per_token"]
+    assert kl == pytest.approx(run.result.kl / 4, rel=0.05)
 
 
 def test_what_cannot_be_learned_by_phase(
