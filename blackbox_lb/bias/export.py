@@ -63,13 +63,44 @@ def logit_bias(
     sent = to_request_bias(loaded)
     values: Mapping[int, float] = loaded.logit_bias
     if isinstance(sent, RequestBias):
-        body: dict[str, Any] = {"prompt": messages, GROUP: group}
-        if not isinstance(messages, str):
-            body = {"messages": list(messages or ()), GROUP: group}
-        values = sent.of_text(PromptText.of_request(body), sent.phases.of(prefix or Prefix()))
+        text = PromptText.of_request(_body(messages, group))
+        values = sent.of_text(text, sent.phases.of(prefix or Prefix()))
     return {
         str(token): int(value) if value == int(value) else value for token, value in values.items()
     }
+
+
+def vllm_xargs(
+    bias: Bias | str | Path,
+    name: str,
+    *,
+    messages: Sequence[Mapping[str, Any]] | str,
+    group: str | None = None,
+) -> dict[str, Any]:
+    """The request field ``vllm_xargs`` for a bias that depends on the prompt and that vLLM serves
+    as ``name``: the numbers of the prompt by their names, of which the server computes the bias.
+
+    messages, group: as in ``logit_bias``.
+
+    Raises BiasError: the file cannot be read, or an embedding model is another than the one that
+    it was learned with.
+    """
+    loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    arguments: dict[str, Any] = {"blb_bias": name}
+    sent = to_request_bias(loaded)
+    if isinstance(sent, RequestBias) and "prompt" in sent.scopes:
+        names = sent.names_of_numbers()
+        numbers = sent.numbers(PromptText.of_request(_body(messages, group)))
+        pairs = [(names[place], number) for place, number in numbers.items()]
+        arguments["blb_features"] = [part for pair in pairs for part in pair]
+    return arguments
+
+
+def _body(messages: Sequence[Mapping[str, Any]] | str | None, group: str | None) -> dict[str, Any]:
+    """A request with these messages, or with a text as its prompt."""
+    if isinstance(messages, str):
+        return {"prompt": messages, GROUP: group}
+    return {"messages": list(messages or ()), GROUP: group}
 
 
 def export(
@@ -345,13 +376,20 @@ def _vllm(job: _Job) -> str:
     """
     name = job.file.stem
     serve = _word(job.model)
+    ((_, prompt),) = job.prompt.items()
+    arguments = vllm_xargs(job.bias, name, messages=prompt)
     processor = (
         f"{job.about}\n# In the server, whatever its size: it reads biases/*.json and adds the one"
         f" that a request names.\nmkdir -p biases && cp {shlex.quote(str(job.file))}"
         f" {shlex.quote(f'biases/{name}.json')}\nBLB_BIAS_DIR=biases vllm serve {serve}"
         " --logits-processors blackbox_lb.serve.vllm:LearnedBias\n\n# In another"
-        f" terminal:\n{job.server.set_url}\n{job.curl(vllm_xargs={'blb_bias': name})}"
+        f" terminal:\n{job.server.set_url}\n{job.curl(vllm_xargs=arguments)}"
     )
+    if "prompt" in job.bias.scopes:
+        return (
+            f"{processor}\n# The numbers are those of this prompt; each request has its own:"
+            " blackbox_lb.vllm_xargs(file, name, messages=...)\n"
+        )
     if job.profile is None or job.bias.features:
         return processor
     try:
@@ -376,7 +414,7 @@ FORMATS: dict[str, Callable[[_Job], str]] = {
 SCOPES: dict[str, tuple[Scope, ...]] = {
     "openai": ("prompt", "prefix"),
     "litellm": ("prompt",),
-    "vllm": ("prefix",),
+    "vllm": ("prompt", "prefix"),
     "json": ("prompt", "prefix"),
 }
 """What a bias may depend on in a format beside its entries; LangChain's models hold one map for

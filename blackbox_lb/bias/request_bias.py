@@ -156,6 +156,16 @@ class RequestBias:
             start += len(feature.vectors)
         return found
 
+    def names_of_numbers(self) -> list[str]:
+        """What each number of the prompt is called in a request to a server that computes the bias
+        itself, in the order of their places.
+        """
+        return [
+            f"{feature.kind}:{vector.key}"
+            for feature in self._of_prompt
+            for vector in feature.vectors
+        ]
+
     def of_text(self, text: PromptText | None, phase: int | None = None) -> dict[int, float]:
         """Token id -> nats of a prompt in a phase, without zeros; where there is no text, or none
         of its features is known, what all prompts have in common.
