@@ -20,6 +20,7 @@ from blackbox_lb.tasks.records.repeats import SourcedExample, join_repeats
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Message, Prompt
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 
 Write = Callable[[str, str | bytes], Path]
 SPLITS = ("train", "validation", "test")
@@ -171,9 +172,7 @@ def test_labels_of_joined_rows_are_no_synonyms(write: Write) -> None:
 
 
 def test_prompts_that_differ_in_tools_are_two(write: Write) -> None:
-    """One question with and without a fitting function is two rows with two answers, and it is said
-    that the model is not shown the tools.
-    """
+    """One question with and without a fitting function is two rows with two answers."""
     tool = {"type": "function", "function": {"name": "weather"}}
     spelled = {"function": {"name": "weather"}, "type": "function"}
     rows = [
@@ -184,8 +183,6 @@ def test_prompts_that_differ_in_tools_are_two(write: Write) -> None:
     examples = load_examples(write("a.jsonl", jsonl(*rows)))
     assert [example.answers for example in examples] == [("call",), ("call",)]
     assert examples[0].id != examples[1].id
-    task = load_task(data=write("b.jsonl", jsonl(*rows, *filler(60))))
-    assert "1 row with tools, which are not sent" in task.note
 
 
 # JSON that is one document
@@ -256,9 +253,9 @@ def test_bigbench(write: Write) -> None:
 
 def test_a_field_is_for_one_json_file(write: Write, tmp_path: Path) -> None:
     """A table and a data set have no field; a task by name has neither field nor prefill."""
-    with pytest.raises(DataError, match="``field=rows``"):
+    with raises_naming(DataError, "``field=rows``"):
         load_task(data=write("a.csv", "prompt,answer\nP,x\n"), field="rows")
-    with pytest.raises(InputError, match="``field=rows``"):
+    with raises_naming(InputError, "``field=rows``"):
         load_task(data=tmp_path, field="rows")
     with pytest.raises(InputError, match="were both given"):
         load_task("capitals", field="rows")
@@ -312,7 +309,7 @@ def test_nested_columns_are_paths(write: Write) -> None:
         answer_column="answerKey",
     )
     assert "q7\nA: a" in prompts_of(task)
-    with pytest.raises(DataError, match=r"did you mean question\.stem"):
+    with raises_naming(DataError, "question.stem"):
         load_examples(path, prompt_column="question.stm", answer_column="answerKey")
     assert value_at({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
     assert value_at({"a": [5]}, "a.1") is None
@@ -399,7 +396,7 @@ def test_the_last_turn_is_the_answer_of_a_row_without_one(write: Write) -> None:
         assert {e.prompt.messages[-1].role for e in task.train} == {"user"}
     with pytest.raises(DataError, match="no question before it"):
         load_examples(write("d.jsonl", jsonl({"messages": turn("a")[2:]})))
-    with pytest.raises(DataError, match="has no column 'gold'"):
+    with raises_naming(DataError, "'gold'"):
         load_examples(write("a.jsonl", jsonl({"messages": turn("a")})), answer_column="gold")
 
 
@@ -409,7 +406,7 @@ def test_a_last_turn_that_holds_the_answer_is_refused(write: Write, text: str) -
     it.
     """
     path = write("a.jsonl", jsonl({"messages": turn(text), "answer": ["b", "a"]}, *()))
-    with pytest.raises(DataError, match=r"line 1: .*holds the answer 'a'.*``prefill``"):
+    with raises_naming(DataError, "line 1", "'a'", "``prefill``"):
         load_examples(path)
     rows = jsonl(
         *(
