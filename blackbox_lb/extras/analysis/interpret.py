@@ -79,7 +79,10 @@ def side_of(score: float) -> Side:
 
 
 def bands(scores: Vector) -> tuple[Band, ...]:
-    """The number of the scores (s,) in each band; a score of exactly 0 is in none."""
+    """The number of scores in each band; a score of exactly 0 is in no band.
+
+    scores: (s,) nats.
+    """
     rows = []
     for low, high, label, meaning in BANDS:
         inside = scores != 0
@@ -140,8 +143,8 @@ def _positions(
 
     Each is in another completion where there are as many.
     """
-    first: dict[int, list[int]] = defaultdict(list)  # the first one in a completion
-    later: dict[int, list[int]] = defaultdict(list)
+    first: dict[int, list[int]] = defaultdict(list)  # the first of each completion
+    later: dict[int, list[int]] = defaultdict(list)  # further ones of the same completion
     owner = rollouts.rollout_of
     for position in np.flatnonzero(is_scored).tolist():
         token = int(rollouts.token_ids[position])
@@ -228,21 +231,22 @@ def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPa
     closeness = {"space": 0, "case": 1, "repetition": 2, "whitespace": 3}
     pairs: dict[tuple[int, int], MinimalPair] = {}
     for (relation, _), members in sorted(groups.items(), key=lambda item: closeness[item[0][0]]):
-        promoted = [member for member in members if member.score > 0]
-        suppressed = [member for member in members if member.score < 0]
-        for up, down in product(promoted, suppressed):
-            if (up.id, down.id) not in pairs:
-                pairs[up.id, down.id] = MinimalPair(
-                    promoted=up.id,
-                    suppressed=down.id,
-                    promoted_text=up.text,
-                    suppressed_text=down.text,
+        promoted_members = [member for member in members if member.score > 0]
+        suppressed_members = [member for member in members if member.score < 0]
+        for promoted, suppressed in product(promoted_members, suppressed_members):
+            if (promoted.id, suppressed.id) not in pairs:
+                count = promoted.count + suppressed.count
+                pairs[promoted.id, suppressed.id] = MinimalPair(
+                    promoted=promoted.id,
+                    suppressed=suppressed.id,
+                    promoted_text=promoted.text,
+                    suppressed_text=suppressed.text,
                     relation=relation,
-                    promoted_score=up.score,
-                    suppressed_score=down.score,
-                    promoted_count=up.count,
-                    suppressed_count=down.count,
-                    weight=(up.count + down.count) * (up.score - down.score),
+                    promoted_score=promoted.score,
+                    suppressed_score=suppressed.score,
+                    promoted_count=promoted.count,
+                    suppressed_count=suppressed.count,
+                    weight=count * (promoted.score - suppressed.score),
                 )
     return tuple(
         sorted(pairs.values(), key=lambda pair: (-pair.weight, pair.promoted, pair.suppressed))

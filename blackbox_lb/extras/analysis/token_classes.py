@@ -7,17 +7,19 @@ from collections.abc import Iterator
 SPECIAL = re.compile(
     r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]"
 )
+"""How chat templates and tokenizers write tokens that stand for no text."""
 INSIDE_WORDS = "'’-"
+"""Characters of words that are no letters."""
 
 
 def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str:
     """The first of these classes that fits a token.
 
     special: stands for no text, or is written like such a token (``<|im_end|>``).
-    not known: has neither bytes nor a text.
+    not known: has no text.
     part of a character: its bytes are no UTF-8.
-    whitespace: nothing else.
-    digits: nothing else but whitespace.
+    whitespace: has nothing but whitespace.
+    digits: has nothing but digits and whitespace around them.
     other script: has a letter that is not Latin.
     LaTeX: has a backslash or a dollar sign.
     punctuation: has no letter and no digit.
@@ -49,18 +51,16 @@ def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str
         return "LaTeX"
     if not any(character.isalnum() for character in core):
         return "punctuation"
-    if not all(_is_in_words(character) for character in core):
-        return "code"
+    for character in core:
+        if not (
+            character.isalpha() or character in INSIDE_WORDS or unicodedata.combining(character)
+        ):
+            return "code"
     if text[0].isspace():
         return "word start"
     if core[0].isupper():
         return "capitalised"
     return "fragment"
-
-
-def _is_in_words(character: str) -> bool:
-    is_mark = unicodedata.combining(character) > 0
-    return character.isalpha() or character in INSIDE_WORDS or is_mark
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -74,12 +74,12 @@ def _is_utf8(raw: bytes) -> bool:
 def nearly_equal(text: str) -> Iterator[tuple[str, str]]:
     """(relation, key) pairs of a text, the closest relation first.
 
-    Two texts are related where they share a pair.
+    Two texts are related if they share a pair. The relations are
 
-    space: equal but for whitespace around them.
-    case: equal but for whitespace around them and capitals.
-    repetition: the same symbol, repeated (``$``, `` $$``).
-    whitespace: both are nothing else.
+    space: both are equal but for whitespace around them.
+    case: both are equal but for capitals and whitespace around them.
+    repetition: both repeat the same symbol (``$``, `` $$``).
+    whitespace: both have nothing but whitespace.
     """
     core = text.strip()
     if not core:
