@@ -12,7 +12,6 @@ import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.store.integrity import sum_of
 from blackbox_lb.store.packing import (
     BOUNDED,
     DIFFERENCES,
@@ -23,6 +22,7 @@ from blackbox_lb.store.packing import (
     Arrays,
     unpack,
 )
+from blackbox_lb.store.rows import sum_of
 from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
 

@@ -30,7 +30,7 @@ from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.decisions.ranking import margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids
-from blackbox_lb.extras.rivals.standard import CALL_OR_ANSWER
+from blackbox_lb.extras.rivals.table import CALL_OR_ANSWER
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED

@@ -44,7 +44,7 @@ def number(value: float | None) -> str:
 
 def rows(results: PageResults) -> list[tuple[str, ...]]:
     """The rows of a use: ``COLUMNS`` for each title at its first setting."""
-    found: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for line in headlines(results):
         rival = ""
         if line.rival is not None:
@@ -53,8 +53,8 @@ def rows(results: PageResults) -> list[tuple[str, ...]]:
         if line.bias.name != "bias":
             bias = f"{line.bias.name} {bias}"
         cells = (number(line.base.mean), bias, rival, line.verdict, f"{results.run.minutes:.0f}")
-        found.append((line.title, line.setting, *cells))
-    return found
+        lines.append((line.title, line.setting, *cells))
+    return lines
 
 
 def counts(results: PageResults, *, hand_made: bool) -> Counter[str]:
@@ -75,6 +75,8 @@ def index(pages: Path) -> str:
     total = [Counter[str](), Counter[str]()]
     for results in uses:
         by_class = [counts(results, hand_made=True), counts(results, hand_made=False)]
+        if not any(by_class):
+            continue
         text += _counted(f"[{results.title}]({results.use}.md)", by_class)
         total = [total[0] + by_class[0], total[1] + by_class[1]]
     text += _counted("**all**", total)
@@ -96,10 +98,10 @@ def _counted(name: str, by_class: Sequence[Counter[str]]) -> str:
 
 def _load(pages: Path) -> list[PageResults]:
     """The results of all pages in a folder; those of an older form are named and left out."""
-    found = []
+    uses = []
     for path in sorted(pages.glob("*.json")):
         try:
-            found.append(PageResults.model_validate_json(path.read_text(encoding="utf-8")))
+            uses.append(PageResults.model_validate_json(path.read_text(encoding="utf-8")))
         except ValidationError:
             click.echo(f"{path.name} has an older form and is left out of the index", err=True)
-    return found
+    return uses

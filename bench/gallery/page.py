@@ -49,16 +49,19 @@ def page(
 ) -> str:
     """The text of a page. ``left_out``: commands that are like one of ``commands``."""
     run = results.run
-    models = ", ".join(results.models) or "no model"
-    size = ", small size" if run.small else ""
-    made = f"{run.date}, {run.cores} cores; {models}{size}; {run.minutes:.0f} min."
+    made = f"{run.date}, {run.cores} cores; {', '.join([*results.models, ''])}"
+    if run.small:
+        made += "small size, "
+    made += f"{run.minutes:.0f} min."
     parts = [f"# {results.title}\n\n{MADE}\n", _wrapped(intro), _wrapped(made)]
     if picture:
         parts.append(f"![The reward of every policy with its 95 % interval]({picture})\n")
     parts += [_policies(evaluation) for evaluation in results.judged]
     if results.labelled:
         parts.append(_by_labels(results.labelled))
-    parts.append("## What came\n\n" + _bullets(what_came(results)))
+    sentences = what_came(results)
+    if sentences:
+        parts.append("## What came\n\n" + _bullets(sentences))
     parts += [
         _by_completions(results, evaluation)
         for evaluation in results.evaluations
@@ -348,5 +351,5 @@ def portable(word: str, place: Place) -> str:
 
 def _command(step: Step, place: Place) -> str:
     """The command as a reader would type it, without this machine's folders."""
-    words = (re.sub(r"(?<![\w.])/\S*/", "", portable(word, place)) for word in step.words)
+    words = (re.sub(r"(?<![\w.:/])/\S*/", "", portable(word, place)) for word in step.words)
     return " ".join((*(step.program or ("blb",)), *(shlex.quote(word) for word in words)))

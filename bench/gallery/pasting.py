@@ -20,7 +20,7 @@ from blackbox_lb.extras.rivals.classifier import Classifier
 from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.tasks.sets.labels import Labels
 
-__all__ = ["main", "measures", "pasted_table"]
+__all__ = ["main", "measures", "pasted_table", "pasted_tables"]
 
 COLUMNS = (
     "parses",
@@ -80,7 +80,8 @@ def pasted_table(policies: Mapping[str, Sequence[Mapping[str, bool]]]) -> dict[s
     return {"title": title, "head": ["policy", *COLUMNS], "rows": rows, "notes": notes}
 
 
-async def _tables(evaluated: Evaluated) -> list[dict[str, Any]]:
+async def pasted_tables(evaluated: Evaluated) -> list[dict[str, Any]]:
+    """The table of ``pasted_table``, with the labels of a classifier of words."""
     task = evaluated.task
     labels = Labels.found_in(task.train)
     if labels is None:
@@ -98,7 +99,7 @@ async def _tables(evaluated: Evaluated) -> list[dict[str, Any]]:
     return [pasted_table(policies)]
 
 
-main = reading_program(__doc__, _tables)
+main = reading_program(__doc__, pasted_tables)
 
 if __name__ == "__main__":
     main()

@@ -49,7 +49,7 @@ def label_of(name: str) -> str:
 
 def curves(results: PageResults) -> list[Curve]:
     """The curves of a page, each at the first setting of its evaluation."""
-    found = []
+    drawn: list[Curve] = []
     for title, evaluations in results.labelled.items():
         first = evaluations[0]
         lines: dict[str, dict[int, Policy]] = {}
@@ -57,7 +57,7 @@ def curves(results: PageResults) -> list[Curve]:
             for policy in evaluation.at(first.settings[0], "base", "bias", "rival"):
                 number = evaluation.labels or 0
                 lines.setdefault(policy.name, {})[number] = policy
-        found.append(Curve(title, first.settings[0], first.reward, "labels", _flat(lines)))
+        drawn.append(Curve(title, first.settings[0], first.reward, "labels", _flat(lines)))
     for evaluation in results.evaluations:
         if not evaluation.completions:
             continue
@@ -67,8 +67,8 @@ def curves(results: PageResults) -> list[Curve]:
             if judged.title == evaluation.title:
                 for policy in judged.at(setting, "base", "rival"):
                     lines[policy.name] = {0: policy}
-        found.append(Curve(evaluation.title, setting, evaluation.reward, "completions", lines))
-    return found
+        drawn.append(Curve(evaluation.title, setting, evaluation.reward, "completions", lines))
+    return drawn
 
 
 def _flat(lines: Mapping[str, dict[int, Policy]]) -> dict[str, dict[int, Policy]]:

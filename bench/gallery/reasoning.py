@@ -51,19 +51,22 @@ now".
 
 def problems(number: int, seed: int = 0) -> list[tuple[str, int]]:
     """Different word problems of one or two steps, with their answers."""
-    rng, found = random.Random(seed), dict[str, int]()
-    while len(found) < number:
-        name, thing = rng.choice(NAMES), rng.choice(THINGS)
+    rng = random.Random(seed)
+    totals: dict[str, int] = {}
+    while len(totals) < number:
+        name = rng.choice(NAMES)
+        thing = rng.choice(THINGS)
         total = rng.randint(3, 12)
         text = f"{name} has {total} {thing}."
         for _ in range(rng.choice((1, 2))):
-            kind, size = rng.choice(("buys", "finds", "loses")), rng.randint(2, 6)
+            kind = rng.choice(("buys", "finds", "loses"))
+            size = rng.randint(2, 6)
             if kind == "loses" and total <= size:
                 kind = "finds"
             total += -size if kind == "loses" else size
             text += f" Then {name} {kind} {size} {'of them' if kind == 'loses' else 'more'}."
-        found[f"{text} How many {thing} does {name} have now?"] = total
-    return list(found.items())
+        totals[f"{text} How many {thing} does {name} have now?"] = total
+    return list(totals.items())
 
 
 SPLITS = {"train": 40, "validation": 16, "test": 40}

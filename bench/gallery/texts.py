@@ -19,7 +19,7 @@ from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_re
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import to_request_bias
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.hand_lists import hand_list
+from blackbox_lb.extras.rivals.biases import hand_list
 from blackbox_lb.jobs.evaluation.arms import Arm, alternatives, arms_at
 from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
 from blackbox_lb.rollouts.judging.intervals import bootstrap

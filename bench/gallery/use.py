@@ -81,16 +81,16 @@ def options(*words: object, **values: object) -> tuple[str, ...]:
 
     A sequence repeats its option for each value. True is an option without a value.
     """
-    found = [str(word) for word in words]
+    spelled = [str(word) for word in words]
     for name, value in values.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:
-            found.append(option)
+            spelled.append(option)
             continue
         repeated = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         for item in repeated:
-            found += [option, str(item)]
-    return tuple(found)
+            spelled += [option, str(item)]
+    return tuple(spelled)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:

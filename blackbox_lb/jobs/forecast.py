@@ -29,12 +29,14 @@ CHARACTERS_A_TOKEN = 4
 @dataclass(frozen=True, slots=True)
 class ForecastStage:
     """``samples`` completions of each of ``examples``, of at most ``max_tokens`` (the run's own
-    limit where None).
+    limit where None). along_answer: they are the lists along the example's answer, a request each,
+    where the provider gives any.
     """
 
     examples: Sequence[Example]
     samples: int
     max_tokens: int | None = None
+    along_answer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ def forecast(settings: RequestSettings, stages: Iterable[ForecastStage | Forecas
 
 
 def _of(settings: RequestSettings, stage: ForecastStage) -> Forecast:
+    if stage.along_answer:
+        return _along_answers(settings.profile, stage)
     most = stage.max_tokens or settings.max_tokens
     sampling = Sampling(1.0, most, settings.top_logprobs, settings.seed, settings.stop)
     each = -(-stage.samples // batch_of(settings.profile, settings.endpoint, sampling))
@@ -120,6 +124,39 @@ def _of(settings: RequestSettings, stage: ForecastStage) -> Forecast:
     )
 
 
+def _along_answers(profile: Profile, stage: ForecastStage) -> Forecast:
+    """A request for each list along an answer, each behind the prompt and the answer so far."""
+    if profile.reference is None and profile.answers.continues is False:
+        return Forecast()
+    requests = stage.samples * len(stage.examples)
+    texts = [[message.content for message in example.prompt.messages] for example in stage.examples]
+    likely = sum(sum(map(len, parts)) // CHARACTERS_A_TOKEN + 1 for parts in texts)
+    most = sum(prompt_bound(parts) + stage.samples for parts in texts)
+    return Forecast(
+        requests=requests,
+        completions=requests,
+        prompt_tokens=stage.samples * likely,
+        most_prompt_tokens=stage.samples * most,
+        most_completion_tokens=requests,
+    )
+
+
+def _answer_stages(examples: Sequence[Example], reward: Reward) -> list[ForecastStage]:
+    """The most lists along the answers: one a token, and no token is shorter than a byte. A token
+    may begin with a space.
+    """
+    by_length: dict[int, list[Example]] = {}
+    for example in examples:
+        sizes = [len(answer.encode("utf-8", "replace")) + 1 for answer in example.answers]
+        length = min(max(sizes, default=reward.max_tokens), reward.max_tokens - 1)
+        by_length.setdefault(length, []).append(example)
+    return [
+        ForecastStage(rows, length, 1, along_answer=True)
+        for length, rows in by_length.items()
+        if length
+    ]
+
+
 def fit_stages(task: Task, plan: FitPlan, reward: Reward) -> list[ForecastStage]:
     """The most that a fit asks for: training, the race on the validation prompts, and the test."""
     if plan.learn_from == "unlabelled":
@@ -131,6 +168,10 @@ def fit_stages(task: Task, plan: FitPlan, reward: Reward) -> list[ForecastStage]
     if plan.searches != "named":
         candidates += most_beside(reward)
     firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.uses_given_answers else []
+    if plan.learn_from == "answers":
+        firsts += _answer_stages(task.train[: plan.limit], reward)
+    if plan.selects_offline:
+        firsts += _answer_stages(task.validation, reward)
     settings = dict.fromkeys(plan.settings)
     extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
     judged = [

@@ -1,14 +1,18 @@
-"""The rollout store and its upkeep: checking, rescuing a damaged one, merging, Parquet."""
+"""The rollout store: completions on disk by content hash.
 
-from blackbox_lb.store.keys import canonical, next_token_key, prompt_hash, request_hash, rollout_key
+``upkeep`` checks, merges and recovers stores, ``joined`` reads several as one, and ``parquet``
+exports and imports them.
+"""
+
 from blackbox_lb.store.rollouts import (
     RolloutStore,
     StoredSize,
+    Writer,
     completion_row,
     next_token_row,
     summed,
 )
-from blackbox_lb.store.writer import Writer
+from blackbox_lb.store.rows import canonical, next_token_key, prompt_hash, request_hash, rollout_key
 
 __all__ = [
     "RolloutStore",

@@ -1,5 +1,4 @@
-"""The SQLite file under a rollout store: opened, made, locked, and each of its errors put into a
-sentence.
+"""The SQLite file of a rollout store: its schema, its opening and locking, and its errors.
 
 Write-ahead log, ``synchronous = FULL``: writers of any number of processes take turns, readers
 never wait (https://www.sqlite.org/wal.html).
@@ -9,18 +8,141 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
 from blackbox_lb.safety.files import has_too_many, none_left, remedy_for_too_many
-from blackbox_lb.store.schema import APPLICATION_ID, CREATION, SCHEMA
+
+APPLICATION_ID = 0x626C6221
+"""Marks the file as this package's, so that another program's database is never written to."""
+SCHEMA = 5
+"""The number in ``PRAGMA user_version``; a file of another number is refused."""
+_SCRIPT = """
+    CREATE TABLE prompts (
+        hash TEXT PRIMARY KEY,
+        messages TEXT NOT NULL           -- canonical JSON: [{"role", "content"}], tools last
+    ) WITHOUT ROWID;
+    CREATE TABLE requests (
+        hash TEXT PRIMARY KEY,
+        settings TEXT NOT NULL           -- canonical JSON: provider, model, tokenizer, endpoint, sampling, bias
+    ) WITHOUT ROWID;
+    CREATE TABLE completions (
+        key TEXT PRIMARY KEY,            -- hash of (request_hash, prompt_hash, sample)
+        request_hash TEXT NOT NULL REFERENCES requests (hash),
+        prompt_hash TEXT NOT NULL REFERENCES prompts (hash),
+        sample INTEGER NOT NULL,         -- 0, 1, ...: which of the samples of this prompt
+        text TEXT NOT NULL,
+        finish_reason TEXT NOT NULL,
+        model TEXT NOT NULL,             -- as the provider named it in the answer
+        prompt_tokens INTEGER NOT NULL,
+        n_tokens INTEGER NOT NULL,
+        whole INTEGER NOT NULL,          -- 0 where the provider listed fewer tokens than it generated
+        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.store.packing
+        received REAL NOT NULL,          -- seconds since 1970
+        bounded INTEGER NOT NULL DEFAULT 0,    -- sampled tokens without a logprob, only a bound
+        outside INTEGER,                 -- sampled tokens missing from their list
+        generated INTEGER,               -- tokens as the provider counts them; NULL: it does not
+        fingerprint TEXT NOT NULL DEFAULT '',  -- the answer's system_fingerprint; '': it had none
+        checksum INTEGER                 -- CRC-32 of the other columns in order
+    );
+    CREATE INDEX completions_by_request ON completions (request_hash, prompt_hash, sample);
+    CREATE TABLE token_bytes (
+        tokenizer TEXT NOT NULL,         -- fingerprint
+        id INTEGER NOT NULL,
+        bytes BLOB NOT NULL,
+        checksum INTEGER,
+        PRIMARY KEY (tokenizer, id)
+    ) WITHOUT ROWID;
+    CREATE TABLE next_tokens (
+        key TEXT PRIMARY KEY,            -- hash of (settings of the request, prompt_hash, token ids of the completion so far)
+        tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.store.packing
+        received REAL NOT NULL,          -- seconds since 1970
+        checksum INTEGER
+    );
+    CREATE TABLE rewards (
+        key TEXT PRIMARY KEY,            -- hash of (endpoint or judge, all that it was told of a completion)
+        answer TEXT NOT NULL,            -- what came: an endpoint's number of nats, or a judge's words
+        received REAL NOT NULL,          -- seconds since 1970
+        checksum INTEGER
+    ) WITHOUT ROWID
+"""  # noqa: E501
+CREATION = _SCRIPT.split(";\n")
+"""The statements that make the tables and the index of a new store."""
+
+TABLES = {
+    "prompts": ("hash", "messages"),
+    "requests": ("hash", "settings"),
+    "completions": (
+        "key",
+        "request_hash",
+        "prompt_hash",
+        "sample",
+        "text",
+        "finish_reason",
+        "model",
+        "prompt_tokens",
+        "n_tokens",
+        "whole",
+        "tokens",
+        "received",
+        "bounded",
+        "outside",
+        "generated",
+        "fingerprint",
+        "checksum",
+    ),
+    "token_bytes": ("tokenizer", "id", "bytes", "checksum"),
+    "next_tokens": ("key", "tokens", "received", "checksum"),
+    "rewards": ("key", "answer", "received", "checksum"),
+}
+"""The columns of each table, in the order of the file."""
+KEY_COLUMNS = dict.fromkeys(TABLES, 1) | {"token_bytes": 2}
+"""The number of columns in the primary key of each table; they are the first ones."""
+
+
+def selection(table: str, condition: str = "") -> str:
+    """The statement that reads all columns of a table, with a clause ``condition`` behind it."""
+    return f"SELECT {', '.join(TABLES[table])} FROM {table} {condition}"  # noqa: S608  (names of ours)
+
+
+def named(table: str, row: Sequence[Any]) -> dict[str, Any]:
+    """The values of a row that ``selection`` read, by column."""
+    return dict(zip(TABLES[table], row, strict=True))
+
+
+def insertion(table: str) -> str:
+    """The statement that adds a row, unless there is one under its key."""
+    columns = TABLES[table]
+    values = ", ".join(f":{name}" for name in columns)
+    return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  (names of ours)
+
+
+def shape_of(db: sqlite3.Connection) -> list[tuple[object, ...]]:
+    """The tables, indices and columns of a connection's file."""
+    shape = db.execute(
+        "SELECT type, name, tbl_name FROM main.sqlite_master ORDER BY name"
+    ).fetchall()
+    for table in TABLES:
+        shape += db.execute(f"PRAGMA main.table_info({table})").fetchall()
+    return shape
+
+
+def right_shape() -> list[tuple[object, ...]]:
+    """The ``shape_of`` an intact store."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        for statement in CREATION:
+            fresh.execute(statement)
+        return shape_of(fresh)
+
+
+# --- The file
 
 PATIENCE = 30.0
-"""Seconds to wait for another writer: thousands of times a commit, so only a lock that stays runs
-into it.
+"""Seconds to wait for another writer. A commit takes a few milliseconds, so only a lock that is
+never released lasts as long.
 """
 
 _KEPT = "what was stored before is kept"
@@ -53,10 +175,10 @@ _DAMAGED = (
     sqlite3.SQLITE_MISMATCH,
     None,
 )
-"""No code: a text that is not UTF-8. A table or column missing for our own statement was there
-once, too.
+"""Codes of errors that mean a damaged file. None, no code, is a text that is not UTF-8. ERROR is a
+missing table or column, which was there once, because the statements are this package's.
 """
-_OURS = (
+_NOT_THE_FILE = (
     OSError,
     OverflowError,
     UnicodeEncodeError,
@@ -64,22 +186,30 @@ _OURS = (
     sqlite3.InterfaceError,
     sqlite3.DataError,
 )
-"""Errors that do not concern the file."""
+"""Errors that are not about the file's contents."""
 
 
 def _code(error: Exception) -> int | None:
+    """SQLite's primary result code; None where an error has none."""
     code = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else int(code) & 0xFF
+    if code is None:
+        return None
+    return int(code) & 0xFF
 
 
 class Database:
     """A connection to a store's file.
 
-    ``read_only``: the file is neither created nor written. ``patience``: seconds to wait for
-    another writer.
+    Args:
+        path: the file.
+        read_only: the file is neither created nor written.
+        patience: seconds to wait for another writer.
 
-    Raises StoreError: the path cannot be opened, is another program's file, or was written by
-    another version. StoreBusy: another process keeps it locked. StoreCorrupt: it is damaged.
+    Raises:
+        StoreError: the path cannot be opened, is another program's file, or was written by another
+            version.
+        StoreBusy: another process keeps it locked.
+        StoreCorrupt: it is damaged.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, patience: float = PATIENCE) -> None:
@@ -89,7 +219,10 @@ class Database:
         self._turn = threading.RLock()
         try:
             with self._translate_errors("open the rollout store"):
-                (self._open_to_read if read_only else self._open_to_write)()
+                if read_only:
+                    self._open_to_read()
+                else:
+                    self._open_to_write()
         except BaseException:
             self.close()
             raise
@@ -102,7 +235,11 @@ class Database:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection. Raises StoreError where there is none."""
+        """The connection.
+
+        Raises:
+            StoreError: there is none.
+        """
         if self._connection is None:
             raise StoreError(f"the rollout store {self.path} is not open; open it again")
         return self._connection
@@ -113,6 +250,7 @@ class Database:
             return self.connection.execute(query, arguments)
 
     def read(self, query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
         with self._turn, self._translate_errors("read"):
             return self.connection.execute(query, arguments).fetchall()
 
@@ -125,8 +263,9 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write everything inside, or nothing; durable at the end. Waits for its turn among the
-        writers, threads included.
+        """Write everything in the block or nothing, durable at the end.
+
+        It waits for its turn among the writers, those of other threads included.
         """
         with self._turn, self._translate_errors("write to"):
             connection = self.connection
@@ -141,67 +280,71 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:
+        """Turn errors of SQLite and the system in the block into StoreErrors with a remedy."""
         try:
             yield
         except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
-            raise self._sentence(error, doing) from error
+            raise self._store_error(error, doing) from error
 
-    def _sentence(self, error: Exception, doing: str) -> StoreError:
-        said = f"cannot {doing} {self.path}: {str(error)[:200]}"
+    def _store_error(self, error: Exception, doing: str) -> StoreError:
+        message = f"cannot {doing} {self.path}: {str(error)[:200]}"
         code = _code(error)
         if code in _LOCKED:
             return StoreBusy(
-                f"{said} by another process for {self.patience:g} s; end that process or wait for"
-                f" it, then run the same command again: {_KEPT}"
+                f"{message} by another process for {self.patience:g} s; end that process or wait"
+                f" for it, then run the same command again: {_KEPT}"
             )
-        if not isinstance(error, _OURS) and code in _DAMAGED:
+        if not isinstance(error, _NOT_THE_FILE) and code in _DAMAGED:
             return StoreCorrupt(
-                f"{said}; blb store check {self.path} says what is damaged, blb store recover"
+                f"{message}; blb store check {self.path} says what is damaged, blb store recover"
                 f" {self.path} NEW copies what is intact"
             )
-        if code in (
-            sqlite3.SQLITE_FULL,
-            sqlite3.SQLITE_IOERR,
-        ):  # the latter where the log's index finds no room
-            said += f" ({self._free()})"
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            # SQLITE_IOERR also where the index of the log finds no room.
+            message += f" ({self._free_space()})"
         if isinstance(error, OSError):
             code = sqlite3.SQLITE_CANTOPEN
-        remedy = _REMEDIES.get(code or 0)
+        remedy = f"give another path with ``out`` or ``store``; {_KEPT}"
+        if code in _REMEDIES:
+            remedy = _REMEDIES[code]
         if code == sqlite3.SQLITE_CANTOPEN and (has_too_many(error) or none_left()):
             remedy = f"{remedy_for_too_many()}: {_KEPT}"
-        return StoreError(
-            f"{said}; {remedy or f'give another path with ``out`` or ``store``; {_KEPT}'}"
-        )
+        return StoreError(f"{message}; {remedy}")
 
-    def _free(self) -> str:
+    def _free_space(self) -> str:
         with suppress(OSError):
             return f"{shutil.disk_usage(self.path.parent).free:,} bytes free"
         return "free space unknown"
 
     def _open_to_write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Another thread may store what this one received (``writer``); they take turns.
+        # Another thread may write what this one received (``Writer``); they take turns.
         self._connection = sqlite3.connect(
             self.path, timeout=self.patience, isolation_level=None, check_same_thread=False
         )
         self._check_origin(empty_is_ours=True)
-        self._insist(lambda: self.connection.execute("PRAGMA journal_mode = WAL"))
+        self._switch_to_log()
         self._connection.execute("PRAGMA synchronous = FULL")
         with self.transaction() as db:
-            # Read again: another process may have made it meanwhile. Written even if nothing
-            # changes, so that a full disk or a read-only file is found before anything costs money.
+            # Read again, because another process may have made the tables meanwhile. The pragmas
+            # are written even if nothing changes, so that a full disk or a read-only file is found
+            # before anything costs money.
             (mark,) = db.execute("PRAGMA application_id").fetchone()
-            for statement in () if mark == APPLICATION_ID else CREATION:
-                db.execute(statement)
+            if mark != APPLICATION_ID:
+                for statement in CREATION:
+                    db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {SCHEMA}")
 
-    def _insist(self, attempt: Callable[[], object]) -> None:
-        """Retry the switch to the write-ahead log, which does not wait for a lock by itself."""
+    def _switch_to_log(self) -> None:
+        """Switch to the write-ahead log, again while another process holds a lock.
+
+        SQLite does not wait for a lock here.
+        """
         end = time.monotonic() + self.patience
         while True:
             try:
-                attempt()
+                self.connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
                 if _code(error) not in _LOCKED or time.monotonic() > end:
@@ -228,13 +371,12 @@ class Database:
                     f"cannot read {self.path}: its newest answers are in {log.name}, which cannot"
                     " be used where nothing may be written; copy both files into a folder of yours"
                 ) from error
-            self._read_as(
-                "mode=ro&immutable=1"
-            )  # nobody can write here, and SQLite asks for a lock file otherwise
+            # Nobody can write here, and SQLite needs a lock file unless the file is immutable.
+            self._read_as("mode=ro&immutable=1")
 
-    def _read_as(self, how: str) -> None:
+    def _read_as(self, options: str) -> None:
         self.close()
-        address = f"{self.path.resolve().as_uri()}?{how}"
+        address = f"{self.path.resolve().as_uri()}?{options}"
         self._connection = sqlite3.connect(
             address, uri=True, timeout=self.patience, isolation_level=None
         )
@@ -242,7 +384,7 @@ class Database:
         self._connection.execute("PRAGMA temp_store = MEMORY")
 
     def _check_origin(self, *, empty_is_ours: bool) -> None:
-        """Raise StoreError: the file is not from this package and version."""
+        """Raise StoreError where the file is not from this package and version."""
         db = self.connection
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA cell_size_check = ON")
@@ -252,9 +394,11 @@ class Database:
         kinds = dict(db.execute("SELECT type, name FROM sqlite_master").fetchall())
         db.execute("COMMIT")
         if mark != APPLICATION_ID and (kinds or not empty_is_ours):
-            whose = "is a database of another program" if kinds else "is empty"
+            content = "is empty"
+            if kinds:
+                content = "is a database of another program"
             raise StoreError(
-                f"{self.path} {whose}, no rollout store; give another path with ``out`` or"
+                f"{self.path} {content}, no rollout store; give another path with ``out`` or"
                 " ``store``"
             )
         for kind in kinds.keys() & {"trigger", "view"}:

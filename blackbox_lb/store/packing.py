@@ -1,5 +1,6 @@
-"""Token arrays as compact bytes: ids, logprobs and the listed alternatives of one completion,
-column by column, deflated.
+"""Token arrays of one completion as compact bytes, column by column and deflated.
+
+They are ids, logprobs and the listed alternatives.
 """
 
 import struct
@@ -13,30 +14,36 @@ from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
 HEADER = struct.Struct("<BIIB")
-"""The number of the format, t, k, and the optional columns present."""
+"""Format, t, k, and flags of the optional columns."""
 PLAIN = 2
+"""Format of a single position, whose logprobs may be those of a whole vocabulary in any order."""
 DIFFERENCES = 3
-"""The formats. In 3, each alternative's logprob is the difference of its bits' distance from zero
-to that of the one before it: lists go down, so the differences are small, and only run lengths are
-left to find. On real top-20 lists that is a tenth smaller than 2 and packed several times faster.
-The single row of a whole vocabulary is unordered and stays with 2.
+"""Format of lists. From the second alternative of a list on, the bits of its logprob (float32, read
+as a whole number) less those of the alternative before it are stored. Lists descend, so these
+differences are small, and run lengths suffice to deflate them. On real top-20 lists that is a tenth
+smaller than ``PLAIN`` and packed several times faster.
 """
 PROPENSITIES = 1
 BOUNDED = 2
+"""Flags of the optional columns."""
 LEVEL = 6
+"""Effort of the deflation in ``PLAIN``."""
 SMALL = 4096
-"""Bytes of a body below which a quarter of a megabyte of memory for its deflation costs more than
-the deflation.
+"""Bytes of a body for which allocating the usual memory of a deflation, a quarter of a megabyte,
+takes longer than the deflation.
 """
 MOST = 1 << 30
-"""Most bytes of arrays in one blob: a million tokens with 100 alternatives. A stranger's few bytes
-cannot ask for more.
+"""Most bytes of arrays in one blob, a million tokens with 100 alternatives. A few bytes of a
+stranger cannot ask for more memory.
 """
 
 
 class Arrays(NamedTuple):
-    """The arrays of a ``Completion``, shapes (t,), (t,), (t, k), (t, k), (t,), (t,); the last two
-    may be None.
+    """The arrays of a ``Completion``.
+
+    token_ids, logprobs: (t,).
+    top_ids, top_logprobs: (t, k).
+    propensities, bounded: (t,), or None.
     """
 
     token_ids: IntArray
@@ -53,7 +60,8 @@ def pack(arrays: Arrays) -> bytes:
     The bytes of all numbers of a column are laid out by significance, which deflates much better
     than number by number.
 
-    Raises StoreError: the arrays are not of one length.
+    Raises:
+        StoreError: the arrays are not of one length.
     """
     lengths = [len(column) for column in arrays if column is not None]
     if len(set(lengths)) > 1 or arrays.top_ids.shape != arrays.top_logprobs.shape:
@@ -61,60 +69,87 @@ def pack(arrays: Arrays) -> bytes:
             f"a completion has columns of {lengths} tokens; it cannot be stored: this is a bug,"
             " please report it"
         )
-    flags = (arrays.propensities is not None) * PROPENSITIES | (
-        arrays.bounded is not None
-    ) * BOUNDED
-    columns = [arrays.token_ids.astype("<i4"), arrays.logprobs.astype("<f4")]
-    version = PLAIN if len(arrays.token_ids) == 1 else DIFFERENCES
+    version = DIFFERENCES
+    if len(arrays.token_ids) == 1:
+        version = PLAIN
     top_logprobs = arrays.top_logprobs.T.astype("<f4")
-    columns += [
+    if version == DIFFERENCES:
+        top_logprobs = _differences(top_logprobs)
+    columns = [
+        arrays.token_ids.astype("<i4"),
+        arrays.logprobs.astype("<f4"),
         arrays.top_ids.T.astype("<i4"),
-        _differences(top_logprobs) if version == DIFFERENCES else top_logprobs,
+        top_logprobs,
     ]
+    flags = 0
     if arrays.propensities is not None:
+        flags |= PROPENSITIES
         columns.append(arrays.propensities.astype("<f4"))
     body = b"".join(
         np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4).T.tobytes() for column in columns
     )
     if arrays.bounded is not None:
+        flags |= BOUNDED
         body += np.packbits(arrays.bounded).tobytes()
-    how, strategy = (LEVEL, zlib.Z_DEFAULT_STRATEGY) if version == PLAIN else (1, zlib.Z_RLE)
-    window, memory = (12, 6) if len(body) < SMALL else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
-    deflate = zlib.compressobj(how, zlib.DEFLATED, window, memory, strategy)
     head = HEADER.pack(version, *arrays.top_ids.shape, flags)
-    return head + deflate.compress(body) + deflate.flush()
+    return head + _deflated(body, version)
+
+
+def _deflated(body: bytes, version: int) -> bytes:
+    level = LEVEL
+    strategy = zlib.Z_DEFAULT_STRATEGY
+    if version == DIFFERENCES:
+        level = 1
+        strategy = zlib.Z_RLE
+    window = zlib.MAX_WBITS
+    memory = zlib.DEF_MEM_LEVEL
+    if len(body) < SMALL:
+        window = 12
+        memory = 6
+    deflate = zlib.compressobj(level, zlib.DEFLATED, window, memory, strategy)
+    return deflate.compress(body) + deflate.flush()
 
 
 def unpack(blob: bytes) -> Arrays:
-    """Return the arrays given to ``pack``. Raises StoreCorrupt: the blob is damaged. StoreError: it
-    is of a newer format.
+    """The arrays given to ``pack``.
+
+    Raises:
+        StoreCorrupt: the blob is damaged.
+        StoreError: it is of a newer format.
     """
-    t, k, flags, body = _opened(blob)
+    t, k, flags, body = _read(blob)
+    listed = 4 * t * k  # bytes of a column of alternatives
     ids = _column(body, "<i4", t)
     logprobs = _column(body[4 * t :], "<f4", t)
     body = body[8 * t :]
-    top_ids, top_logprobs = (
-        _column(body[4 * t * k * n :], kind, k, t) for n, kind in enumerate(("<i4", "<f4"))
-    )
+    top_ids = _column(body, "<i4", k, t)
+    top_logprobs = _column(body[listed:], "<f4", k, t)
     if blob[0] == DIFFERENCES:
         top_logprobs = np.cumsum(top_logprobs.view("<u4"), axis=0, dtype="<u4").view("<f4")
-    rest = body[8 * t * k :]
-    bits = np.frombuffer(rest[len(rest) - _bytes_of_bits(t, flags) :], dtype=np.uint8)
+    body = body[2 * listed :]
+    propensities = None
+    if flags & PROPENSITIES:
+        propensities = _column(body, "<f4", t)
+        body = body[4 * t :]
+    bounded = None
+    if flags & BOUNDED:
+        bits = np.frombuffer(body, dtype=np.uint8)
+        bounded = np.unpackbits(bits, count=t).astype(np.bool_)
     return Arrays(
         ids,
         logprobs,
         np.ascontiguousarray(top_ids.T),
         np.ascontiguousarray(top_logprobs.T),
-        _column(rest, "<f4", t) if flags & PROPENSITIES else None,
-        np.unpackbits(bits, count=t).astype(np.bool_) if flags & BOUNDED else None,
+        propensities,
+        bounded,
     )
 
 
-def _opened(blob: bytes) -> tuple[int, int, int, bytes]:
-    """t, k, the optional columns present, and the inflated columns, of the length that these
-    need.
-    """
-    version = blob[0] if blob else 0
+def _read(blob: bytes) -> tuple[int, int, int, bytes]:
+    """t, k, the flags of the optional columns, and the inflated columns."""
+    version = 0
+    if blob:
+        version = blob[0]
     if version > DIFFERENCES:
         raise StoreError(
             f"a stored completion has format {version}, this version reads {DIFFERENCES}; upgrade"
@@ -124,7 +159,11 @@ def _opened(blob: bytes) -> tuple[int, int, int, bytes]:
         raise _damaged(f"format {version}")
     try:
         _, t, k, flags = HEADER.unpack_from(blob)
-        size = 4 * t * (2 + 2 * k + bool(flags & PROPENSITIES)) + _bytes_of_bits(t, flags)
+        size = 4 * t * (2 + 2 * k)
+        if flags & PROPENSITIES:
+            size += 4 * t
+        if flags & BOUNDED:
+            size += -(-t // 8)  # a bit a token, rounded up to bytes
         if flags > PROPENSITIES | BOUNDED or max(size, k) > MOST:
             raise _damaged(
                 f"{t:,} x {k:,} values in columns {flags}, at most {MOST:,} bytes can be read"
@@ -135,7 +174,7 @@ def _opened(blob: bytes) -> tuple[int, int, int, bytes]:
 
 
 def _inflated(deflated: bytes, size: int) -> bytes:
-    """Exactly ``size`` bytes, with zlib's own checksum right and nothing behind them."""
+    """Exactly ``size`` bytes; zlib's checksum must fit, and nothing may follow them."""
     stream = zlib.decompressobj()
     body = stream.decompress(deflated, size + 1)
     if len(body) == size and not stream.eof:
@@ -145,20 +184,17 @@ def _inflated(deflated: bytes, size: int) -> bytes:
     return body
 
 
-def _damaged(how: str) -> StoreCorrupt:
+def _damaged(reason: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"a stored completion is damaged, or of a newer version ({how}): upgrade blackbox_lb, or"
+        f"a stored completion is damaged, or of a newer version ({reason}): upgrade blackbox_lb, or"
         " delete it from the store and collect again"
     )
 
 
-def _bytes_of_bits(t: int, flags: int) -> int:
-    return -(-t // 8) if flags & BOUNDED else 0
-
-
 def _differences(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Rows (k, t) of float32 as the differences of their bits, modulo 2^32, from row to row; the
-    first as it is.
+    """Rows (k, t) of float32 as differences of their bits from row to row, modulo 2^32.
+
+    The first row stays as it is.
     """
     bits = np.ascontiguousarray(rows).view("<u4")
     return np.concatenate([bits[:1], bits[1:] - bits[:-1]])

@@ -1,15 +1,18 @@
-"""The rollout store: every paid completion in one SQLite file, durable before the next request is
-awaited.
+"""The rollout store: every paid completion in one SQLite file.
 
-A completion's key is a hash of everything that determined it: the request without the prompt, the
-prompt, and the number of the sample. Asking for a stored key is free; resuming a collection means
-no more than that.
+A completion is durable before the next request is awaited. Its key is a hash of everything that
+determined it: the request without the prompt, the prompt, and the number of the sample. To resume a
+collection is to ask for the same keys again, and those in the store cost nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
+import queue
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,21 +21,24 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt, StoreError
-from blackbox_lb.store.database import PATIENCE, Database
-from blackbox_lb.store.integrity import (
+from blackbox_lb.store.database import PATIENCE, TABLES, Database, insertion, named, selection
+from blackbox_lb.store.packing import Arrays, pack
+from blackbox_lb.store.rows import (
     answer_of,
+    canonical,
     completion_of,
     distribution_of,
+    messages_of,
     name_of,
     outside_of,
+    prompt_hash,
     prompt_of,
+    request_hash,
+    rollout_key,
     settings_of_row,
     sum_of,
     token_of,
 )
-from blackbox_lb.store.keys import canonical, messages_of, prompt_hash, request_hash, rollout_key
-from blackbox_lb.store.packing import Arrays, pack
-from blackbox_lb.store.schema import TABLES, insertion, named, selection
 from blackbox_lb.types import Completion, FloatArray, IntArray, ListedBytes, Prompt
 
 T = TypeVar("T")
@@ -40,10 +46,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoredSize:
-    """Contents of a store: completions, listed tokens, and bytes of packed token data.
+    """Contents of a store.
 
-    ``bounded`` tokens have only a bound for a logprob; ``outside`` ones were sampled and are
-    missing from their lists.
+    completions: their number.
+    tokens: listed tokens.
+    token_bytes: bytes of packed token data.
+    bounded: sampled tokens with only a bound for a logprob.
+    outside: sampled tokens that are missing from their lists.
     """
 
     completions: int
@@ -54,23 +63,28 @@ class StoredSize:
 
 
 def _storable(text: str) -> str:
-    """``text`` with half a surrogate pair, which JSON allows and UTF-8 does not, as U+FFFD, as
-    tokenizers read it.
+    """``text`` with U+FFFD for half a surrogate pair, as tokenizers read it.
+
+    JSON allows half a pair, UTF-8 does not.
     """
-    return (
-        text
-        if text.isascii()
-        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    )
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def completion_row(
     request: str, prompt: str, sample: int, completion: Completion, received: float
 ) -> dict[str, Any]:
-    """The row of a completion; ``request`` and ``prompt`` are hashes, ``received`` seconds since
-    1970.
+    """The row of a completion.
+
+    request, prompt: their hashes.
+    sample: the number of the completion among those of the prompt, from 0.
+    received: seconds since 1970.
     """
     arrays = Arrays(*(getattr(completion, name) for name in Arrays._fields))
+    bounded = 0
+    if arrays.bounded is not None:
+        bounded = int(arrays.bounded.sum())
     row = {
         "key": rollout_key(request, prompt, sample),
         "request_hash": request,
@@ -84,7 +98,7 @@ def completion_row(
         "whole": int(completion.whole),
         "tokens": pack(arrays),
         "received": received,
-        "bounded": 0 if arrays.bounded is None else int(arrays.bounded.sum()),
+        "bounded": bounded,
         "outside": outside_of(arrays),
         "generated": completion.generated,
         "fingerprint": _storable(completion.fingerprint),
@@ -93,37 +107,43 @@ def completion_row(
 
 
 def next_token_row(key: str, logprobs: FloatArray, received: float) -> dict[str, Any]:
-    """The row of a whole vocabulary's logprobs (v,), by id."""
-    ids = np.arange(len(logprobs), dtype=np.int32)
-    none = np.zeros(1)
-    blob = pack(Arrays(none.astype(np.int32), none.astype(np.float32), ids[None], logprobs[None]))
-    return summed({"key": key, "tokens": blob, "received": received})
+    """The row of a whole vocabulary's logprobs (v,), by id.
+
+    received: seconds since 1970.
+    """
+    arrays = Arrays(
+        token_ids=np.zeros(1, np.int32),
+        logprobs=np.zeros(1, np.float32),
+        top_ids=np.arange(len(logprobs), dtype=np.int32)[None],
+        top_logprobs=logprobs[None],
+    )
+    return summed({"key": key, "tokens": pack(arrays), "received": received})
 
 
-class _Shown:
-    """The ids whose bytes are stored. Those above ``HIGHEST`` count as not stored, and are stored
-    again.
+class _StoredIds:
+    """The token ids whose bytes are stored, of one tokenizer.
+
+    Ids above ``HIGHEST`` count as not stored, so their bytes are written with every answer.
     """
 
     HIGHEST = 1 << 20
 
     def __init__(self) -> None:
-        self._there = np.zeros(self.HIGHEST + 1, np.bool_)
+        self._is_stored = np.zeros(self.HIGHEST + 1, np.bool_)
 
     def missing(self, token_bytes: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Those of an answer that are not stored yet."""
+        """The bytes of an answer's tokens that are not stored yet."""
         if isinstance(token_bytes, ListedBytes):
             ids: IntArray = token_bytes.ids
         else:
             ids = np.fromiter(token_bytes, np.int32, len(token_bytes))
-        new = ids[~self._there[np.minimum(ids, self.HIGHEST)]]
+        new = ids[~self._is_stored[np.minimum(ids, self.HIGHEST)]]
         return {token: token_bytes[token] for token in new.tolist()}
 
     def add(self, ids: Sequence[int]) -> None:
-        """These are stored now."""
-        self._there[
-            np.array([identity for identity in ids if identity < self.HIGHEST], np.int64)
-        ] = True
+        """Mark ids as stored."""
+        low_ids = [token for token in ids if token < self.HIGHEST]
+        self._is_stored[np.array(low_ids, np.int64)] = True
 
 
 def summed(row: dict[str, Any]) -> dict[str, Any]:
@@ -131,18 +151,29 @@ def summed(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "checksum": sum_of(row)}
 
 
-class RolloutStore:
-    """Completions by content-hash key in one SQLite file. Use as a context manager. Any number of
-    processes may have it open.
+def _token_rows(tokenizer: str, token_bytes: Mapping[int, bytes]) -> list[dict[str, Any]]:
+    return [
+        summed({"tokenizer": tokenizer, "id": token, "bytes": raw})
+        for token, raw in sorted(token_bytes.items())
+    ]
 
-    ``read_only``: the file is neither created nor written (SQLite may leave an empty -wal and a
-    -shm beside it).
-    ``patience``: seconds to wait for another process that writes.
+
+class RolloutStore:
+    """Completions by content-hash key in one SQLite file. Use as a context manager.
+
+    Any number of processes may have it open.
+
+    Args:
+        path: the file.
+        read_only: the file is neither created nor written. SQLite may leave an empty -wal and a
+            -shm beside it.
+        patience: seconds to wait for another process that writes.
 
     Raises, here and from every method:
         StoreError: the path cannot be opened or written (a full disk, say), is another program's
-        file, or of another version. StoreBusy: another process keeps it locked. StoreCorrupt: it,
-        or a row read from it, is damaged.
+            file, or of another version.
+        StoreBusy: another process keeps it locked.
+        StoreCorrupt: it, or a row read from it, is damaged.
     """
 
     def __init__(
@@ -150,9 +181,10 @@ class RolloutStore:
     ) -> None:
         self.path = Path(path)
         self._db = Database(self.path, read_only=read_only, patience=patience)
-        # By tokenizer: bytes come with every answer.
-        self._shown: dict[str, _Shown] = {}
-        self._asked: tuple[Mapping[str, Any], dict[str, str]] = {}, {}
+        self._stored_ids: dict[str, _StoredIds] = {}
+        """By tokenizer. Bytes come with every answer and are stored once."""
+        self._last_request: tuple[Mapping[str, Any], dict[str, str]] = {}, {}
+        """Settings, and the row of ``requests`` for them."""
 
     def __enter__(self) -> Self:
         return self
@@ -167,16 +199,21 @@ class RolloutStore:
     def add(
         self, settings: Mapping[str, Any], prompt: Prompt, sample: int, completion: Completion
     ) -> str:
-        """Store one received completion; see ``add_answer``. Returns its key."""
+        """Store one completion (see ``add_answer``) and return its key."""
         return self.add_answer(settings, prompt, {sample: completion})[0]
 
     def add_answer(
         self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
     ) -> list[str]:
-        """Store the completions of one answer by sample number, in one transaction, safe from a
-        crash afterwards.
+        """Store the completions of one answer in one transaction, safe from a crash afterwards.
 
-        Returns their keys.
+        Args:
+            settings: those of the request.
+            prompt: the prompt.
+            completions: by sample number.
+
+        Returns:
+            Their keys.
         """
         return self.add_answers([self.rows_of(settings, prompt, completions)])[0]
 
@@ -184,84 +221,89 @@ class RolloutStore:
         self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
     ) -> dict[str, list[dict[str, Any]]]:
         """The rows of one answer by table, packed; ``add_answers`` takes them."""
-        before, row = self._asked  # read once: another writer's thread may change it
-        if settings != before:  # those of the answer before, mostly
-            row = {"hash": request_hash(settings), "settings": canonical(settings)}
-            self._asked = settings, row
-        request = row["hash"]
-        asked = prompt_hash(prompt)
-        now = time.time()
+        # Read once, because the thread of another ``Writer`` may change it. Most answers have the
+        # settings of the answer before them.
+        last_settings, request_row = self._last_request
+        if settings != last_settings:
+            request_row = {"hash": request_hash(settings), "settings": canonical(settings)}
+            self._last_request = settings, request_row
+        prompt_key = prompt_hash(prompt)
+        received = time.time()
         tokenizer = settings.get("tokenizer", "")
-        shown = dict[int, bytes]()
-        known = self._shown.setdefault(tokenizer, _Shown())
+        stored_ids = self._stored_ids.setdefault(tokenizer, _StoredIds())
+        new_bytes = dict[int, bytes]()
         for completion in completions.values():
-            shown |= known.missing(completion.token_bytes)
+            new_bytes |= stored_ids.missing(completion.token_bytes)
         return {
-            "prompts": [{"hash": asked, "messages": messages_of(prompt)}],
-            "requests": [row],
+            "prompts": [{"hash": prompt_key, "messages": messages_of(prompt)}],
+            "requests": [request_row],
             "completions": [
-                completion_row(request, asked, sample, each, now)
-                for sample, each in completions.items()
+                completion_row(request_row["hash"], prompt_key, sample, completion, received)
+                for sample, completion in completions.items()
             ],
-            "token_bytes": [
-                summed({"tokenizer": tokenizer, "id": token, "bytes": raw})
-                for token, raw in sorted(shown.items())
-            ],
+            "token_bytes": _token_rows(tokenizer, new_bytes),
         }
 
     def add_answers(
         self, answers: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]
     ) -> list[list[str]]:
-        """Store several results of ``rows_of``, all in one transaction. Returns the keys of
-        each.
+        """Store several results of ``rows_of`` in one transaction.
+
+        Returns:
+            The keys of the completions of each.
         """
-        together = {table: [row for rows in answers for row in rows[table]] for table in answers[0]}
-        self.add_rows(
-            together
-            | {"requests": list({row["hash"]: row for row in together["requests"]}.values())}
-        )
-        for rows in answers:
-            if shown := rows["token_bytes"]:
-                self._shown.setdefault(shown[0]["tokenizer"], _Shown()).add(
-                    [row["id"] for row in shown]
-                )
-        return [[row["key"] for row in rows["completions"]] for rows in answers]
+        rows = {table: [row for answer in answers for row in answer[table]] for table in answers[0]}
+        rows["requests"] = list({row["hash"]: row for row in rows["requests"]}.values())
+        self.add_rows(rows)
+        for answer in answers:
+            token_rows = answer["token_bytes"]
+            if token_rows:  # all are of one tokenizer
+                tokenizer = token_rows[0]["tokenizer"]
+                stored_ids = self._stored_ids.setdefault(tokenizer, _StoredIds())
+                stored_ids.add([row["id"] for row in token_rows])
+        return [[row["key"] for row in answer["completions"]] for answer in answers]
 
     def add_rows(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-        """Store whole rows by table, in one transaction, without those with a stored key. Returns
-        the number added, by table.
+        """Store rows by table in one transaction; a row with a stored key is left out.
+
+        Returns:
+            The number of rows added, by table.
         """
         with self._db.transaction() as db:
             return {
-                table: db.executemany(insertion(table), each).rowcount
-                for table, each in rows.items()
-                if each
+                table: db.executemany(insertion(table), table_rows).rowcount
+                for table, table_rows in rows.items()
+                if table_rows
             }
 
     def rows(self, table: str, *, ordered: bool = False) -> Iterator[dict[str, Any]]:
-        """All rows of a table, unchecked, one by one; ``ordered``: completions by request, prompt
-        and sample.
+        """All rows of a table, unchecked, one by one.
+
+        ordered: whether completions come by request, prompt and sample.
         """
-        order = (
-            "ORDER BY request_hash, prompt_hash, sample"
-            if ordered and table == "completions"
-            else ""
-        )
+        order = ""
+        if ordered and table == "completions":
+            order = "ORDER BY request_hash, prompt_hash, sample"
         for row in self._db.stream(selection(table, order)):
             yield named(table, row)
 
     def row(self, table: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row with this primary key, unchecked; None where there is none."""
         where = " AND ".join(f"{name} = ?" for name in TABLES[table][: len(key)])
-        found = self._read(table, f"WHERE {where}", key)
-        return found[0] if found else None
+        for row in self._read(table, f"WHERE {where}", key):
+            return row
+        return None
 
     def _read(self, table: str, condition: str, arguments: Sequence[Any]) -> list[dict[str, Any]]:
         return [named(table, row) for row in self._db.read(selection(table, condition), arguments)]
 
-    def _one(self, table: str, key: str, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
+    def _parsed_row(
+        self, table: str, key: str, parse: Callable[[Mapping[str, Any]], T]
+    ) -> T | None:
         row = self.row(table, (key,))
-        return None if row is None else self._parsed(table, row, parse)
+        if row is None:
+            return None
+        return self._parsed(table, row, parse)
 
     def _parsed(
         self, table: str, row: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], T]
@@ -276,7 +318,7 @@ class RolloutStore:
             ) from error
 
     def requests(self) -> dict[str, dict[str, Any]]:
-        """Request hash -> settings (see ``collect.settings_of``) of all requests so far."""
+        """Request hash -> settings (see ``collect.settings_of``), of all requests so far."""
         return {
             row["hash"]: self._parsed("requests", row, settings_of_row)
             for row in self.rows("requests")
@@ -292,8 +334,9 @@ class RolloutStore:
         }
 
     def prompts(self, request: str) -> dict[str, Prompt]:
-        """Key -> prompt, of all stored completions of one request hash, the samples of a prompt
-        together and in order.
+        """Key -> prompt, of all stored completions of one request hash.
+
+        The samples of a prompt stand together and in order.
         """
         rows = self._db.read(
             "SELECT key, hash, messages FROM completions JOIN prompts ON prompts.hash = prompt_hash"
@@ -301,38 +344,42 @@ class RolloutStore:
             (request,),
         )
         texts = {name: text for _, name, text in rows}
-        known = {
+        prompts = {
             name: self._parsed("prompts", {"hash": name, "messages": text}, prompt_of)
             for name, text in texts.items()
         }
-        return {key: known[name] for key, name, _ in rows}
+        return {key: prompts[name] for key, name, _ in rows}
 
     def again(self, keys: Collection[str]) -> Callable[[], RolloutStore]:
-        """A function that opens it again for reading these keys, in any process with access to the
-        same file.
+        """A function that opens the store again for reading these keys.
+
+        It works in any process with access to the same file.
         """
         return partial(RolloutStore, self.path.resolve(), read_only=True)
 
     def order(self, keys: Collection[str]) -> dict[str, Any]:
-        """The places of ``keys``, all of them here, in the cheapest order to read; here the given
-        order.
+        """Key -> place of each of ``keys``, which are all in this store.
+
+        The places are in the cheapest order to read, which is any order here.
         """
         return {key: number for number, key in enumerate(keys)}
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order. Raises StoreError for a missing one."""
         for key in keys:
-            found = self._one("completions", key, completion_of)
-            if found is None:
+            completion = self._parsed_row("completions", key, completion_of)
+            if completion is None:
                 raise StoreError(
                     f"{self.path} has no completion {key[:12]}...; run the same command again to"
                     " collect it"
                 )
-            yield found
+            yield completion
 
     def add_next_token(self, key: str, logprobs: FloatArray) -> int:
-        """Store the logprobs (v,) of a whole vocabulary, safe from a crash afterwards. Returns the
-        bytes used.
+        """Store the logprobs (v,) of a whole vocabulary, safe from a crash afterwards.
+
+        Returns:
+            The bytes used.
         """
         row = next_token_row(key, logprobs, time.time())
         self.add_rows({"next_tokens": [row]})
@@ -340,23 +387,25 @@ class RolloutStore:
 
     def next_token(self, key: str) -> FloatArray | None:
         """The logprobs (v,) stored under ``key``; None where there are none."""
-        return self._one("next_tokens", key, distribution_of)
+        return self._parsed_row("next_tokens", key, distribution_of)
 
     def add_rewards(self, answers: Mapping[str, str]) -> None:
-        """Store answers for remote rewards, by key, in one transaction, safe from a crash
-        afterwards.
-        """
-        now = time.time()
+        """Store answers for remote rewards by key, safe from a crash afterwards."""
+        received = time.time()
         rows = [
-            {"key": key, "answer": _storable(answer), "received": now}
+            summed({"key": key, "answer": _storable(answer), "received": received})
             for key, answer in answers.items()
         ]
-        self.add_rows({"rewards": list(map(summed, rows))})
+        self.add_rows({"rewards": rows})
 
     def rewards(self, keys: Iterable[str]) -> dict[str, str]:
-        """The stored answers for remote rewards, for those of ``keys`` that are there."""
-        found = ((key, self._one("rewards", key, answer_of)) for key in keys)
-        return {key: answer for key, answer in found if answer is not None}
+        """The stored answers for remote rewards with these keys; a missing key is left out."""
+        answers: dict[str, str] = {}
+        for key in keys:
+            answer = self._parsed_row("rewards", key, answer_of)
+            if answer is not None:
+                answers[key] = answer
+        return answers
 
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
         """The bytes of every token of this tokenizer in any stored answer."""
@@ -368,9 +417,7 @@ class RolloutStore:
         return self.token_bytes(self.tokenizer_of(key))
 
     def tokenizer_of(self, key: str) -> str:
-        """The fingerprint of the tokenizer of the completion with this key; "" where it is not
-        known.
-        """
+        """The fingerprint of the tokenizer of a completion; "" where it is not known."""
         rows = self._db.read(
             "SELECT hash, settings FROM completions JOIN requests ON requests.hash = request_hash"
             " WHERE key = ?",
@@ -383,18 +430,17 @@ class RolloutStore:
         return ""
 
     def add_token_bytes(self, tokenizer: str, token_bytes: Mapping[int, bytes]) -> None:
-        """Store the bytes of tokens that no answer shows, by id, under the tokenizer's
-        fingerprint.
+        """Store the bytes of tokens that no answer shows.
+
+        tokenizer: its fingerprint.
+        token_bytes: by id.
         """
-        rows = [
-            summed({"tokenizer": tokenizer, "id": token, "bytes": raw})
-            for token, raw in sorted(token_bytes.items())
-        ]
-        self.add_rows({"token_bytes": rows})
+        self.add_rows({"token_bytes": _token_rows(tokenizer, token_bytes)})
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
-        """The number of completions with these keys, and their tokens: of their prompts, one for
-        each, and generated.
+        """Completions with these keys, tokens of their prompts, and generated tokens.
+
+        The tokens of a prompt count once for each of its completions.
         """
         query = (
             "SELECT CAST(prompt_tokens AS INTEGER), CAST(coalesce(generated, n_tokens) AS INTEGER)"
@@ -404,10 +450,105 @@ class RolloutStore:
         return len(rows), sum(prompt for prompt, _ in rows), sum(generated for _, generated in rows)
 
     def size(self) -> StoredSize:
-        """The size of the store, and the part of it that the provider withheld."""
+        """The size of the store, and how much the provider withheld."""
         sums = ", ".join(
             f"total(CAST({name} AS INTEGER))"
             for name in ("n_tokens", "length(tokens)", "bounded", "outside")
         )
         (row,) = self._db.read(f"SELECT count(*), {sums} FROM completions")  # noqa: S608
         return StoredSize(*(int(value) for value in row))
+
+
+# --- Storing from a thread
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An answer that waits to be stored.
+
+    stored: gets the keys of its completions, or the error.
+    """
+
+    settings: Mapping[str, Any]
+    prompt: Prompt
+    completions: Mapping[int, Completion]
+    stored: asyncio.Future[list[str]]
+
+
+class Writer:
+    """A thread that stores answers while others are received. Use as a context manager.
+
+    A commit waits for the disk (``synchronous = FULL``), and SQLite releases the interpreter
+    meanwhile, as does the deflation of an answer. The answers that arrive during one commit share
+    the next. A worker awaits its own commit before it sends another request, so at most one answer
+    a worker is not stored. At the end of the context everything is stored.
+    """
+
+    def __init__(self, store: RolloutStore) -> None:
+        self._store = store
+        self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
+        """None ends the thread."""
+        self._thread = threading.Thread(target=self._run, name="blackbox_lb store", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    async def add_answer(
+        self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
+    ) -> list[str]:
+        """Run ``RolloutStore.add_answer``, with the same safety.
+
+        The answer is stored even where the caller is cancelled.
+
+        Raises:
+            StoreError: the answer is not stored.
+        """
+        stored: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self._queue.put(_Pending(settings, prompt, completions, stored))
+        return await stored
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            batch = list[_Pending]()
+            pending = self._queue.get()
+            while pending is not None:
+                batch.append(pending)
+                if self._queue.empty():
+                    break
+                pending = self._queue.get()
+            is_open = pending is not None
+            if batch:
+                self._commit(batch)
+
+    def _commit(self, batch: list[_Pending]) -> None:
+        try:
+            rows = [
+                self._store.rows_of(pending.settings, pending.prompt, pending.completions)
+                for pending in batch
+            ]
+            results: list[list[str] | Exception] = [*self._store.add_answers(rows)]
+        except Exception as error:  # noqa: BLE001  (raised where the answer came from)
+            if len(batch) > 1:  # a failing answer must not keep the others out
+                for pending in batch:
+                    self._commit([pending])
+                return
+            results = [error]
+        loop = batch[0].stored.get_loop()
+        with suppress(RuntimeError):  # the loop has been closed, so nobody waits
+            loop.call_soon_threadsafe(_settle, batch, results)
+
+
+def _settle(batch: list[_Pending], results: list[list[str] | Exception]) -> None:
+    for pending, result in zip(batch, results, strict=True):
+        if pending.stored.done():
+            continue
+        if isinstance(result, Exception):
+            pending.stored.set_exception(result)
+        else:
+            pending.stored.set_result(result)

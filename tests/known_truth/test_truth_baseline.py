@@ -30,6 +30,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection.linear_term import linear_term, linear_terms
 from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf, log_softmax
 from tests.support.fits import projection
@@ -211,7 +212,7 @@ def test_a_reward_that_is_no_sum_keeps_terminal_weights() -> None:
     """
     with pytest.raises(InputError, match="not a sum over its positions"):
         RewardToGo(TAU).weights(drawn("contains", 1))
-    with pytest.raises(InputError, match="gamma is 2"):
+    with raises_naming(InputError, "gamma", "2"):
         RewardToGo(TAU, 2.0).weights(drawn("count", 1))
     limits = CompileLimits(entries=5, low=-100, high=100, integers=False)
     settings = {}
@@ -342,9 +343,9 @@ def test_columns_that_make_no_sense_are_refused() -> None:
     """Costs that are not finite, and policies that nobody named."""
     rollouts = drawn("count", 1)
     assert rollouts.costs is not None
-    with pytest.raises(InputError, match="costs must be"):
+    with raises_naming(InputError, "costs"):
         replace(rollouts, costs=rollouts.costs - np.inf)
-    with pytest.raises(InputError, match="origins must be"):
+    with raises_naming(InputError, "origins"):
         replace(rollouts, origins=np.ones(N, np.int64))
     assert rollouts.at(np.ones(len(rollouts.token_ids), np.bool_)).costs is None
     np.testing.assert_array_equal(

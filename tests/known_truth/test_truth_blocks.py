@@ -21,6 +21,7 @@ from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.estimate.sparse.integer_search import integer_search
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.types import UNNAMED
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
 
@@ -236,7 +237,7 @@ def test_tokens_that_nobody_saw_may_join(top: int) -> None:
     assert_same(wider.take(np.arange(9)), table.take(np.arange(9)).with_tokens([3, 20, 700]))
     sent = sparsify(wider, delta)
     assert dict(zip(sent.token_ids.tolist(), sent.values.tolist(), strict=True))[700] == 5.0
-    with pytest.raises(InputError, match="token id -2 cannot join"):
+    with raises_naming(InputError, "-2"):
         table.with_tokens([-2])
 
 

@@ -19,6 +19,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
 from tests.support.statistics import statistics_of, zhat_of
@@ -211,5 +212,5 @@ def test_bounds_of_another_shape_are_refused() -> None:
     data = rollouts(10, 1)
     wrongs: list[Any] = [data.is_bounded[:-1], data.is_bounded.astype(np.int8)]
     for wrong in wrongs:
-        with pytest.raises(InputError, match="bounded must be"):
+        with raises_naming(InputError, "bounded"):
             dataclasses.replace(data, bounded=wrong)

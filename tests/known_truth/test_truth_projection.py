@@ -14,6 +14,7 @@ from blackbox_lb.estimate.counting.ips import TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
 from tests.support.statistics import statistics_of
@@ -231,7 +232,7 @@ def test_rewards_beyond_exp_do_not_overflow() -> None:
 def test_no_reward_at_all_is_an_error() -> None:
     """All rewards -inf: the message says so and what to do."""
     rollouts = ExactModel(5, 2, seed=5).rollouts(20, lambda *_: -np.inf, 2)
-    with pytest.raises(InputError, match="no completion earned a reward: all 20 are -inf"):
+    with raises_naming(InputError, "20"):
         projection(rollouts)
 
 

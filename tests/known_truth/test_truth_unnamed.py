@@ -17,6 +17,7 @@ from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, tail_coverage
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.types import NO_TOKEN, UNNAMED
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
 from tests.support.truth import Exact
@@ -285,5 +286,5 @@ def test_a_sampled_token_needs_an_id() -> None:
     data = MODEL.rollouts(5, reward, 3)
     ids = data.token_ids.copy()
     ids[0] = UNNAMED
-    with pytest.raises(InputError, match="token id -2 in rollout 3/0000000"):
+    with raises_naming(InputError, "-2", "3/0000000"):
         NextToken.of(dataclasses.replace(data, token_ids=ids))

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tests.support.exact import ExactModel
 
-__all__ = ["labelled_rows"]
+__all__ = ["DECIDER", "labelled_rows"]
 
+DECIDER = ExactModel(
+    14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
+)
+"""Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
 SPLITS = (("train", range(60)), ("validation", range(60, 100)), ("test", range(100, 180)))
 
 

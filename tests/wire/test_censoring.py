@@ -19,6 +19,7 @@ from blackbox_lb.errors import CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED, Completion, Sampling
+from tests.support.errors import raises_naming
 
 ProfileWith = Callable[..., Profile]
 IDS = {"tokens": {"id": "field id"}}
@@ -122,7 +123,7 @@ def test_a_placeholder_that_the_profile_does_not_list_is_refused(
     logprob is corrupt.
     """
     profile = profile_with(**IDS, logprobs={"censored": declared})
-    with pytest.raises(CorruptResponse, match=r"placeholder.*logprobs\.censored"):
+    with raises_naming(CorruptResponse, "logprobs.censored"):
         read(profile, entry(9, value, (1, -0.1)))
 
 
@@ -228,7 +229,7 @@ def test_without_a_field_of_its_own_there_is_no_propensity(profile_with: Profile
 def test_a_missing_propensity_is_named(profile_with: ProfileWith, given: dict[str, Any]) -> None:
     """Reading the other field in its place would be a guess."""
     profile = profile_with(**IDS, logprobs={"propensity": "sampling_logprob"})
-    with pytest.raises(NoLogprobs, match="acme returned no `sampling_logprob`"):
+    with raises_naming(NoLogprobs, "acme", "`sampling_logprob`"):
         read(profile, entry(1, -0.5, **given))
 
 

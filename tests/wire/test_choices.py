@@ -16,6 +16,7 @@ from blackbox_lb.errors import CorruptResponse, NoLogprobs, ProfileError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.errors import raises_naming
 
 ProfileWith = Callable[..., Profile]
 FILTERED: dict[str, Any] = {
@@ -272,10 +273,7 @@ def test_null_logprobs_of_any_other_choice_are_an_error(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
     """The remedy names the endpoints of the profile that give them."""
-    with pytest.raises(
-        NoLogprobs,
-        match=r"acme returned no logprobs on its chat endpoint.*``endpoint=completions or resp",
-    ):
+    with raises_naming(NoLogprobs, "acme", "chat", "``endpoint=completions or responses``"):
         read(profile_with(), vocabulary, 1, choice(1, logprobs=None))
 
 
@@ -329,10 +327,7 @@ def test_an_answer_of_which_no_logprobs_were_asked_gives_text_only(
     )
     assert (len(found.token_ids), found.top_ids.shape, found.finish_reason) == (0, (0, 0), "stop")
     assert found.readable
-    with pytest.raises(
-        NoLogprobs,
-        match=r"acme returned no logprobs on its .*``top_logprobs=0``.*``estimator=ratio``",
-    ):
+    with raises_naming(NoLogprobs, "acme", "``top_logprobs=0``", "``estimator=ratio``"):
         parse_response(profile_with(), endpoint, ANSWERS[endpoint], Sampling(top_logprobs=1))
 
 
@@ -344,7 +339,7 @@ def test_logprobs_that_nobody_asked_for_are_read_like_any(
     (found,) = parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=0), vocabulary)
     assert (found.token_ids.tolist(), found.whole) == ([2, 2], True)
     answer["choices"] = [spoilt(0.5)]
-    with pytest.raises(CorruptResponse, match=r"logprob 0.5"):
+    with raises_naming(CorruptResponse, "logprob", "0.5"):
         parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=0), vocabulary)
 
 
@@ -361,13 +356,7 @@ def test_a_text_of_unknown_length_is_refused(
         Sampling(top_logprobs=top),
     )
     answer = {"choices": [choice(2, logprobs=None)], "usage": usage}
-    with pytest.raises(
-        CorruptResponse,
-        match=(
-            r"how many tokens a text of 8 characters has; .*, or ``endpoint=completions or"
-            r" responses"
-        ),
-    ):
+    with raises_naming(CorruptResponse, "8", "``endpoint=completions or responses``"):
         parse_response(profile, "chat", answer, sampling)
     answer["choices"] = [choice(0, logprobs=None)]
     (found,) = parse_response(profile, "chat", answer, sampling)

@@ -15,6 +15,7 @@ from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.types import Draw, Endpoint, Message, Prompt, Sampling
+from tests.support.errors import raises_naming
 
 ProfileWith = Callable[..., Profile]
 
@@ -373,7 +374,7 @@ def test_no_alternatives_is_no_word_of_logprobs(name: str, endpoint: Endpoint) -
     assert gone <= {"logprobs", "top_logprobs", "include"}
     assert bool(gone) == (profile.endpoint(endpoint).ask_logprobs != "no")
     assert silent == {key: value for key, value in asking.items() if key not in gone}
-    with pytest.raises(ProfileError, match="gives 1 to 1 completions a request, 2 were asked for"):
+    with raises_naming(ProfileError, "1", "2"):
         body(profile, endpoint, sampling=Sampling(top_logprobs=0), n=2)
 
 
@@ -404,10 +405,7 @@ def test_an_endpoint_without_logprobs_gives_one_completion_a_request(
     """
     profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
     assert "n" not in body(profile, "chat", n=1)
-    with pytest.raises(
-        ProfileError,
-        match="acme gives 1 to 1 completions a request, 2 were asked for; send several requests",
-    ):
+    with raises_naming(ProfileError, "acme", "1", "2"):
         body(profile, "chat", n=2)
     assert body(profile, "completions", n=2)["n"] == 2
 
@@ -419,9 +417,7 @@ def test_a_seed_goes_out_where_one_is_taken(name: str, endpoint: Endpoint) -> No
     if TAKES[name, endpoint].seed:
         assert body(profile, endpoint, sampling=wish)["seed"] == 0
     else:
-        with pytest.raises(
-            ProfileError, match="takes no seed, 0 was asked for; leave ``seed`` out"
-        ):
+        with raises_naming(ProfileError, "0", "``seed``"):
             body(profile, endpoint, sampling=wish)
 
 
@@ -488,7 +484,7 @@ def test_the_remedy_is_the_profiles() -> None:
     own = load_profile("openai").logprobs.model_copy(
         update={"limit_remedy": "start it with --max-logprobs"}
     )
-    with pytest.raises(ProfileError, match=r"21 were asked for; start it with --max-logprobs"):
+    with raises_naming(ProfileError, "21", "--max-logprobs"):
         body(
             load_profile("openai").model_copy(update={"logprobs": own}),
             sampling=Sampling(top_logprobs=21),
@@ -497,9 +493,7 @@ def test_the_remedy_is_the_profiles() -> None:
 
 def test_an_endpoint_that_is_not_there_is_refused() -> None:
     """The endpoints that there are are named."""
-    with pytest.raises(
-        ProfileError, match="no responses endpoint; its profile lists chat, completions"
-    ):
+    with raises_naming(ProfileError, "responses", "chat, completions"):
         body(load_profile("vllm"), "responses")
 
 
@@ -507,5 +501,5 @@ def test_a_dialogue_does_not_fit_the_completions_endpoint() -> None:
     """Several messages have no one text."""
     prompt = Prompt((Message("system", "be brief"), Message("user", "hello")))
     assert len(body(load_profile("vllm"), prompt=prompt)["messages"]) == 2
-    with pytest.raises(InputError, match="2 messages; use ``endpoint=chat``"):
+    with raises_naming(InputError, "2", "``endpoint=chat``"):
         body(load_profile("vllm"), "completions", prompt=prompt)

@@ -19,8 +19,7 @@ from blackbox_lb.cli.resources import COLLECTING, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.batches import OfflineSession, Pending, cancel_batches, collect_batches
-from blackbox_lb.extras.batches.offline import tokenizer_beside
-from blackbox_lb.extras.batches.plan import Shard, no_batch
+from blackbox_lb.extras.batches.plan import Shard, no_batch, tokenizer_beside
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials

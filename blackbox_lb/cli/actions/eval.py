@@ -32,9 +32,14 @@ from blackbox_lb.cli.resources import (
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.extras.rivals.hand_lists import written
-from blackbox_lb.extras.rivals.standard import standard_rivals
-from blackbox_lb.extras.rivals.table import RIVALS, RIVALS_OF_SHARES, rivals, rivals_of_shares
+from blackbox_lb.extras.rivals.biases import written
+from blackbox_lb.extras.rivals.table import (
+    RIVALS,
+    RIVALS_OF_SHARES,
+    rivals,
+    rivals_of_shares,
+    standard_rivals,
+)
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation

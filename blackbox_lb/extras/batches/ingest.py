@@ -1,5 +1,6 @@
-"""From a batch's answers to the store: each line is read like a live answer, in any order, any
-number of times.
+"""From the answers of a batch to the store. Each line is read like a live answer.
+
+Lines may come in any order, and a file may be read any number of times.
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from blackbox_lb.rollouts.collect import MOST_TOKENS, of_another
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.safety.http.clients import ceiling
 from blackbox_lb.safety.http.retries import is_passing
-from blackbox_lb.store.integrity import prompt_of
+from blackbox_lb.store.rows import prompt_of
 from blackbox_lb.types import Completion, Draw, Prompt
 
 OK = 200
 SHORTEST = 64
-"""Shortest answer, in bytes, that is looked for in its line: a shorter one may stand there twice,
-and is no answer anyway.
+"""Bytes of the shortest answer that is looked for in its line. A shorter one may stand there twice,
+and is no completion anyway.
 """
 UNDONE = frozenset({"batch_expired", "batch_cancelled"})
 """Codes of requests that were never begun."""
@@ -53,10 +54,15 @@ _OUTER = msgspec.json.Decoder(_Outer)
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of lines: ``answered`` and stored now, ``stored before`` or twice in the files,
-    ``filtered`` prompts, ``undone`` (expired, cancelled, or failed in a way that passes),
-    ``refused``, ``unreadable``, ``short`` (fewer completions than were asked for), and ``foreign``:
-    not of this store. ``error``: the first refused or unreadable one.
+    """The outcome of the lines of a job.
+
+    lines: the number of lines of each kind. "answered" were stored now. "stored before" were in the
+        store already, or are twice in the files. "filtered" met a content filter. "undone" expired,
+        were cancelled, or failed in a way that passes. "refused" and "unreadable" have no answer.
+        "short" have fewer completions than asked for. "foreign" belong to another store.
+    spent: requests, tokens and dollars.
+    error: that of the first refused or unreadable line.
+    drifted: the first sign of another model or system.
     """
 
     lines: Counter[str] = field(default_factory=Counter)
@@ -65,14 +71,13 @@ class Tally:
     drifted: Drifted | None = None
 
     def sentence(self) -> str:
-        return (
-            ", ".join(f"{number:,} {what}" for what, number in self.lines.items() if number)
-            or "no line"
-        )
+        """The counts, for display."""
+        counts = [f"{number:,} {kind}" for kind, number in self.lines.items() if number]
+        return ", ".join(counts) or "no line"
 
 
 class BatchReader:
-    """Reads the files of one job into a store. ``watch`` is called with every completion."""
+    """Reads the files of one job into a store; ``watch`` is called with every completion."""
 
     def __init__(self, setup: BatchSpec, job: BatchRecord, watch: Watcher) -> None:
         self._session = setup.trials.session
@@ -83,21 +88,20 @@ class BatchReader:
         self._prices = setup.trials.budget.prices
         self._watch = watch
         self._drift = setup.trials.drift
-        self._there = self._store.keys(job.request)
+        self._stored = self._store.keys(job.request)
         self._prompts: dict[str, Prompt | None] = {}
         self.tally = Tally()
 
     async def read(self, path: Path) -> None:
-        """Take in a file of answers or of errors; one that is not there has no lines."""
+        """Store a file of answers or of errors; a missing file has no lines."""
         for line in self._lines(path):
             self.tally.lines[self._line(line)] += 1
-            await asyncio.sleep(
-                0
-            )  # Ctrl-C may end it here: stored answers stay, the rest is still in the file
+            # Ctrl-C may end it here. Stored answers stay, and the file still has the others.
+            await asyncio.sleep(0)
 
     def _lines(self, path: Path) -> Iterator[bytes]:
-        asked = {"top_logprobs": self._sampling.top_logprobs}
-        longest = ceiling(asked, max(self._sampling.max_tokens, MOST_TOKENS))
+        body = {"top_logprobs": self._sampling.top_logprobs}
+        longest = ceiling(body, max(self._sampling.max_tokens, MOST_TOKENS))
         try:
             with path.open("rb") as file:
                 while line := file.readline(longest):
@@ -111,30 +115,34 @@ class BatchReader:
             ) from error
 
     def _line(self, line: bytes) -> str:
-        """Store the answer of one line; return its category in the tally."""
+        """Store the answer of one line, and return the line's kind in the tally."""
         try:
             document = self._session.channel.parsed(line, self._parsed)
         except CorruptResponse as error:
             return self._faulty(error)
-        name = document.get("custom_id") if isinstance(document, dict) else None
-        ask = SampleRequest.parse(name, self._job.prefix)
-        prompt = None if ask is None else self._prompt(ask.prompt)
-        if ask is None or prompt is None:
+        if not isinstance(document, dict):
             return "foreign"
-        keys = ask.keys(self._job.request)
-        if self._there.issuperset(keys):
+        ask = SampleRequest.parse(document.get("custom_id"), self._job.prefix)
+        if ask is None:
+            return "foreign"
+        prompt = self._prompt(ask.prompt)
+        if prompt is None:
+            return "foreign"
+        if self._stored.issuperset(ask.keys(self._job.request)):
             return "stored before"
         response = document.get("response") or {}
         fault = document.get("error")
-        status = response.get("status_code") if isinstance(response, dict) else None
-        if fault or status != OK or not isinstance(response.get("body"), dict):
+        status = None
+        body = None
+        if isinstance(response, dict):
+            status = response.get("status_code")
+            body = response.get("body")
+        if fault or status != OK or not isinstance(body, dict):
             return self._failed(ask, prompt, status, fault or response)
-        return self._answered(ask, prompt, response["body"])
+        return self._answered(ask, prompt, body)
 
     def _parsed(self, line: bytes) -> Any:
-        """Parse a line and its answer, which is nearly all of the line, by the parser for live
-        ones.
-        """
+        """Parse a line; the answer, nearly all of it, with the parser of live answers."""
         try:
             answer = bytes(_OUTER.decode(line).response.body)
         except msgspec.MsgspecError:
@@ -151,7 +159,9 @@ class BatchReader:
     def _prompt(self, name: str) -> Prompt | None:
         if name not in self._prompts:
             row = self._store.row("prompts", (name,))
-            self._prompts[name] = None if row is None else prompt_of(row)
+            self._prompts[name] = None
+            if row is not None:
+                self._prompts[name] = prompt_of(row)
         return self._prompts[name]
 
     def _answered(self, ask: SampleRequest, prompt: Prompt, body: dict[str, Any]) -> str:
@@ -161,44 +171,45 @@ class BatchReader:
         except (CorruptResponse, NoLogprobs) as error:
             return self._faulty(error)
         drifted = self._drift.seen(completions, self._session.profile.models.fleet)
-        of = dict(self._settings)
+        settings = dict(self._settings)
         if drifted is not None:
             self.tally.drifted = self.tally.drifted or drifted
-            of |= of_another(self._session.model, completions[0])
-        self._keep(of, prompt, ask, completions)
-        return "short" if len(completions) < ask.count else "answered"
+            settings |= of_another(self._session.model, completions[0])
+        self._store_completions(settings, prompt, ask, completions)
+        if len(completions) < ask.count:
+            return "short"
+        return "answered"
 
-    def _keep(
+    def _store_completions(
         self,
-        of: Mapping[str, Any],
+        settings: Mapping[str, Any],
         prompt: Prompt,
         ask: SampleRequest,
         completions: list[Completion],
     ) -> None:
-        stored = self._store.add_answer(
-            of, prompt, dict(zip(ask.samples, completions, strict=False))
-        )
-        self._there.update(stored)
+        numbered = dict(zip(ask.samples, completions, strict=False))
+        self._stored.update(self._store.add_answer(settings, prompt, numbered))
         for completion in completions[: ask.count]:
             self._watch(completion)
 
-    def _failed(self, ask: SampleRequest, prompt: Prompt, status: Any, body: Any) -> str:
-        """The category of an error line: a filtered prompt is done with, a passing failure is
-        undone, the rest is refused.
+    def _failed(self, ask: SampleRequest, prompt: Prompt, status: Any, fault: Any) -> str:
+        """The kind of an error line.
+
+        A filtered prompt is stored as such. A failure that passes is undone, any other is refused.
         """
-        told = body.get("body") or body.get("error") or body if isinstance(body, dict) else body
-        code = told.get("code") if isinstance(told, dict) else None
+        code = None
+        if isinstance(fault, dict):
+            fault = fault.get("body") or fault.get("error") or fault
+        if isinstance(fault, dict):
+            code = fault.get("code")
         if isinstance(code, str) and code in UNDONE:
             return "undone"
-        status = status if isinstance(status, int) and status != OK else None
-        error = self._session.channel.refusal(status, told)
+        if not isinstance(status, int) or status == OK:
+            status = None
+        error = self._session.channel.refusal(status, fault)
         if isinstance(error, ContentFiltered):
-            self._keep(
-                self._settings,
-                prompt,
-                ask,
-                [Completion.empty("content_filter", self._session.model)] * ask.count,
-            )
+            empty = Completion.empty("content_filter", self._session.model)
+            self._store_completions(self._settings, prompt, ask, [empty] * ask.count)
             return "filtered"
         if is_passing(error):
             return "undone"

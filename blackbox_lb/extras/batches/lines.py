@@ -1,5 +1,4 @@
-"""The lines of batch files: the samples of a prompt that each request asks for, and the name that
-returns with its answer.
+"""The lines of batch files, each a request for samples of a prompt with a name for its answer.
 
 The format: https://platform.openai.com/docs/api-reference/batch/request-input
 """
@@ -38,15 +37,17 @@ class SampleRequest:
 
     @property
     def samples(self) -> range:
+        """The numbers of the samples."""
         return range(self.first, self.first + self.count)
 
     def keys(self, request: str) -> list[str]:
-        """Their keys in a store, under the settings with this hash."""
+        """The keys of the samples in a store; ``request`` is the hash of the settings."""
         return [rollout_key(request, self.prompt, sample) for sample in self.samples]
 
     def name(self, prefix: str) -> str:
-        """The custom_id: settings, prompt and samples in at most 64 characters of letters, digits,
-        "-", "_" and ".".
+        """The custom_id, with settings, prompt and samples.
+
+        It has at most 64 characters, which are letters, digits, "-", "_" and ".".
         """
         digest = base64.urlsafe_b64encode(bytes.fromhex(self.prompt)).decode().rstrip("=")
         return f"{prefix}.{digest}.{self.first}.{self.count}"
@@ -54,7 +55,9 @@ class SampleRequest:
     @classmethod
     def parse(cls, name: object, prefix: str) -> SampleRequest | None:
         """Parse a custom_id; None where it is not of these settings."""
-        match = NAME.fullmatch(name) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            return None
+        match = NAME.fullmatch(name)
         if match is None or match[1] != prefix:
             return None
         return cls(base64.urlsafe_b64decode(match[2] + "=").hex(), int(match[3]), int(match[4]))
@@ -62,8 +65,11 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of an input file, and how many completions, prompt tokens and completion tokens it
-    takes at most.
+    """One line of an input file.
+
+    content: the line, with its end.
+    completions: their number.
+    most_prompt, most_completion: tokens at most.
     """
 
     content: bytes
@@ -73,65 +79,81 @@ class Line:
 
 
 def asks(
-    prompts: Iterable[Prompt], samples: int, request: str, there: Collection[str], most: int
+    prompts: Iterable[Prompt], samples: int, request: str, stored: Collection[str], most: int
 ) -> Iterator[tuple[Prompt, SampleRequest]]:
-    """Requests for all keys, each once: runs of at most ``most`` samples of one prompt, prompt by
-    prompt.
+    """Requests for all missing samples, prompt by prompt.
+
+    Args:
+        prompts: equal ones count once.
+        samples: of each prompt.
+        request: the hash of the settings.
+        stored: the keys of samples that are not missing.
+        most: samples a request. A request asks for samples with consecutive numbers.
     """
     for prompt in dict.fromkeys(prompts):
         name = prompt_hash(prompt)
-        first = count = 0
-        for sample in range(samples + 1):
-            wanted = sample < samples and rollout_key(request, name, sample) not in there
-            if count and (not wanted or count == most):
-                yield prompt, SampleRequest(name, first, count)
-                count = 0
-            if wanted:
-                first = first if count else sample
-                count = count + 1
+        missing = [
+            sample for sample in range(samples) if rollout_key(request, name, sample) not in stored
+        ]
+        run: list[int] = []
+        for sample in missing:
+            if run and (sample != run[-1] + 1 or len(run) == most):
+                yield prompt, SampleRequest(name, run[0], len(run))
+                run = []
+            run.append(sample)
+        if run:
+            yield prompt, SampleRequest(name, run[0], len(run))
 
 
-def request_line(
-    profile: Profile,
-    draw: Draw,
-    url: str,
-    model: str,
-    prompt: Prompt,
-    ask: SampleRequest,
-    request: str,
-) -> Line:
-    """The line with the same request as a live one, word for word."""
-    sampling = draw.sampling
-    if sampling.seed is not None:  # as ``collect`` sends it: a seed of its own for every sample
-        sampling = replace(
-            sampling, seed=(sampling.seed + int(ask.keys(request)[0][:8], 16)) & 0x7FFFFFFF
+@dataclass(frozen=True, slots=True)
+class LineMaker:
+    """Makes lines with the same requests as live ones, word for word.
+
+    profile: that of the provider.
+    draw: how completions are drawn.
+    url: that of each line.
+    model: the name of the model.
+    request: the hash of the settings.
+    """
+
+    profile: Profile
+    draw: Draw
+    url: str
+    model: str
+    request: str
+
+    def line(self, prompt: Prompt, ask: SampleRequest) -> Line:
+        """The line that asks for samples of a prompt."""
+        sampling = self.draw.sampling
+        if sampling.seed is not None:  # a seed for every sample, as ``collect`` sends it
+            offset = int(ask.keys(self.request)[0][:8], 16)
+            sampling = replace(sampling, seed=(sampling.seed + offset) & 0x7FFFFFFF)
+        draw = replace(self.draw, sampling=sampling)
+        body = build_request(self.profile, draw, model=self.model, prompt=prompt, n=ask.count)
+        document: dict[str, Any] = {
+            "custom_id": ask.name(self.request[:PREFIX]),
+            "method": "POST",
+            "url": self.url,
+            "body": body,
+        }
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
+        return Line(
+            content=text.encode(errors="backslashreplace"),
+            completions=ask.count,
+            most_prompt=prompt_bound(prompt.sent_texts),
+            most_completion=ask.count * sampling.max_tokens,
         )
-    body = build_request(
-        profile, replace(draw, sampling=sampling), model=model, prompt=prompt, n=ask.count
-    )
-    document: dict[str, Any] = {
-        "custom_id": ask.name(request[:PREFIX]),
-        "method": "POST",
-        "url": url,
-        "body": body,
-    }
-    content = (
-        json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(
-            errors="backslashreplace"
-        )
-        + b"\n"
-    )
-    bound = prompt_bound(prompt.sent_texts)
-    return Line(content, ask.count, bound, ask.count * sampling.max_tokens)
 
 
 def write_input(path: Path, lines: Sequence[Line]) -> dict[str, Any]:
-    """Write a file of lines, so that a crash cannot lose it afterwards. Returns its SHA-256 and the
-    sums over its lines.
+    """Write a file of lines, so that a crash cannot lose it afterwards.
+
+    Returns:
+        Its SHA-256, and the sums over its lines, by field of ``BatchRecord``.
     """
     digest = hashlib.sha256()
-    told = explained(f"write {path}", "make room, or give another ``out``")
-    with told, replacing(path) as draft, draft.open("xb") as file:
+    errors = explained(f"write {path}", "make room, or give another ``out``")
+    with errors, replacing(path) as draft, draft.open("xb") as file:
         for line in lines:
             digest.update(line.content)
             file.write(line.content)
@@ -143,11 +165,18 @@ def write_input(path: Path, lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iterator[list[Line]]:
-    """Groups of lines that fit a file each. Raises InputError: one line alone is larger than a file
-    may be.
+    """Groups of lines, one for each file.
+
+    Args:
+        lines: the lines.
+        requests: most lines of a file; None for no limit.
+        size: most bytes of a file; None for no limit.
+
+    Raises:
+        InputError: a line alone is larger than a file may be.
     """
     group: list[Line] = []
-    taken = 0
+    group_size = 0
     for line in lines:
         length = len(line.content)
         if size is not None and length > size:
@@ -155,18 +184,19 @@ def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iter
                 f"one request has {length:,} bytes, and a batch file may have {size:,}; leave such"
                 " long prompts out, or collect without ``batch``"
             )
-        if group and (len(group) == requests or (size is not None and taken + length > size)):
+        is_full = len(group) == requests or (size is not None and group_size + length > size)
+        if group and is_full:
             yield group
             group = []
-            taken = 0
+            group_size = 0
         group.append(line)
-        taken += length
+        group_size += length
     if group:
         yield group
 
 
 def names_in(path: Path) -> Iterator[str]:
-    """The custom_id of every line of one of our own input files, where it stands first."""
+    """The custom_id of every line of a file by ``write_input``, in which it stands first."""
     with path.open("rb") as file:
         for line in file:
             if line.strip():

@@ -1,5 +1,6 @@
-"""The plan of a collection by batch: files of requests for all missing answers, within the
-command's limits; and its shards.
+"""The plan of a collection by batch: files of requests for all missing answers, within the limits.
+
+A collection may be one shard of a larger one, and may have no server to ask.
 """
 
 from __future__ import annotations
@@ -8,18 +9,20 @@ import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
+from blackbox_lb.api.session import Session
 from blackbox_lb.errors import BudgetExhausted, InputError, ProfileError
 from blackbox_lb.extras.batches.lines import (
     PREFIX,
     Line,
+    LineMaker,
     SampleRequest,
     asks,
     names_in,
-    request_line,
     split,
     write_input,
 )
@@ -30,21 +33,27 @@ from blackbox_lb.rollouts.collect import batch_of, settings_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.store import canonical, prompt_hash, request_hash
-from blackbox_lb.store.keys import messages_of
+from blackbox_lb.store.rows import messages_of
 from blackbox_lb.types import Draw, Example, Prompt, Sampling
+from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 DIGITS = 16
-"""Hexadecimal digits of a prompt's hash that decide: 64 bits, so that every shard is equally
+"""Hexadecimal digits of a prompt's hash that decide on its shard. 64 bits make shards equally
 likely.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """One collection: its requests, and the jobs of its store. ``settings``: of all of its
-    requests, ``request``: their hash.
+    """One collection: its requests, and the jobs of its store.
 
-    ``most``: requests a file.
+    trials: session, store and budget.
+    jobs: the jobs of the store.
+    rules: what the provider says of batches.
+    sampling: how completions are drawn.
+    settings: those of all requests.
+    request: the hash of the settings.
+    most: requests a file; None for no limit.
     """
 
     trials: Trials
@@ -57,89 +66,92 @@ class BatchSpec:
 
     @classmethod
     def of(cls, trials: Trials, most: int | None = None) -> BatchSpec:
-        """The collection of ``trials`` at temperature 1. Raises ProfileError: its endpoint takes no
-        batches.
+        """The collection of ``trials`` at temperature 1.
+
+        most: requests a file, where the provider does not take fewer.
+
+        Raises:
+            ProfileError: the endpoint takes no batches.
         """
         session = trials.session
         rules = session.profile.batch
-        if rules is None or session.endpoint not in rules.urls:
-            raise no_batch(session.profile.name, [] if rules is None else list(rules.urls))
+        if rules is None:
+            raise no_batch(session.profile.name, [])
+        if session.endpoint not in rules.urls:
+            raise no_batch(session.profile.name, list(rules.urls))
         draw = trials.draw(SAMPLED)
         settings = settings_of(session, trials.tokenizer, draw)
-        fewest = min((each for each in (most, rules.requests) if each is not None), default=None)
+        if most is None or (rules.requests is not None and rules.requests < most):
+            most = rules.requests
         return cls(
-            trials,
-            Jobs(trials.store.path),
-            rules,
-            draw.sampling,
-            settings,
-            request_hash(settings),
-            fewest,
+            trials=trials,
+            jobs=Jobs(trials.store.path),
+            rules=rules,
+            sampling=draw.sampling,
+            settings=settings,
+            request=request_hash(settings),
+            most=most,
         )
 
     @property
     def url(self) -> str:
+        """The ``url`` of each line."""
         return self.rules.urls[self.trials.session.endpoint]
 
     def open_jobs(self) -> list[BatchRecord]:
-        """The open jobs of these settings; one that only differs in the tokenizer, which no request
-        shows, is adopted.
+        """The open jobs of these settings.
+
+        A job that differs in the tokenizer alone, which no request shows, gets these settings.
         """
         session = self.trials.session
-        others = 0
-        found: list[BatchRecord] = []
-        for job in filter(lambda job: job.open, self.jobs.all()):
-            same = {**job.settings, "tokenizer": self.settings["tokenizer"]} == self.settings
-            if same and (job.provider, job.host) == (session.profile.name, host_of(session)):
+        foreign = 0
+        jobs: list[BatchRecord] = []
+        for job in self.jobs.all():
+            if not job.open:
+                continue
+            settings = {**job.settings, "tokenizer": self.settings["tokenizer"]}
+            place = (job.provider, job.host)
+            if settings == self.settings and place == (session.profile.name, host_of(session)):
                 job.request = self.request
                 job.settings = self.settings
-                found.append(job)
+                jobs.append(job)
             else:
-                others += 1
-        if others:
+                foreign += 1
+        if foreign:
             self.trials.report.notice(
-                f"{others} open batch jobs in {self.jobs.folder} have other settings or another"
+                f"{foreign} open batch jobs in {self.jobs.folder} have other settings or another"
                 " provider and are left alone: the command that made them goes on with them"
             )
-        return found
+        return jobs
 
     def missing(
-        self, prompts: Sequence[Prompt], samples: int, asked: Collection[str] = ()
+        self, prompts: Sequence[Prompt], samples: int, pending: Collection[str] = ()
     ) -> Iterator[tuple[Prompt, SampleRequest]]:
-        """The samples neither stored nor among the ``asked`` keys."""
+        """Requests for the samples that are neither stored nor among the ``pending`` keys."""
         session = self.trials.session
-        there = self.trials.store.keys(self.request).union(asked)
-        return asks(
-            prompts,
-            samples,
-            self.request,
-            there,
-            batch_of(session.profile, session.endpoint, self.sampling),
-        )
+        stored = self.trials.store.keys(self.request).union(pending)
+        most = batch_of(session.profile, session.endpoint, self.sampling)
+        return asks(prompts, samples, self.request, stored, most)
 
     def write(
         self, prompts: Sequence[Prompt], samples: int, jobs: Iterable[BatchRecord]
     ) -> list[BatchRecord]:
-        """Write new jobs for all samples neither stored nor asked for by ``jobs``: durable files
-        and records, nothing sent.
+        """Write new jobs for all samples that are neither stored nor asked for by ``jobs``.
+
+        Files and records are durable; nothing is sent.
         """
-        wanted = list(
-            self.missing(prompts, samples, {key for job in jobs for key in self._keys(job)})
-        )
-        if not wanted:
+        pending = {key for job in jobs for key in self._keys(job)}
+        requests = list(self.missing(prompts, samples, pending))
+        if not requests:
             return []
-        rows = [{"hash": ask.prompt, "messages": messages_of(prompt)} for prompt, ask in wanted]
+        rows = [{"hash": ask.prompt, "messages": messages_of(prompt)} for prompt, ask in requests]
         row = {"hash": self.request, "settings": canonical(self.settings)}
         self.trials.store.add_rows({"prompts": rows, "requests": [row]})
-        lines = (self._line(prompt, ask) for prompt, ask in wanted)
-        return [self._written(group) for group in split(lines, self.most, self.rules.size)]
-
-    def _line(self, prompt: Prompt, ask: SampleRequest) -> Line:
         session = self.trials.session
         draw = Draw(self.sampling, endpoint=session.endpoint)
-        return request_line(
-            session.profile, draw, self.url, session.model, prompt, ask, self.request
-        )
+        maker = LineMaker(session.profile, draw, self.url, session.model, self.request)
+        lines = (maker.line(prompt, ask) for prompt, ask in requests)
+        return [self._written(group) for group in split(lines, self.most, self.rules.size)]
 
     def _written(self, group: Sequence[Line]) -> BatchRecord:
         session = self.trials.session
@@ -157,28 +169,30 @@ class BatchSpec:
         self.jobs.save(job)
         return job
 
-    def _keys(self, job: BatchRecord) -> Iterable[str]:
-        """The keys of an open job's answers. Its file is read: the record only holds their
-        number.
-        """
-        found = (
-            SampleRequest.parse(name, job.prefix) for name in names_in(self.jobs.input(job.name))
-        )
-        return (key for ask in found if ask is not None for key in ask.keys(self.request))
+    def _keys(self, job: BatchRecord) -> Iterator[str]:
+        """The keys of an open job's answers, from its file; the record has only their number."""
+        for name in names_in(self.jobs.input(job.name)):
+            ask = SampleRequest.parse(name, job.prefix)
+            if ask is not None:
+                yield from ask.keys(self.request)
 
 
-def check_budget(budget: SpendLimit, fresh: Sequence[BatchRecord]) -> None:
-    """Announce the maximum of ``fresh`` jobs before they are submitted, and ask.
+def check_budget(budget: SpendLimit, jobs: Sequence[BatchRecord]) -> None:
+    """Announce the most that jobs may cost before they are submitted, and ask the user.
 
-    Raises BudgetExhausted: they could pass a limit.
+    Raises:
+        BudgetExhausted: they could pass a limit.
     """
-    if not fresh:
+    if not jobs:
         return
-    prompt = sum(job.most_prompt for job in fresh)
-    completion = sum(job.most_completion for job in fresh)
-    dollars = 0.0 if budget.prices is None else budget.prices.dollars(prompt, completion)
-    total = Spent(sum(job.requests for job in fresh), prompt, completion, dollars)
-    if (limit := budget.limits.passed_by(total)) is not None:
+    prompt = sum(job.most_prompt for job in jobs)
+    completion = sum(job.most_completion for job in jobs)
+    dollars = 0.0
+    if budget.prices is not None:
+        dollars = budget.prices.dollars(prompt, completion)
+    total = Spent(sum(job.requests for job in jobs), prompt, completion, dollars)
+    limit = budget.limits.passed_by(total)
+    if limit is not None:
         raise BudgetExhausted(
             f"the batch could take {total}, more than {limit}, and nobody could stop it in the"
             " middle: raise the limit, or ask for less with ``limit`` or ``samples_per_prompt``;"
@@ -190,8 +204,9 @@ def check_budget(budget: SpendLimit, fresh: Sequence[BatchRecord]) -> None:
 
 
 def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
-    """The reason why a provider, or this endpoint of it, takes no batches; ``endpoints``: those
-    that do.
+    """The error where a provider, or this endpoint of it, takes no batches.
+
+    endpoints: those that take batches.
     """
     if not endpoints:
         return ProfileError(
@@ -207,9 +222,8 @@ def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
 class Shard:
     """Shard ``index``, from 1, of ``count``.
 
-    A prompt's own hash decides its shard, whatever stands before or behind it: appended or
-    reordered prompts move none of the others, and equal prompts are never drawn twice. Sizes differ
-    like those of random parts.
+    The hash of a prompt decides on its shard. So appended or reordered prompts move no prompt to
+    another shard, and equal prompts are never drawn twice. Sizes differ like those of random parts.
     """
 
     index: int
@@ -217,23 +231,58 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Parse ``text``, as in "2/4". Raises InputError: it names no shard."""
+        """Parse ``text``, as in "2/4". Raises InputError where it names no shard."""
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
-        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
-        if not 1 <= index <= count:
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise InputError(
                 f"``shard`` is {text!r}; give one of n parts as I/N, where I counts from 1 to N, as"
                 " in 1/4, 2/4, 3/4 and 4/4"
             )
-        return cls(index, count)
+        return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         """The shard in the form for ``parse``."""
         return f"{self.index}/{self.count}"
 
     def holds(self, prompt: Prompt) -> bool:
+        """Whether a prompt belongs to this shard."""
         return int(prompt_hash(prompt)[:DIGITS], 16) % self.count == self.index - 1
 
     def of(self, examples: Iterable[Example]) -> tuple[Example, ...]:
         """The examples whose prompts belong to this shard, in their order."""
         return tuple(example for example in examples if self.holds(example.prompt))
+
+
+class OfflineSession(Session):
+    """A session without a server, where a program on the user's machine answers files later.
+
+    Its model is named, and its tokenizer is that of the vocabulary.
+
+    Raises, on entering:
+        InputError: no model, or no vocabulary.
+    """
+
+    async def _served(self) -> Sequence[str]:
+        if self._model is None or self.vocabulary is None:
+            raise InputError(
+                f"{self.profile.name} answers batch files without a server that could be asked:"
+                " give ``model``, and its vocabulary with ``tokenizer=PATH/tokenizer.json`` (a"
+                " ``model`` that is a folder with a tokenizer.json needs none)"
+            )
+        return []
+
+    async def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the vocabulary."""
+        if self.vocabulary is None:
+            raise InputError("the session has not been entered: its vocabulary is not known yet")
+        return Tokenizer(self.vocabulary.fingerprint, self.vocabulary.size)
+
+
+def tokenizer_beside(model: str | None) -> str | None:
+    """The tokenizer.json in a model's folder; None where there is none."""
+    if not model:
+        return None
+    path = Path(model) / "tokenizer.json"
+    if not path.is_file():
+        return None
+    return str(path)

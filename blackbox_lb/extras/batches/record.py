@@ -1,5 +1,6 @@
-"""A job and its record: one file of requests, and its progress, durable before the next step
-begins.
+"""Batch jobs and their records: a file of requests, and its progress.
+
+A record is durable before the next step of its job begins.
 """
 
 from __future__ import annotations
@@ -17,18 +18,27 @@ from blackbox_lb.safety.files import locked, write_whole
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 LARGEST = 1_000_000
-"""Largest record that is read, in bytes."""
+"""Bytes of the largest record that is read."""
 
 
 class BatchRecord(BaseModel):
-    """One file of requests. The record holds no key and no address beyond its host.
+    """One file of requests. The record has no key, and of the address only the host.
 
-    ``name``: its own, which also stands in the batch's metadata, so that a batch is recognised
-    after a lost answer.
-    ``request``: hash of the settings of all its lines; ``prefix``: the beginning of their
-    custom_id. ``step``: the last completed one; "creating" means that the batch may exist.
-    ``refused``: batches of this file that the provider did not begin.
-    ``most_prompt``, ``most_completion``: tokens at most. ``tally``: the counts of its lines.
+    name: also stands in the batch's metadata, so that a batch is recognised after a lost answer.
+    provider, host: where the batch runs.
+    request: hash of the settings of all lines.
+    prefix: the beginning of the custom_id of all lines.
+    settings: those of all lines.
+    sha256: hash of the file.
+    requests, completions: their numbers.
+    most_prompt, most_completion: tokens at most.
+    written: when the file was written, in seconds since 1970.
+    step: the last completed step; "creating" means that the batch may exist.
+    tried: when the batch was last created, in seconds since 1970.
+    file_id, batch_id, status, output_file_id, error_file_id: as the provider names them.
+    refused: batches of this file that the provider did not begin.
+    cancelled: whether the user ended the job.
+    tally: the counts of the lines, see ``ingest.Tally``.
     """
 
     format: Literal[1] = 1
@@ -67,12 +77,13 @@ class BatchRecord(BaseModel):
 
 
 class Jobs:
-    """The jobs of one store, in a folder beside it: for each its record, its input, and its
-    downloaded answers.
+    """The jobs of one store, in a folder beside it.
+
+    Each job has a record, a file of requests, and downloaded answers.
 
     Raises, here and from every method:
         InputError: the folder or a file in it cannot be read or written, or is not from this
-        package.
+            package.
     """
 
     def __init__(self, store: Path) -> None:
@@ -95,43 +106,48 @@ class Jobs:
     def all(self) -> list[BatchRecord]:
         """Every job, the oldest first."""
         with self._described():
-            return sorted(
-                map(self._read, self.folder.glob("*.json")), key=lambda job: (job.written, job.name)
-            )
+            jobs = [self._read(path) for path in self.folder.glob("*.json")]
+            return sorted(jobs, key=lambda job: (job.written, job.name))
 
     def save(self, job: BatchRecord) -> None:
         """Write the record, so that a crash cannot lose it afterwards."""
+        content = json.dumps(job.model_dump(), indent=2) + "\n"
         with self._described():
-            write_whole(
-                self.folder / f"{job.name}.json",
-                json.dumps(job.model_dump(), indent=2).encode() + b"\n",
-            )
+            write_whole(self.folder / f"{job.name}.json", content.encode())
 
     def close(
         self, job: BatchRecord, tally: dict[str, int] | None = None, *, keep: bool = False
     ) -> None:
-        """Close a finished job: its files are removed, unless they are to be kept; its record
-        stays.
+        """Close a finished job. Its record stays.
+
+        Args:
+            job: the job.
+            tally: the counts of its lines.
+            keep: whether its files stay, too.
         """
         job.step = "done"
         job.tally = tally or job.tally
         self.save(job)
-        for path in [] if keep else [self.input(job.name), self.output(job), self.errors(job)]:
+        if keep:
+            return
+        for path in (self.input(job.name), self.output(job), self.errors(job)):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Remove unfinished files of requests without a record: nothing of them was sent."""
+        """Remove files of requests without a record; they were never sent."""
         with self._described():
-            known = {job.name for job in self.all()}
+            names = {job.name for job in self.all()}
             for path in [*self.folder.glob("*.jsonl"), *self.folder.glob(".*.part")]:
-                if path.name.strip(".").split(".")[0] not in known:
+                if path.name.strip(".").split(".")[0] not in names:
                     path.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Inside, no other process works on these jobs; a killed process releases them. Raises
-        InputError: one does.
+        """Keep other processes from these jobs inside the block; a killed process releases them.
+
+        Raises:
+            InputError: another process works on them.
         """
         refusal = (
             f"another command is at work on the batch jobs in {self.folder}; wait until it ends, or"
@@ -151,6 +167,7 @@ class Jobs:
 
     @contextmanager
     def _described(self) -> Iterator[None]:
+        """Turn an OSError of the block into an InputError that names the folder."""
         try:
             yield
         except OSError as error:

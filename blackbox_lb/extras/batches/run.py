@@ -1,8 +1,7 @@
-"""Collection by batch, step by step: write, upload, create, wait, download, ingest; an interrupted
-run goes on at its last step.
+"""Collection by batch in steps: write, upload, create, wait, download, ingest.
 
-Each step is in the job's record before the next begins, so that a job killed at any moment keeps
-its progress.
+Each step is in the job's record before the next one begins, so that a run that was killed goes on
+at its last step.
 """
 
 from __future__ import annotations
@@ -18,26 +17,32 @@ from typing import Any
 from blackbox_lb.errors import BlbError, Interrupted, ProviderError, RequestRejected, ServerFailed
 from blackbox_lb.extras.batches.ingest import BatchReader, Tally
 from blackbox_lb.extras.batches.plan import BatchSpec, check_budget
-from blackbox_lb.extras.batches.provider_api import BatchApi, ended
+from blackbox_lb.extras.batches.provider_api import QUEUE_FULL, BatchApi, Submission, ended, reason
 from blackbox_lb.extras.batches.record import BatchRecord
-from blackbox_lb.extras.batches.submit import QUEUE_FULL, Submission, reason
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.types import Prompt
 
 FIRST_PAUSE = 10.0
-LONGEST_PAUSE = 120.0
+"""Seconds between the first two looks at batches, which take minutes to a day."""
 GROWTH = 1.5
-"""Seconds between two looks at batches that take minutes to a day."""
+"""Each pause in units of the pause before it."""
+LONGEST_PAUSE = 120.0
+"""Seconds."""
 LOST_LOOKS = 20
-"""Failed looks in a row that end the wait: the network may be away for a while."""
+"""Failed looks in a row that end the wait. The network may be away for a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One open job, for display: its batch, its state, requests and answers; ``command``: for the
-    user to run.
+    """One open job, for display.
+
+    name: that of the job.
+    batch: the provider's id of its batch.
+    status: the provider's word, or that of this package.
+    requests, answered: their numbers.
+    command: the command that the user has to run; None where a provider answers.
     """
 
     name: str
@@ -57,8 +62,10 @@ class State:
 
 
 class Pending(BlbError):
-    """Batch jobs are at work, or wait for the user's own program; nothing went wrong. ``states``:
-    of each job.
+    """Batch jobs are at work, or wait for the user's program; nothing went wrong.
+
+    states: that of each job.
+    missing: completions still to come.
     """
 
     def __init__(self, states: Sequence[State], missing: int) -> None:
@@ -77,32 +84,40 @@ async def collect_batches(
     wait: bool = True,
     most: int | None = None,
 ) -> None:
-    """Make sure, by batch, that the store holds ``samples`` completions of every prompt at
-    temperature 1.
+    """Collect completions at temperature 1 by batch, until the store has enough of every prompt.
 
-    Stored samples, and those that an open job asks for, are not asked for again. ``wait``: until
-    every job has ended; else one look at each. ``most``: requests a file, no more than the provider
-    takes.
+    Stored samples, and those that an open job asks for, are not asked for again.
 
-    Raises Pending: jobs are at work, or wait for the user's own program. BudgetExhausted: the
-    missing requests could pass a limit; nothing was submitted. Interrupted: jobs go on without us.
-    ProviderError: requests were refused or failed; answers are stored. Drifted: another model or
-    system answered.
+    Args:
+        trials: session, store and budget.
+        prompts: the prompts.
+        samples: completions of each.
+        wait: whether to wait until every job has ended; else each job is looked at once.
+        most: requests a file, where the provider does not take fewer.
+
+    Raises:
+        Pending: jobs are at work, or wait for the user's program.
+        BudgetExhausted: the missing requests could pass a limit; nothing was submitted.
+        Interrupted: the user stopped the wait; the jobs go on.
+        ProviderError: requests were refused or failed; answers are stored.
+        Drifted: another model or system answered.
     """
     async with _work(BatchSpec.of(trials, most)) as work:
         work.open += work.setup.write(prompts, samples, work.open)
-        check_budget(
-            trials.budget, [job for job in work.open if job.step in ("written", "uploaded")]
-        )
+        unsubmitted = [job for job in work.open if job.step in ("written", "uploaded")]
+        check_budget(trials.budget, unsubmitted)
         await work.run(wait)
         work.report(prompts, samples)
 
 
 async def cancel_batches(trials: Trials, *, wait: bool = True) -> Counter[str]:
-    """End all open jobs of these settings: those at the provider are cancelled, and their earlier
-    answers stored.
+    """Cancel all open jobs of these settings, and store their answers so far.
 
-    Returns the tally of their requests. Raises Pending where the provider has not ended one yet.
+    Returns:
+        The number of requests of each kind, see ``Tally.lines``.
+
+    Raises:
+        Pending: the provider has not ended a job yet.
     """
     async with _work(BatchSpec.of(trials)) as work:
         await work.cancel()
@@ -112,7 +127,7 @@ async def cancel_batches(trials: Trials, *, wait: bool = True) -> Counter[str]:
 
 @asynccontextmanager
 async def _work(setup: BatchSpec) -> AsyncIterator[BatchRunner]:
-    """The open jobs of a collection, for one process at a time."""
+    """The open jobs of a collection, locked for this process."""
     with setup.jobs.locked():
         setup.jobs.tidy()
         if setup.rules.command is not None:
@@ -123,34 +138,44 @@ async def _work(setup: BatchSpec) -> AsyncIterator[BatchRunner]:
 
 
 class BatchRunner:
-    """One command's work on the jobs of a store. ``lines``: the tally of the jobs that it
-    closed.
+    """The work of one command on the jobs of a store.
+
+    Args:
+        setup: the collection.
+        api: the provider's files and batches; None where a program on the user's machine answers.
+
+    ``open`` has the open jobs, ``lines`` the tally of the jobs that were closed.
     """
 
     def __init__(self, setup: BatchSpec, api: BatchApi | None) -> None:
         self.setup = setup
         self.jobs = setup.jobs
         self._report = setup.trials.report
-        self._hosted = None if api is None else (api, Submission(setup, api))
+        self._hosted: tuple[BatchApi, Submission] | None = None
+        if api is not None:
+            self._hosted = (api, Submission(setup, api))
         self.open = setup.open_jobs()
         self.lines: Counter[str] = Counter()
         self._error: BlbError | None = None
         self._drifted: BlbError | None = None
-        self._told: dict[str, str] = {}
+        self._announced: dict[str, str] = {}
+        """Name of a job -> the state that was announced last."""
 
     async def run(self, wait: bool) -> None:
-        """Advance every open job as far as possible. Raises Pending where it does not wait for all
-        of them.
+        """Advance every open job as far as possible.
+
+        Raises:
+            Pending: jobs are open, and ``wait`` is False or a program has to answer.
         """
         pause = FIRST_PAUSE
         lost = 0
         while True:
             try:
-                states = [
-                    state
-                    for job in list(self.open)
-                    if (state := await self._advanced(job)) is not None
-                ]
+                states = []
+                for job in list(self.open):
+                    state = await self._advanced(job)
+                    if state is not None:
+                        states.append(state)
                 lost = 0
             except ProviderError as error:
                 lost += 1
@@ -164,7 +189,7 @@ class BatchRunner:
                 return
             if not wait or self._hosted is None:
                 raise Pending(states, sum(job.completions for job in self.open))
-            self._tell(states)
+            self._announce(states)
             await self._sleep(pause)
             pause = min(pause * GROWTH, LONGEST_PAUSE)
 
@@ -180,27 +205,27 @@ class BatchRunner:
                 " paid for; ``cancel`` ends it)"
             ) from error
 
-    def _tell(self, states: Sequence[State]) -> None:
+    def _announce(self, states: Sequence[State]) -> None:
         for state in states:
-            if self._told.get(state.name) != str(state):
-                self._told[state.name] = str(state)
+            if self._announced.get(state.name) != str(state):
+                self._announced[state.name] = str(state)
                 self._report.notice(str(state))
 
     async def _advanced(self, job: BatchRecord) -> State | None:
-        """Advance a job as far as possible now; return its state, None once it is done."""
+        """Advance a job as far as possible now, and return its state; None when it is done."""
         if self._hosted is None:
             return await self._answered_by_command(job)
         api, submission = self._hosted
         if job.step in ("written", "uploaded", "creating"):
-            if job.status == QUEUE_FULL and any(other.submitted for other in self.open):
+            if job.status == QUEUE_FULL and self._any_submitted():
                 return State(job.name, None, "waits for the batches before it", job.requests)
             await submission.submit(job)
         if job.step == "running":
             document = await api.look(job.batch_id or "")
             job.status = str(document["status"])
             if not ended(job.status):
-                done = (document.get("request_counts") or {}).get("completed") or 0
-                return State(job.name, job.batch_id, job.status, job.requests, int(done))
+                answered = (document.get("request_counts") or {}).get("completed") or 0
+                return State(job.name, job.batch_id, job.status, job.requests, int(answered))
             if submission.put_back(job, document):
                 return self._queued(job, document)
             self._end(job, document)
@@ -213,25 +238,25 @@ class BatchRunner:
         self._close(job, await self._read(job))
         return None
 
+    def _any_submitted(self) -> bool:
+        return any(job.submitted for job in self.open)
+
     def _queued(self, job: BatchRecord, document: Mapping[str, Any]) -> State:
-        if not any(other.submitted for other in self.open):
-            said = (
+        if not self._any_submitted():
+            message = (
                 f"{job.provider} did not begin a batch of {job.requests:,} requests:"
                 f" {reason(document)}"
             )
-            smaller = "or cancel it and make smaller ones with ``batch_requests``"
-            raise RequestRejected(
-                with_remedy(
-                    said, f"run the same command again when other batches have ended, {smaller}"
-                )
+            remedy = (
+                "run the same command again when other batches have ended, or cancel it and make"
+                " smaller ones with ``batch_requests``"
             )
+            raise RequestRejected(with_remedy(message, remedy))
         return State(job.name, None, "waits for the batches before it", job.requests)
 
     def _end(self, job: BatchRecord, document: Mapping[str, Any]) -> None:
-        job.output_file_id, job.error_file_id = (
-            document.get("output_file_id"),
-            document.get("error_file_id"),
-        )
+        job.output_file_id = document.get("output_file_id")
+        job.error_file_id = document.get("error_file_id")
         job.step = "ended"
         self.jobs.save(job)
         if job.status == "failed":
@@ -240,8 +265,10 @@ class BatchRunner:
             )
 
     async def _answered_by_command(self, job: BatchRecord) -> State | None:
-        """Take in the output of the user's program; return its command where that is missing or
-        incomplete.
+        """Read the output of the user's program.
+
+        Returns:
+            The state with the program's command where the output is missing or incomplete.
         """
         output = self.jobs.output(job)
         command = self.setup.rules.command or ""
@@ -251,13 +278,12 @@ class BatchRunner:
                 self._close(job, tally)
                 return None
             self._report.notice(f"{output} is not whole: {tally.sentence()}, of {job.requests:,}")
-        words = {
-            "input": self.jobs.input(job.name),
-            "output": output,
-            "model": self.setup.trials.session.model,
-        }
-        told = command.format(**{name: shlex.quote(str(value)) for name, value in words.items()})
-        return State(job.name, None, "waits", job.requests, command=told)
+        command = command.format(
+            input=shlex.quote(str(self.jobs.input(job.name))),
+            output=shlex.quote(str(output)),
+            model=shlex.quote(self.setup.trials.session.model),
+        )
+        return State(job.name, None, "waits", job.requests, command=command)
 
     async def _read(self, job: BatchRecord) -> Tally:
         paths = [path for path in (self.jobs.output(job), self.jobs.errors(job)) if path.exists()]
@@ -274,13 +300,13 @@ class BatchRunner:
         self.lines.update(tally.lines)
         self._error = self._error or tally.error
         self._drifted = self._drifted or tally.drifted
-        kept = bool(tally.lines["unreadable"])
-        self.jobs.close(job, dict(tally.lines), keep=kept)
+        keep = tally.lines["unreadable"] > 0
+        self.jobs.close(job, dict(tally.lines), keep=keep)
         self.open.remove(job)
-        where = f"; its files stay in {self.jobs.folder}" if kept else ""
-        self._report.notice(
-            f"batch {job.batch_id or job.name} {job.status or 'done'}: {tally.sentence()}{where}"
-        )
+        sentence = f"batch {job.batch_id or job.name} {job.status or 'done'}: {tally.sentence()}"
+        if keep:
+            sentence += f"; its files stay in {self.jobs.folder}"
+        self._report.notice(sentence)
 
     def report(self, prompts: Sequence[Prompt], samples: int) -> None:
         """Raise the error that kept completions from the store, where any are missing."""
@@ -289,28 +315,27 @@ class BatchRunner:
         missing = sum(ask.count for _, ask in self.setup.missing(prompts, samples))
         if not missing:
             return
-        told = (
-            ", ".join(f"{number:,} requests {what}" for what, number in self.lines.items())
-            or "no request answered"
-        )
-        again = (
-            f"{missing:,} completions are missing ({told}); the same command asks for them again"
+        counts = [f"{number:,} requests {kind}" for kind, number in self.lines.items()]
+        message = (
+            f"{missing:,} completions are missing ({', '.join(counts) or 'no request answered'});"
+            " the same command asks for them again"
         )
         if self._error is not None:
-            raise type(self._error)(with_remedy(self._error, again)) from self._error
-        raise ServerFailed(again)
+            raise type(self._error)(with_remedy(self._error, message)) from self._error
+        raise ServerFailed(message)
 
     async def cancel(self) -> None:
-        """Ask for the end of every open job; close those that were never submitted."""
+        """Ask the provider to end every open job, and close those that were never submitted."""
         for job in list(self.open):
             job.cancelled = True
-            if (
-                self._hosted is not None and job.step == "creating"
-            ):  # only a batch that exists can be cancelled
-                await self._hosted[1].settle(job)
-            if self._hosted is not None and job.step == "running":
-                await self._hosted[0].cancel(job.batch_id or "")
-                self.jobs.save(job)
-            elif job.step in ("written", "uploaded"):
+            if self._hosted is not None:
+                api, submission = self._hosted
+                if job.step == "creating":  # only a batch that exists can be cancelled
+                    await submission.settle(job)
+                if job.step == "running":
+                    await api.cancel(job.batch_id or "")
+                    self.jobs.save(job)
+                    continue
+            if job.step in ("written", "uploaded"):
                 job.status = "never submitted"
                 self._close(job, await self._read(job))

@@ -1,3 +1,1 @@
-"""Rivals: the alternatives to a bias where the answers are few labels. One module each, one row in
-``table``.
-"""
+"""Rivals: the alternatives to a bias where the answers are few labels. ``table`` lists them."""

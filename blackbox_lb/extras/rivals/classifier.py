@@ -1,5 +1,6 @@
-"""``classifier``: a classifier of the prompts' texts, learned on the same training rows without
-the model.
+"""``classifier``: a classifier of the prompts' texts, learned without the model.
+
+It has the same training rows as the bias.
 """
 
 import importlib.util
@@ -20,33 +21,41 @@ from blackbox_lb.types import Example
 from blackbox_lb.vocabulary.embedding import EXTRA, load_encoder, resolve_encoder
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Values of C, the inverse strength of the penalty, among which cross-validation chooses."""
+"""Values of C, the inverse strength of the penalty; cross-validation chooses among them."""
 FOLDS = 5
+"""Parts of the training rows in cross-validation."""
 WORDS = re.compile(r"\w+").findall
 
 
-def classifier(case: Case, given: object) -> Alternative:
-    """``tfidf``, or ``embedding:NAME_OR_FOLDER``.
+def classifier(case: Case, value: object) -> Alternative:
+    """A classifier on ``tfidf``, or on ``embedding:NAME_OR_FOLDER``.
 
-    Raises InputError: another name, no such embedding model, a package that is not installed, or
-    one label in all training rows.
+    Raises:
+        InputError: another ``value``, no such embedding model, a package that is not installed, or
+            one label in all training rows.
     """
-    kind, _, name = str(given).partition(":")
-    if kind not in ("tfidf", "embedding") or (kind == "tfidf") == bool(name):
+    kind, _, name = str(value).partition(":")
+    is_known = (kind == "tfidf" and not name) or (kind == "embedding" and bool(name))
+    if not is_known:
         raise InputError(
-            f"``classifier={given}`` is not known; give tfidf, or embedding:NAME_OR_FOLDER"
+            f"``classifier={value}`` is not known; give tfidf, or embedding:NAME_OR_FOLDER"
         )
-    for package in ("sklearn", *(["sentence_transformers"] if name else [])):
+    title = f"classifier {kind}"
+    packages = ["sklearn"]
+    if name:
+        title += f" {name}"
+        packages.append("sentence_transformers")
+    for package in packages:
         if importlib.util.find_spec(package) is None:
             raise InputError(
-                f"``classifier={given}`` needs {package.replace('_', '-')}, which is not installed:"
+                f"``classifier={value}`` needs {package.replace('_', '-')}, which is not installed:"
                 f" {EXTRA}"
             )
     if name:
         resolve_encoder(name)
     case.right()
     return Alternative(
-        f"classifier {kind}" + (f" {name}" if name else ""),
+        title,
         decision=Classifier(case, name or None),
         max_tokens=0,
         cost=f"no request; it learns from {len(case.task.train):,} training rows without the model",
@@ -55,73 +64,67 @@ def classifier(case: Case, given: object) -> Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """Logistic regression on words and pairs of words, or on vectors of the embedding model
-    ``encoder``.
+    """Logistic regression on words and pairs of words, or on embeddings.
+
+    encoder: the embedding model; None for words.
     """
 
     case: Case
     encoder: str | None = None
 
     def lists(self) -> Sequence[Example]:
-        """None: the model is not asked."""
+        """No prompts, because the model is not asked."""
         return ()
 
     async def decide(self, trials: Trials) -> Decided:
-        return Decided(tuple(self._decided()))
-
-    def _decided(self) -> list[int]:
+        """Learn from the training rows, and decide for each test prompt."""
         from sklearn.exceptions import ConvergenceWarning
 
-        right = self.case.right()
-        known = right >= 0
-        rows = [
-            each.prompt.text
-            for each, has in zip(self.case.task.train, known.tolist(), strict=True)
-            if has
-        ]
-        prompts = [each.prompt.text for each in self.case.task.test]
+        labels = self.case.right()
+        has_label = labels >= 0
+        labels = labels[has_label]
+        examples = zip(self.case.task.train, has_label.tolist(), strict=True)
+        training: Any = [example.prompt.text for example, usable in examples if usable]
+        test: Any = [example.prompt.text for example in self.case.task.test]
+        rows = len(training)
+        steps: list[Any] = []
         if self.encoder is None:
             from sklearn.feature_extraction.text import TfidfVectorizer
 
-            first = [
+            steps.append(
                 TfidfVectorizer(
                     ngram_range=(1, 2), sublinear_tf=True, tokenizer=WORDS, token_pattern=None
                 )
-            ]
-            training: Any = rows
-            test: Any = prompts
+            )
         else:
             encode = load_encoder(self.encoder)
-            first = []
-            training = np.asarray(encode(rows))
-            test = np.asarray(encode(prompts))
-        model = _chosen(
-            first, int(np.bincount(right[known])[np.unique(right[known])].min()), self.case.seed
-        )
+            training = np.asarray(encode(training))
+            test = np.asarray(encode(test))
+        rarest = int(np.unique(labels, return_counts=True)[1].min())
+        model = _with_validation(steps, rarest, self.case.seed)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", ConvergenceWarning
-            )  # at strengths that are hardly ever chosen
+            # It fails to converge at strengths that are hardly ever chosen.
+            warnings.simplefilter("ignore", ConvergenceWarning)
             try:
-                model.fit(training, right[known])
+                model.fit(training, labels)
             except ValueError as error:
                 raise InputError(
-                    f"no classifier can be learned from {len(rows)} training rows:"
+                    f"no classifier can be learned from {rows} training rows:"
                     f" {first_line(error)}; drop ``classifier``"
                 ) from error
-            found: list[int] = model.predict(test).tolist()
-        return found
+            return Decided(tuple(model.predict(test).tolist()))
 
 
-def _chosen(first: list[Any], rarest: int, seed: int) -> Any:
-    """The classifier after ``first``, its C by stratified cross-validation; C = 1 where a label has
-    one row (``rarest``).
+def _with_validation(steps: list[Any], rarest: int, seed: int) -> Any:
+    """The classifier behind ``steps``, with C by stratified cross-validation.
+
+    C is 1 where the rarest label has a single row.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
     from sklearn.pipeline import make_pipeline
 
-    model = make_pipeline(*first, LogisticRegression(max_iter=1000))
+    model = make_pipeline(*steps, LogisticRegression(max_iter=1000))
     if rarest < 2:
         return model
     folds = StratifiedKFold(min(FOLDS, rarest), shuffle=True, random_state=seed)

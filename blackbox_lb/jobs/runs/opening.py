@@ -121,7 +121,7 @@ def _opened(path: Path, elsewhere: Sequence[str]) -> RolloutStore:
     """The run's store, with the rollouts from ``elsewhere`` beside it."""
     if not elsewhere:
         return RolloutStore(path)
-    from blackbox_lb.store.elsewhere.joined import Gathered
+    from blackbox_lb.store.joined import Gathered
 
     return Gathered(path, elsewhere)
 

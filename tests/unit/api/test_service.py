@@ -33,6 +33,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 from blackbox_lb.vocabulary.embedding import TextVectors
+from tests.support.errors import raises_naming
 from tests.support.exact.listener import Listener, Reply, Request
 
 JUDGE = """
@@ -178,5 +179,5 @@ def test_what_runs_apart_gives_its_result_or_its_error() -> None:
 
     assert run_apart(doubled(3)) == 6
     assert asyncio.run(inside()) == 8
-    with pytest.raises(ValueError, match="-1"):
+    with raises_naming(ValueError, "-1"):
         run_apart(doubled(-1))

@@ -24,7 +24,7 @@ from bench.gallery import __main__ as program
 from bench.gallery.calls import Decided, at_false_calls, decided
 from bench.gallery.index import COLUMNS, counts, index, rows
 from bench.gallery.page import page, portable, what_came, write_page
-from bench.gallery.pasting import measures, pasted_table
+from bench.gallery.pasting import measures, pasted_table, pasted_tables
 from bench.gallery.pictures import curves, label_of
 from bench.gallery.reasoning import LAST
 from bench.gallery.results import (
@@ -50,11 +50,11 @@ from bench.gallery.rewards import (
     stripped_record,
     words_of,
 )
-from bench.gallery.texts import stored_texts
+from bench.gallery.texts import Evaluated, stored_texts
 from bench.gallery.use import Place, Step, Use, options
 from bench.gallery.uses import USES
 from bench.gallery.writing import compared, repetition
-from blackbox_lb import RolloutStore, Trials
+from blackbox_lb import RolloutStore, Trials, load_task
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.operating import (
     DecisionCounts,
@@ -279,6 +279,33 @@ def test_records_are_compared_with_the_pasted_label() -> None:
     assert "+1.00 (+1.00 to +1.00" in note
 
 
+def test_the_pasted_label_is_that_of_a_classifier(tmp_path: Path) -> None:
+    """It learns from the training rows, whatever the model's records say."""
+    pytest.importorskip("sklearn")
+    lines = [
+        {"prompt": f"a {word} {split} {number}", "answer": label, "split": split}
+        for split, size in (("train", 20), ("validation", 2), ("test", 3))
+        for number in range(size)
+        for label, word in (("world", "treaty"), ("sports", "match"))
+    ]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = load_task(data=data)
+    wrong = completion('{"label": "other", "reason": "It is so."}')
+
+    async def tables(base_url: str) -> list[dict[str, Any]]:
+        async with Session(load_profile("llamacpp"), base_url=base_url) as session:
+            with RolloutStore(tmp_path / "store.db") as store:
+                reward = parse_reward("length", max_tokens=4)
+                trials = Trials(session, store, await session.tokenizer(), reward, Silent(), 5)
+                policies = {"base": [[wrong] for _ in task.test]}
+                return await pasted_tables(Evaluated(task, trials, policies, ()))
+
+    with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
+        (table,) = asyncio.run(tables(server.base_url))
+    assert table["rows"] == [["base", "1.00", "0.00", "0.00", "1.00", "1.00", "0.00"]]
+
+
 def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
     """Those that were drawn, for each policy, without a request; an evaluation that was not run is
     refused.
@@ -437,7 +464,9 @@ def test_a_page_says_who_won(tmp_path: Path) -> None:
     """
     pytest.importorskip("matplotlib")
     at = place(tmp_path)
-    step = Step("eval", options("eval", at.bias("bias"), data=at.out / "rte.jsonl"), "Topics")
+    server = "http://127.0.0.1:8000/v1"
+    words = options("eval", at.bias("bias"), data=at.out / "rte.jsonl", base_url=server)
+    step = Step("eval", words, "Topics")
     hidden = Step("again", ("eval",), repeats=True)
     results = results_of(evaluation_of(step, DOCUMENT))
     write_page(results, USES["decisions"], [step, hidden], at, tmp_path / "pages")
@@ -446,7 +475,10 @@ def test_a_page_says_who_won(tmp_path: Path) -> None:
     assert rewards == sorted(rewards, reverse=True)
     assert "| **bias** | 0.60 (0.50 to 0.70) | 2.0 |  |" in text
     assert "| labels only | 0.70 (0.60 to 0.80) | 2.0 | loses |" in text
-    assert "$ blb eval bias=OUT/bias/bias.json --data OUT/rte.jsonl\n# and 1 command" in text
+    assert (
+        f"$ blb eval bias=OUT/bias/bias.json --data OUT/rte.jsonl --base-url {server}\n# and 1 command"
+        in text
+    )
     assert str(tmp_path) not in text
     assert (tmp_path / "pages" / "decisions.svg").read_text().count("labels only")
     stored = (tmp_path / "pages" / "decisions.json").read_text()
@@ -460,6 +492,19 @@ def test_a_page_says_who_won(tmp_path: Path) -> None:
         "The instruction and the bias together earn 0.65, more than the first alone.",
     ):
         assert part in sentence
+
+
+def test_a_page_of_tables_alone_names_its_model(tmp_path: Path) -> None:
+    """No comparison is claimed, on the page or in the index."""
+    head = ("policy", "calls")
+    table = Table(title="Calls", head=head, rows=(("base", "3"),), notes=(), model="qwen")
+    results = PageResults(use="calls", title="Calls", run=RUN, evaluations=(), tables=(table,))
+    text = page(results, "Intro.", "", ["blb fit"])
+    assert "2026-11-25, 2 cores; qwen, small size, 7 min." in text
+    assert "| base | 3 |" in text
+    assert "What came" not in text
+    (tmp_path / "calls.json").write_text(results.model_dump_json())
+    assert "calls.md" not in index(tmp_path)
 
 
 def test_settings_where_a_rival_is_ahead_come_first() -> None:

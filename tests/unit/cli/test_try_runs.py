@@ -19,7 +19,7 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.standard import standard_rivals
+from blackbox_lb.extras.rivals.table import standard_rivals
 from blackbox_lb.jobs.side_by_side import moved_tokens, pieces_of
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.tasks import load_task, parse_reward
@@ -81,7 +81,7 @@ def test_try_shows_both_answers(server: ExactServer, folder: Path) -> None:
 def test_try_reads_prompts_from_its_input(server: ExactServer, folder: Path) -> None:
     """A line each, until the end."""
     where = ("--provider", "llamacpp", "--base-url", server.base_url)
-    result = blb("try", folder / "bias.json", *where, given="question 1\n\nquestion 3\n")
+    result = blb("try", folder / "bias.json", *where, input="question 1\n\nquestion 3\n")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("prompt  question") == 2
 

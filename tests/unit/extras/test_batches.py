@@ -19,7 +19,7 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.errors import InputError, ServerFailed
-from blackbox_lb.extras.batches import lines, plan, run, submit
+from blackbox_lb.extras.batches import lines, plan, provider_api, run
 from blackbox_lb.extras.batches.lines import SampleRequest, asks
 from blackbox_lb.extras.batches.provider_api import BatchApi
 from blackbox_lb.extras.batches.record import BatchRecord, Jobs
@@ -62,7 +62,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
     ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(run, "FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(submit, "SETTLING", 0.0)
+    monkeypatch.setattr(provider_api, "SETTLING", 0.0)
     monkeypatch.setattr("blackbox_lb.extras.batches.provider_api.READY_PAUSE", 0.0)
     monkeypatch.setattr("blackbox_lb.safety.http.retries.retry_pause", lambda state: 0.0)
     register_encoding(monkeypatch, "batches", engine.texts, END)

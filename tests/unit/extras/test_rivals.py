@@ -19,11 +19,9 @@ from click.testing import Result
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals import classifier as classifiers
-from blackbox_lb.extras.rivals.calibrate import content_free
-from blackbox_lb.extras.rivals.hand_lists import hand_list
-from blackbox_lb.extras.rivals.labels_only import lifted
+from blackbox_lb.extras.rivals.biases import hand_list, lifted
+from blackbox_lb.extras.rivals.first_lists import content_free, offsets
 from blackbox_lb.extras.rivals.table import RIVALS, rivals
-from blackbox_lb.extras.rivals.threshold import offsets
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.tasks import Task

@@ -28,8 +28,9 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.estimate.inputs.sweep import L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.forecast import Forecast, ForecastStage, fit_stages
+from blackbox_lb.jobs.forecast import Forecast, ForecastStage, RequestSettings, fit_stages, forecast
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
@@ -37,6 +38,7 @@ from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.labelled import DECIDER, labelled_rows
 
 MODEL = ExactModel(12, 8, end=True, prompts=4)
 QUESTIONS = 30
@@ -262,6 +264,29 @@ def test_the_forecast_of_a_fit_is_an_upper_bound(
     found = re.search(r"at most ([\d,]+) requests", result.stderr)
     assert found is not None
     assert asked(server) <= int(found[1].replace(",", "")) < 2 * asked(server)
+
+
+def test_the_forecast_counts_the_lists_along_the_answers(tmp_path: Path) -> None:
+    """A fit from answers asks for the lists behind their tokens, too, on training and validation
+    prompts; a provider that follows no answer is asked for none.
+    """
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in labelled_rows(DECIDER)))
+    with ExactServer(DECIDER) as deciding:
+        options = ["--data", path, "--reward", "accuracy", "--max-tokens", 3, "--out", tmp_path]
+        where = ["--provider", "llamacpp", "--base-url", deciding.base_url]
+        result = blb("fit", *options, *where)
+        assert result.exit_code == 0, result.output
+        assert "along the answers" in result.stderr
+        found = re.search(r"at most ([\d,]+) requests", result.stderr)
+        assert found is not None
+        assert asked(deciding) <= int(found[1].replace(",", "")) < 3 * asked(deciding)
+    stage = ForecastStage([Example("0", Prompt.user("q"), ("a",))], 2, 1, along_answer=True)
+    followed, left = (
+        forecast(RequestSettings(load_profile(name), "chat", 3, 5), [stage]).requests
+        for name in ("llamacpp", "openai")
+    )
+    assert (followed, left) == (2, 0)
 
 
 def test_greedy_stages_take_one_sample() -> None:

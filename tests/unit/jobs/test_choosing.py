@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -84,6 +85,9 @@ def chosen(tmp_path: Path) -> Iterator[Chooser]:
                     tokenizer = await session.tokenizer()
                     trials = Trials(session, store, tokenizer, reward, heard, 4, seed=3)
                     field = [candidate(n, bias) for n, bias in enumerate(biases)]
+                    origin = options.pop("origin", "")
+                    if origin:
+                        field = [replace(row, estimator="rule", origin=origin) for row in field]
                     choice = await choose(trials, EXAMPLES, field, TAIL, **options)
             asked = [
                 body.get("logit_bias")
@@ -111,6 +115,13 @@ def test_every_candidate_is_sampled_and_the_best_one_wins(chosen: Chooser) -> No
     assert "its validation number is too good: the test prompts say what it is worth" in said[-1]
     assert len(chosen(FEWER_ENDS, MORE_ENDS, WILD)[2]) == len(asked)
     json.dumps([row.as_json() for row in choice.tried], allow_nan=False)
+
+
+def test_what_no_estimator_made_is_named_once(chosen: Chooser) -> None:
+    """The remark on the winner has where it comes from once, as its name or behind its name."""
+    _, remarks, _ = chosen(FEWER_ENDS, MORE_ENDS, origin="batch calibration")
+    winner = next(remark for remark in remarks if remark.startswith("chosen: "))
+    assert winner.partition("; second")[0].count("batch calibration") == 1
 
 
 def test_halving_asks_for_the_rest_of_the_survivors_only(chosen: Chooser) -> None:

@@ -14,7 +14,7 @@ from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import DataError
-from blackbox_lb.extras.rivals.wanted_shares import label_drawn_in_code
+from blackbox_lb.extras.rivals.prompts import label_drawn_in_code
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import load_task
 from blackbox_lb.tasks.records.files import load_examples

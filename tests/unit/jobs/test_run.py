@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pytest
 from openai import OpenAI
 
@@ -21,13 +20,9 @@ from blackbox_lb.errors import BudgetExhausted, InputError
 from blackbox_lb.jobs.runs.answers import Answer, AnswerPair, BeforeAfter, example_lines, telling
 from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.labelled import labelled_rows
+from tests.support.labelled import DECIDER, labelled_rows
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
-DECIDER = ExactModel(
-    14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
-)
-"""Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
 COMMAND_LINE_ONLY = {"engine", "workers", "as_json", "quiet", "yes", "store", "verbose"}
 COMMAND_LINE_ONLY |= {"dry_run", "help_all"}
 """Options that have no parameter: those of Ray, of the printed form and of questions."""

@@ -41,6 +41,7 @@ from blackbox_lb.safety.http.retries import MORE_SLIPS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 6, end=True, prompts=3)
@@ -505,9 +506,7 @@ def test_a_server_that_is_down_is_one_sentence() -> None:
         async with Session(load_profile("llamacpp"), base_url="http://127.0.0.1:9/v1"):
             raise AssertionError("entered")
 
-    with pytest.raises(
-        ConnectionFailed, match=r"no answer from http://127.0.0.1:9/v1.*is the server running\?"
-    ):
+    with raises_naming(ConnectionFailed, "http://127.0.0.1:9/v1"):
         asyncio.run(go())
 
 

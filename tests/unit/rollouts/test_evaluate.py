@@ -20,6 +20,7 @@ from blackbox_lb.rollouts.judging.verdict import (
 )
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
+from tests.support.errors import raises_naming
 
 REWARD = parse_reward("correct-and-short", max_tokens=8)
 
@@ -155,5 +156,5 @@ def test_settings() -> None:
 )
 def test_what_is_no_setting_is_refused(spec: str) -> None:
     """The form is named."""
-    with pytest.raises(InputError, match="temperature=T"):
+    with raises_naming(InputError, "temperature=T"):
         parse_setting(spec)

@@ -39,6 +39,7 @@ from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import BATCH
 from blackbox_lb.types import Completion, Example, Message, Prompt, Span
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 
@@ -132,7 +133,7 @@ def test_an_endless_answer_is_read_no_further(
     """
     monkeypatch.setattr("blackbox_lb.safety.http.clients.LIMIT", ContextVar("LIMIT", default=1000))
     scorer.answer = lambda _number, body: Reply(200, {"rewards": lengths(body), "more": "x" * 2000})
-    with pytest.raises(CorruptResponse, match="more than 1,000 bytes"):
+    with raises_naming(CorruptResponse, "1,000"):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(3))
     with RolloutStore(tmp_path / "s.db") as store:
         assert not list(store.rows("rewards"))
@@ -219,9 +220,7 @@ def test_what_has_nothing_to_score_is_not_sent(scorer: Scorer, tmp_path: Path) -
 
 def test_a_reward_that_was_never_fetched_is_an_error(scorer: Scorer) -> None:
     """It is not imputed, and not asked for behind the caller's back."""
-    with pytest.raises(
-        InputError, match=r"of example 'q1' was never fetched; collect it through Trials\.collect"
-    ):
+    with raises_naming(InputError, "'q1'", "Trials.collect"):
         parse_reward(scorer.url, max_tokens=48).score(EXAMPLE, completion("Oslo"))
     assert not scorer.seen
 
@@ -473,10 +472,7 @@ def test_words_without_a_number_end_the_run_and_are_kept(
     nothing again.
     """
     pairs = texts(2)
-    with pytest.raises(
-        CorruptResponse,
-        match=r"said 'I would rather not\.' .* of example 'q1', where the pattern finds no number",
-    ):
+    with raises_naming(CorruptResponse, "'I would rather not.'", "'q1'", "pattern"):
         fetch(judge("score: 1", "I would rather not."), tmp_path / "s.db", pairs)
     assert len(scorer.seen) == 2
     reward, notices = judge("score: 9", otherwise=-3.0, scale=0.5), Remarks()
@@ -590,10 +586,10 @@ def test_a_broken_judge_is_refused(
 
 def test_a_judge_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
     """The message names the file and the reason."""
-    with pytest.raises(InputError, match=r"cannot read the judge nowhere\.toml: No such file"):
+    with raises_naming(InputError, "nowhere.toml"):
         parse_reward("judge:nowhere.toml", max_tokens=48)
     (tmp_path / "j.toml").write_text("= 3")
-    with pytest.raises(InputError, match=r"j\.toml is not TOML"):
+    with raises_naming(InputError, "j.toml", "TOML"):
         parse_reward(f"judge:{tmp_path / 'j.toml'}", max_tokens=48)
 
 

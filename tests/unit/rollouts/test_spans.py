@@ -36,6 +36,7 @@ from blackbox_lb.tasks.rewards.avoid import AvoidList, count_words
 from blackbox_lb.tasks.rewards.script import ScriptRule
 from blackbox_lb.tasks.rewards.spans import TextRule, find_quote
 from blackbox_lb.types import Completion, Example, Prompt, Span
+from tests.support.errors import raises_naming
 
 EXAMPLE = Example("q1", Prompt.user("Tell me a story."))
 
@@ -168,7 +169,7 @@ def test_a_missing_list_is_refused(tmp_path: Path) -> None:
         parse_reward(f"avoid:{tmp_path / 'nowhere.txt'}", max_tokens=60)
     assert "nowhere.txt" in str(caught.value)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
-    with pytest.raises(InputError, match="UTF-8"):
+    with raises_naming(InputError, "UTF-8"):
         parse_reward(f"avoid:{tmp_path / 'latin.txt'}", max_tokens=60)
 
 
@@ -179,7 +180,7 @@ def test_a_pattern_that_blows_up_is_stopped(
     monkeypatch.setattr("blackbox_lb.tasks.rewards.avoid.SECONDS", 0.2)
     reward = avoid("tapestry\n/(.*?,){16}P/\n")
     begun = time.monotonic()
-    with pytest.raises(InputError, match="line 2"):
+    with raises_naming(InputError, "line 2"):
         reward.score(EXAMPLE, completion("1," * 40))
     assert time.monotonic() - begun < 5
 
@@ -397,7 +398,7 @@ def test_marks_belong_to_one_example(tmp_path: Path) -> None:
 )
 def test_marks_that_cannot_be_are_refused(tmp_path: Path, row: object) -> None:
     """A mark outside its text, a quote that is not in it, and a row without a text."""
-    with pytest.raises(DataError, match="line 1"):
+    with raises_naming(DataError, "line 1"):
         marked(tmp_path, row)
 
 
@@ -683,5 +684,5 @@ def test_a_function_may_have_a_rule(function: WriteList, tmp_path: Path) -> None
     assert list(rule.token_costs([" a", "b"], [])) == [-2.0, -1.0]
     sys.modules.pop("own_spans_for_test")
     path.write_text(lines.replace("token_costs", "costs") + "        pass\nf.rule = Rule()\n")
-    with pytest.raises(InputError, match="token_costs"):
+    with raises_naming(InputError, "token_costs"):
         parse_reward("own_spans_for_test:f", max_tokens=60)

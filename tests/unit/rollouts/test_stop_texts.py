@@ -32,6 +32,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, EndTokens, Example, Prompt, Sampling
 from tests.encodings import register_encoding
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
@@ -223,9 +224,7 @@ def test_too_many_stop_texts_cost_nothing(gateway: RulesGateway, tmp_path: Path)
     """
 
     async def work(trials: Trials) -> None:
-        with pytest.raises(
-            ProfileError, match="openai takes at most 4 stop texts a request, 5 are asked for"
-        ):
+        with raises_naming(ProfileError, "openai", "4", "5"):
             await fit(replace(trials, stop=tuple("abcde")), TASK, PLAN)
 
     trying(tmp_path, gateway.base_url, work, **HOSTED)

@@ -22,6 +22,7 @@ from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.thinking import LOOP, TIMES, Thinking, loops
 from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
 TEXTS = ("a ", "<th", "ink>", "b ", "</think>", "c")
@@ -124,7 +125,7 @@ def test_rewards_count_what_is_named() -> None:
         "contains": {"count": "answer", "thinking": INSIDE},
     }
     for spec, more in refused.items():
-        with pytest.raises(InputError, match="needs ``thinking``"):
+        with raises_naming(InputError, "``thinking``"):
             parse_reward(spec, max_tokens=9, **more)
 
 

@@ -34,6 +34,7 @@ from blackbox_lb.safety.network import (
 from blackbox_lb.vocabulary.embedding import TextVectors
 from blackbox_lb.vocabulary.tiktoken_encodings import read_encoding
 from tests.support.chaos.raw_listener import Connections, Exchange
+from tests.support.errors import raises_naming
 
 VARIABLES = (
     "SSLKEYLOGFILE",
@@ -155,7 +156,7 @@ def test_the_embeddings_api_trusts_the_same(
 ) -> None:
     """An untrusted certificate is said once, without tries that cannot help."""
     vectors = TextVectors(f"m@{encrypted}")
-    with pytest.raises(ConnectionFailed, match="SSL_CERT_FILE"):
+    with raises_naming(ConnectionFailed, "SSL_CERT_FILE"):
         vectors.of(["a text"])
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert vectors.of(["a text"]) == [(0.6, 0.8)]
@@ -269,7 +270,7 @@ def test_a_socks_proxy_server_needs_its_package(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(network, "find_spec", lambda name: name)
     server = proxy_server("http://host.example/v1")
     assert server == ("socks5://127.0.0.1:9", "ALL_PROXY")
-    with pytest.raises(InputError, match="socks5"):
+    with raises_naming(InputError, "socks5"):
         proxy_server("http://host.example/v1", network.HTTP)
 
 
@@ -340,7 +341,7 @@ def test_what_keeps_tiktoken_from_its_files_is_named(
     """Its cache is not to blame."""
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
-    with pytest.raises(InputError, match="REQUESTS_CA_BUNDLE") as caught:
+    with raises_naming(InputError, "REQUESTS_CA_BUNDLE") as caught:
         read_encoding("r50k_base")
     assert "TIKTOKEN_CACHE_DIR" not in str(caught.value)
 

@@ -32,6 +32,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http.error_answers import masked
 from blackbox_lb.safety.secrets import MASK, Redactor, environment_secrets, guarded, redacted, watch
 from blackbox_lb.store import RolloutStore
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 
@@ -271,7 +272,7 @@ def test_nothing_prints_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_profile_holds_no_key(tmp_path: Path, row: str) -> None:
     """A key in a file is refused without being repeated, with the row that it belongs into."""
     (tmp_path / "mine.toml").write_text(f'extends = "vllm"\n[connection]\n{row}\n')
-    with pytest.raises(ProfileError, match="query_env") as error:
+    with raises_naming(ProfileError, "query_env") as error:
         load_profile(str(tmp_path / "mine.toml"))
     assert "pLanted" not in str(error.value)
     assert "sk-" not in str(error.value)

@@ -42,6 +42,7 @@ from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.reward import parse_reward, reward_kind
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.proxy_upstream import VALUES, bias, plain, proxied
 
 ROOT = Path(__file__).parents[3]
@@ -65,21 +66,21 @@ def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
     """
     assert parse_json(nested(MAX_DEPTH))
     for text in (nested(MAX_DEPTH + 1), nested(100_000), '{"a":' * 5_000 + "1" + "}" * 5_000):
-        with pytest.raises(ValueError, match="nested deeper than 200"):
+        with raises_naming(ValueError, "200"):
             parse_json(text)
     for table in (
         b"a = " + b"[" * 100_000,
         b"[" + b"a." * 5_000 + b"a]",
         b"a = " + b"{b = " * 5_000,
     ):
-        with pytest.raises(ValueError, match="nested deeper than 200"):
+        with raises_naming(ValueError, "200"):
             parse_toml(table)
-    with pytest.raises(ValueError, match="the key 'a' stands twice"):
+    with raises_naming(ValueError, "'a'"):
         parse_json('[{"a": 1, "b": {"a": 1, "c": 1}}, {"a": 1, "a": 2}]')
     (tmp_path / "file").write_bytes(b"x" * 11)
     assert read_bounded(tmp_path / "file", 11) == b"x" * 11
     for path in (tmp_path / "file", Path("/dev/zero")):
-        with pytest.raises(ValueError, match="larger than 10 bytes"):
+        with raises_naming(ValueError, "10"):
             read_bounded(path, 10)
 
 
@@ -89,7 +90,7 @@ def test_a_repeated_key_costs_no_more_than_reading() -> None:
     """
     text = "{" + ",".join(f'"{number}":0' for number in range(50_000)) + ',"x":0,"x":0}'
     started = time.process_time()
-    with pytest.raises(ValueError, match="the key 'x' stands twice"):
+    with raises_naming(ValueError, "'x'"):
         parse_json(text)
     assert time.process_time() - started < 2
 
@@ -99,7 +100,7 @@ def test_a_repeated_column_costs_no_more_than_reading(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
     path.write_text(",".join(["prompt", *map(str, range(20_000)), "prompt"]) + "\n")
     started = time.process_time()
-    with pytest.raises(DataError, match="prompt' twice"):
+    with raises_naming(DataError, "prompt'"):
         load_examples(path)
     assert time.process_time() - started < 2
 
@@ -148,7 +149,7 @@ def test_a_small_parquet_file_cannot_fill_the_memory(tmp_path: Path) -> None:
         for _ in range(100):
             writer.write_table(batch)
     assert path.stat().st_size < 2**20
-    with pytest.raises(DataError, match="holds more than 268,435,456 bytes, the limit"):
+    with raises_naming(DataError, "268,435,456"):
         load_examples(path)
 
 
@@ -700,7 +701,7 @@ def test_limits_of_a_bias_file_are_told(tmp_path: Path) -> None:
     """A file above the limit is refused with the limit and what to do."""
     with (tmp_path / "huge.json").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
-    with pytest.raises(BiasError, match="67,108,864 bytes for a bias file; compile"):
+    with raises_naming(BiasError, "67,108,864", "compile"):
         Bias.load(tmp_path / "huge.json")
     document: dict[str, Any] = {
         "format": "blackbox-lb/bias",

@@ -22,10 +22,11 @@ import pytest
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
-from blackbox_lb.store.care.upkeep import check
-from blackbox_lb.store.integrity import sum_of
-from blackbox_lb.store.schema import TABLES
+from blackbox_lb.store.database import TABLES
+from blackbox_lb.store.rows import sum_of
+from blackbox_lb.store.upkeep import check
 from blackbox_lb.types import Completion, Prompt
+from tests.support.errors import raises_naming
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 WRITERS = 24
@@ -112,10 +113,7 @@ def test_a_lock_that_stays_is_said(tmp_path: Path) -> None:
         store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(
-            StoreBusy,
-            match=r"cannot write to .*s\.db: .*locked by another process for 0\.2 s; end that",
-        ):
+        with raises_naming(StoreBusy, "s.db", "0.2 s"):
             store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
         with pytest.raises(StoreBusy, match="locked by another process"):
             RolloutStore(path, patience=0.2)
@@ -241,7 +239,7 @@ def test_a_folder_that_may_not_be_written(small_disk: Path) -> None:
         match=r"cannot (open|write to) .*s\.db: .*(another path with ``out`` or ``store``)",
     ):
         RolloutStore(path)
-    with pytest.raises(StoreError, match=r"Read-only file system.*``out``"):
+    with raises_naming(StoreError, "Read-only file system", "``out``"):
         RolloutStore(small_disk / "new" / "s.db")
     with RolloutStore(path, read_only=True) as store:
         assert next(store.completions([key])).text == "first"
@@ -261,7 +259,7 @@ def test_a_log_that_cannot_be_used_is_not_passed_over(small_disk: Path, tmp_path
     subprocess.run([sys.executable, "-c", script, path, Path(__file__).parent], check=False)
     path.with_name("s.db-shm").unlink()
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    with pytest.raises(StoreError, match=r"newest answers are in s\.db-wal.*copy both files"):
+    with raises_naming(StoreError, "s.db-wal"):
         RolloutStore(path, read_only=True)
     for name in ("s.db", "s.db-wal"):
         (tmp_path / name).write_bytes((small_disk / name).read_bytes())

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.batches.plan import Shard
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.store.schema import TABLES
+from blackbox_lb.store.database import TABLES
 from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
 
@@ -60,7 +61,7 @@ def test_what_names_no_shard_is_refused(text: str) -> None:
     """With the text, and what one looks like; the command ends with exit code 2 before anything is
     opened.
     """
-    with pytest.raises(InputError, match=r"give one of n parts as I/N, where I counts from 1 to N"):
+    with raises_naming(InputError, "I/N", "1", "N"):
         Shard.parse(text)
     result = blb("collect", "--reward", "length", "--shard", text)
     assert result.exit_code == 2

@@ -15,8 +15,8 @@ import pytest
 
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
-from blackbox_lb.store.elsewhere.joined import Gathered, open_sources
-from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
+from blackbox_lb.store.joined import Gathered, open_sources
+from blackbox_lb.store.parquet import export_store, import_store
 from blackbox_lb.types import Prompt
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer

@@ -19,12 +19,13 @@ import pytest
 
 from blackbox_lb.errors import BlbError, InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
-from blackbox_lb.store.care.upkeep import check, merge, recover
-from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
-from blackbox_lb.store.integrity import check_row
-from blackbox_lb.store.schema import TABLES
+from blackbox_lb.store.database import TABLES
+from blackbox_lb.store.parquet import export_store, import_store
+from blackbox_lb.store.rows import check_row
+from blackbox_lb.store.upkeep import check, merge, recover
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 Rows = dict[tuple[str, Any], dict[str, Any]]
@@ -267,9 +268,9 @@ def test_what_is_lost_is_counted(whole: Path, tmp_path: Path) -> None:
     data[at + 50] ^= 1
     path = tmp_path / "s.db"
     path.write_bytes(bytes(data))
-    done = blb("recover", path, tmp_path / "new.db", "--json")
+    done = blb("store", "recover", path, tmp_path / "new.db", "--json")
     assert json.loads(done.stdout)["lost"] == {"completions": 1}
-    found = blb("check", path)
+    found = blb("store", "check", path)
     assert found.exit_code == 2
     assert f"completions {victim['key'][:12]}" in found.stdout
     assert "blb store recover" in found.stderr
@@ -318,7 +319,7 @@ def test_merging_leaves_damage_out(whole: Path, tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("UPDATE completions SET text = 'changed' WHERE sample = 3")
     db.close()
-    done = blb("merge", path, "--out", tmp_path / "all.db")
+    done = blb("store", "merge", path, "--out", tmp_path / "all.db")
     assert done.exit_code == 0, done.output
     assert "left out because damaged: 1 completions" in done.stdout
     assert check(tmp_path / "all.db").sound
@@ -333,7 +334,7 @@ def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
     import_store(tmp_path / "out", tmp_path / "back.db")
     assert rows(tmp_path / "back.db") == rows(whole)
     again = import_store(tmp_path / "out", tmp_path / "back.db")
-    assert (again.rows.total(), again.there["completions"]) == (0, 40)
+    assert (again.rows.total(), again.duplicates["completions"]) == (0, 40)
     with pytest.raises(StoreError, match="holds Parquet files already"):
         export_store(whole, tmp_path / "out")
 
@@ -372,7 +373,7 @@ def test_an_export_with_rows_left_out_and_columns_added(whole: Path, tmp_path: P
     table = pq.read_table(tmp_path / "out" / "completions.parquet")
     mine = table.slice(0, 20).append_column("mine", table.slice(0, 20)["key"])
     pq.write_table(mine, tmp_path / "half.parquet")
-    done = blb("import", tmp_path / "half.parquet", tmp_path / "back.db")
+    done = blb("store", "import", tmp_path / "half.parquet", tmp_path / "back.db")
     assert done.exit_code == 0, done.output
     assert "columns of no use here: mine" in done.stdout
     back = rows(tmp_path / "back.db")
@@ -412,9 +413,9 @@ def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=words):
             import_store(tmp_path / "out", tmp_path / "back.db")
     file.write_bytes(b"PAR1" + bytes(200))
-    with pytest.raises(InputError, match=r"cannot read .* as Parquet"):
+    with raises_naming(InputError, "completions.parquet"):
         import_store(file, tmp_path / "back.db")
-    with pytest.raises(InputError, match=r"there is no completions\.parquet"):
+    with raises_naming(InputError, "completions.parquet"):
         import_store(tmp_path / "nowhere", tmp_path / "back.db")
 
 
@@ -423,7 +424,7 @@ def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
 )
 def test_a_missing_store_is_said_by_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
     """Exit code 2, a sentence, and nothing appears."""
-    done = blb(words[0], *(tmp_path / word for word in words[1:]))
+    done = blb("store", words[0], *(tmp_path / word for word in words[1:]))
     assert done.exit_code == 2
     assert "there is no" in done.stderr
     assert not list(tmp_path.iterdir())
@@ -434,7 +435,7 @@ def test_every_command_prints_json(whole: Path, tmp_path: Path) -> None:
     shutil.copy(whole, tmp_path / "s.db")
     at = tmp_path.joinpath
     answers = [
-        json.loads(blb(*words, "--json").stdout)
+        json.loads(blb("store", *words, "--json").stdout)
         for words in (
             ("check", at("s.db")),
             ("merge", at("s.db"), "--out", at("m.db")),
@@ -448,5 +449,5 @@ def test_every_command_prints_json(whole: Path, tmp_path: Path) -> None:
     assert answers[3]["added"]["completions"] == answers[4]["recovered"]["completions"] == 40
     assert rows(at("r.db")) == rows(whole)
     for name in ("check", "merge", "recover", "export", "import"):
-        assert "--json" in blb(name, "--help").output
+        assert "--json" in blb("store", name, "--help").output
     assert issubclass(StoreError, BlbError)

@@ -14,6 +14,7 @@ import pytest
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import load_examples, load_task
 from blackbox_lb.tasks.records import hub_data
+from tests.support.errors import raises_naming
 
 pytestmark = pytest.mark.needs("datasets")
 ROWS = [
@@ -56,14 +57,14 @@ def test_parquet_is_read_like_jsonl(datasets: Any, tmp_path: Path) -> None:
         datasets.Dataset.from_list(
             [{"prompt": "x", "answer": 3}, {"prompt": None, "answer": 4}]
         ).to_parquet(str(path))
-    with pytest.raises(DataError, match=r"sums\.parquet, row 2: prompt is empty"):
+    with raises_naming(DataError, "sums.parquet", "row 2", "prompt"):
         load_examples(path)
 
 
 def test_a_broken_parquet_file(tmp_path: Path) -> None:
     """What is no Parquet file is refused by name."""
     (tmp_path / "x.parquet").write_text("hello")
-    with pytest.raises(DataError, match=r"x\.parquet cannot be read as parquet"):
+    with raises_naming(DataError, "x.parquet"):
         load_task(data=tmp_path / "x.parquet")
     with pytest.raises(DataError, match="there is no file"):
         load_task(data=tmp_path / "y.parquet")
@@ -85,9 +86,9 @@ def test_a_template_makes_the_prompt(tmp_path: Path) -> None:
     assert "Question: What is 5 + 5? (twice 5)\nAnswer:" in {
         e.prompt.text for e in (*task.train, *task.validation, *task.test)
     }
-    with pytest.raises(DataError, match=r"has no column 'question' \(its columns: q, hint, a"):
+    with raises_naming(DataError, "'question'", "q", "hint", "a"):
         load_task(data=path, prompt_template="{question}", answer_column="a")
-    with pytest.raises(InputError, match=r"template '\{q' cannot be filled"):
+    with raises_naming(InputError, "'{q'"):
         load_task(data=path, prompt_template="{q", answer_column="a")
 
 
@@ -140,16 +141,14 @@ def test_names_of_the_hub(
     assert calls == [asked]
     assert len(task.train) + len(task.validation) + len(task.test) == 40
     assert ("not used: extra" in task.note) is ("@" not in spec)
-    with pytest.raises(InputError, match="has the splits train, extra, not 'nope'"):
+    with raises_naming(InputError, "'nope'", "train", "extra"):
         load_task(data=f"{spec.partition('@')[0]}@nope", prompt_column="q", answer_column="a")
 
 
 def test_without_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the hub does not answer, one sentence says so at once."""
     monkeypatch.setattr(hub_data, "_answers", lambda _endpoint: False)
-    with pytest.raises(
-        InputError, match=r"data set hf:owner/none cannot be loaded \(the hub does not answer"
-    ):
+    with raises_naming(InputError, "hf:owner/none"):
         load_task(data="hf:owner/none")
 
 

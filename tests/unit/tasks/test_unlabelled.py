@@ -17,6 +17,7 @@ from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.jobs.fitting.choosing.priors import BATCH, batch_calibration
 from blackbox_lb.tasks import load_task
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
 
@@ -59,7 +60,7 @@ def test_what_is_judged_by_needs_an_answer(tmp_path: Path, split: str) -> None:
     rows = [row | {"split": "train"} for row in rows_of(30, 0)]
     rows += [{"prompt": "v", "answer": "yes", "split": "validation"}]
     rows += [{"prompt": "t", "answer": "yes", "split": "test"}, {"prompt": "x", "split": split}]
-    with pytest.raises(DataError, match="line 33"):
+    with raises_naming(DataError, "line 33"):
         load_task(data=written(tmp_path / "d.jsonl", rows))
 
 

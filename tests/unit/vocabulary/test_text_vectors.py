@@ -28,6 +28,7 @@ from blackbox_lb.errors import (
 from blackbox_lb.safety.http import clients, retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.vocabulary.embedding import TextVectors
+from tests.support.errors import raises_naming
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
@@ -127,7 +128,7 @@ def test_a_busy_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         assert TextVectors(f"m@{url}").of(["a"]) == [pytest.approx((0.5**0.5, 0.5**0.5), abs=1e-6)]
         assert len(seen) == 3
         statuses += [503] * 9
-        with pytest.raises(BlbError, match="503"):
+        with raises_naming(BlbError, "503"):
             TextVectors(f"m@{url}").of(["a"])
         assert len(seen) == 3 + retries.ATTEMPTS
 

@@ -31,6 +31,7 @@ from blackbox_lb.vocabulary.tokenizer_files import (
     sentencepiece_encoder,
     splitter,
 )
+from tests.support.errors import raises_naming
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -405,7 +406,7 @@ def test_a_text_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     vocabulary = load_vocabulary(
         gguf(tmp_path / "a.gguf", tokens, model="gpt2", pre="gpt-2", merges=["q z"])
     )
-    with pytest.raises(InputError, match=r"no token for its bytes b'\\x00'"):
+    with raises_naming(InputError, "b'\\x00'"):
         vocabulary.encode("a\0")
 
 
@@ -559,7 +560,7 @@ def test_other_json_is_refused(tmp_path: Path, text: str) -> None:
     """A file that only looks like a tokenizer.json is named in one sentence."""
     path = tmp_path / "tokenizer.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"tokenizer\.json is no tokenizer\.json"):
+    with raises_naming(InputError, "tokenizer.json"):
         load_vocabulary(path)
 
 
@@ -568,9 +569,7 @@ def test_ids_that_file_and_library_disagree_on_are_refused(tmp_path: Path) -> No
     neither is taken.
     """
     path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED)
-    with pytest.raises(
-        InputError, match=r"gives the added token '<b>' the id 6, the tokenizers library 1: save"
-    ):
+    with raises_naming(InputError, "'<b>'", "6", "1"):
         load_vocabulary(path)
 
 
@@ -579,7 +578,7 @@ def test_a_tokenizer_that_cannot_encode_is_refused(tmp_path: Path) -> None:
     know.
     """
     path = tokenizer_json(tmp_path / "tokenizer.json", {"a": 0}, FALLBACK)
-    with pytest.raises(InputError, match="cannot encode 'The quick"):
+    with raises_naming(InputError, "'The quick"):
         load_vocabulary(path)
 
 
@@ -589,7 +588,7 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED[:1])
-    with pytest.raises(InputError, match=r"pip install 'blackbox-lb\[hf\]'"):
+    with raises_naming(InputError, "'blackbox-lb[hf]'"):
         load_vocabulary(path)
 
 
@@ -599,7 +598,7 @@ def test_the_missing_extra_is_named_for_a_gguf_file(
     """Of both kinds of tokenizer."""
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     for path in (byte_level(tmp_path), sentencepiece(tmp_path)):
-        with pytest.raises(InputError, match=r"\.gguf.*pip install 'blackbox-lb\[hf\]'"):
+        with raises_naming(InputError, ".gguf", "'blackbox-lb[hf]'"):
             load_vocabulary(path)
 
 
@@ -612,18 +611,16 @@ def test_names_that_are_nothing_get_the_right_advice(tmp_path: Path) -> None:
     """
     (tmp_path / "o200k_base.tiktoken").write_bytes(b"IQ== 0\n")
     (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")
-    with pytest.raises(InputError, match=r"'gpt-4o' is a model.*o200k_base"):
+    with raises_naming(InputError, "'gpt-4o'", "o200k_base"):
         load_vocabulary("gpt-4o")
-    with pytest.raises(InputError, match=r"is a folder; name the tokenizer\.json"):
+    with raises_naming(InputError, "tokenizer.json"):
         load_vocabulary(tmp_path)
-    with pytest.raises(InputError, match=r"ranks only.*o200k_base, and let TIKTOKEN_CACHE_DIR"):
+    with raises_naming(InputError, "o200k_base", "TIKTOKEN_CACHE_DIR"):
         load_vocabulary(tmp_path / "o200k_base.tiktoken")
-    with pytest.raises(
-        InputError, match=r"neither a \.gguf file nor a tokenizer\.json.*save_pretrained"
-    ):
+    with raises_naming(InputError, ".gguf", "tokenizer.json", "save_pretrained"):
         load_vocabulary(tmp_path / "tokenizer.model")
     for name in ("unheard-of", "", "a\0b", "~nobody-of-this-name/x"):
-        with pytest.raises(InputError, match=r"no tiktoken encoding.*cl100k_base.*o200k_base"):
+        with raises_naming(InputError, "cl100k_base", "o200k_base"):
             load_vocabulary(name or "unheard/of")
 
 

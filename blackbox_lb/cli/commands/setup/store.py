@@ -44,7 +44,7 @@ def check_command(store: Path, as_json: bool) -> None:
 
     Only reads. Exit code 2 where anything is wrong.
     """
-    from blackbox_lb.store.care.upkeep import check
+    from blackbox_lb.store.upkeep import check
 
     found = check(store)
     if as_json:
@@ -79,7 +79,7 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Where two stores hold different answers to one question, the first stays; their number is
     reported. The same command again adds nothing.
     """
-    from blackbox_lb.store.care.upkeep import merge
+    from blackbox_lb.store.upkeep import merge
 
     done = merge(stores, out)
     if as_json:
@@ -112,7 +112,7 @@ def recover_command(old: Path, new: Path, as_json: bool) -> None:
     OLD is only read, page by page and without SQLite, its -wal file too; every row is taken or left
     by its checksum.
     """
-    from blackbox_lb.store.care.upkeep import recover
+    from blackbox_lb.store.upkeep import recover
 
     done = recover(old, new)
     if as_json:
@@ -132,7 +132,7 @@ def export_command(store: Path, folder: Path, as_json: bool) -> None:
 
     docs/store.md lists the columns. Needs the extra parquet: pip install 'blackbox-lb[parquet]'.
     """
-    from blackbox_lb.store.elsewhere.parquet_exchange import export_store
+    from blackbox_lb.store.parquet import export_store
 
     done = export_store(store, folder)
     if as_json:
@@ -151,7 +151,7 @@ def import_command(source: Path, store: Path, as_json: bool) -> None:
     Rows may be left out and columns added; a changed key, prompt or setting is refused. Needs the
     extra parquet.
     """
-    from blackbox_lb.store.elsewhere.parquet_exchange import import_store
+    from blackbox_lb.store.parquet import import_store
 
     done = import_store(source, store)
     if as_json:
@@ -159,11 +159,11 @@ def import_command(source: Path, store: Path, as_json: bool) -> None:
             {
                 "store": str(store),
                 "added": +done.rows,
-                "there": +done.there,
+                "there": +done.duplicates,
                 "ignored_columns": list(done.ignored),
             }
         )
         return
-    echo(f"{store}: added {_counted(done.rows)}; there already: {_counted(done.there)}")
+    echo(f"{store}: added {_counted(done.rows)}; there already: {_counted(done.duplicates)}")
     if done.ignored:
         echo(f"columns of no use here: {', '.join(done.ignored)}")

@@ -491,7 +491,10 @@ class _Race:
                 f"; as the best of {compared} its validation number is too good: the test prompts"
                 " say what it is worth"
             )
-        self.report.notice(f"chosen: {winner.candidate.label}; {sentence}{more}")
+        name = f"{winner.candidate.label}; "
+        if winner.candidate.label == winner.candidate.origin:
+            name = ""
+        self.report.notice(f"chosen: {name}{sentence}{more}")
         return Choice(
             winner.candidate, self._rows(), self.base.measured, self.base.by_setting, sentence
         )

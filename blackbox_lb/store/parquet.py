@@ -1,8 +1,8 @@
-"""A store as Parquet files for any data tool, and back: the same keys, the same bits.
+"""Export of a store to Parquet files for any data tool, and import with the same keys and bits.
 
-One file a table in one folder (docs/store.md has their columns): ``completions.parquet`` with
-prompt and settings in each row, and, where there are any, ``token_bytes.parquet``,
-``next_tokens.parquet``, ``rewards.parquet``.
+A folder has one file for each table (docs/store.md has their columns): ``completions.parquet`` with
+prompt and settings in each row, and, where there are any rows, ``token_bytes.parquet``,
+``next_tokens.parquet`` and ``rewards.parquet``.
 """
 
 from __future__ import annotations
@@ -20,41 +20,48 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.safety.files import replacing
 from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
-from blackbox_lb.store.integrity import (
+from blackbox_lb.store.packing import unpack
+from blackbox_lb.store.rows import (
+    canonical,
     check_row,
     distribution_of,
     name_of,
     prompt_of,
     settings_of_row,
+    stored_messages,
+    tagged_hash,
 )
-from blackbox_lb.store.keys import canonical, stored_messages, tagged_hash
-from blackbox_lb.store.packing import unpack
 from blackbox_lb.types import Completion
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 MOST_VALUES = 1 << 21
-"""Numbers in a row group, 8 MB, so that memory does not grow with the store."""
+"""Numbers in a row group (8 MB), so that memory does not grow with the store."""
 MOST_ROWS = 5_000
+"""Rows in a row group."""
 ARRAYS = ("token_ids", "logprobs", "propensities", "bounded", "top_ids", "top_logprobs")
 PLAIN = ("text", "finish_reason", "model", "prompt_tokens", "whole", "generated", "fingerprint")
-"""Columns of a completion with the same form in the store and in the file."""
+"""Columns of a completion with one form in the store and in the file."""
 
 
 @dataclass(slots=True)
 class Transferred:
-    """Written rows, by table; ``there``: rows of an import whose key the store had; ``ignored``:
-    unused columns.
+    """The result of an export or import.
+
+    rows: rows written, by table.
+    duplicates: rows of an import whose key the store had already, by table.
+    ignored: columns of an import that no table has.
     """
 
     rows: Counter[str] = field(default_factory=Counter)
-    there: Counter[str] = field(default_factory=Counter)
+    duplicates: Counter[str] = field(default_factory=Counter)
     ignored: tuple[str, ...] = ()
 
 
 def arrow() -> Any:
-    """pyarrow with its Parquet. InputError: it is not installed."""
+    """pyarrow with its Parquet. Raises InputError where it is not installed."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -72,33 +79,27 @@ def schemas() -> dict[str, pa.Schema]:
     messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
     received = ("received", pa.float64())
     completions = [
-        *(
-            ("key", pa.string()),
-            ("request_hash", pa.string()),
-            ("prompt_hash", pa.string()),
-            ("sample", pa.int64()),
-        ),
-        *(
-            ("messages", messages),
-            ("settings", pa.string()),
-            ("text", pa.string()),
-            ("finish_reason", pa.string()),
-        ),
-        *(
-            ("model", pa.string()),
-            ("prompt_tokens", pa.int64()),
-            ("whole", pa.bool_()),
-            ("generated", pa.int64()),
-        ),
-        *(
-            ("fingerprint", pa.string()),
-            received,
-            ("token_ids", ids),
-            ("logprobs", numbers),
-            ("propensities", numbers),
-        ),
-        *(("bounded", pa.list_(pa.bool_())), ("alternatives", pa.int32())),
-        *(("top_ids", pa.list_(ids)), ("top_logprobs", pa.list_(numbers))),
+        ("key", pa.string()),
+        ("request_hash", pa.string()),
+        ("prompt_hash", pa.string()),
+        ("sample", pa.int64()),
+        ("messages", messages),
+        ("settings", pa.string()),
+        ("text", pa.string()),
+        ("finish_reason", pa.string()),
+        ("model", pa.string()),
+        ("prompt_tokens", pa.int64()),
+        ("whole", pa.bool_()),
+        ("generated", pa.int64()),
+        ("fingerprint", pa.string()),
+        received,
+        ("token_ids", ids),
+        ("logprobs", numbers),
+        ("propensities", numbers),
+        ("bounded", pa.list_(pa.bool_())),
+        ("alternatives", pa.int32()),
+        ("top_ids", pa.list_(ids)),
+        ("top_logprobs", pa.list_(numbers)),
     ]
     return {
         "completions": pa.schema(completions),
@@ -110,32 +111,46 @@ def schemas() -> dict[str, pa.Schema]:
     }
 
 
-def export_store(path: Path, folder: Path) -> Transferred:
-    """Write the store at ``path`` into ``folder`` as Parquet, a row group at a time. Every row is
-    checked on the way.
+# --- Export
 
-    Raises InputError: pyarrow is not installed. StoreCorrupt: a row is damaged. StoreError: the
-    folder holds Parquet files already, or cannot be written.
+
+def export_store(path: Path, folder: Path) -> Transferred:
+    """Write a store as Parquet files, a row group at a time; every row is checked on the way.
+
+    Args:
+        path: the store.
+        folder: gets the files.
+
+    Raises:
+        InputError: pyarrow is not installed.
+        StoreCorrupt: a row is damaged.
+        StoreError: the folder has Parquet files already, or cannot be written.
     """
-    done = Transferred()
+    transferred = Transferred()
     with RolloutStore(path, read_only=True) as store:
         if folder.is_dir() and any(folder.glob("*.parquet")):
             raise StoreError(
                 f"{folder} holds Parquet files already; give another folder, or delete them"
             )
         for table, schema in schemas().items():
-            batches = _completions(store) if table == "completions" else _others(store, table)
-            done.rows[table] = _write(
-                folder / f"{table}.parquet", schema, batches, always=table == "completions"
-            )
-    return done
+            file = folder / f"{table}.parquet"
+            if table == "completions":
+                rows = _write(file, schema, _completion_columns(store), always=True)
+            else:
+                rows = _write(file, schema, _table_columns(store, table), always=False)
+            transferred.rows[table] = rows
+    return transferred
 
 
 def _write(
     path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, always: bool
 ) -> int:
-    """Write under another name until the file is complete. Without any row and unless ``always``,
-    write nothing.
+    """Write row groups to a file, which appears when it is complete.
+
+    always: whether a file without rows is written.
+
+    Returns:
+        The number of rows.
     """
     pa = arrow()
     rows = 0
@@ -174,7 +189,7 @@ def _checked_rows(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
 def _grouped(
     rows: Iterator[dict[str, Any]], weight: Callable[[dict[str, Any]], int]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Rows by the row group: at most so many, and with at most so many numbers."""
+    """Rows by row group, with at most ``MOST_ROWS`` rows and about ``MOST_VALUES`` numbers."""
     group = list[dict[str, Any]]()
     values = 0
     for row in rows:
@@ -188,8 +203,12 @@ def _grouped(
         yield group
 
 
-def _completions(store: RolloutStore) -> Iterator[dict[str, Any]]:
-    """Columns of each row group. StoreError: a completion's prompt or settings are lost."""
+def _completion_columns(store: RolloutStore) -> Iterator[dict[str, Any]]:
+    """Columns of each row group of completions.
+
+    Raises:
+        StoreError: the prompt or the settings of a completion are lost.
+    """
     settings = {row["hash"]: row["settings"] for row in _checked_rows(store, "requests")}
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -210,64 +229,67 @@ def _completions(store: RolloutStore) -> Iterator[dict[str, Any]]:
 
 
 def _columns(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    plain = (
-        "key",
-        "request_hash",
-        "prompt_hash",
-        "sample",
-        "messages",
-        "settings",
-        *PLAIN,
-        "received",
-    )
-    columns: dict[str, Any] = {name: [row[name] for row in group] for name in plain}
-    columns["whole"] = [bool(column) for column in columns["whole"]]
+    names = ["key", "request_hash", "prompt_hash", "sample", "messages", "settings"]
+    names += [*PLAIN, "received"]
+    columns: dict[str, Any] = {name: [row[name] for row in group] for name in names}
+    columns["whole"] = [bool(value) for value in columns["whole"]]
     columns["alternatives"] = [row["top_ids"].shape[1] for row in group]
     for name in ARRAYS:
-        arrays = [row[name] for row in group]
-        columns[name] = list(map(list, arrays)) if name.startswith("top") else arrays
+        columns[name] = [row[name] for row in group]
+    for name in ("top_ids", "top_logprobs"):
+        columns[name] = [list(table) for table in columns[name]]
     return columns
 
 
-def _others(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
+def _table_columns(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
+    """Columns of each row group of any table but that of completions."""
+
     def rows() -> Iterator[dict[str, Any]]:
         for row in _checked_rows(store, table):
-            yield {**row, "logprobs": distribution_of(row)} if table == "next_tokens" else row
+            if table == "next_tokens":
+                row["logprobs"] = distribution_of(row)
+            yield row
 
     names = schemas()[table].names
     for group in _grouped(rows(), lambda row: len(row.get("logprobs", ()))):
         yield {name: [row[name] for row in group] for name in names}
 
 
-def import_store(source: Path, path: Path) -> Transferred:
-    """Add an export to the store at ``path``, which may exist already. ``source``: the folder, or
-    one of its files.
+# --- Import
 
-    Rows may have been left out and columns added by other tools. Raises InputError: no such file, a
-    column is missing or of another type, or a row's key does not follow from its contents;
-    everything before it is stored.
+
+def import_store(source: Path, path: Path) -> Transferred:
+    """Add an export to a store. Other tools may have removed rows and added columns.
+
+    Args:
+        source: the folder of the export, or one of its files.
+        path: the store, which may exist already.
+
+    Raises:
+        InputError: no such file, a column is missing or of another type, or a row's key does not
+            follow from its contents. The rows before it are stored.
     """
-    files = (
-        [each for each in sorted(source.glob("*.parquet")) if each.stem in schemas()]
-        if source.is_dir()
-        else [source]
-    )
+    files = [source]
+    if source.is_dir():
+        files = [file for file in sorted(source.glob("*.parquet")) if file.stem in schemas()]
     if not files or not source.exists():
         raise InputError(
             f"there is no {' or '.join(f'{name}.parquet' for name in schemas())} in {source}; give"
             " what blb store export wrote"
         )
-    tables = [(_table_of(each), each) for each in files]
-    done = Transferred()
+    tables = [(_table_of(file), file) for file in files]
+    transferred = Transferred()
     with RolloutStore(path) as store:
         for table, file in tables:
-            _read(store, table, file, done)
-    return done
+            _read(store, table, file, transferred)
+    return transferred
 
 
 def _table_of(path: Path) -> str:
-    """The table in a file, by its name, else by its columns. Raises InputError: it cannot be read,
-    or is none.
+    """The table in a file, by the file's name, else by its columns.
+
+    Raises:
+        InputError: the file cannot be read, or has no table of a store.
     """
     names = set(_opened(path).schema_arrow.names)
     for table, schema in schemas().items():
@@ -288,7 +310,7 @@ def _opened(path: Path) -> Any:
         ) from error
 
 
-def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> None:
+def _read(store: RolloutStore, table: str, path: Path, transferred: Transferred) -> None:
     pa = arrow()
     schema = schemas()[table]
     file = _opened(path)
@@ -297,7 +319,9 @@ def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> Non
         raise InputError(
             f"{path} lacks the columns {', '.join(missing)}; docs/store.md lists what an export has"
         )
-    done.ignored += tuple(name for name in file.schema_arrow.names if name not in schema.names)
+    transferred.ignored += tuple(
+        name for name in file.schema_arrow.names if name not in schema.names
+    )
     number = 0
     try:
         for batch in file.iter_batches(batch_size=500, columns=schema.names):
@@ -305,13 +329,13 @@ def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> Non
             rows = [
                 _row(table, columns, place, path, number + place) for place in range(len(columns))
             ]
-            tables = ("prompts", "requests", *schemas())
+            store_tables = ("prompts", "requests", *schemas())
             added = store.add_rows(
-                {name: [row[name] for row in rows if name in row] for name in tables}
+                {name: [row[name] for row in rows if name in row] for name in store_tables}
             )
-            done.rows.update(added)
+            transferred.rows.update(added)
+            transferred.duplicates[table] += len(rows) - added.get(table, 0)
             number += len(rows)
-            done.there[table] += len(rows) - added.get(table, 0)
     except (OSError, pa.ArrowException) as error:
         raise InputError(
             f"cannot read {path} after {number:,} rows: {error}; export it again"
@@ -328,13 +352,10 @@ def _row(
     arrays = {name: columns[name][place] for name in columns.column_names if name in ARRAYS}
     try:
         if table == "completions":
-            return _completion(values, arrays)
+            return _completion_rows(values, arrays)
         if table == "next_tokens":
-            return {
-                table: next_token_row(
-                    values["key"], _array(arrays["logprobs"], np.float32), values["received"]
-                )
-            }
+            logprobs = _array(arrays["logprobs"], np.float32)
+            return {table: next_token_row(values["key"], logprobs, values["received"])}
         row = summed(values)
         check_row(table, row)
         return {table: row}
@@ -345,9 +366,13 @@ def _row(
         ) from error
 
 
-def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Rows of prompts, requests and completions. Raises ValueError: a key does not follow from its
-    contents.
+def _completion_rows(
+    values: dict[str, Any], arrays: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The rows of prompts, requests and completions for one completion.
+
+    Raises:
+        ValueError: a key does not follow from its contents.
     """
     messages = canonical(
         [{"role": value["role"], "content": value["content"]} for value in values["messages"]]
@@ -357,17 +382,19 @@ def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, 
     k = values["alternatives"]
     ids = _array(arrays["token_ids"], np.int32)
     logprobs = _array(arrays["logprobs"], np.float32)
+    propensities = None
+    if arrays["propensities"].is_valid:
+        propensities = _array(arrays["propensities"], np.float32)
+    bounded = None
+    if arrays["bounded"].is_valid:
+        bounded = _array(arrays["bounded"], np.bool_)
     completion = Completion(
         token_ids=ids,
         logprobs=logprobs,
         top_ids=_table(arrays["top_ids"], np.int32, len(ids), k),
         top_logprobs=_table(arrays["top_logprobs"], np.float32, len(ids), k),
-        propensities=(
-            None
-            if arrays["propensities"].as_py() is None
-            else _array(arrays["propensities"], np.float32)
-        ),
-        bounded=None if arrays["bounded"].as_py() is None else _array(arrays["bounded"], np.bool_),
+        propensities=propensities,
+        bounded=bounded,
         **{name: values[name] for name in PLAIN},
     )
     row = completion_row(
@@ -385,21 +412,18 @@ def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, 
 
 
 def _array(scalar: Any, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """A list of the file as an array (t,). ValueError: it is missing or holds nulls."""
+    """A list of the file as an array (t,). Raises ValueError where it is missing or has nulls."""
     if not scalar.is_valid or scalar.values.null_count:
         raise ValueError("a list is missing or holds nulls")
     return np.asarray(scalar.values.to_numpy(zero_copy_only=False), dtype=kind)
 
 
 def _table(scalar: Any, kind: type[np.generic], t: int, k: int) -> npt.NDArray[Any]:
-    """A list of lists of the file as an array (t, k). ValueError: it is not of that shape."""
+    """A list of lists of the file as an array (t, k). Raises ValueError for another shape."""
     if not scalar.is_valid or len(scalar.values) != t or scalar.values.null_count:
         raise ValueError(f"a list of alternatives has not {t} tokens")
     flat = scalar.values.flatten()
-    if (
-        flat.null_count
-        or len(flat) != t * k
-        or any(length != k for length in scalar.values.value_lengths().to_pylist())
-    ):
+    lengths = scalar.values.value_lengths().to_pylist()
+    if flat.null_count or len(flat) != t * k or any(length != k for length in lengths):
         raise ValueError(f"a list of alternatives has not {t} x {k} entries")
     return np.asarray(flat.to_numpy(zero_copy_only=False), dtype=kind).reshape(t, k)

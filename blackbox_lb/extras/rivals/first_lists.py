@@ -1,0 +1,323 @@
+"""Rivals that decide by the list of a prompt's first token: ``threshold`` and ``calibrate``.
+
+The base model's probability of each label is read from the list, and offsets are added to the
+logprobs in this program. A bias on the label tokens with everything else forbidden would decide
+alike, where labels are one token.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.estimate.decisions.feasibility import label_fit
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.extras.rivals.case import Case
+from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
+from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists
+from blackbox_lb.rollouts.judging.decisions import label_tokens
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import NO_TOKEN, Completion, Example, Message
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelLists:
+    """The base model's probability of each label at the first position of prompts.
+
+    logprobs: (p, l) nats, of all tokens that begin each label; NaN rows where no list came.
+    prompt_tokens: mean length of the prompts.
+    """
+
+    logprobs: Vector
+    prompt_tokens: float
+
+    @property
+    def shares(self) -> Vector:
+        """(p, l) the probability of each label among the labels."""
+        totals = np.logaddexp.reduce(self.logprobs, axis=1, keepdims=True)
+        return np.asarray(np.exp(self.logprobs - totals))
+
+    def decided(self, offsets: Vector) -> Decided:
+        """The label with the highest logprob plus its offset, for each prompt.
+
+        offsets: (l,) nats.
+        """
+        has_list = ~np.isnan(self.logprobs).any(axis=1)
+        best = np.full(len(self.logprobs), -1)
+        best[has_list] = (self.logprobs[has_list] + offsets).argmax(axis=1)
+        return Decided(tuple(best.tolist()), self.prompt_tokens, 1.0)
+
+
+async def label_lists(
+    trials: Trials, examples: Sequence[Example], title: str, case: Case
+) -> LabelLists:
+    """Read the first list of each of ``examples``, drawn unless it is in the store.
+
+    A prompt without a list has no decision. A label that a list misses gets the smallest listed
+    probability, or its part of the unlisted mass, whichever is less. A notice counts both.
+
+    Args:
+        trials: draws the lists.
+        examples: the prompts.
+        title: name of the prompts in messages.
+        case: the labels, and the number of listed alternatives.
+
+    Raises:
+        InputError: no token begins a label and no other label.
+        NoLogprobs: no list came.
+        ProviderError: the API failed.
+    """
+    tokens = await distinctive_tokens(trials, case.labels)
+    completions, width = await first_lists(trials, examples, title, case.listed)
+    bounds = 0
+    rows = np.zeros((len(completions), len(tokens)))
+    for number, completion in enumerate(completions):
+        rows[number], missing = _row(completion, tokens)
+        bounds += missing
+    if np.isnan(rows).all():
+        raise NoLogprobs(
+            f"none of {len(rows)} first tokens came with a list of alternatives; use a provider"
+            " that returns logprobs"
+        )
+    without_list = int(np.isnan(rows[:, 0]).sum())
+    if without_list:
+        trials.report.notice(
+            f"{title}: {without_list} of {len(rows)} prompts came without a list, and have no"
+            " decision: a content filter stopped them, or the token that was drawn ends the answer"
+            " and is not listed"
+        )
+    if bounds:
+        trials.report.notice(
+            f"{title}: {bounds} of {rows.size} label probabilities are not in the lists of"
+            f" {width:,} tokens and are bounded by their least one"
+        )
+    return LabelLists(
+        rows, float(np.mean([completion.prompt_tokens for completion in completions]))
+    )
+
+
+async def distinctive_tokens(trials: Trials, labels: Labels) -> list[Ids]:
+    """For each of l labels, the tokens that begin a spelling of it and of no other label.
+
+    Raises:
+        InputError: a label has no such token.
+    """
+    first_tokens = await label_tokens(trials, labels)
+    counts = Counter(token for ids in first_tokens for token in ids.tolist())
+    distinctive = []
+    for name, ids in zip(labels.names, first_tokens, strict=True):
+        tokens = [token for token in ids.tolist() if counts[token] == 1]
+        if not tokens:
+            raise InputError(
+                f"no token of {trials.session.model} begins the label {name!r} and no other, so"
+                " that one token cannot tell it from them; drop ``threshold`` and ``calibrate``, or"
+                " rename the labels"
+            )
+        distinctive.append(np.array(tokens, np.int64))
+    return distinctive
+
+
+def _row(completion: Completion, tokens: Sequence[Ids]) -> tuple[Vector, int]:
+    """(l,) logprobs of the labels in nats, and the number of bounds among them."""
+    if not (completion.top_ids[:1] >= 0).any():  # no position, or no listed token with an id
+        return np.full(len(tokens), np.nan), 0
+    ids = completion.top_ids[0]
+    logprobs = completion.top_logprobs[0].astype(np.float64)
+    listed = logprobs[ids != NO_TOKEN]
+    row = np.array(
+        [np.logaddexp.reduce(logprobs[np.isin(ids, token)], initial=-np.inf) for token in tokens]
+    )
+    missing = int(np.isneginf(row).sum())
+    return np.where(np.isneginf(row), bound_of(listed, missing), row), missing
+
+
+# --- threshold
+
+
+def threshold(case: Case, _value: object) -> Alternative:
+    """``threshold``: an offset for each label, learned from the training answers.
+
+    Raises:
+        InputError: all training rows have the same label.
+    """
+    case.right()
+    rows = len(case.task.train)
+    prompts = len(case.task.test)
+    return Alternative(
+        "thresholds",
+        decision=Thresholds(case),
+        max_tokens=1,
+        cost=(
+            f"1 token a test prompt ({prompts:,}), and once 1 token a training row ({rows:,}) for"
+            " learning"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The decision argmax of log p(label | prompt) + offset of the label."""
+
+    case: Case
+
+    def lists(self) -> Sequence[Example]:
+        return (*self.case.task.train, *self.case.task.test)
+
+    async def decide(self, trials: Trials) -> Decided:
+        training = await label_lists(trials, self.case.task.train, "training", self.case)
+        test = await label_lists(trials, self.case.task.test, "test", self.case)
+        return test.decided(offsets(training.logprobs, self.case.right()))
+
+
+def offsets(logprobs: npt.ArrayLike, right: npt.ArrayLike) -> Vector:
+    """The offsets that make the right labels most likely.
+
+    They maximise ``sum_i log softmax(logprobs_i + offset)[right_i]``, which is concave. Rows with
+    NaN, or with -1, are left out.
+
+    Args:
+        logprobs: (n, l) nats.
+        right: (n,) numbers of labels, -1 for none.
+
+    Returns:
+        (l,) nats with mean 0; -inf for a label without a row.
+    """
+    table = np.asarray(logprobs, np.float64)
+    truth = np.asarray(right, np.int64)
+    usable = ~np.isnan(table).any(axis=1) & (truth >= 0)
+    occurs = np.bincount(truth[usable], minlength=table.shape[1]) > 0
+    result = np.full(len(occurs), -np.inf)
+    if usable.any():
+        columns = (np.cumsum(occurs) - 1)[truth[usable]]
+        _, best = label_fit(table[usable][:, occurs], columns, l2=0.0, ftol=1e-12)
+        result[occurs] = best - best.mean()
+    return result
+
+
+# --- calibrate
+
+CONTENT_FREE = ("N/A", "[MASK]", "")
+"""The content-free inputs of Zhao et al. 2021."""
+
+
+def calibrated(case: Case, value: object) -> Alternative:
+    """``calibrate``: label probabilities divided by a prior.
+
+    contextual: the prior is that of prompts without content (Zhao et al. 2021, "Calibrate Before
+    Use"). batch: it is the mean over the test prompts (Zhou et al. 2023, "Batch Calibration").
+
+    Raises:
+        InputError: ``value`` is neither "contextual" nor "batch".
+    """
+    prompts = len(case.task.test)
+    if value == "contextual":
+        free = len(content_free(case.task.test))
+        cost = (
+            f"1 token a test prompt ({prompts:,}), and once 1 token for each of {free} inputs"
+            " without content"
+        )
+        return Alternative(
+            "contextual calibration",
+            decision=Calibrated(case, "contextual"),
+            max_tokens=1,
+            cost=cost,
+        )
+    if value == "batch":
+        cost = (
+            f"1 token a test prompt ({prompts:,}); it reads all test prompts, without their"
+            " answers, before it decides on one"
+        )
+        return Alternative(
+            "batch calibration", decision=Calibrated(case, "batch"), max_tokens=1, cost=cost
+        )
+    raise InputError(f"``calibrate={value}`` is not known; give contextual or batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """The decision argmax of p(label | prompt) / prior of the label."""
+
+    case: Case
+    prior: Literal["contextual", "batch"]
+
+    def lists(self) -> Sequence[Example]:
+        """The test prompts, and where the prior is contextual those without content."""
+        test = self.case.task.test
+        if self.prior == "contextual":
+            return (*test, *content_free(test))
+        return test
+
+    async def decide(self, trials: Trials) -> Decided:
+        """The prior is the mean share of each label, over the prompts that ``prior`` names."""
+        test = await label_lists(trials, self.case.task.test, "test", self.case)
+        shares = test.shares
+        if self.prior == "contextual":
+            examples = content_free(self.case.task.test)
+            lists = await label_lists(trials, examples, "without content", self.case)
+            shares = lists.shares
+        return test.decided(-np.log(np.nanmean(shares, axis=0)))
+
+
+def content_free(examples: Sequence[Example]) -> tuple[Example, ...]:
+    """Prompts without content: "N/A", "[MASK]" or nothing where the prompts of ``examples`` differ.
+
+    The common beginning and end of all last user messages stay, up to the border of a word. The
+    other messages are those of the first prompt. An input without any text is left out.
+    """
+    if not examples:
+        return ()
+    first = examples[0]
+    place = _last_user_place(first)
+    messages = first.prompt.messages
+    before, after = _around(
+        [example.prompt.messages[_last_user_place(example)].content for example in examples]
+    )
+    texts = [f"{before}{content}{after}" for content in CONTENT_FREE]
+    inputs: list[Example] = []
+    for text in texts:
+        if text.strip():
+            changed = Message(messages[place].role, text)
+            others = (*messages[:place], changed, *messages[place + 1 :])
+            prompt = replace(first.prompt, messages=others)
+            name = f"content-free {len(inputs)}"
+            inputs.append(replace(first, id=name, prompt=prompt, answers=()))
+    return tuple(inputs)
+
+
+def _last_user_place(example: Example) -> int:
+    """The place of the last user message; of the last message where none is a user's."""
+    messages = example.prompt.messages
+    for place in reversed(range(len(messages))):
+        if messages[place].role == "user":
+            return place
+    return len(messages) - 1
+
+
+def _around(texts: Sequence[str]) -> tuple[str, str]:
+    """The common beginning and end of all of ``texts``, in whole words; "" where all are equal."""
+    if len(set(texts)) < 2:
+        return "", ""
+    before = _common(texts)
+    after = _common([text[len(before) :][::-1] for text in texts])
+    return before, after[::-1]
+
+
+def _common(texts: Sequence[str]) -> str:
+    """The longest beginning of all of ``texts`` that does not end in a word."""
+    # All texts lie between these two in the order of letters, and so share their beginning.
+    length = 0
+    for first, last in zip(min(texts), max(texts), strict=False):
+        if first != last:
+            break
+        length += 1
+    common = texts[0][:length]
+    while common and common[-1].isalnum():
+        common = common[:-1]
+    return common

@@ -1,1 +1,0 @@
-"""A store's upkeep: checking, and rescuing a damaged one."""

@@ -1,0 +1,167 @@
+"""Several stores read as one: the store of a run, and sources that were collected elsewhere.
+
+Shards can be learned from without a merge, because a completion in a source is read by its key as
+if it were in the store. Sources are never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.files import expanded
+from blackbox_lb.store.rollouts import RolloutStore
+from blackbox_lb.types import Completion
+
+STORE = "rollouts.db"
+
+
+def open_sources(names: Sequence[str]) -> list[RolloutStore]:
+    """Open stores for reading only.
+
+    Args:
+        names: files, or folders of runs; ``*`` and ``?`` in a name stand for several.
+
+    Returns:
+        The stores, in the order of ``names``.
+
+    Raises:
+        InputError: there is nothing of that name, or no store.
+        StoreError: a store cannot be read.
+    """
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(RolloutStore(path, read_only=True))
+            for name in names
+            for path in _paths(name)
+        ]
+        stack.pop_all()  # the caller closes them
+        return stores
+
+
+def _paths(name: str) -> list[Path]:
+    pattern = expanded(name)
+    paths = []
+    for path in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
+        if path.is_dir():
+            path = path / STORE
+        paths.append(path)
+    for path in paths or [pattern]:
+        if not path.is_file() or path.suffix == ".parquet":
+            raise InputError(
+                f"there is no rollout store at {path}; give a store or the folder of a run, and"
+                " what blb store export wrote to blb store import first"
+            )
+    return paths
+
+
+class Gathered(RolloutStore):
+    """The store at ``path``, which gets everything new, read together with sources.
+
+    Of several copies of a row the first is read, from the store and then from the sources in their
+    order.
+
+    Args:
+        path: the store.
+        names: the sources, see ``open_sources``.
+        read_only: the store is neither created nor written.
+        home: the number of the source that has a key, for a store that is opened again.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        names: Sequence[str],
+        *,
+        read_only: bool = False,
+        home: Mapping[str, int] | None = None,
+    ) -> None:
+        self.names = tuple(str(expanded(name).absolute()) for name in names)
+        self._home = dict(home or {})
+        self.sources = tuple(open_sources(names))
+        try:
+            super().__init__(path, read_only=read_only)
+        except BaseException:
+            for source in self.sources:
+                source.close()
+            raise
+
+    def again(self, keys: Collection[str]) -> Callable[[], Gathered]:
+        """A function that opens the stores again for reading these keys.
+
+        It works in any process with access to the same files.
+        """
+        home = {key: self._home[key] for key in keys if key in self._home}
+        return partial(Gathered, self.path.resolve(), self.names, read_only=True, home=home)
+
+    def close(self) -> None:
+        """Close all files; everything added is already durable."""
+        with ExitStack() as closing:
+            for source in self.sources:
+                closing.callback(source.close)
+            super().close()
+
+    def keys(self, request: str) -> set[str]:
+        """Keys of all completions of one request hash, in any of the stores."""
+        in_store = super().keys(request)
+        in_sources = [source.keys(request) for source in self.sources]
+        for number, keys in enumerate(in_sources):
+            for key in keys - in_store:
+                self._home.setdefault(key, number)
+        return in_store.union(*in_sources)
+
+    def order(self, keys: Collection[str]) -> dict[str, Any]:
+        """Keys in the cheapest order to read: those of the store first, then source by source."""
+        ordered: dict[str, Any] = dict.fromkeys(key for key in keys if key not in self._home)
+        for number, source in enumerate(self.sources):
+            places = source.order([key for key in keys if self._home.get(key) == number])
+            ordered.update(dict.fromkeys(sorted(places, key=lambda key: places[key])))
+        return ordered
+
+    def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
+        """The completions with these keys, in this order. Raises StoreError for a missing one."""
+        for key in keys:
+            number = self._home.get(key)
+            if number is None:
+                yield from super().completions([key])
+            else:
+                yield from self.sources[number].completions([key])
+
+    def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
+        """Completions with these keys, tokens of their prompts, and generated tokens."""
+        keys_of: dict[int | None, list[str]] = {}
+        for key in keys:
+            keys_of.setdefault(self._home.get(key), []).append(key)
+        completions, prompt_tokens, generated = super().spent(keys_of.get(None, []))
+        for number, source in enumerate(self.sources):
+            counts = source.spent(keys_of.get(number, []))
+            completions += counts[0]
+            prompt_tokens += counts[1]
+            generated += counts[2]
+        return completions, prompt_tokens, generated
+
+    def rewards(self, keys: Iterable[str]) -> dict[str, str]:
+        """The answers for remote rewards with these keys, from any of the stores."""
+        keys = list(keys)
+        answers: dict[str, str] = {}
+        for source in reversed(self.sources):
+            answers |= source.rewards(keys)
+        return answers | super().rewards(keys)
+
+    def tokenizer_of(self, key: str) -> str:
+        """The fingerprint of the tokenizer of a completion; "" where it is not known."""
+        number = self._home.get(key)
+        if number is None:
+            return super().tokenizer_of(key)
+        return self.sources[number].tokenizer_of(key)
+
+    def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
+        """The bytes of every token of this tokenizer in any stored answer."""
+        token_bytes: dict[int, bytes] = {}
+        for source in reversed(self.sources):
+            token_bytes |= source.token_bytes(tokenizer)
+        return token_bytes | super().token_bytes(tokenizer)
