@@ -131,7 +131,7 @@ INSTRUCTIONS = {
 CALL_OR_ANSWER = (
     "Call a function only if one of the given functions answers this; otherwise answer in words."
 )
-"""The instruction for a model that decides whether to call a function."""
+"""The instruction where a model decides whether to call a function."""
 
 
 @dataclass(frozen=True, slots=True)
