@@ -21,7 +21,7 @@ def _tools(place: Place) -> list[Step]:
     judged = options(*place.model, data=data, bias=out / "bias.json", store=store)
     return [
         Step("call", options("fit", *place.model, *task, *few)),
-        Step("calls", options(*judged, prompts=32, rivals=16, whole=2), program=CALLS),
+        Step("calls", options(*judged, prompts=32, rivals=16, whole=6), program=CALLS),
     ]
 
 
