@@ -50,7 +50,7 @@ def messages_of(prompt: Prompt) -> str:
 
 
 def prompt_hash(prompt: Prompt) -> str:
-    """The content hash of a prompt's messages."""
+    """The content hash of a prompt's messages and tools."""
     return tagged_hash("prompt", messages_of(prompt))
 
 
