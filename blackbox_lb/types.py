@@ -6,9 +6,11 @@ nats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,18 @@ UNNAMED = -2
 """A listed token without an id, because the provider withholds a special token's bytes. It has a
 probability and no bias.
 """
+
+CALL_BEGIN = "<tool_call>"
+CALL_END = "</tool_call>"
+CALL_MARKS = (CALL_BEGIN, "[TOOL_CALLS]", "<|python_tag|>")
+"""Texts that stand before a call and before nothing else."""
+CALL_OPENINGS = (*CALL_MARKS, "{", "```", "<function")
+"""Texts that begin a call, by the templates of the common open models."""
+_ARGUMENTS = ("arguments", "parameters")
+"""Fields of a call that hold its arguments."""
+_TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
+_FENCED = re.compile(r"```[a-z]*\s*(.*?)\s*(?:```|\Z)", re.DOTALL)
+_MARKED = re.compile(r"(?:\[TOOL_CALLS\]|<\|python_tag\|>)\s*(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +59,13 @@ class Prompt:
     messages: the chat, in order.
     columns: further columns of the prompt's row, which the model never sees. Equal prompts may
         differ in them.
+    tools: the functions that the model may call, the JSON text of OpenAI's ``tools`` in one
+        spelling, "" for none. The chat endpoint alone takes them.
     """
 
     messages: tuple[Message, ...]
     columns: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    tools: str = ""
 
     @classmethod
     def user(cls, text: str) -> Prompt:
@@ -59,6 +76,14 @@ class Prompt:
     def text(self) -> str:
         """All message contents, joined by blank lines."""
         return "\n\n".join(message.content for message in self.messages)
+
+    @property
+    def sent_texts(self) -> list[str]:
+        """Everything that the model reads of it: all message contents, and the tools."""
+        texts = [message.content for message in self.messages]
+        if self.tools:
+            texts.append(self.tools)
+        return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +255,49 @@ class ListedBytes(Mapping[int, bytes]):
         return dict, (self.as_dict(),)  # without the bytes of all other tokens
 
 
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a function.
+
+    An API that finds the calls in what a model wrote sends them apart from the text. They are put
+    back into it in the form of Hermes and Qwen models
+    (https://github.com/NousResearch/Hermes-Function-Calling), so that a stored text holds the whole
+    completion.
+
+    name: of the function. arguments: the JSON text that the model wrote for them; it need not be
+    valid JSON.
+    """
+
+    name: str
+    arguments: str
+
+    @property
+    def parsed_arguments(self) -> Any:
+        """The value of the arguments' JSON; None where it is no JSON, or null."""
+        try:
+            return json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return None
+
+    @property
+    def text(self) -> str:
+        """The call as it stands in the text of a completion."""
+        written = self.arguments.strip()
+        if not isinstance(self.parsed_arguments, dict):
+            written = json.dumps(self.arguments, ensure_ascii=False)
+        name = json.dumps(self.name, ensure_ascii=False)
+        return f'{CALL_BEGIN}\n{{"name": {name}, "arguments": {written}}}\n{CALL_END}'
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
     """One sampled completion with the provider's token logprobs.
 
     No unlisted token is more likely than a listed one.
 
+    text: what the model wrote. Calls of functions that the provider sends apart stand in it as
+        ``ToolCall.text``.
+    finish_reason: the provider's; "stop" also where a completion ended with a call.
     token_ids, logprobs: (t,), the listed tokens and their logprobs in nats under the *unbiased*
         model at temperature 1. The profile's row ``logprobs.meaning`` says where a bias or another
         temperature changes them.
@@ -297,8 +359,55 @@ class Completion:
         return not self.filtered and (self.whole or self.n_tokens > 0)
 
     @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The functions that it calls, in its order; see ``calls_in``."""
+        return calls_in(self.text)
+
+    @property
     def n_tokens(self) -> int:
         """Tokens generated, by the provider's count; where it gives none, tokens listed."""
         if self.generated is None:
             return len(self.token_ids)
         return self.generated
+
+
+def with_calls(text: str, calls: Iterable[ToolCall]) -> str:
+    """The text of a completion with its calls behind it, each on lines of its own."""
+    return "\n".join([*([text] if text.strip() else []), *(call.text for call in calls)])
+
+
+def calls_in(text: str) -> tuple[ToolCall, ...]:
+    """The calls in the text of a completion, in its order; () where it calls nothing.
+
+    A call is a JSON object with a name and arguments, in ``<tool_call>`` tags, behind a mark such
+    as ``[TOOL_CALLS]``, or, where a text has neither, as the whole text or a fenced block: small
+    models often leave out the tags, and a server then leaves the call in the text. A call that was
+    cut is none.
+    """
+    if CALL_BEGIN in text:
+        parts = _TAGGED.findall(text)
+    elif marked := _MARKED.search(text):
+        parts = [marked[1]]
+    elif text.lstrip().startswith(("{", "[")):
+        parts = [text]
+    else:
+        parts = _FENCED.findall(text)
+    return tuple(call for part in parts for call in _calls_of(part))
+
+
+def _calls_of(text: str) -> Iterator[ToolCall]:
+    """The calls in one JSON value, an object or a list of them; what follows it is left aside."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text.strip())
+    except (ValueError, RecursionError):
+        return
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+            continue
+        field = next((name for name in _ARGUMENTS if name in item), None)
+        if field is None:
+            continue
+        arguments = item[field]
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        yield ToolCall(item["name"], arguments)

@@ -75,6 +75,8 @@ def index(pages: Path) -> str:
     total = [Counter[str](), Counter[str]()]
     for results in uses:
         by_class = [counts(results, hand_made=True), counts(results, hand_made=False)]
+        if not any(by_class):
+            continue
         text += _counted(f"[{results.title}]({results.use}.md)", by_class)
         total = [total[0] + by_class[0], total[1] + by_class[1]]
     text += _counted("**all**", total)

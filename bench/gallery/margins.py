@@ -84,9 +84,11 @@ def _margins(place: Place) -> list[Step]:
     """
     profiles = write_rows(place.out / "profiles.jsonl", _profile_rows())
     digits = write_rows(place.out / "digits.jsonl", _digit_rows())
-    profile = options(*place.model, data=profiles, reward="distribution:city", max_tokens=24)
-    profile += options(test_samples=4, store=place.out / "profiles.db")
+    few = options(validation_limit=20, test_limit=24, test_samples=2)
+    profile = options(*place.model, data=profiles, reward="distribution:city", max_tokens=6)
+    profile += options(*few, store=place.out / "profiles.db")
     digit = options(*place.model, data=digits, reward="distribution", max_tokens=3)
+    digit += few
     by_city = options("fit", *profile, depends_on="groups:city", out=place.out / "by-city")
     profiles_eval = options(
         "eval",
@@ -114,6 +116,8 @@ MARGINS = Use(
     " purposes that were not learned. The reward is minus the total variation between the first"
     " label named and the wanted shares; a completion without a label counts as wrong. Rivals:"
     " temperature 1.5, the shares in words (each prompt asks for its own), and the label drawn in"
-    " code and asked for in the prompt, which is what to do wherever the attribute is free.",
+    " code and asked for in the prompt, which is what to do wherever the attribute is free. 24 test"
+    " prompts and two completions of each, cut after the label, are what a busy machine had time"
+    " for.",
     _margins,
 )

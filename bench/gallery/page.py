@@ -49,9 +49,10 @@ def page(
 ) -> str:
     """The text of a page. ``left_out``: commands that are like one of ``commands``."""
     run = results.run
-    models = ", ".join(results.models) or "no model"
-    size = ", small size" if run.small else ""
-    made = f"{run.date}, {run.cores} cores; {models}{size}; {run.minutes:.0f} min."
+    made = f"{run.date}, {run.cores} cores; {', '.join([*results.models, ''])}"
+    if run.small:
+        made += "small size, "
+    made += f"{run.minutes:.0f} min."
     parts = [f"# {results.title}\n\n{MADE}\n", _wrapped(intro), _wrapped(made)]
     if picture:
         parts.append(f"![The reward of every policy with its 95 % interval]({picture})\n")

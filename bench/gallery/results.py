@@ -25,6 +25,7 @@ __all__ = [
     "fit_of",
     "headline",
     "headlines",
+    "model_name",
     "rival_name",
 ]
 
@@ -125,12 +126,15 @@ class Fit(Part, frozen=True):
 
 
 class Table(Part, frozen=True):
-    """A table that a program of the gallery printed."""
+    """A table that a program of the gallery printed. model: its name, "" where an evaluation has
+    it.
+    """
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    model: str = ""
 
 
 class Run(Part, frozen=True):
@@ -155,7 +159,9 @@ class PageResults(Part, frozen=True):
     @property
     def models(self) -> list[str]:
         """The names of the models."""
-        return sorted({evaluation.model for evaluation in self.evaluations})
+        names = {evaluation.model for evaluation in self.evaluations}
+        names |= {table.model for table in self.tables if table.model}
+        return sorted(names)
 
     @property
     def judged(self) -> list[Evaluation]:
@@ -247,7 +253,7 @@ def evaluation_of(step: Step, document: Mapping[str, Any]) -> Evaluation:
         policies.append(Policy.model_validate(policy | reward))
     return Evaluation(
         title=step.title,
-        model=_model_name(document["model"]),
+        model=model_name(document["model"]),
         reward=_reward_name(label),
         prompts=document["policies"][0]["prompts"],
         policies=tuple(policies),
@@ -261,7 +267,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
 
 
-def _model_name(name: str) -> str:
+def model_name(name: str) -> str:
     """The name of a model without its folder, the end of its file, and its quantisation."""
     return re.sub(r"(\.Q\d\w*)?(\.gguf)?$", "", name.rpartition("/")[2])
 

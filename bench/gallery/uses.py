@@ -11,6 +11,7 @@ from bench.gallery.margins import MARGINS
 from bench.gallery.reasoning import SCHOOL, SHORTER
 from bench.gallery.records import RECORDS
 from bench.gallery.stories import STORIES
+from bench.gallery.tools import TOOLS
 from bench.gallery.use import Use
 
 __all__ = ["USES"]
@@ -24,6 +25,7 @@ USES: Mapping[str, Use] = {
     "shorter": SHORTER,
     "school": SCHOOL,
     "slop": STORIES,
+    "tools": TOOLS,
     "margins": MARGINS,
     "limits": LIMITS,
 }

@@ -3,6 +3,7 @@ its endpoints.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -275,7 +276,10 @@ class Session:
         sampling = draw.sampling
         body = build_request(self.profile, draw.on(where), model=self.model, prompt=prompt, n=n)
         path = self.profile.endpoint(where).path.replace("{model}", self.model)
-        size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
+        if isinstance(prompt, Prompt):
+            size = sum(map(len, prompt.sent_texts)) // CHARACTERS_A_TOKEN
+        else:
+            size = len(prompt)
         generated = n * sampling.max_tokens
         most = self._most_tokens(prompt, where)
         answer, found = await self.channel.post(
@@ -309,11 +313,7 @@ class Session:
         if not isinstance(prompt, Prompt):
             return len(prompt)
         counted = self._prompt_tokens.get((prompt, endpoint))
-        return (
-            prompt_bound([message.content for message in prompt.messages])
-            if counted is None
-            else counted
-        )
+        return prompt_bound(prompt.sent_texts) if counted is None else counted
 
     async def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return the prompt's token ids for the session's endpoint, by the rows ``reference`` of
@@ -334,13 +334,10 @@ class Session:
             )
         text: Any = prompt.text
         if takes_messages(self.endpoint):
-            messages = messages_of(prompt)
-            text = await self._field(
-                rules.chat.path,
-                rules.chat.answer,
-                {"messages": messages, **rules.chat.fields},
-                (str, list),
-            )
+            body: dict[str, Any] = {"messages": messages_of(prompt), **rules.chat.fields}
+            if prompt.tools:
+                body["tools"] = json.loads(prompt.tools)
+            text = await self._field(rules.chat.path, rules.chat.answer, body, (str, list))
         if isinstance(text, list):
             return [checked_id(self.profile.name, token) for token in text]
         route = self.profile.tokenizer.tokenize

@@ -53,6 +53,18 @@ def labels(decision: str = "a decision") -> Any:
     )
 
 
+def decide() -> Any:
+    """The option --decide."""
+    return option(
+        HelpGroup.TASK,
+        "A decision for or against a way to begin the completion: calls-tool, or"
+        " begins-with:TEXT,... The column want (or answer) says what each prompt wants: call or"
+        " answer; begins or other.",
+        metavar="OPENING",
+        sets=LOAD_TASK,
+    )
+
+
 def limit(**more: Any) -> Any:
     """The option --limit on the training prompts."""
     return option(HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT, **more)
@@ -135,6 +147,11 @@ class PromptOptions:
     system: str | None = option(
         HelpGroup.TASK, "A system message before each prompt of --data that has none."
     )
+    tools: Path | None = option(
+        HelpGroup.TASK,
+        "JSON file of the functions that the model may call, as OpenAI's tools, for each prompt."
+        " [default: the column tools]",
+    )
     field: str | None = option(
         HelpGroup.TASK,
         "Path to the array of rows in a .json file that is one object: examples.",
@@ -208,8 +225,8 @@ class TaskOptions(PromptOptions):
         HelpGroup.FIRST,
         "exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length,"
         " tokens, correct-and-short, accuracy-gated-length, accuracy-minus-length, avoid:FILE,"
-        " script:NAME, marks:FILE, distribution[:COLUMN], module:function, https://HOST/PATH, or"
-        " judge:FILE.toml.",
+        " script:NAME, marks:FILE, calls[:NAME], arguments-valid, distribution[:COLUMN],"
+        " module:function, https://HOST/PATH, or judge:FILE.toml.",
         shell_complete=known(reward_names),
         required=True,
     )

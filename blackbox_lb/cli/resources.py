@@ -33,8 +33,9 @@ from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.files import explained
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+from blackbox_lb.tasks.records.tools import read_tools
 from blackbox_lb.tasks.sets.labels import Labels, check_answers
-from blackbox_lb.types import Example
+from blackbox_lb.tasks.sets.open_labels import labels_of_task
 
 COLLECTING = ("tokens.id", "neutral")
 """Rows of a profile that completions need to be of use."""
@@ -53,8 +54,10 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
     ).first(**arguments_for(Task.first, options))
     if options.system is not None:
         task = task.with_system(options.system)
+    if options.tools is not None:
+        task = task.with_tools(read_tools(options.tools))
     reward = reward_of(options, task, options.max_tokens or task.max_tokens)
-    check_answers(task, labels_of(getattr(options, "labels", None), task.train))
+    check_answers(task, labels_of(options, task))
     tell_keys_of_judge(reward, options)
     return task, reward
 
@@ -66,13 +69,17 @@ def reward_of(options: TaskOptions, task: Task, max_tokens: int) -> Reward:
         max_tokens=max_tokens,
         correct=options.correct or task.correct,
         **arguments_for(parse_reward, options),
-        labels=labels_of(getattr(options, "labels", None), task.train),
+        labels=labels_of(options, task),
     )
 
 
-def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
-    """The labels in --labels, or those of ``training``; see ``Labels.named_or_found``."""
-    return Labels.named_or_found(None if names is None else names.split(","), training)
+def labels_of(options: TaskOptions, task: Task) -> Labels | None:
+    """The labels of --decide or --labels, where the command has these options, or those in the
+    task's answers; see ``labels_of_task``.
+    """
+    names = getattr(options, "labels", None)
+    decide = getattr(options, "decide", None)
+    return labels_of_task(decide, None if names is None else names.split(","), task)
 
 
 def run_folder(options: OutputOptions, task: Task) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -41,10 +42,6 @@ _ONE = "asks for several completions, which would go apart after the first part;
 _NOT_IN_PARTS = {
     "n": _ONE,
     "best_of": _ONE,
-    "tools": (
-        "offers tools, and a call that is cut could not be read; leave them out, or use an unbiased"
-        " client"
-    ),
     "functions": (
         "offers functions, and a call that is cut could not be read; leave them out, or use an"
         " unbiased client"
@@ -141,6 +138,11 @@ class _Part:
     choice: dict[str, Any] = field(default_factory=dict)
     text: str = ""
 
+    @property
+    def calls(self) -> list[Any]:
+        """The calls of functions that the server read from its text."""
+        return (self.choice.get("message") or {}).get("tool_calls") or []
+
     def add(self, event: Mapping[str, Any]) -> None:
         """One event of a stream, or a whole answer."""
         self.answer = {
@@ -218,6 +220,8 @@ class PhasedRequest:
             plain = name == "response_format" and asked.get(name) == {"type": "text"}
             if asked.get(name) not in (None, False, [], "", 1) and not plain:
                 raise InputError(f"{_PARTS} {why}")
+        if asked.get("tools"):
+            self._check_tools()
         messages = asked.get("messages")
         if not self._chat and not isinstance(asked.get("prompt"), str):
             raise InputError(f"{_PARTS} has a prompt that is not one text; give one as a string")
@@ -231,6 +235,24 @@ class PhasedRequest:
         if isinstance(last, dict) and last.get("role") == "assistant":
             raise InputError(
                 f"{_PARTS} begins the answer with a message of its own; leave that out"
+            )
+
+    def _check_tools(self) -> None:
+        """Raise InputError: a call could not be put together from parts."""
+        if self._sender.bias.phases.until:
+            raise InputError(
+                f"{_PARTS} offers tools, whose calls may hold the text that ends a phase; learn a"
+                " bias with ``phases=first``, or leave the tools out"
+            )
+        if self._asked.get("stream"):
+            raise InputError(
+                f"{_PARTS} offers tools in a stream, in which a call is known only at its end; ask"
+                " without stream"
+            )
+        if self._asked.get("tool_choice") not in (None, "auto", "none"):
+            raise InputError(
+                f"{_PARTS} forces a call, whose form a server would begin anew in each part; leave"
+                " out tool_choice, or use an unbiased client"
             )
 
     def body(self) -> bytes:
@@ -285,7 +307,8 @@ class PhasedRequest:
     def take(self, content: bytes) -> None:
         """A whole answer. Raises ValueError, TypeError or KeyError: it is none."""
         self._open.add(json.loads(content))
-        repeats = self._rules.repeats and self._chat and self._parts
+        # A server that reads a call from the text of all parts puts none of it into the content.
+        repeats = self._rules.repeats and self._chat and self._parts and not self._open.calls
         missing = repeats and not self._open.text.startswith(self._text)
         if repeats:
             self._open.text = self._open.text.removeprefix(self._text)
@@ -357,8 +380,12 @@ class PhasedRequest:
             if listed
             else None
         )
-        if self._chat:
+        if last.calls:
+            choice["message"] = {**choice["message"], "content": last.text or None}
+        elif self._chat:
             choice["message"] = {**choice["message"], "content": self._text}
+            if self._asked.get("tools"):
+                choice |= _with_calls(choice)
         else:
             choice["text"] = self._text
         return json.dumps(
@@ -419,6 +446,8 @@ class PhasedRequest:
             and (not part.text or part.text.endswith("\N{REPLACEMENT CHARACTER}"))
         ):
             return "it ended inside a character"
+        if part.calls and part.choice.get("finish_reason") == "length":
+            return "it ended inside a call"
         ids = (
             part.answer.get(str(self._rules.prompt_ids))
             or part.choice.get(str(self._rules.prompt_ids))
@@ -502,6 +531,30 @@ def _text(choice: Mapping[str, Any]) -> str:
     """The text of a choice, of chat or of completions, whole or as an event of a stream."""
     message = choice.get("message") or choice.get("delta") or choice
     return message.get("content") or message.get("text") or ""
+
+
+def _with_calls(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The message and the end of a choice whose text begins with a call that no server has read,
+    since its parts were apart; as they are where it does not.
+    """
+    from blackbox_lb.types import CALL_MARKS, calls_in  # numpy, which no other answer needs
+
+    message = dict(choice["message"])
+    kept = {"message": message, "finish_reason": choice.get("finish_reason")}
+    text = message["content"].lstrip()
+    calls = calls_in(text) if text.startswith(CALL_MARKS) else ()
+    if not calls or kept["finish_reason"] == "length":
+        return kept
+    written = [
+        {
+            "id": f"call_{uuid.uuid4().hex[:24]}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in calls
+    ]
+    message |= {"content": None, "tool_calls": written}
+    return {"message": message, "finish_reason": "tool_calls"}
 
 
 def _event(document: Mapping[str, Any]) -> bytes:

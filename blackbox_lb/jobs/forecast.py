@@ -114,7 +114,7 @@ def _of(settings: RequestSettings, stage: ForecastStage) -> Forecast:
     sampling = Sampling(1.0, most, settings.top_logprobs, settings.seed, settings.stop)
     each = -(-stage.samples // batch_of(settings.profile, settings.endpoint, sampling))
     prompts = {example.prompt for example in stage.examples}
-    texts = [[message.content for message in prompt.messages] for prompt in prompts]
+    texts = [prompt.sent_texts for prompt in prompts]
     return Forecast(
         requests=each * len(prompts),
         completions=stage.samples * len(prompts),

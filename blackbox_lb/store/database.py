@@ -23,7 +23,7 @@ SCHEMA = 5
 _SCRIPT = """
     CREATE TABLE prompts (
         hash TEXT PRIMARY KEY,
-        messages TEXT NOT NULL           -- canonical JSON: [{"role", "content"}]
+        messages TEXT NOT NULL           -- canonical JSON: [{"role", "content"}]; tools are the last, of the role tools
     ) WITHOUT ROWID;
     CREATE TABLE requests (
         hash TEXT PRIMARY KEY,

@@ -28,6 +28,7 @@ from blackbox_lb.store.rows import (
     name_of,
     prompt_of,
     settings_of_row,
+    stored_messages,
     tagged_hash,
 )
 from blackbox_lb.types import Completion
@@ -219,10 +220,7 @@ def _completion_columns(store: RolloutStore) -> Iterator[dict[str, Any]]:
                     " its settings are lost; blb store check lists such completions, delete them"
                     " to export the others"
                 )
-            messages = [
-                {"role": message.role, "content": message.content}
-                for message in prompt_of(prompt).messages
-            ]
+            messages = stored_messages(prompt_of(prompt))
             arrays = unpack(row["tokens"])._asdict()
             yield {**row, **arrays, "messages": messages, "settings": settings[row["request_hash"]]}
 

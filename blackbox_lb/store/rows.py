@@ -32,11 +32,21 @@ def tagged_hash(tag: str, text: str) -> str:
     return hashlib.sha256(f"blackbox-lb/{tag}\n{text}".encode()).hexdigest()
 
 
+TOOLS = "tools"
+"""The role under which the tools of a prompt are stored, as a last message."""
+
+
+def stored_messages(prompt: Prompt) -> list[dict[str, str]]:
+    """The messages of a prompt as they are stored, its tools as one more at the end."""
+    messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+    if prompt.tools:
+        messages.append({"role": TOOLS, "content": prompt.tools})
+    return messages
+
+
 def messages_of(prompt: Prompt) -> str:
-    """The messages of a prompt as canonical JSON: [{"content", "role"}]."""
-    return canonical(
-        [{"role": message.role, "content": message.content} for message in prompt.messages]
-    )
+    """What is stored of a prompt as canonical JSON: [{"content", "role"}]."""
+    return canonical(stored_messages(prompt))
 
 
 def prompt_hash(prompt: Prompt) -> str:
@@ -173,6 +183,8 @@ def prompt_of(row: Row) -> Prompt:
         values: tuple[object, object] = (message.role, message.content)
         if not all(isinstance(value, str) for value in values):
             raise StoreCorrupt("its messages are no texts")
+    if messages and messages[-1].role == TOOLS:
+        return Prompt(messages[:-1], tools=messages[-1].content)
     return Prompt(messages)
 
 

@@ -13,7 +13,14 @@ from pathlib import Path
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.harness_options import HarnessOptions
-from blackbox_lb.tasks.records.files import SPLIT_NAMES, ColumnNames, read_rows, row_of
+from blackbox_lb.tasks.records.files import (
+    ANSWER,
+    SPLIT_NAMES,
+    WANT,
+    ColumnNames,
+    read_rows,
+    row_of,
+)
 from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.records.repeats import (
     SourcedExample,
@@ -61,6 +68,7 @@ def load_task(
     prefill: bool = False,
     require_answers: bool = True,
     harness: HarnessOptions | None = None,
+    decide: str | None = None,
 ) -> Task:
     """A task by its name in ``spec``, or the task in ``data``, named after it.
 
@@ -72,7 +80,8 @@ def load_task(
     to the rows in files that are one JSON object. ``prefill``: messages may end with the beginning
     of the completion. Rows of one prompt are one example, in the split among theirs that is judged
     by; the task's note counts them. Rows of ``data`` without an answer are the task's
-    ``unlabelled`` ones where others have one. InputError: an unknown name, both a name and files,
+    ``unlabelled`` ones where others have one. ``decide``: the decision with open labels, whose
+    answers may stand in the column want. InputError: an unknown name, both a name and files,
     or neither. DataError: see :func:`load_examples`, and one id in two splits.
     """
     columns = ColumnNames(
@@ -100,6 +109,8 @@ def load_task(
             f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts"
             " to learn from"
         )
+    if decide is not None and answer_column == ANSWER:
+        columns = replace(columns, otherwise=WANT)
     given: dict[Split, str | Path | None] = {"validation": validation, "test": test}
     whole = {
         split: _whole(path, split, columns, require_answers)

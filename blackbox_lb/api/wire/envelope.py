@@ -12,6 +12,7 @@ from typing import Any
 from blackbox_lb.api.wire.thinking import is_thought
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.types import ToolCall, with_calls
 
 MOST_TOKENS = 2**31
 """Largest number of tokens; numbers beyond fit into no column."""
@@ -77,9 +78,11 @@ def is_blank(choice: Mapping[str, Any], text: str) -> bool:
 
 
 def text_of(choice: Mapping[str, Any]) -> str:
-    """The text for the user: the content, or the refusal in its place.
+    """What the model wrote: the content, or the refusal in its place, and behind it the calls of
+    functions (``ToolCall.text``).
 
-    Raises TypeError, ValueError: the content is neither a text nor a list of known parts.
+    Raises TypeError, ValueError: the content is neither a text nor a list of known parts, or a
+    call has no name.
     """
     message = choice.get("message")
     if is_filtered(choice):
@@ -87,13 +90,51 @@ def text_of(choice: Mapping[str, Any]) -> str:
         return content or text_field(choice, "text")
     if message is None:
         return text_field({"text": choice["text"]}, "text")
-    # An answer that was cut inside its thinking may lack the field.
-    content = content_text(
-        message.get("content")
-        if message.keys() & {"reasoning_content", "reasoning"}
-        else message["content"]
+    calls = calls_of(choice)
+    # An answer that was cut inside its thinking, or that only calls, may lack the field.
+    may_lack = calls or message.keys() & {"reasoning_content", "reasoning"}
+    content = content_text(message.get("content") if may_lack else message["content"])
+    text = content or text_field(message, "refusal")
+    return with_calls(text, calls) if calls else text
+
+
+def has_calls(choice: Mapping[str, Any]) -> bool:
+    """Whether the provider sends calls of functions apart from the text."""
+    message = choice.get("message")
+    if not isinstance(message, Mapping):
+        return False
+    return bool(message.get("tool_calls") or message.get("function_call"))
+
+
+def hides_call(choice: Mapping[str, Any]) -> bool:
+    """Whether a completion calls a function and lists no token, as OpenAI's do."""
+    places = [choice.get("logprobs"), choice.get("meta_info")]
+    lists = ("content", "refusal", "output_token_logprobs")
+    listed = any(
+        place.get(name) for place in places if isinstance(place, Mapping) for name in lists
     )
-    return content or text_field(message, "refusal")
+    return has_calls(choice) and not listed
+
+
+def calls_of(choice: Mapping[str, Any]) -> list[ToolCall]:
+    """The calls of functions that the provider sends apart from the text: ``tool_calls``, or the
+    older ``function_call``.
+
+    Raises TypeError, ValueError: a call without a name, or with arguments that are no text.
+    """
+    message = choice.get("message")
+    if not isinstance(message, Mapping):
+        return []
+    written = [call["function"] for call in message.get("tool_calls") or []]
+    if message.get("function_call"):
+        written.append(message["function_call"])
+    calls = []
+    for function in written:
+        name = text_field(function, "name")
+        if not name:
+            raise ValueError(f"a call has no name: {quoted(function):.60}")
+        calls.append(ToolCall(name, text_field(function, "arguments")))
+    return calls
 
 
 def content_text(content: Any) -> str:

@@ -1,5 +1,6 @@
 """One request body: the prompt, neutral sampling, the logprobs that are wanted, and the bias."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,8 +59,8 @@ def build_request(
 
     Raises ProfileError: the provider has no such endpoint; or more alternatives, completions a
     request or stop texts are wanted than it gives, or a seed or bias that it does not take.
-    InputError: a prompt of several messages on the completions endpoint, or one of token ids on
-    another.
+    InputError: a prompt of several messages on the completions endpoint, one of token ids on
+    another, or one with tools on another endpoint than chat.
     """
     endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
     sampling = draw.sampling
@@ -181,6 +182,13 @@ def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any
                 " ``endpoint=completions``"
             )
         return {field: list(prompt)}
+    if prompt.tools and endpoint != "chat":
+        raise InputError(
+            f"the {endpoint} endpoint takes no tools as the chat endpoint does, and these prompts"
+            " have some; use ``endpoint=chat``, or leave out the tools"
+        )
+    if prompt.tools:
+        return {field: messages_of(prompt), "tools": json.loads(prompt.tools)}
     if takes_messages(endpoint):
         return {field: messages_of(prompt)}
     if len(prompt.messages) != 1:

@@ -19,6 +19,8 @@ from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import Identity
 from blackbox_lb.api.wire.envelope import (
     count,
+    has_calls,
+    hides_call,
     is_blank,
     is_filtered,
     lengths,
@@ -39,6 +41,13 @@ Fault: TypeAlias = NoLogprobs | CorruptResponse
 SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
 """Python's errors for an answer of another shape than its dialect."""
 
+ENDED_BY_CALL = ("tool_calls", "function_call")
+"""The ends of a completion that calls a function: it stopped by itself."""
+HIDDEN_CALL = (
+    "call a function, and the provider does not list the tokens of a call: their text is scored,"
+    " and nothing can be learned from them; vLLM, SGLang and llama.cpp list these tokens"
+)
+"""A note on completions, behind their number."""
 LONGEST_TOKEN = 1_024
 """Characters of the longest token of any vocabulary, with room: OpenAI's and Llama's have 128."""
 
@@ -207,7 +216,8 @@ def _parsed(
         if not asks_logprobs(rules, sampling.top_logprobs):
             _check_counted(profile, endpoint, completions)
             return completions
-        notes = [_note(*each) for each in zip(completions, faults, thoughts, strict=True)]
+        calling = [has_calls(choice) for choice in choices]
+        notes = [_note(*each) for each in zip(completions, faults, thoughts, calling, strict=True)]
         return [
             replace(completion, note=note) if note else completion
             for completion, note in zip(completions, notes, strict=True)
@@ -296,8 +306,10 @@ def _too_long(profile: Profile, choice: dict[str, Any], max_tokens: int) -> Corr
 def _read(
     reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any]
 ) -> list[Position] | dict[str, Any] | None:
-    """Every token position, or their arrays; None where there can be none."""
-    if reader.rules.ask_logprobs == "no" or is_filtered(choice):
+    """Every token position, or their arrays; None where there can be none, as of a call whose
+    tokens the provider hides.
+    """
+    if reader.rules.ask_logprobs == "no" or is_filtered(choice) or hides_call(choice):
         return None
     if not isinstance(choice.get("logprobs"), dict):
         if not asks_logprobs(reader.rules, reader.asked):
@@ -338,7 +350,7 @@ def _sizes(
     # The provider counts the tokens of a withheld or unreadable choice: the sum then gives no
     # number for the others.
     hidden = [
-        is_filtered(choice) or (fault is not None and not each.whole)
+        is_filtered(choice) or hides_call(choice) or (fault is not None and not each.whole)
         for choice, each, fault in zip(choices, read, faults, strict=True)
     ]
     total = None if len(choices) > 1 and any(hidden) else _total(answer)
@@ -353,7 +365,7 @@ def _sizes(
         (
             size,
             _is_complete(
-                profile, each, size, complete, thought, partial(dialect.spelled, profile, choice)
+                profile, each, size, complete, thought, partial(_spelled, profile, dialect, choice)
             ),
         )
         for (size, complete), choice, each, thought in zip(
@@ -364,6 +376,13 @@ def _sizes(
     if confirmed or not any(faults):
         return sizes
     return [(None, fault is None) for fault in faults]  # a blank choice may have had no token
+
+
+def _spelled(profile: Profile, dialect: AnswerDialect, choice: dict[str, Any]) -> bytes | None:
+    """The bytes that the listed tokens spell; None where they are not to be compared with the
+    text: a call stands in it in another form than the model wrote.
+    """
+    return None if has_calls(choice) else dialect.spelled(profile, choice)
 
 
 def _is_complete(
@@ -405,9 +424,11 @@ def _is_complete(
     return not two if spelled is None else spelled == text or (thought and spelled.endswith(text))
 
 
-def _note(read: Completion, fault: Fault | None, thought: bool) -> str:
+def _note(read: Completion, fault: Fault | None, thought: bool, calls: bool) -> str:
     """What there is to say of a completion, behind the number of those like it; see
     ``Completion.note``.
+
+    calls: whether the provider sent calls of functions apart from its text.
     """
     if is_cut(read.text, read.finish_reason, thought=thought):
         return CUT
@@ -415,6 +436,8 @@ def _note(read: Completion, fault: Fault | None, thought: bool) -> str:
         return ""
     if fault is not None:
         return "could not be read, beside others in the same answers"
+    if calls:
+        return HIDDEN_CALL
     if (read.token_ids == UNNAMED).any():
         return "are not whole: a listed token has no id that is certain"
     return (
@@ -488,7 +511,10 @@ def _completion(
     text: str, choice: dict[str, Any], read: list[Position] | dict[str, Any] | None
 ) -> Completion:
     fields = read if isinstance(read, dict) else _stacked(read)
-    return Completion(text=text, finish_reason=text_field(choice, "finish_reason"), **fields)
+    reason = text_field(choice, "finish_reason")
+    if reason in ENDED_BY_CALL and has_calls(choice):
+        reason = "stop"
+    return Completion(text=text, finish_reason=reason, **fields)
 
 
 def _stacked(read: list[Position] | None) -> dict[str, Any]:

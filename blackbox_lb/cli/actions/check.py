@@ -25,7 +25,7 @@ from blackbox_lb.tasks.sets.labels import Labels
 
 def execute(options: CheckOptions) -> None:
     task, reward = load(options)
-    labels = labels_of(options.labels, task.train)
+    labels = labels_of(options, task)
     if labels is None:
         if reward.of_shares:
             raise InputError(

@@ -133,7 +133,7 @@ def _name(spec: str) -> tuple[str, Path]:
 
 
 def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
-    labels = labels_of(options.labels, task.train)
+    labels = labels_of(options, task)
     if options.rivals:
         options = _with_standard_rivals(options, reward, labels)
     wanted = {name: getattr(options, name) for name in RIVALS}

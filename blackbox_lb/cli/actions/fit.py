@@ -156,14 +156,15 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
     """The plan that the options ask for, completed by what suits the data."""
     depends_on = [DependsOn.parse(spec) for spec in dict.fromkeys(options.depends_on)]
     estimators = tuple(dict.fromkeys(options.estimator))
+    decision_labels = labels_of(options, task)
     plan = FitPlan(
         **arguments_for(FitPlan, options),
         sweep=Sweep(**arguments_for(Sweep, options) | {"estimators": estimators}),
-        goal=parse_goal(**arguments_for(parse_goal, options)),
+        goal=parse_goal(**arguments_for(parse_goal, options), labels=decision_labels),
         entries=_entries(options.entries),
         few=options.entries == FEW,
         listed=options.top_logprobs,
-        labels=labels_of(options.labels, task.train),
+        labels=decision_labels,
         depends_on=tuple(on for on in depends_on if on is not None),
         phases=Phases.parse(options.phases) if options.phases else None,
     )
@@ -173,7 +174,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         reward,
         learn_from=options.learn_from,
         deploy=options.deploy,
-        labels_named=options.labels is not None,
+        labels_named=options.labels is not None or options.decide is not None,
         needs_samples=bool(
             options.engine != "here" or options.rollouts or options.phases or options.only_stored
         ),

@@ -196,7 +196,8 @@ def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
     for prompt in bare:
         *before, last = prompt.messages
         for gap in re.finditer(r"\n\n| ", last.content):
-            if Prompt((*before, replace(last, content=last.content[: gap.start()]))) in bare:
+            shorter = replace(last, content=last.content[: gap.start()])
+            if replace(prompt, messages=(*before, shorter)) in bare:
                 tails.setdefault(last.content[gap.end() :], []).append(prompt)
     return [prompt for same in tails.values() if len(same) > 1 for prompt in same]
 

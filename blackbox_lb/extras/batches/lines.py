@@ -140,7 +140,7 @@ class LineMaker:
         return Line(
             content=text.encode(errors="backslashreplace"),
             completions=ask.count,
-            most_prompt=prompt_bound([message.content for message in prompt.messages]),
+            most_prompt=prompt_bound(prompt.sent_texts),
             most_completion=ask.count * sampling.max_tokens,
         )
 

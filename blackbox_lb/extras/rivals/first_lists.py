@@ -24,7 +24,7 @@ from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import NO_TOKEN, Completion, Example, Message, Prompt
+from blackbox_lb.types import NO_TOKEN, Completion, Example, Message
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -286,7 +286,8 @@ def content_free(examples: Sequence[Example]) -> tuple[Example, ...]:
     for text in texts:
         if text.strip():
             changed = Message(messages[place].role, text)
-            prompt = Prompt((*messages[:place], changed, *messages[place + 1 :]))
+            others = (*messages[:place], changed, *messages[place + 1 :])
+            prompt = replace(first.prompt, messages=others)
             name = f"content-free {len(inputs)}"
             inputs.append(replace(first, id=name, prompt=prompt, answers=()))
     return tuple(inputs)

@@ -17,6 +17,7 @@ from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.open_labels import CALLS_TOOL, OpenLabels
 
 RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
     {
@@ -80,7 +81,8 @@ def rivals(
         listed: alternatives of a first list; None for as many as help.
 
     Raises:
-        InputError: a rival is asked for, but the task has no labels or does not suit the rival.
+        InputError: a rival is asked for, but the task has no labels, open ones, or does not suit
+            the rival.
     """
     requested: list[tuple[str, object]] = []
     for name in RIVALS:
@@ -97,6 +99,12 @@ def rivals(
             f"{flag} is for decisions between few labels, and the answers of {len(task.train)}"
             " training rows are none; name them with ``labels``, as in ``labels=yes,no``, or drop"
             f" {flag}"
+        )
+    if isinstance(labels, OpenLabels):
+        raise InputError(
+            f"``{requested[0][0]}`` needs labels that are spelled, and with"
+            f" ``decide={labels.spec}`` one of them is everything else; try an instruction with"
+            " ``baseline_prompt``, or drop it"
         )
     case = Case(task, labels, seed, listed)
     return tuple(dict.fromkeys(RIVALS[name](case, value) for name, value in requested))
@@ -120,6 +128,10 @@ INSTRUCTIONS = {
     "log-accuracy": "Give the answer alone, and nothing else.",
 }
 """Name of a reward -> the instruction to do what it rewards."""
+CALL_OR_ANSWER = (
+    "Call a function only if one of the given functions answers this; otherwise answer in words."
+)
+"""The instruction where a model decides whether to call a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +164,8 @@ def standard_rivals(
     """
     if reward.of_shares:
         return StandardRivals(temperatures=(HIGHER,), asked_shares=True, drawn_label=True)
+    if isinstance(labels, OpenLabels):
+        return _for_opening(labels)
     if labels is not None:
         return _for_labels(takes_messages)
     instructions = []
@@ -172,6 +186,13 @@ def standard_rivals(
         temperatures=tuple(temperatures),
         notices=tuple(notices),
     )
+
+
+def _for_opening(labels: OpenLabels) -> StandardRivals:
+    if labels.spec == CALLS_TOOL:
+        return StandardRivals(instructions=(CALL_OR_ANSWER,))
+    notice = "``rivals`` knows no instruction for this opening; give yours with ``baseline_prompt``"
+    return StandardRivals(notices=(notice,))
 
 
 def _for_labels(takes_messages: bool) -> StandardRivals:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from itertools import islice
+from typing import cast
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.calibrating import calibration_of
 from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured
+from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
 from blackbox_lb.jobs.fitting.choosing.priors import unlabelled_lists
@@ -48,6 +50,13 @@ from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples, Scorer
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
+from blackbox_lb.jobs.fitting.opening import (
+    OpeningLists,
+    check_opening,
+    opening_point,
+    shifted_candidate,
+    training_of,
+)
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
@@ -63,6 +72,7 @@ from blackbox_lb.jobs.fitting.varying.phases import PhasedCandidate, phased_cand
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
 from blackbox_lb.rollouts.answers.given_answers import first_tokens, lists_with
+from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
 from blackbox_lb.rollouts.judging.distribution import DrawnShares
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -70,6 +80,7 @@ from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
+from blackbox_lb.tasks.sets.open_labels import OpenLabels
 from blackbox_lb.types import AnyBias
 
 KL_PROMPTS = 40
@@ -85,7 +96,11 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         ProviderError: the API failed; what was received is kept.
         InputError: nothing can be learned, for instance because no completion earned a reward.
     """
-    kind = _Calibration if plan.learn_from == "unlabelled" else _Fit
+    kind = _Fit
+    if plan.learn_from == "unlabelled":
+        kind = _Calibration
+    elif isinstance(plan.labels, OpenLabels):
+        kind = _OpenDecision
     job = kind(replace(trials, used=set()), task, plan)
     await job.check()
     await job.first_look()
@@ -525,6 +540,69 @@ class _Calibration(_Fit):
     def explain(self) -> None:
         """Nothing was estimated that could be unsure."""
         errors = np.full(self.calibrated.sparse.entries, np.nan)
+        self.why = Explanation((), errors, None, None)
+
+
+class _OpenDecision(_Fit):
+    """A fit of a decision between an opening and everything else, from first lists alone.
+
+    lists, validation_lists: at the first position of the prompts. opening: its tokens.
+    """
+
+    labels: OpenLabels
+    lists: OpeningLists
+    validation_lists: OpeningLists
+    opening: Opening
+
+    async def check(self) -> None:
+        """Refuse an impossible plan before anything is asked for."""
+        self.labels = cast(OpenLabels, self.plan.labels)
+        check_opening(self.trials, self.plan, self.labels)
+        check_decision_goal(self.plan)
+        for sentence in self.plan.notices:
+            self.trials.report.notice(sentence)
+
+    async def first_look(self) -> None:
+        """Nothing: one token a prompt is all that is asked for."""
+
+    async def collect(self) -> None:
+        """Read the first lists, and find the tokens that begin the opening."""
+        trials = self.trials
+        self.lists, self.validation_lists = [
+            await OpeningLists.of(trials, examples, title, self.plan, self.labels)
+            for title, examples in (
+                ("training", self.examples),
+                ("validation", self.task.validation),
+            )
+        ]
+        completions = (*self.lists.completions, *self.validation_lists.completions)
+        self.opening = await opening_of(trials, self.labels, completions)
+        trials.report.notice(self.opening.sentence)
+        self.training = training_of(trials, self.lists, self.opening)
+        self.given = None
+        self.truncation = None
+
+    async def choose(self) -> None:
+        """Choose the point of the goal on the validation prompts."""
+        point = opening_point(
+            self.plan, self.labels, self.opening, self.lists, self.validation_lists
+        )
+        self.trials.report.notice(point.check_ranking(go_on=self.plan.go_on))
+        candidate = shifted_candidate(
+            self.labels,
+            self.opening,
+            self.lists,
+            self.training.next_token,
+            self.limits,
+            self.plan,
+        )
+        self.choice = Choice(candidate, (), Measured(), sentence=candidate.origin)
+        self._choose_point(point)
+        self.fixed = self.choice.candidate.logit_bias
+
+    def explain(self) -> None:
+        """Nothing was estimated that the curve does not show with its intervals."""
+        errors = np.full(self.choice.candidate.sparse.entries, np.nan)
         self.why = Explanation((), errors, None, None)
 
 

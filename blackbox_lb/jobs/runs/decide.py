@@ -69,4 +69,5 @@ async def decide_async(
 def _example(prompt: Prompt) -> Example:
     """The prompt as a row without an answer."""
     text = "\0".join(f"{message.role}\0{message.content}" for message in prompt.messages)
+    text += prompt.tools
     return Example(sha256(text.encode()).hexdigest()[:16], prompt)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -45,8 +45,10 @@ from blackbox_lb.safety.files import explained
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.secrets import redacted
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+from blackbox_lb.tasks.records.tools import read_tools, tools_text
 from blackbox_lb.tasks.rewards.reward import RewardFunction
-from blackbox_lb.tasks.sets.labels import Labels, check_answers
+from blackbox_lb.tasks.sets.labels import check_answers
+from blackbox_lb.tasks.sets.open_labels import labels_of_task
 from blackbox_lb.types import Endpoint
 
 NEEDS = ("tokens.id", "neutral", "bias")
@@ -75,6 +77,7 @@ async def fit_async(
     messages_column: str = "messages",
     prompt_template: str | None = None,
     system: str | None = None,
+    tools: str | Path | Sequence[Mapping[str, Any]] | None = None,
     field: str | None = None,
     prefill: bool = False,
     validation_data: str | Path | None = None,
@@ -83,6 +86,7 @@ async def fit_async(
     validation_limit: int | None = None,
     test_limit: int | None = None,
     labels: Sequence[str] | None = None,
+    decide: str | None = None,
     correct: str | None = None,
     thinking: str | None = None,
     count: str = "all",
@@ -133,6 +137,7 @@ async def fit_async(
         data: a file, a folder, ``hf:OWNER/NAME``, or a :class:`Task`.
         reward: a name from the list of rewards, or a function of (example, completion) that returns
             nats, finite or -inf.
+        tools: the functions that the model may call, as OpenAI's ``tools``, or a JSON file of them.
         out: folder of the run; None for runs/NAME.
         on_progress: called with a :class:`Progress` after each completion; without it, lines go to
             stderr.
@@ -155,6 +160,7 @@ async def fit_async(
         prompt_template=prompt_template,
         field=field,
         prefill=prefill,
+        decide=decide,
         require_answers=(
             learn_from != "unlabelled"
             and parse_reward(reward, max_tokens=1, correct=correct).needs_answer
@@ -162,7 +168,9 @@ async def fit_async(
     ).first(validation=validation_limit, test=test_limit)
     if system is not None:
         loaded = loaded.with_system(system)
-    decision_labels = Labels.named_or_found(labels, loaded.train)
+    if tools is not None:
+        loaded = loaded.with_tools(_tools(tools))
+    decision_labels = labels_of_task(decide, labels, loaded)
     check_answers(loaded, decision_labels)
     scored = parse_reward(
         reward,
@@ -190,7 +198,7 @@ async def fit_async(
             seed=seed or 0,
             unobserved=unobserved,
         ),
-        goal=parse_goal(objective, kl_price, positive),
+        goal=parse_goal(objective, kl_price, positive, decision_labels),
         entries=MOST_ENTRIES if entries == FEW else entries,
         few=entries == FEW,
         search=search,
@@ -208,7 +216,7 @@ async def fit_async(
         scored,
         learn_from=learn_from,
         deploy=deploy,
-        labels_named=labels is not None,
+        labels_named=labels is not None or decide is not None,
         needs_samples=bool(rollouts or phases or only_stored),
     )
     if price is not None:
@@ -358,6 +366,16 @@ def _task_of(
             f"``data`` is a {type(data).__name__}; give the path of a file of rows, or a Task"
         )
     return load_task(name, data, validation, test, **columns)
+
+
+def _tools(tools: str | Path | Sequence[Mapping[str, Any]]) -> str:
+    """The tools as JSON in one spelling. Raises InputError: they are no list of functions."""
+    if isinstance(tools, str | Path):
+        return read_tools(Path(tools))
+    try:
+        return tools_text(list(tools))
+    except ValueError as error:
+        raise InputError(f"``tools``: {error}") from error
 
 
 def _features(specs: Iterable[str]) -> tuple[DependsOn, ...]:

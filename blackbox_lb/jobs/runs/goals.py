@@ -9,6 +9,8 @@ from typing import get_args
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import MEASURES, Costs, Goal, Objective
 from blackbox_lb.safety.untrusted import parse_json, read_settings
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.open_labels import OPENING, OpenLabels
 
 COST = "cost:"
 _GOAL = Goal()
@@ -16,7 +18,10 @@ EXAMPLE = '{"yes": {"no": 5}, "no": {"yes": 1}}'
 
 
 def parse_goal(
-    objective: str = _GOAL.objective, kl_price: float = _GOAL.tau, positive: str | None = None
+    objective: str = _GOAL.objective,
+    kl_price: float = _GOAL.tau,
+    positive: str | None = None,
+    labels: Labels | None = None,
 ) -> Goal:
     """The goal of a fit.
 
@@ -25,11 +30,16 @@ def parse_goal(
             with a share.
         kl_price: reward that a nat of KL a completion costs in reward-kl.
         positive: the label that an operating point decides for.
+        labels: of the task; of open ones the opening is the positive label by default, and accuracy
+            the goal.
 
     Raises:
         InputError: no such objective, a share that is none, a file of costs that cannot be read, or
             something that the objective needs and lacks.
     """
+    if isinstance(labels, OpenLabels):
+        positive = positive or labels.names[OPENING]
+        objective = "accuracy" if objective == "reward" else objective
     if objective.startswith(COST):
         costs = read_costs(Path(objective.removeprefix(COST)))
         return Goal("cost", kl_price, positive=positive, costs=costs)

@@ -176,7 +176,7 @@ async def _after_text(
     """
     if prefix not in texts:
         texts[prefix] = await session.decode(prefix)
-    begun = Prompt((*prompt.messages, Message("assistant", texts[prefix])))
+    begun = replace(prompt, messages=(*prompt.messages, Message("assistant", texts[prefix])))
 
     def read(answer: Any) -> Completion:
         after = session.completions_in(answer, draw)[0]

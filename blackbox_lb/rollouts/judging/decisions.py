@@ -18,6 +18,7 @@ from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels
+from blackbox_lb.tasks.sets.open_labels import OpenLabels
 from blackbox_lb.types import AnyBias, Completion, Example
 
 OFTEN = 0.05
@@ -99,7 +100,11 @@ def remark_on_others(
 
 
 async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
-    """(l,) the tokens that begin the spellings of each label."""
+    """(l,) the tokens that begin the spellings of each label; none of open labels, which have no
+    spellings.
+    """
+    if isinstance(labels, OpenLabels):
+        return [np.zeros(0, np.int64) for _ in labels.names]
     tokens = AnswerTokens(trials)
     found = [
         await tokens.of((name, *sorted(texts)))

@@ -12,8 +12,10 @@ answer   a string, a number or a list of accepted strings; a CSV cell that is a 
          wanted distribution: every row then has one, of the same labels
 id       optional string or integer, unique in the file; otherwise a hash of prompt and answers,
          the same everywhere
+want     instead of answer, for a decision for or against a way to begin the completion (``decide``)
 split    optional: train, validation or test
-tools    optional: prompts that differ in it are two; the model is not shown it
+tools    optional: a list of functions that the model may call, as OpenAI's field has them (in CSV
+         as JSON text); sent with each request of the prompt
 ======== =========================================================================================
 
 The first three can be renamed, also to a path such as question.stem, and the prompt can be put
@@ -37,6 +39,7 @@ from blackbox_lb.tasks.records.hub_data import table_records
 from blackbox_lb.tasks.records.records import Record, arrays_in, read_records
 from blackbox_lb.tasks.records.repeats import LastTurn, SourcedExample, join_repeats, words_of
 from blackbox_lb.tasks.records.shares import AnswerShares, check_alike, shares_of
+from blackbox_lb.tasks.records.tools import tools_text
 from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.types import Example, Message, Prompt, Split
 
@@ -50,6 +53,8 @@ PROMPT = "prompt"
 ANSWER = "answer"
 """The column of the accepted answers, by default."""
 TOOLS = "tools"
+WANT = "want"
+"""The column of the answers of a decision for or against a way to begin, by default."""
 
 
 def load_examples(
@@ -80,6 +85,7 @@ class ColumnNames:
         {question}\\nAnswer:".
     field: the path to the array of rows in a file that is one JSON object; None: the file itself.
     prefill: messages may end with the beginning of the completion, which is sent.
+    otherwise: the column of the answer in rows that lack ``answer``; "" for none.
     """
 
     prompt: str = "prompt"
@@ -88,6 +94,7 @@ class ColumnNames:
     template: str | None = None
     field: str | None = None
     prefill: bool = False
+    otherwise: str = ""
 
 
 def read_rows(
@@ -128,6 +135,8 @@ def content_hash(
 def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> SourcedExample:
     """The example in one record. DataError names file, line, value and remedy."""
     prompt = _prompt(record, columns)
+    if columns.otherwise and not record.has(columns.answer):
+        columns = replace(columns, answer=columns.otherwise)
     value = _answer_value(record, columns.answer)
     if isinstance(value, Mapping):
         wanted = shares_of(record, columns.answer, value)
@@ -159,14 +168,13 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     return SourcedExample(
         Example(
             name,
-            replace(prompt, columns=kept),
+            replace(prompt, columns=kept, tools=tools),
             answers,
             source=record.source,
             weights=wanted.shares,
         ),
         record.source,
         _split(record),
-        tools,
         last_turn,
     )
 
@@ -206,11 +214,12 @@ _CONTAINS = parse_matcher("contains")
 def _tools(record: Record) -> str:
     """The row's tools as JSON in one spelling; "" for none."""
     value = record.get(TOOLS)
-    if value is None or value == []:
-        return ""
     if isinstance(value, str):
-        value = record.parsed_json(TOOLS, otherwise=value)
-    return json.dumps(value, sort_keys=True, default=str)
+        value = record.parsed_json(TOOLS)
+    try:
+        return tools_text(value)
+    except ValueError as error:
+        raise record.error(f"{TOOLS}: {error}") from error
 
 
 OTHER_NAMES = {

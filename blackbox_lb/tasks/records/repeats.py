@@ -22,7 +22,6 @@ class SourcedExample:
 
     source: its row for messages, as "train.jsonl, line 3".
     split: the split that the row names, if any.
-    tools: the row's tools as JSON in one spelling, of which the model is shown nothing.
     last_turn: what a last turn of the assistant in its messages was taken for.
     copies: further rows of the same prompt that are in the example.
     split_id: the id whose hash decides the split; "" for the example's own.
@@ -31,7 +30,6 @@ class SourcedExample:
     example: Example
     source: str
     split: Split | None = None
-    tools: str = ""
     last_turn: LastTurn = "none"
     copies: int = 0
     split_id: str = ""
@@ -42,7 +40,7 @@ def words_of(row: SourcedExample) -> tuple[Words, str]:
     words = tuple(
         (message.role, " ".join(message.content.split())) for message in row.example.prompt.messages
     )
-    return words, row.tools
+    return words, row.example.prompt.tools
 
 
 def join_repeats(rows: Iterable[SourcedExample]) -> list[SourcedExample]:
@@ -55,7 +53,7 @@ def join_repeats(rows: Iterable[SourcedExample]) -> list[SourcedExample]:
     """
     groups: dict[object, list[SourcedExample]] = {}
     for row in rows:
-        key = (row.example.prompt.messages, row.tools, row.split)
+        key = (row.example.prompt, row.split)
         groups.setdefault(key, []).append(row)
     first_ids: dict[object, str] = {}
     joined = []
@@ -151,9 +149,6 @@ def remarks_on(
             f"{_counted(begun, 'row')} with a last turn of the assistant, which is sent as the"
             " beginning of the completion (``prefill`` says that this is meant)"
         )
-    tools = sum(bool(row.tools) for row in rows)
-    if tools:
-        notices.append(f"{_counted(tools, 'row')} with tools, which are not sent to the model")
     return notices
 
 

@@ -10,6 +10,8 @@ answers         accepted answers, possibly none
 completion      the text
 finish_reason   "stop", "length", ... by the provider
 tokens          of the completion, by the provider's count
+tools           the functions that were offered, where there were any
+tool_calls      [{"name", "arguments"}, ...] then, the arguments as JSON text
 =============== ==================================================================================
 
 and answers ``{"rewards": [...]}``: as many numbers of nats, in the same order, each finite or
@@ -25,7 +27,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -144,7 +146,7 @@ class EndpointReward(Remote):
         return {"endpoint": self.url}
 
     def item(self, example: Example, completion: Completion) -> dict[str, Any]:
-        return {
+        item: dict[str, Any] = {
             "id": example.id,
             "prompt": [
                 {"role": message.role, "content": message.content}
@@ -155,6 +157,10 @@ class EndpointReward(Remote):
             "finish_reason": completion.finish_reason,
             "tokens": completion.n_tokens,
         }
+        if example.prompt.tools:
+            item["tools"] = json.loads(example.prompt.tools)
+            item["tool_calls"] = [asdict(call) for call in completion.tool_calls]
+        return item
 
     def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {"items": list(items)}

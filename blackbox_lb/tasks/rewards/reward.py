@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.rewards.avoid import PER_WORDS, AvoidList
+from blackbox_lb.tasks.rewards.calls import VALID, arguments_valid, calls_reward
 from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote
 from blackbox_lb.tasks.rewards.json_schema import json_schema
 from blackbox_lb.tasks.rewards.judge import Judge
@@ -39,6 +40,11 @@ REWARDS = {
     "json-schema:FILE": (
         "1 if the completion, or its first fenced block, is JSON that the schema in the file"
         " accepts, else 0"
+    ),
+    "calls[:NAME]": "1 if the completion calls a function, or the one of that name, else 0",
+    "arguments-valid": (
+        "1 if the completion calls functions that its prompt offers, with arguments that their JSON"
+        " Schema accepts, else 0"
     ),
     "accuracy": "1 if correct, else 0",
     "log-accuracy": "0 if correct, else minus infinity: imitate correct completions only",
@@ -76,6 +82,8 @@ RewardKind: TypeAlias = Literal[
     "formula",
     "match",
     "json-schema",
+    "calls",
+    "arguments-valid",
     "avoid",
     "script",
     "marks",
@@ -339,6 +347,13 @@ def parse_reward(
         case "json-schema":
             scored = json_schema(rest)
             reward = Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, scored)
+        case "calls":
+            label = f"calls {rest}" if rest else "calls"
+            scored = calls_reward(rest)
+            reward = Reward(kind, spec, label, "linear", False, max_tokens, matcher, scored)
+        case "arguments-valid":
+            scored = arguments_valid()
+            reward = Reward(kind, spec, "valid call", "linear", False, max_tokens, matcher, scored)
         case "distribution":
             reward = _distribution(spec, rest or GROUP, max_tokens, matcher)
         case "function":
@@ -384,10 +399,10 @@ def parse_reward(
 def reward_kind(spec: str) -> RewardKind:
     """The kind of reward that a spec names: the one place where the forms are told apart.
 
-    The part before the first colon decides: ``regex:``, ``json-schema:``, ``avoid:``, ``script:``,
-    ``marks:``, ``distribution:``, ``judge:``, ``http:`` and ``https:`` take the rest by their row
-    in REWARDS, any other part is a module with the function after the colon. So a module of such a
-    name must be wrapped in one of another name.
+    The part before the first colon decides: ``regex:``, ``json-schema:``, ``calls:``, ``avoid:``,
+    ``script:``, ``marks:``, ``distribution:``, ``judge:``, ``http:`` and ``https:`` take the rest
+    by their row in REWARDS, any other part is a module with the function after the colon. So a
+    module of such a name must be wrapped in one of another name.
     """
     head, colon, rest = spec.partition(":")
     if spec in FORMULAS:
@@ -400,6 +415,10 @@ def reward_kind(spec: str) -> RewardKind:
         return "judge"
     if colon and head == "json-schema":
         return "json-schema"
+    if spec == VALID:
+        return "arguments-valid"
+    if head == "calls" and (not colon or rest):
+        return "calls"
     if colon and head == "avoid":
         return "avoid"
     if colon and head == "script":

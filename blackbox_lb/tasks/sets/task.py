@@ -97,17 +97,41 @@ class Task:
             unlabelled=led(self.unlabelled),
         )
 
-    @property
-    def longest_prompt(self) -> int:
-        """Characters of the longest prompt of all splits."""
-        return max(
-            (len(each.prompt.text) for split in SPLITS for each in self.split(split)), default=0
+    def with_tools(self, tools: str) -> Task:
+        """The task with the same tools for each prompt, the JSON text of :func:`tools_text`.
+
+        Raises InputError: a prompt has tools of its own.
+        """
+
+        def equipped(examples: Sequence[Example]) -> tuple[Example, ...]:
+            for example in examples:
+                if example.prompt.tools:
+                    raise InputError(
+                        f"{example.place} has tools of its own; leave out ``tools``, or that column"
+                    )
+            return tuple(
+                replace(example, prompt=replace(example.prompt, tools=tools))
+                for example in examples
+            )
+
+        return replace(
+            self,
+            train=equipped(self.train),
+            validation=equipped(self.validation),
+            test=equipped(self.test),
+            unlabelled=equipped(self.unlabelled),
         )
 
     @property
+    def longest_prompt(self) -> int:
+        """Characters of the longest prompt of all splits, its tools counted."""
+        prompts = [example.prompt for split in SPLITS for example in self.split(split)]
+        return max((sum(map(len, prompt.sent_texts)) for prompt in prompts), default=0)
+
+    @property
     def data_hash(self) -> str:
-        """64 hex digits over ids, prompts, answers and their shares of all splits: the same
-        examples in the same splits, the same hash.
+        """64 hex digits over ids, prompts, answers, their shares and the tools of all splits: the
+        same examples in the same splits, the same hash.
         """
         content = [
             [
@@ -116,6 +140,7 @@ class Task:
                 [[m.role, m.content] for m in example.prompt.messages],
                 list(example.answers),
                 *([list(example.weights)] if example.weights else []),
+                *([example.prompt.tools] if example.prompt.tools else []),
             ]
             for split in SPLITS
             for example in self.split(split)

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.gallery import __main__ as program
+from bench.gallery.calls import Decided, at_false_calls, decided
 from bench.gallery.index import COLUMNS, counts, index, rows
 from bench.gallery.page import page, portable, what_came, write_page
 from bench.gallery.pasting import measures, pasted_table, pasted_tables
@@ -55,8 +56,15 @@ from bench.gallery.uses import USES
 from bench.gallery.writing import compared, repetition
 from blackbox_lb import RolloutStore, Trials, load_task
 from blackbox_lb.api.session import Session
+from blackbox_lb.bias.operating import (
+    DecisionCounts,
+    OperatingCurve,
+    OperatingPoint,
+    PromptCounts,
+)
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.jobs.evaluation.arms import Alternative, arms_at, draw
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
@@ -98,6 +106,7 @@ def place(folder: Path, *, small: bool = False) -> Place:
             for number in range(LINES[split])
         )
         (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    (data / "calls.jsonl").touch()
     (data / "gsm8k").mkdir()
     for name in ("train", "test"):
         (data / "gsm8k" / f"{name}.jsonl").write_text(
@@ -120,7 +129,8 @@ def test_every_command_is_taken(name: str, small: bool, tmp_path: Path) -> None:
     for step in steps:
         if step.program:
             for word in step.words:
-                if word.endswith("store.db"):
+                if word.endswith(("store.db", "bias.json")):
+                    Path(word).parent.mkdir(parents=True, exist_ok=True)
                     Path(word).touch()
             module = importlib.import_module(step.program[-1])
             module.main.make_context(step.name, list(step.words))
@@ -134,7 +144,7 @@ def test_every_command_is_taken(name: str, small: bool, tmp_path: Path) -> None:
                 path.write_text("{}")
         command.make_context(step.words[0], list(step.words[1:]), parent=above)
     assert len({step.name for step in steps}) == len(steps)
-    assert any(step.title for step in steps)
+    assert any(step.title or step.program for step in steps)
 
 
 @pytest.mark.parametrize("name", USES)
@@ -482,6 +492,19 @@ def test_a_page_says_who_won(tmp_path: Path) -> None:
         "The instruction and the bias together earn 0.65, more than the first alone.",
     ):
         assert part in sentence
+
+
+def test_a_page_of_tables_alone_names_its_model(tmp_path: Path) -> None:
+    """No comparison is claimed, on the page or in the index."""
+    head = ("policy", "calls")
+    table = Table(title="Calls", head=head, rows=(("base", "3"),), notes=(), model="qwen")
+    results = PageResults(use="calls", title="Calls", run=RUN, evaluations=(), tables=(table,))
+    text = page(results, "Intro.", "", ["blb fit"])
+    assert "2026-11-25, 2 cores; qwen, small size, 7 min." in text
+    assert "| base | 3 |" in text
+    assert "What came" not in text
+    (tmp_path / "calls.json").write_text(results.model_dump_json())
+    assert "calls.md" not in index(tmp_path)
 
 
 def test_settings_where_a_rival_is_ahead_come_first() -> None:
@@ -857,3 +880,51 @@ def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> No
         text: right.value(right.score(example, completion(text))) > 0 for text in texts
     } == texts
     assert rows[0]["prompt"].endswith("then write 'Answer:' and the number.")
+
+
+# To call a function or to answer
+
+
+LISTS = FirstLists(
+    np.array([[5, 9], [5, 9], [5, 9], [5, 9]]),
+    np.log([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]]),
+)
+"""Four prompts; token 5 begins a call, and a function fits the first two."""
+FITS = np.array([True, True, False, False])
+
+
+def test_decisions_of_first_lists_are_those_of_their_probabilities() -> None:
+    """Greedy takes the likelier token, temperature .5 squares the odds, and a bias shifts both."""
+    tokens = np.array([5])
+    assert decided(LISTS, {}, tokens, FITS, 0.0) == Decided(0.5, 0.5, (1, 2, 1, 2))
+    assert decided(LISTS, {5: -0.6}, tokens, FITS, 0.0) == Decided(0.5, 0.0, (1, 2, 0, 2))
+    cooler = decided(LISTS, {}, tokens, FITS, 0.5)
+    assert cooler.needed == pytest.approx((0.81 / 0.82 + 0.16 / 0.52) / 2)
+    assert cooler.needless == pytest.approx((0.36 / 0.52 + 0.04 / 0.68) / 2)
+
+
+def test_a_point_is_chosen_by_its_needless_calls() -> None:
+    """The most calls with at most that share of needless ones, where the bias was learned."""
+    counts = PromptCounts(prompts=10, positives=5)
+    points = [
+        OperatingPoint(
+            shift=shift,
+            training=DecisionCounts(decided=right + needless, right=right),
+            validation=DecisionCounts(decided=right + needless, right=right),
+        )
+        for shift, right, needless in ((-2.0, 0, 0), (-1.0, 3, 1), (0.0, 4, 2), (1.0, 5, 5))
+    ]
+    curve = OperatingCurve(
+        positive="call",
+        token_ids=(5,),
+        goal="accuracy",
+        shift=0.0,
+        auc=0.8,
+        auc_low=0.7,
+        auc_high=0.9,
+        training=counts,
+        validation=counts,
+        points=tuple(points),
+    )
+    shifts = [at_false_calls(curve, most).shift for most in (0.0, 0.1, 0.2, 0.5, 1.0)]
+    assert shifts == [-2.0, -2.0, -1.0, 0.0, 1.0]

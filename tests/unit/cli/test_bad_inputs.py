@@ -1,4 +1,4 @@
-"""Bad inputs by the hundred: each ends with exit code 2 and a sentence that names the remedy, no
+"""Bad inputs by the hundred: each ends with exit code 2 and a sentence that names what is wrong, no
 traceback, and nothing written.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import Result
 
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.jobs.records.run_record import LOCK
@@ -29,23 +30,20 @@ NOWHERE = "http://127.0.0.1:9/v1"
 for.
 """
 
-VERBS = (
-    "add ask check choose compile convert copy correct delete download fetch give install keep"
-    " leave look lower make mend name put quote remove rename restore save say set take upgrade use"
-    " write"
-)
-REMEDY = re.compile(
-    r"--[a-z]|\bblb [a-z]|BLB_|pip install|"  # an option, a command, a variable
-    r"limit|at most|at least|from \d|range|above|below|"  # a limit
-    r"known:|one of|are: |(?:roles|rewards|tasks|formats|tables|splits) are|it"
-    r" (?:has|knows|must)|Choose from|ends in|belong in|"
-    # the values that are allowed
-    r"ids must|(?:message|schema|reward) (?:has|is) (?:exactly )?an? |"
-    rf"[;:,(] ?(?:or |and |then )?(?:{VERBS.replace(' ', '|')})\b"  # what to do
-)
-"""A sentence names its remedy where it names an option, a command, a limit, the values that are
-allowed, or says what to do.
-"""
+
+SUBJECTS = {
+    "report missing": "bias.json",
+    "no task": "task",
+    "template {": "'{'",
+    "same prompt in test": "train",
+    "reward http://host/x?key=abcdefgh": "BLB_REWARD_KEY",
+    "reward https://user:pw@host/x?token=abcdefgh": "BLB_REWARD_KEY",
+    "profile nobody": "'nobody'",
+    "profile number": "'3'",
+    "address http://ada:secret-word@host/v1": "address",
+    "address http://host/v1?key=secret-word": "address",
+}
+"""What is wrong where neither a file, an option nor its value is."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,13 @@ class Case:
     name: str
     arguments: tuple[str, ...]
     files: Mapping[str, Content] = field(default_factory=dict)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """What can be wrong: the files, the options and their values."""
+        words = (word for argument in self.arguments for word in re.split("[=:]", argument))
+        subjects = tuple(word for word in (*self.files, *words) if len(word) > 1)
+        return (SUBJECTS[self.name],) if self.name in SUBJECTS else subjects
 
 
 # --- Bias files
@@ -681,14 +686,11 @@ DOCUMENTS: dict[str, Content] = {
     "analysis.json empty": "{}",
     "learned.json words": "words",
     "learned.json format": "{}",
-    "rollouts.db words": "words",
-    "rollouts.db pickle": NOT_JSON["pickle"],
-    "rollouts.db cut": b"SQLite format 3\0" + b"\0" * 200,
 }
-STORES = {
-    name.removeprefix("rollouts.db "): content
-    for name, content in DOCUMENTS.items()
-    if name.startswith("rollouts")
+STORES: dict[str, Content] = {
+    "words": "words",
+    "pickle": NOT_JSON["pickle"],
+    "cut": b"SQLite format 3\0" + b"\0" * 200,
 }
 
 
@@ -737,8 +739,10 @@ CASES = [
 ]  # fmt: skip
 
 
-def check(result: Any) -> str:
-    """Exit code 2, one sentence on stderr that names its remedy, no traceback; returns it."""
+def check(result: Result, *subjects: str) -> None:
+    """Exit code 2, no traceback, and one sentence on stderr that names at least one of the
+    subjects.
+    """
     said = result.stderr
     assert result.exit_code == 2, (
         f"exit code {result.exit_code}: {result.output[-500:]} {result.exception!r}"
@@ -746,10 +750,9 @@ def check(result: Any) -> str:
     assert isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.output
     assert len(re.findall("^Error: ", said, re.MULTILINE)) == 1, said
-    assert REMEDY.search(said), f"no remedy in: {said}"
+    assert any(subject in said for subject in subjects), (subjects, said)
     assert re.sub(r"[\n\t]", "", said).isprintable(), repr(said)
     assert len(said) < 5_000, said[:300]
-    return str(said)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -763,7 +766,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(case.name)[1:-1])
 def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 2, a sentence with its remedy, no traceback; nothing is written and nothing is
+    """Exit code 2, a sentence that names what is wrong, no traceback; nothing is written and nothing is
     changed.
     """
     monkeypatch.chdir(tmp_path)
@@ -781,7 +784,7 @@ def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     before = files(tmp_path)
-    check(blb(*case.arguments))
+    check(blb(*case.arguments), *case.subjects)
     assert files(tmp_path) == before
 
 
@@ -834,7 +837,6 @@ ANSWERS: dict[str, Fault] = {
     "top text": put(*FIRST, "top_logprobs", value="x"),
     "top numbers": put(*FIRST, "top_logprobs", value=[1]),
     "top positive": put(*FIRST, "top_logprobs", 0, "logprob", value=1.0),
-    "usage text": put("usage", value="x"),
     "refused": instead(400),
     "no key": instead(401),
     "no model": instead(404),
@@ -849,7 +851,7 @@ def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     completion.
     """
     monkeypatch.chdir(tmp_path)
-    Path("d.jsonl").write_text(DATA)
+    Path("d.jsonl").write_text("".join(f'{{"prompt": "question {n}"}}\n' for n in range(40)))
     with ExactServer(ExactModel(6, 4, prompts=4), faults=ANSWERS[name]) as server:
         where = (
             "collect",
@@ -874,7 +876,7 @@ def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             "1",
             "--yes",
         )
-        check(blb(*where, *more))
+        check(blb(*where, *more), "llamacpp", "the server")
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
         assert store.size().completions == 0
 

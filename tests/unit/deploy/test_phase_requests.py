@@ -500,7 +500,8 @@ def test_a_server_that_repeats_what_it_continues(caplog: pytest.LogCaptureFixtur
     ("more", "sentence"),
     [
         ({"n": 2}, "several completions"),
-        ({"tools": [{}]}, "offers tools"),
+        ({"tools": [{}], "stream": True}, "in a stream"),
+        ({"tools": [{}], "tool_choice": "required"}, "forces a call"),
         ({"response_format": {"type": "json_object"}}, "fixes the form"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "begins the answer"),
         ({"messages": None, "prompt": [1, 2]}, "not one text"),
@@ -515,6 +516,74 @@ def test_requests_that_cannot_be_sent_in_parts(more: dict[str, Any], sentence: s
         PhasedRequest(sender_of(forced()), body)
     assert ";" in str(raised.value)
     PhasedRequest(sender_of(forced()), request(n=1, tools=[], response_format={"type": "text"}))
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather"}}]
+CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+
+
+def in_parts(*parts: dict[str, Any], provider: str = "vllm") -> tuple[PhasedRequests, Any]:
+    """The sender, and the joined answer of a request with tools under a bias of the first token;
+    each part is the message of a server with the reason of its end, the first of one token.
+    """
+    sender = sender_of(bias_of("first", provider=provider))
+    sent = PhasedRequest(sender, request(max_tokens=30, tools=TOOLS))
+    for number, part in enumerate(parts):
+        body = json.loads(sent.body())
+        assert body["tools"] == TOOLS
+        made = 9 if number else 1
+        usage = {"prompt_tokens": PROMPT_TOKENS + number, "completion_tokens": made}
+        choice = {"index": 0, "finish_reason": part.pop("ended"), "message": part}
+        sent.take(json.dumps({"choices": [choice], "usage": usage}).encode())
+    assert not sent.more
+    return sender, json.loads(sent.answer)["choices"][0]
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+def test_a_call_in_parts_is_put_together(reason: str) -> None:
+    """The first token begins a call, which no part holds whole: the joined answer has it as any
+    client expects it.
+    """
+    first = {"role": "assistant", "content": "<tool_call>", "ended": "length"}
+    rest = {"role": "assistant", "content": f"\n{CALL}\n</tool_call>", "ended": reason}
+    sender, choice = in_parts(first, rest)
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    assert call["id"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
+    assert (sender.joined, sender.apart) == (1, 0)
+
+
+def test_a_call_that_the_server_reads_from_all_parts_is_kept() -> None:
+    """llama.cpp reads the message that it continues, too: its call is whole and its content empty,
+    where it otherwise repeats that message.
+    """
+    function = {"name": "weather", "arguments": "{}"}
+    whole = {"type": "function", "id": "c", "function": function}
+    first = {"role": "assistant", "content": "<tool_call>", "ended": "length"}
+    rest = {"role": "assistant", "content": "", "tool_calls": [whole], "ended": "tool_calls"}
+    sender, choice = in_parts(first, rest, provider="llamacpp")
+    assert choice["message"]["tool_calls"] == [whole]
+    assert choice["message"]["content"] is None
+    assert (sender.joined, sender.apart) == (1, 0)
+
+
+def test_an_answer_in_parts_beside_tools_stays_an_answer() -> None:
+    """Words, JSON that a client would get from any server as words, and a call that was cut."""
+    for text, ended in ((" in Oslo.", "stop"), (f"\n{CALL}", "stop")):
+        first = {"role": "assistant", "content": "Rain", "ended": "length"}
+        _, choice = in_parts(first, {"role": "assistant", "content": text, "ended": ended})
+        assert choice["message"]["content"] == f"Rain{text}"
+        assert "tool_calls" not in choice["message"]
+    first = {"role": "assistant", "content": "<tool_call>", "ended": "length"}
+    _, choice = in_parts(first, {"role": "assistant", "content": '\n{"na', "ended": "stop"})
+    assert choice["message"]["content"] == '<tool_call>\n{"na'
+
+
+def test_phases_by_a_text_take_no_tools() -> None:
+    """A call may hold the text that ends a phase."""
+    with pytest.raises(InputError):
+        PhasedRequest(sender_of(bias_of("until:b")), request(tools=TOOLS))
 
 
 def test_servers_that_cannot_be_sent_phases(tmp_path: Any) -> None:

@@ -43,7 +43,7 @@ from tests.support.proxy_upstream import (
     request,
     running,
 )
-from tests.unit.deploy.test_phase_requests import Host, forced
+from tests.unit.deploy.test_phase_requests import Host, bias_of, forced
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -996,3 +996,64 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             with pytest.raises(openai.InternalServerError, match="not now"):
                 client.chat.completions.create(**common)
     assert proxy.health["requests"]["biased"] == 5
+
+
+CALLED = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+OFFERED: list[Any] = [{"type": "function", "function": {"name": "weather"}}]
+
+
+def test_tools_and_calls_pass_with_the_bias() -> None:
+    """The upstream gets the tools and the bias, and the client the call, byte for byte."""
+    call = {"id": "c", "type": "function", "function": CALLED}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+    body = json.dumps({"id": "a", "model": "m", "choices": [choice]}).encode()
+    with proxied(plain(body=body), bias()) as (origin, port, _):
+        asked = {"model": "m", "messages": MESSAGES, "tools": OFFERED}
+        answered = exchange(port, request(body=json.dumps(asked).encode()))
+        with sdk(port) as client:
+            parsed = client.chat.completions.create(model="m", messages=MESSAGES, tools=OFFERED)
+    assert answered[2] == body
+    assert parsed.choices[0].message.tool_calls is not None
+    assert parsed.choices[0].message.tool_calls[0].model_dump()["function"] == CALLED
+    for seen in origin.arrived:
+        assert seen.json["tools"] == OFFERED
+        assert seen.json["logit_bias"] == SENT
+
+
+def test_a_call_in_parts_reaches_the_client() -> None:
+    """A bias of the first token begins a call in one request and ends it in the next; the client
+    gets one answer that calls.
+    """
+    arrived: list[Any] = []
+
+    def answer(seen: Arrived, connection: socket.socket) -> None:
+        arrived.append(seen.json)
+        number = len(arrived) - 1
+        text = ["<tool_call>", f"\n{json.dumps({**CALLED, 'arguments': {'city': 'Oslo'}})}"][number]
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "finish_reason": ["length", "stop"][number], "message": message}
+        usage = {"prompt_tokens": 7 + number, "completion_tokens": 1 + 8 * number}
+        whole = {"id": "a", "object": "chat.completion", "created": 1, "model": "m"}
+        content = json.dumps({**whole, "choices": [choice], "usage": usage}).encode()
+        plain(body=content)(seen, connection)
+
+    first = bias_of("first")
+    phased = PhasedRequests.of(first, None, "raise", False)
+    with Origin(answer).running() as origin:
+        served = ServedBias("m", None, first, Injection.of(first), phased)
+        with running(proxy_for(origin.address + "/v1", served)) as port, sdk(port) as client:
+            answered = client.chat.completions.create(
+                model="m", messages=MESSAGES, tools=OFFERED, max_tokens=30
+            )
+            with pytest.raises(openai.BadRequestError):
+                client.chat.completions.create(
+                    model="m", messages=MESSAGES, tools=OFFERED, stream=True
+                )
+    calls = answered.choices[0].message.tool_calls
+    assert calls is not None
+    assert calls[0].model_dump()["function"] == CALLED
+    assert answered.choices[0].finish_reason == "tool_calls"
+    assert [body["tools"] for body in arrived] == [OFFERED, OFFERED]
+    assert arrived[0]["logit_bias"] != arrived[1]["logit_bias"]
+    assert arrived[1]["messages"][-1] == {"role": "assistant", "content": "<tool_call>"}

@@ -13,12 +13,11 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit, Spent, prompt_bound
-from blackbox_lb.cli import main
 from blackbox_lb.cli import run_limits as accounts
 from blackbox_lb.errors import (
     BudgetExhausted,
@@ -276,7 +275,7 @@ def test_the_forecast_counts_the_lists_along_the_answers(tmp_path: Path) -> None
     with ExactServer(DECIDER) as deciding:
         options = ["--data", path, "--reward", "accuracy", "--max-tokens", 3, "--out", tmp_path]
         where = ["--provider", "llamacpp", "--base-url", deciding.base_url]
-        result = CliRunner().invoke(main, ["fit", *map(str, [*options, *where])])
+        result = blb("fit", *options, *where)
         assert result.exit_code == 0, result.output
         assert "along the answers" in result.stderr
         found = re.search(r"at most ([\d,]+) requests", result.stderr)

@@ -417,3 +417,27 @@ def test_vllm_tells_prompt_ids_and_whole_lists(endpoint: Any) -> None:
     assert ids == ([1, 9, 2] if endpoint == "chat" else [9])
     assert completion.top_ids[0].tolist() == [3, 2, 1, 0]
     np.testing.assert_allclose(np.exp(completion.top_logprobs[0]), [0.4, 0.3, 0.2, 0.1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("provider", "path"), [("llamacpp", "/apply-template"), ("vllm", "/tokenize")]
+)
+def test_the_template_gets_the_tools(provider: str, path: str) -> None:
+    """The ids of a chat prompt are those with its tools: servers put them into the prompt."""
+    bodies: dict[str, Any] = {}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        bodies[request.url.path] = json.loads(request.content)
+        found = {"prompt": "p"} if request.url.path == "/apply-template" else {"tokens": [1, 9]}
+        return httpx2.Response(200, json=found)
+
+    session = Session(
+        load_profile(provider), base_url="https://host.example/v1", model="m", endpoint="chat"
+    )
+    session.channel = Channel(
+        session.profile, "https://host.example/v1", transport=httpx2.MockTransport(answer)
+    )
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    prompt = Prompt((Message("user", "hi"),), tools=json.dumps(tools))
+    assert asyncio.run(session.prompt_ids(prompt)) == [1, 9]
+    assert bodies[path]["tools"] == tools

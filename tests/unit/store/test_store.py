@@ -29,6 +29,7 @@ from blackbox_lb.store import (
 )
 from blackbox_lb.store.database import SCHEMA
 from blackbox_lb.store.packing import Arrays, pack, unpack
+from blackbox_lb.store.parquet import export_store, import_store
 from blackbox_lb.types import Completion, ListedBytes, Prompt
 from tests.support.errors import raises_naming
 
@@ -321,3 +322,20 @@ def test_a_store_that_cannot_be_opened_for_lack_of_files(
         with pytest.raises(StoreError) as caught:
             RolloutStore(folder)
         assert ("ulimit -n" in str(caught.value)) == none_left
+
+
+def test_a_prompt_with_tools_is_another_prompt_and_comes_back(tmp_path: Path) -> None:
+    """Its completions have keys of their own, in the store and through Parquet files; a prompt
+    without tools keeps its key.
+    """
+    equipped = replace(HELLO, tools='[{"function": {"name": "weather"}, "type": "function"}]')
+    assert prompt_hash(equipped) != prompt_hash(HELLO)
+    assert prompt_hash(replace(equipped, tools="")) == prompt_hash(HELLO)
+    with RolloutStore(tmp_path / "a.db") as store:
+        for prompt in (HELLO, equipped):
+            store.add_answer(SETTINGS, prompt, {0: completion()})
+        assert set(store.prompts(request_hash(SETTINGS)).values()) == {HELLO, equipped}
+    export_store(tmp_path / "a.db", tmp_path / "files")
+    import_store(tmp_path / "files", tmp_path / "b.db")
+    with RolloutStore(tmp_path / "b.db") as store:
+        assert set(store.prompts(request_hash(SETTINGS)).values()) == {HELLO, equipped}

@@ -172,9 +172,7 @@ def test_labels_of_joined_rows_are_no_synonyms(write: Write) -> None:
 
 
 def test_prompts_that_differ_in_tools_are_two(write: Write) -> None:
-    """One question with and without a fitting function is two rows with two answers, and it is said
-    that the model is not shown the tools.
-    """
+    """One question with and without a fitting function is two rows with two answers."""
     tool = {"type": "function", "function": {"name": "weather"}}
     spelled = {"function": {"name": "weather"}, "type": "function"}
     rows = [
@@ -185,8 +183,6 @@ def test_prompts_that_differ_in_tools_are_two(write: Write) -> None:
     examples = load_examples(write("a.jsonl", jsonl(*rows)))
     assert [example.answers for example in examples] == [("call",), ("call",)]
     assert examples[0].id != examples[1].id
-    task = load_task(data=write("b.jsonl", jsonl(*rows, *filler(60))))
-    assert "1 row with tools, which are not sent" in task.note
 
 
 # JSON that is one document

@@ -15,7 +15,7 @@ from blackbox_lb.cli.grouped import (
     option,
     options,
 )
-from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, labels
+from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, decide, labels
 
 EVAL_PLAN = "blackbox_lb.jobs.evaluation.plan:EvalPlan"
 
@@ -76,6 +76,7 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         type=click.IntRange(0),
     )
     labels: str | None = labels()
+    decide: str | None = decide()
     labels_only: bool = option(
         HelpGroup.JUDGING,
         "Of a decision: forbid everything but the labels instead, by the provider's highest bias on"

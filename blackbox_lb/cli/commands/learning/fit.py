@@ -22,6 +22,7 @@ from blackbox_lb.cli.options import (
     TaskOptions,
     TrialOptions,
     VerboseOptions,
+    decide,
     labels,
     limit,
 )
@@ -80,6 +81,7 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
         sets=FIT_PLAN,
     )
     labels: str | None = labels()
+    decide: str | None = decide()
     learn_from: LearnFrom | None = option(
         HelpGroup.LEARNING,
         "samples: completions that are drawn and rewarded; answers: those of the data, one token a"

@@ -17,7 +17,7 @@ from blackbox_lb.cli.grouped import (
     option,
     options,
 )
-from blackbox_lb.cli.options import PrintOptions, SpendingOptions, TaskOptions
+from blackbox_lb.cli.options import PrintOptions, SpendingOptions, TaskOptions, decide
 
 if TYPE_CHECKING:
     from blackbox_lb.types import Split
@@ -31,6 +31,7 @@ class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
     max_tokens: int | None = option(
         HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT
     )
+    decide: str | None = decide()
     split: tuple[Split, ...] = option(
         HelpGroup.STORED, "Only this split; repeatable.", type=literal("blackbox_lb.types:Split")
     )

@@ -5,6 +5,7 @@ the model wrote the same tokens itself.
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -136,7 +137,7 @@ async def check_continues(exam: Exam) -> None:
         text = await session.decode(own.token_ids[:PREFIX].tolist())
         if not text.strip() or "\N{REPLACEMENT CHARACTER}" in text:
             return exam.findings.skip([row], f"{text!r} is no text to begin a message with")
-        begun = Prompt((*prompt.messages, Message("assistant", text)))
+        begun = replace(prompt, messages=(*prompt.messages, Message("assistant", text)))
         (said,) = await exam.probe.ask(begun, top=exam.probe.top, fields=fields or {})
     except InputError as error:
         return exam.findings.skip([row], str(error))

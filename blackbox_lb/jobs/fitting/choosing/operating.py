@@ -80,6 +80,7 @@ class PointChoice:
         label_tokens: (l,) those that begin each label and no other.
         training, validation: the prompts with their lists.
         area: of the model without a bias.
+        otherwise: the label of a token that begins none of them, -1 for no label.
     """
 
     goal: Goal
@@ -89,6 +90,7 @@ class PointChoice:
     training: LabelledLists
     validation: LabelledLists
     area: RocArea
+    otherwise: int = -1
 
     @classmethod
     def of(
@@ -231,7 +233,7 @@ class PointChoice:
         for token in self.tokens.tolist():
             sent[token] = bias.get(token, 0.0) + shift
         tokens = self.validation.lists.greedy(sent)
-        decided = np.full(len(tokens), -1, np.int64)
+        decided = np.full(len(tokens), self.otherwise, np.int64)
         for number, token_ids in enumerate(self.label_tokens):
             decided[np.isin(tokens, token_ids)] = number
         parts = decision_parts(self.goal, self.labels, self.validation.labels, decided)

@@ -1,0 +1,328 @@
+"""``python -m bench.gallery.calls``: a decision to call a function on unseen prompts, from first
+lists, beside what one would do instead; and whether the calls themselves stay as they were.
+
+The first list of a prompt has the probability of every way to begin, so that the decisions of
+greedy decoding, and their chances at another temperature, are known under any bias without a draw.
+An instruction and examples change the prompt and need lists of their own. Whole completions are
+drawn for a few prompts, to compare the calls. It prints its tables as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from scipy.special import softmax
+
+from bench.gallery.results import model_name
+from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
+from blackbox_lb.api.session import Session
+from blackbox_lb.bias.binomial import lower_bound, upper_bound
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
+from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.decisions.ranking import margins, roc_area
+from blackbox_lb.estimate.inputs.checks import Bools, Ids
+from blackbox_lb.extras.rivals.table import CALL_OR_ANSWER
+from blackbox_lb.jobs.evaluation.arms import Alternative
+from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
+from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.tasks.sets.open_labels import CALLS_TOOL, OpenLabels
+from blackbox_lb.types import Completion, Example, Message, ToolCall, with_calls
+
+__all__ = ["Decided", "at_false_calls", "decided", "main"]
+
+LISTED = 1000
+"""Alternatives of a first list."""
+COOLER = 0.6
+RISK = 0.025
+"""Of each end of an interval."""
+FALSE_CALLS = (0.2, 0.1)
+"""Shares of needless calls for which points of the curve are chosen."""
+REQUIRED = 8
+"""Prompts that are asked with ``tool_choice`` required."""
+LONGEST = 64
+"""Tokens of a whole completion."""
+ROOM = 1000
+"""Characters of the instruction or the examples."""
+HEAD = (
+    "policy",
+    "needed calls made",
+    "needless calls",
+    "right",
+    "needed, T = .6",
+    "needless, T = .6",
+    "AUC",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Decisions for or against a call.
+
+    needed, needless: shares of the prompts with a fitting function, and of those without, on which
+    a call begins. counts: the calls and prompts of both, for intervals; None where they are means
+    of probabilities.
+    """
+
+    needed: float
+    needless: float
+    counts: tuple[int, int, int, int] | None = None
+
+
+def decided(
+    lists: FirstLists, bias: Mapping[int, float], tokens: Ids, is_wanted: Bools, temperature: float
+) -> Decided:
+    """What is decided on prompts with these lists under ``bias`` (token id -> nats).
+
+    tokens: those that begin a call. is_wanted: whether a function fits. temperature: 0 is greedy.
+    """
+    is_opening = np.isin(lists.ids, tokens)
+    tilted = lists.tilted(bias)
+    if temperature == 0:
+        calls = is_opening[np.arange(len(tilted)), tilted.argmax(axis=1)].astype(np.float64)
+    else:
+        calls = (softmax(tilted / temperature, axis=1) * is_opening).sum(axis=1)
+    needed = calls[is_wanted]
+    needless = calls[~is_wanted]
+    counts = None
+    if temperature == 0:
+        counts = (int(needed.sum()), len(needed), int(needless.sum()), len(needless))
+    return Decided(float(needed.mean()), float(needless.mean()), counts)
+
+
+def at_false_calls(curve: OperatingCurve, most: float) -> OperatingPoint:
+    """The point with the most calls whose share of needless ones is at most ``most`` on the
+    training and validation prompts together.
+    """
+    negatives = sum(part.prompts - part.positives for part in (curve.training, curve.validation))
+
+    def needless(point: OperatingPoint) -> int:
+        return sum(part.decided - part.right for part in (point.training, point.validation))
+
+    kept = [point for point in curve.points if needless(point) <= most * negatives]
+    return max(kept or curve.points[:1], key=lambda point: point.shift)
+
+
+def moved(bias: Bias, curve: OperatingCurve, point: OperatingPoint) -> dict[int, float]:
+    """The entries of ``bias`` at another point of its curve."""
+    sent = dict(bias.logit_bias)
+    for token in curve.token_ids:
+        sent[token] = sent.get(token, 0.0) + point.shift - curve.shift
+    return sent
+
+
+def _interval(hits: int, count: int) -> str:
+    """A share with its exact 95 % interval."""
+    low = lower_bound(hits, count, RISK)
+    high = upper_bound(hits, count, RISK)
+    return f"{hits / count:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _row(name: str, greedy: Decided, cooler: Decided, area: str) -> list[str]:
+    assert greedy.counts is not None
+    made, wanted, needless, unwanted = greedy.counts
+    right = (made + unwanted - needless) / (wanted + unwanted)
+    return [
+        name,
+        _interval(made, wanted),
+        _interval(needless, unwanted),
+        f"{right:.2f}",
+        f"{cooler.needed:.2f}",
+        f"{cooler.needless:.2f}",
+        area,
+    ]
+
+
+def shots(task: Task) -> tuple[Message, ...]:
+    """Two examples: a training question with its call, whose arguments are left to the function's
+    own names, and one that is answered in words.
+    """
+    wanted = next(example for example in task.train if example.answers == ("call",))
+    other = next(example for example in task.train if example.answers == ("answer",))
+    function = json.loads(wanted.prompt.tools)[0]["function"]
+    names = function.get("parameters", {}).get("required", [])
+    call = ToolCall(function["name"], json.dumps(dict.fromkeys(names, "...")))
+    return (
+        *wanted.prompt.messages,
+        Message("assistant", with_calls("", [call])),
+        *other.prompt.messages,
+        Message("assistant", "None of the functions answers this, so I answer in words."),
+    )
+
+
+@click.command(help=__doc__)
+@click.option("--provider", default="local")
+@click.option("--model")
+@click.option("--base-url")
+@click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--bias", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--store", type=click.Path(path_type=Path), required=True)
+@click.option("--prompts", type=int, required=True, help="Test prompts of which a list is read.")
+@click.option("--whole", type=int, required=True, help="Prompts that are answered to the end.")
+def main(
+    provider: str,
+    model: str | None,
+    base_url: str | None,
+    data: Path,
+    bias: Path,
+    store: Path,
+    prompts: int,
+    whole: int,
+) -> None:
+    """Read the lists, draw the completions, and print the tables."""
+    task = load_task(data=data, decide=CALLS_TOOL)
+    opened = connect(
+        provider,
+        model=model,
+        base_url=base_url,
+        max_tokens=LONGEST,
+        longest_prompt=task.longest_prompt + ROOM,
+    )
+    tables = asyncio.run(_tables(opened, task, Bias.load(bias), store, (prompts, whole)))
+    click.echo(json.dumps({"tables": tables}, ensure_ascii=False))
+
+
+async def _tables(
+    opened: AbstractAsyncContextManager[Session],
+    task: Task,
+    bias: Bias,
+    path: Path,
+    sizes: tuple[int, int],
+) -> list[dict[str, Any]]:
+    reward = parse_reward("arguments-valid", max_tokens=LONGEST)
+    async with opened as session:
+        with RolloutStore(path) as store:
+            trials = Trials(session, store, await session.tokenizer(), reward, Silent(), LISTED)
+            examples = task.test[: sizes[0]]
+            tables = [
+                await _decisions(trials, task, examples, bias),
+                await _calls(trials, examples, bias, sizes[1]),
+            ]
+            return [{**table, "model": model_name(session.model)} for table in tables]
+
+
+async def _decisions(
+    trials: Trials, task: Task, examples: Sequence[Example], bias: Bias
+) -> dict[str, Any]:
+    """The table of decisions."""
+    curve = bias.operating
+    if curve is None:
+        raise click.UsageError("the bias has no operating curve; fit it with --decide")
+    tokens = np.array(curve.token_ids, np.int64)
+    is_wanted = np.array([example.answers == ("call",) for example in examples])
+    rivals = (
+        Alternative("base"),
+        Alternative("instruction", instruction=CALL_OR_ANSWER),
+        Alternative("2 examples", shots=shots(task)),
+    )
+    rows = []
+    for rival in rivals:
+        asked = [rival.asked(example) for example in examples]
+        completions, _ = await first_lists(trials, asked, rival.name, LISTED)
+        lists = lists_with(completions, tokens)
+        area = roc_area(margins(lists, {}, tokens), is_wanted)
+        shown = f"{area.value:.2f} ({area.low:.2f} to {area.high:.2f})"
+        policies = {rival.name: dict[int, float]()}
+        if rival.name == "base":
+            policies[f"bias, {curve.goal}"] = dict(bias.logit_bias)
+            for most in FALSE_CALLS:
+                point = at_false_calls(curve, most)
+                policies[f"bias, needless calls at most {most:.0%} where learned"] = moved(
+                    bias, curve, point
+                )
+        for name, sent in policies.items():
+            greedy = decided(lists, sent, tokens, is_wanted, 0.0)
+            cooler = decided(lists, sent, tokens, is_wanted, COOLER)
+            rows.append(_row(name, greedy, cooler, shown))
+    notes = [
+        f"{len(examples)} test prompts, {int(is_wanted.sum())} with a fitting function. Greedy"
+        " decisions and chances at temperature .6 are exact, from first lists of"
+        f" {LISTED:,} tokens; a call begins with one of {len(tokens)} tokens. In brackets: exact"
+        " 95 % intervals.",
+        f'The instruction, at the end of the prompt: "{CALL_OR_ANSWER}"',
+        "A threshold in the client on the same first list, with a second request that forbids or"
+        " forces the call, decides as the bias does at each point, at twice the requests.",
+        await _required(trials, examples[:REQUIRED]),
+    ]
+    return {"title": "To call or to answer", "head": list(HEAD), "rows": rows, "notes": notes}
+
+
+async def _required(trials: Trials, examples: Sequence[Example]) -> str:
+    """A sentence on ``tool_choice`` required."""
+    labels = OpenLabels.parse(CALLS_TOOL)
+    draw = replace(trials.draw(GREEDY, max_tokens=1), fields={"tool_choice": "required"})
+    keys = await trials.collect("tool_choice", examples, draw, 1, scored=False)
+    texts = [completion.text for row in keys for completion in trials.store.completions(row)]
+    calls = [labels.opens(text) for text in texts]
+    wanted = [example.answers == ("call",) for example in examples]
+    needed = sum(call for call, want in zip(calls, wanted, strict=True) if want)
+    needless = sum(call for call, want in zip(calls, wanted, strict=True) if not want)
+    return (
+        "`tool_choice` required asks for a call on every prompt, and none for no call on any, so"
+        f" neither decides. With required {needed} of {sum(wanted)} needed calls began, and"
+        f" {needless} needless ones on {len(wanted) - sum(wanted)} prompts."
+    )
+
+
+async def _calls(
+    trials: Trials, examples: Sequence[Example], bias: Bias, count: int
+) -> dict[str, Any]:
+    """The table of whole calls, greedy and at temperature .6, with and without the bias."""
+    asked = [example for example in examples if example.answers == ("call",)][:count]
+    rows = []
+    cooler = replace(SAMPLED, name="temperature 0.6", temperature=COOLER)
+    for setting in (GREEDY, cooler):
+        found: list[list[Completion]] = []
+        for sent in (None, dict(bias.logit_bias)):
+            draw = replace(trials, top_logprobs=1).draw(setting, sent, max_tokens=LONGEST)
+            keys = await trials.collect("whole calls", asked, draw, 1, scored=False)
+            found.append([next(iter(trials.store.completions(row))) for row in keys])
+        both = [pair for pair in zip(*found, strict=True) if all(each.tool_calls for each in pair)]
+        same = sum(_written(one) == _written(other) for one, other in both)
+        for name, completions in zip(("base", "bias"), found, strict=True):
+            calls = [each for each in completions if each.tool_calls]
+            valid = sum(
+                trials.reward.score(example, each) == 1.0
+                for example, each in zip(asked, completions, strict=True)
+            )
+            rows.append(
+                [
+                    f"{name}, {setting.name}",
+                    f"{len(calls)} of {len(asked)}",
+                    f"{valid}",
+                    f"{same} of {len(both)}",
+                ]
+            )
+    return {
+        "title": "The calls themselves",
+        "head": [
+            "policy",
+            "completions that call",
+            "with valid arguments",
+            "same call as the other",
+        ],
+        "rows": rows,
+        "notes": [
+            f"{len(asked)} test prompts with a fitting function, one completion each of at most"
+            f" {LONGEST} tokens. Same: both call, with equal name and arguments; at temperature"
+            " .6 two draws of one model differ, too."
+        ],
+    }
+
+
+def _written(completion: Completion) -> list[tuple[str, Any]]:
+    """Names and values of the arguments of the calls."""
+    return [(call.name, call.parsed_arguments) for call in completion.tool_calls]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The tokens that begin the wanted opening of a decision with open labels.
+
+One position decides: a completion begins with one of these tokens, or with any other. So the first
+lists hold the probability of the opening at every prompt, and nothing has to be drawn.
+
+Index letters: ``p`` prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.rollouts.answers.given_answers import listed_tokens
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.safety.printable import shorten
+from blackbox_lb.tasks.sets.open_labels import CALLS_TOOL, OpenLabels
+from blackbox_lb.types import Completion
+
+SELDOM = 1e-3
+"""Probability at the first position of every prompt below which a token is no way to begin: a shift
+of several nats makes it no likely one.
+"""
+MOST_SHOWN = 12
+"""Tokens of an opening that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The tokens that begin the wanted opening.
+
+    tokens: sorted. texts: of each. cut: openings of several tokens, of which the first one counts.
+    """
+
+    tokens: Ids
+    texts: tuple[str, ...]
+    cut: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What begins the opening, and what its first token does not tell."""
+        shown = ", ".join(map(repr, self.texts[:MOST_SHOWN]))
+        if len(self.texts) > MOST_SHOWN:
+            shown += f" and {len(self.texts) - MOST_SHOWN} more"
+        sentence = f"the opening begins with {shown}"
+        if self.cut:
+            cut = ", ".join(map(repr, self.cut))
+            sentence += f"; of {cut} the first token counts, which does not tell what follows"
+        return sentence
+
+
+async def opening_of(
+    trials: Trials, labels: OpenLabels, completions: Sequence[Completion]
+) -> Opening:
+    """The tokens that begin an opening of ``labels``: those in the first lists of ``completions``
+    whose text begins with one, and each opening that is one token.
+
+    A text of several tokens that no listed token begins with counts by its first token, unless it
+    is one of the common ways to call a tool, which the model may not have.
+
+    Raises InputError: there is none, so that the model never begins in this way.
+    """
+    best: dict[int, float] = {}
+    for completion in completions:
+        for token, logprob in listed_tokens(completion).items():
+            best[token] = max(best.get(token, -np.inf), logprob)
+    likely = sorted(
+        token for token, logprob in best.items() if token >= 0 and logprob >= np.log(SELDOM)
+    )
+    texts = await _texts(trials, likely)
+    found = {token: text for token, text in texts.items() if labels.opens(text)}
+    cut = []
+    for opening in labels.openings:
+        ids = await trials.session.encode(opening)
+        decoded = (await trials.session.decode(ids)).strip()
+        if decoded not in (opening, ""):  # a special token may be printed as nothing
+            continue
+        is_met = any(text.lstrip().startswith(opening) for text in found.values())
+        if len(ids) == 1:
+            found.setdefault(ids[0], opening)
+        elif ids and not is_met and labels.spec != CALLS_TOOL:
+            found.setdefault(ids[0], opening)
+            cut.append(opening)
+    if not found:
+        raise InputError(
+            f"no token of {trials.session.model} begins {shorten(', '.join(labels.openings))}; give"
+            " the beginning of completions as the model writes them"
+        )
+    tokens = np.array(sorted(found), np.int64)
+    return Opening(tokens, tuple(found[token] for token in tokens.tolist()), tuple(cut))
+
+
+async def _texts(trials: Trials, tokens: Sequence[int]) -> dict[int, str]:
+    """Token id -> its text, by the vocabulary or the answers so far, else by the server."""
+    known = {
+        **trials.session.texts_of_vocabulary(),
+        **trials.store.token_bytes(trials.tokenizer.fingerprint),
+    }
+    texts = {token: known[token].decode("utf-8", "replace") for token in tokens if known.get(token)}
+    unknown = [token for token in tokens if token not in texts]
+    for token, text in zip(unknown, await trials.session.texts_of(unknown), strict=True):
+        texts[token] = text or ""
+    return texts
+
+
+def opening_log_odds(lists: FirstLists, tokens: Ids) -> Vector:
+    """(p,) log odds in nats that a completion begins with one of ``tokens``, at temperature 1.
+
+    What a list leaves out counts as another beginning.
+    """
+    logprobs = np.where(lists.ids >= 0, lists.logprobs.astype(np.float64), -np.inf)
+    share = np.exp(np.where(np.isin(lists.ids, tokens), logprobs, -np.inf)).sum(axis=1)
+    share = np.clip(share, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(share) - np.log1p(-share))

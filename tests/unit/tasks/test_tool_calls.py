@@ -1,0 +1,249 @@
+"""Calls in the text of a completion, tools in data, and the rewards of calls."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks import load_task, parse_reward
+from blackbox_lb.tasks.records.files import load_examples
+from blackbox_lb.tasks.records.tools import read_tools, tools_text
+from blackbox_lb.tasks.rewards.endpoint import EndpointReward
+from blackbox_lb.types import (
+    Completion,
+    Example,
+    Message,
+    Prompt,
+    ToolCall,
+    calls_in,
+    with_calls,
+)
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+OSLO = ToolCall("weather", '{"city": "Oslo"}')
+
+
+def answer_of(text: str) -> Completion:
+    """A completion with this text."""
+    return replace(Completion.empty("stop"), text=text, whole=True)
+
+
+def offered(*tools: dict[str, Any]) -> Example:
+    """A prompt that offers ``tools``."""
+    prompt = Prompt((Message("user", "Rain?"),), tools=tools_text(list(tools)))
+    return Example("1", prompt)
+
+
+def written(path: Path, *rows: dict[str, Any]) -> Path:
+    """A data file with ``rows``."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(min_size=1), st.dictionaries(st.text(), VALUES, max_size=3)),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from(["", "Let me look."]),
+)
+def test_calls_that_are_put_into_a_text_are_read_from_it(
+    calls: list[tuple[str, dict[str, Any]]], said: str
+) -> None:
+    """Names and arguments come back as they were, behind any words of the model, unless an
+    argument holds the tags themselves.
+    """
+    made = [ToolCall(name, json.dumps(arguments)) for name, arguments in calls]
+    found = calls_in(with_calls(said, made))
+    assert [(call.name, call.parsed_arguments) for call in found] == calls
+
+
+def test_arguments_that_are_no_json_are_kept() -> None:
+    """A model may write anything for arguments; the text holds it and the call gives it back."""
+    broken = ToolCall("weather", '{"city": Oslo')
+    assert calls_in(with_calls("", [broken])) == (broken,)
+    assert broken.parsed_arguments is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "weather", "arguments": {"city": "Oslo"}}',
+        '```json\n{"name": "weather", "arguments": {"city": "Oslo"}}\n```',
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}',
+        '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo"}}]',
+        '<|python_tag|>{"name": "weather", "parameters": {"city": "Oslo"}}',
+        'I look.\n```json\n{"name": "weather", "arguments": {"city": "Oslo"}}\n```',
+    ],
+)
+def test_a_call_is_read_in_each_form(text: str) -> None:
+    """Models write one call in several forms, with or without the tags of their template."""
+    assert calls_in(text) == (OSLO,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It rains.",
+        '{"city": "Oslo"}',
+        '{"name": "Oslo"}',
+        "```python\nprint(1)\n```",
+        '<tool_call>\n{"name": "weather", "argum',
+        '```json\n{"name": "weather", "arguments": {"city": "Os',
+        "",
+    ],
+)
+def test_what_is_no_call_is_none(text: str) -> None:
+    """Prose, other JSON, code, and a call that was cut call nothing."""
+    assert calls_in(text) == ()
+
+
+CALL = with_calls("", [OSLO])
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "expected"),
+    [
+        ("calls", CALL, 1.0),
+        ("calls", "It rains.", 0.0),
+        ("calls:weather", CALL, 1.0),
+        ("calls:clock", CALL, 0.0),
+        ("arguments-valid", CALL, 1.0),
+        ("arguments-valid", "It rains.", 0.0),
+        ("arguments-valid", with_calls("", [ToolCall("weather", '{"days": 2}')]), 0.0),
+        ("arguments-valid", with_calls("", [ToolCall("weather", '{"city": 3}')]), 0.0),
+        ("arguments-valid", with_calls("", [ToolCall("weather", "Oslo")]), 0.0),
+        ("arguments-valid", with_calls("", [ToolCall("tides", '{"city": "Oslo"}')]), 0.0),
+        ("arguments-valid", with_calls("", [OSLO, ToolCall("clock", "{}")]), 1.0),
+        ("arguments-valid", with_calls("", [OSLO, ToolCall("clock", "[]")]), 0.0),
+    ],
+)
+def test_rewards_of_calls(spec: str, text: str, expected: float) -> None:
+    """A call counts by its name; its arguments by the schema of the offered function, all calls of
+    a completion together.
+    """
+    reward = parse_reward(spec, max_tokens=50)
+    assert not reward.needs_answer
+    assert reward.score(offered(WEATHER, CLOCK), answer_of(text)) == expected
+
+
+def test_parameters_that_are_no_schema_are_refused() -> None:
+    """Arguments cannot be compared with them."""
+    wrong = {"type": "function", "function": {"name": "weather", "parameters": {"type": "text"}}}
+    reward = parse_reward("arguments-valid", max_tokens=50)
+    with pytest.raises(InputError):
+        reward.score(offered(wrong), answer_of(CALL))
+
+
+def test_a_function_of_the_users_own_sees_the_calls() -> None:
+    """``Completion.tool_calls`` has names and arguments."""
+
+    def asks_for_oslo(example: Example, completion: Completion) -> float:
+        return float(
+            any(call.parsed_arguments == {"city": "Oslo"} for call in completion.tool_calls)
+        )
+
+    reward = parse_reward(asks_for_oslo, max_tokens=50)
+    assert reward.score(offered(WEATHER), answer_of(CALL)) == 1.0
+
+
+def test_an_endpoint_gets_tools_and_calls() -> None:
+    """A reward elsewhere is told what was offered and what was called; without tools its message
+    is as it was.
+    """
+    endpoint = EndpointReward.parse("https://example.com/reward")
+    item = endpoint.item(offered(WEATHER), answer_of(CALL))
+    assert item["tools"] == [WEATHER]
+    assert item["tool_calls"] == [{"name": "weather", "arguments": '{"city": "Oslo"}'}]
+    plain = endpoint.item(Example("1", Prompt.user("Rain?")), answer_of(CALL))
+    assert not plain.keys() & {"tools", "tool_calls"}
+
+
+# Tools in data
+
+
+def rows_of(count: int) -> list[dict[str, Any]]:
+    """``count`` different questions with an answer."""
+    return [{"prompt": f"Rain in {number}?", "answer": "call"} for number in range(count)]
+
+
+def test_the_tools_of_a_row_are_those_of_its_prompt(tmp_path: Path) -> None:
+    """A column of lists or of JSON texts; the same tools in another spelling are the same prompt,
+    and the same question without them is another.
+    """
+    spelled = {"function": WEATHER["function"], "type": "function"}
+    rows: list[dict[str, Any]] = [
+        {"prompt": "Rain?", "tools": [WEATHER], "answer": "call"},
+        {"prompt": "Rain?", "tools": json.dumps([spelled]), "answer": "call"},
+        {"prompt": "Rain?", "tools": [], "answer": "call"},
+    ]
+    first, second = load_examples(written(tmp_path / "a.jsonl", *rows))
+    assert json.loads(first.prompt.tools) == [WEATHER]
+    assert second.prompt.tools == ""
+    assert first.prompt != second.prompt
+    assert first.id != second.id
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [{"name": "weather"}, ["weather"], [{"type": "function"}], [CLOCK, CLOCK], "no json", [3]],
+)
+def test_tools_that_are_none_are_refused(tmp_path: Path, tools: Any) -> None:
+    """The server would refuse each request."""
+    with pytest.raises(DataError):
+        load_examples(
+            written(tmp_path / "a.jsonl", {"prompt": "Rain?", "tools": tools, "answer": "x"})
+        )
+
+
+def test_a_file_of_tools_serves_every_prompt(tmp_path: Path) -> None:
+    """All splits get it, the data are others than without it, and a row that has tools of its own
+    is refused.
+    """
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([WEATHER, CLOCK]))
+    task = load_task(data=written(tmp_path / "a.jsonl", *rows_of(60)))
+    equipped = task.with_tools(read_tools(path))
+    for examples in (equipped.train, equipped.validation, equipped.test):
+        assert all(json.loads(example.prompt.tools) == [WEATHER, CLOCK] for example in examples)
+    assert equipped.data_hash != task.data_hash
+    assert equipped.longest_prompt > len(read_tools(path))
+    with pytest.raises(InputError):
+        equipped.with_tools(read_tools(path))
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"name": "weather"}', None])
+def test_a_file_that_holds_no_tools_is_refused(tmp_path: Path, content: str | None) -> None:
+    """Nothing would be offered."""
+    path = tmp_path / "tools.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(DataError):
+        read_tools(path)

@@ -1,0 +1,197 @@
+"""Answers that call functions, in each dialect, and the requests that offer them. The shapes are
+those of recorded answers; nothing of the recordings is copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from blackbox_lb.api.wire import build_request, parse_response
+from blackbox_lb.errors import CorruptResponse, InputError
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.tasks.records.tools import tools_text
+from blackbox_lb.types import Completion, Draw, Endpoint, Message, Prompt, Sampling, ToolCall
+from blackbox_lb.vocabulary import Vocabulary
+from tests.wire.conftest import ProfileWith
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+PROMPT = Prompt((Message("user", "Rain?"),), tools=tools_text([TOOL]))
+OSLO = ToolCall("weather", '{"city": "Oslo"}')
+SENT = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "weather", "arguments": OSLO.arguments},
+}
+K = Sampling(top_logprobs=2)
+
+
+def message(content: str | None = None, *calls: dict[str, Any]) -> dict[str, Any]:
+    """A message of the assistant that calls."""
+    return {"role": "assistant", "content": content, "tool_calls": list(calls or [SENT])}
+
+
+def answer(generated: int, *choices: dict[str, Any]) -> dict[str, Any]:
+    """An answer with these choices, numbered in their order."""
+    return {
+        "choices": [{"index": number, **choice} for number, choice in enumerate(choices)],
+        "model": "m",
+        "usage": {"completion_tokens": generated, "prompt_tokens": 9},
+    }
+
+
+def llamacpp(*tokens: int) -> dict[str, Any]:
+    """The lists of llama.cpp: every token of the call, with its id."""
+    entries = [
+        {
+            "id": token,
+            "token": f"t{token}",
+            "bytes": list(b"t"),
+            "logprob": -0.5,
+            "top_logprobs": [],
+        }
+        for token in tokens
+    ]
+    return {"content": entries}
+
+
+def vllm(*tokens: int) -> dict[str, Any]:
+    """The lists of vLLM: ids in the place of texts."""
+    entries = [
+        {"token": f"token_id:{token}", "bytes": [116], "logprob": -0.5, "top_logprobs": []}
+        for token in tokens
+    ]
+    return {"content": entries}
+
+
+def sglang(*tokens: int) -> dict[str, Any]:
+    """SGLang's own lists, beside the choice."""
+    return {
+        "output_token_logprobs": [[-0.5, token, "t"] for token in tokens],
+        "output_top_logprobs": [[[-0.5, token, "t"]] for token in tokens],
+    }
+
+
+LISTED: dict[str, dict[str, Any]] = {
+    "llamacpp": {"logprobs": llamacpp(5, 6, 2)},
+    "local": {"logprobs": llamacpp(5, 6, 2)},
+    "vllm": {"logprobs": vllm(5, 6, 2)},
+    "sglang": {"logprobs": {"content": []}, "meta_info": sglang(5, 6, 2)},
+}
+"""Provider -> what stands beside the message of a call of three tokens."""
+
+
+@pytest.mark.parametrize("content", [None, ""])
+@pytest.mark.parametrize("provider", LISTED)
+def test_a_call_is_read_with_its_tokens(provider: str, content: str | None) -> None:
+    """Servers of open models list the tokens that the model wrote for the call: it is whole, it
+    ended by itself, and its text holds name and arguments.
+    """
+    choice = {"message": message(content), "finish_reason": "tool_calls", **LISTED[provider]}
+    (found,) = parse_response(load_profile(provider), "chat", answer(3, choice), K)
+    assert found.tool_calls == (OSLO,)
+    assert (found.whole, found.finish_reason) == (True, "stop")
+    assert found.token_ids.tolist() == [5, 6, 2]
+    assert found.text == OSLO.text
+
+
+def test_words_before_a_call_and_several_calls_stand_in_the_text() -> None:
+    """In the order of the answer; a missing content is none."""
+    clock = {"type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    both = {
+        "message": message("Let me look.", SENT, clock),
+        "finish_reason": "tool_calls",
+        "logprobs": llamacpp(5, 2),
+    }
+    (found,) = parse_response(load_profile("llamacpp"), "chat", answer(2, both), K)
+    assert found.text.startswith("Let me look.\n<tool_call>")
+    assert [call.name for call in found.tool_calls] == ["weather", "clock"]
+    without = {**both, "message": {"role": "assistant", "tool_calls": [SENT]}}
+    (found,) = parse_response(load_profile("llamacpp"), "chat", answer(2, without), K)
+    assert found.tool_calls == (OSLO,)
+
+
+def test_the_older_field_is_read() -> None:
+    """``function_call`` holds one call without a list."""
+    choice = {
+        "message": {"role": "assistant", "content": None, "function_call": SENT["function"]},
+        "finish_reason": "function_call",
+        "logprobs": llamacpp(5, 2),
+    }
+    (found,) = parse_response(load_profile("llamacpp"), "chat", answer(2, choice), K)
+    assert (found.tool_calls, found.finish_reason) == ((OSLO,), "stop")
+
+
+@pytest.mark.parametrize("logprobs", [None, {"content": None, "refusal": None}, {"content": []}])
+def test_a_call_whose_tokens_are_hidden_is_scored_and_not_learned_from(
+    profile_with: ProfileWith, vocabulary: Vocabulary, logprobs: Any
+) -> None:
+    """OpenAI lists no token of a call: its text and its number of tokens are known, it is not
+    whole, and a note says what can be done with it. It is no broken answer that is asked again.
+    """
+    choice = {"message": message(), "finish_reason": "tool_calls", "logprobs": logprobs}
+    (found,) = parse_response(profile_with(), "chat", answer(17, choice), K, vocabulary)
+    assert found.tool_calls == (OSLO,)
+    assert (found.whole, found.n_tokens, len(found.token_ids)) == (False, 17, 0)
+    assert "call a function" in found.note
+
+
+def test_a_hidden_call_leaves_the_other_choices_whole(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
+    """Their sum of tokens is of both, and tells nothing of either; the listed text is complete."""
+    entry = {"token": " cat", "bytes": list(b" cat"), "logprob": -0.5, "top_logprobs": []}
+    said = {
+        "message": {"role": "assistant", "content": " cat"},
+        "finish_reason": "length",
+        "logprobs": {"content": [entry]},
+    }
+    call = {"message": message(), "finish_reason": "tool_calls", "logprobs": None}
+    spoken, hidden = parse_response(profile_with(), "chat", answer(18, said, call), K, vocabulary)
+    assert (spoken.whole, hidden.whole) == (True, False)
+    assert hidden.tool_calls == (OSLO,)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [{"function": {"arguments": "{}"}}],
+        [{"function": {"name": 3}}],
+        [{}],
+        ["weather"],
+        "weather",
+    ],
+)
+def test_a_call_of_another_shape_is_refused(calls: Any) -> None:
+    """A call without a name calls nothing that could be told."""
+    choice = {
+        "message": {"content": None, "tool_calls": calls},
+        "finish_reason": "tool_calls",
+        "logprobs": llamacpp(5, 2),
+    }
+    with pytest.raises(CorruptResponse):
+        parse_response(load_profile("llamacpp"), "chat", answer(2, choice), K)
+
+
+@pytest.mark.parametrize("provider", ["llamacpp", "local", "vllm", "sglang", "openai"])
+def test_tools_are_sent_with_the_messages(provider: str) -> None:
+    """The chat endpoint gets them as OpenAI's field has them; a prompt without tools has no such
+    field.
+    """
+    draw = Draw(K, endpoint="chat")
+    profile = load_profile(provider)
+    assert build_request(profile, draw, model="m", prompt=PROMPT)["tools"] == [TOOL]
+    assert "tools" not in build_request(profile, draw, model="m", prompt=Prompt.user("Rain?"))
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "responses"])
+def test_tools_need_the_chat_endpoint(profile_with: ProfileWith, endpoint: Endpoint) -> None:
+    """The others take none, or in another form, and would drop them."""
+    with pytest.raises(InputError):
+        build_request(profile_with(), Draw(K, endpoint=endpoint), model="m", prompt=PROMPT)
+
+
+def test_completions_are_compared_by_their_calls() -> None:
+    """An empty completion calls nothing."""
+    assert Completion.empty("stop").tool_calls == ()
