@@ -286,8 +286,8 @@ def content_free(examples: Sequence[Example]) -> tuple[Example, ...]:
     for text in texts:
         if text.strip():
             changed = Message(messages[place].role, text)
-            others = (*messages[:place], changed, *messages[place + 1 :])
-            prompt = replace(first.prompt, messages=others)
+            chat = (*messages[:place], changed, *messages[place + 1 :])
+            prompt = replace(first.prompt, messages=chat)
             name = f"content-free {len(inputs)}"
             inputs.append(replace(first, id=name, prompt=prompt, answers=()))
     return tuple(inputs)
