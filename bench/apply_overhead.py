@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from bench.exact import markdown
 from bench.measuring import OUT, row, write
 from blackbox_lb import Bias, apply
-from blackbox_lb.bias.features import bucket_of, grams
-from blackbox_lb.bias.prompt_bias import Dependence, Feature
+from blackbox_lb.bias.features import FeatureVector, Words, bucket_of, grams
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import SentRange
 
 __all__ = ["by_words", "compare", "ratio", "words_of"]
 
@@ -125,16 +125,16 @@ def by_words(bias: Bias, text: str) -> Bias:
     """
     rng = np.random.default_rng(3)
     buckets = list(dict.fromkeys(map(bucket_of, grams(text))))[:WORDS]
-    features = tuple(
-        Feature(
+    vectors = tuple(
+        FeatureVector(
             name=str(bucket),
             bucket=bucket,
             values=tuple(rng.normal(size=len(bias.entries)).round(4).tolist()),
         )
         for bucket in buckets
     )
-    depends = Dependence(on="words", low=-100.0, high=100.0, features=features).signed()
-    return bias.replacing(version=2, depends=depends)
+    sent = SentRange(low=-100.0, high=100.0)
+    return bias.replacing(features=(Words(vectors=vectors),), sent=sent)
 
 
 def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArray[np.float64]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from blackbox_lb.api.connect import connect
     from blackbox_lb.api.session import Session
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.bias.export import logit_bias
+    from blackbox_lb.bias.export import logit_bias, vllm_xargs
     from blackbox_lb.deploy.batch_files import apply_batch
     from blackbox_lb.deploy.client import apply
     from blackbox_lb.errors import BlbError
@@ -80,6 +80,7 @@ __all__ = [
     "load_task",
     "logit_bias",
     "parse_reward",
+    "vllm_xargs",
 ]
 
 _HOME = {
@@ -123,6 +124,7 @@ _HOME = {
     "load_task": "tasks",
     "logit_bias": "bias.export",
     "parse_reward": "tasks",
+    "vllm_xargs": "bias.export",
 }
 
 

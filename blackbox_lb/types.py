@@ -148,8 +148,16 @@ class Span:
     amount: float
 
 
-class BiasOfPrompt(Protocol):
-    """A bias that depends on the prompt."""
+class VaryingBias(Protocol):
+    """A bias that is not one map for all requests."""
+
+    @property
+    def scopes(self) -> frozenset[Any]:
+        """What it depends on: "prompt", or "prefix" where it changes within an answer."""
+
+    @property
+    def phases(self) -> Any:
+        """What tells where it changes (see ``bias.phases``)."""
 
     def __len__(self) -> int:
         """How many tokens may have a bias."""
@@ -158,15 +166,15 @@ class BiasOfPrompt(Protocol):
     def identity(self) -> str:
         """A text that no other bias has; the store keeps it."""
 
-    def at(self, prompt: Prompt) -> Mapping[int, float]:
-        """Token id -> nats for one prompt."""
+    def at(self, prompt: Prompt, phase: int | None = None) -> Mapping[int, float]:
+        """Token id -> nats for one prompt in a phase, by default that of the first token."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Compute at once for many prompts what takes long for a single one."""
 
 
-AnyBias: TypeAlias = Mapping[int, float] | BiasOfPrompt
-"""Nats by token id: the same for all prompts, or a function of the prompt."""
+AnyBias: TypeAlias = Mapping[int, float] | VaryingBias
+"""Nats by token id, the same for all requests or of each one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +185,14 @@ class Draw:
     bias: nats by token id; None or empty for no bias.
     endpoint: the endpoint that samples; None for that of the session.
     fields: further fields of the request.
-    bias_of: a bias that depends on the prompt, in place of ``bias``.
+    bias_of: a bias that is not one map for all, in place of ``bias``; None: none.
     """
 
     sampling: Sampling
     bias: Mapping[int, float] | None = None
     endpoint: Endpoint | None = None
     fields: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    bias_of: BiasOfPrompt | None = None
+    bias_of: VaryingBias | None = None
 
     def on(self, endpoint: Endpoint) -> Draw:
         """A draw that names an endpoint: this one's, else ``endpoint``."""

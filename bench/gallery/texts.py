@@ -17,7 +17,7 @@ import numpy as np
 
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.biases import hand_list
 from blackbox_lb.jobs.evaluation.arms import Arm, alternatives, arms_at

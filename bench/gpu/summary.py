@@ -15,7 +15,7 @@ from bench.gpu.jobs import IN_TEXT, TASKS
 from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
 from bench.measuring import markdown
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import store_key, to_request_bias
+from blackbox_lb.bias.request_bias import store_key, to_request_bias
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks.load import load_task
 from blackbox_lb.types import Prompt

@@ -31,23 +31,22 @@ import numpy as np
 from bench.exact import markdown
 from bench.measuring import machine, today
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
-from blackbox_lb.bias.features import DependsOn
-from blackbox_lb.bias.prompt_bias import PromptBias
+from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, Sweep
-from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, surely_right
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import limits_of
-from blackbox_lb.jobs.fitting.varying.depends import classified, dependent_candidate, surely_right
-from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
+from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
+from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example
+from blackbox_lb.types import AnyBias, Example
 from blackbox_lb.vocabulary.embedding import TextVectors
 
 __all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
@@ -84,9 +83,10 @@ async def measured(
     field = candidates(
         training.rollouts, training.next_token, plan.sweep, limits, whole=training.whole
     )
+    scorer = await FromLists.of(trials, task.validation, plan, given)
     choice = await select(
         field,
-        await FromLists.of(trials, task.validation, plan, given),
+        scorer,
         plan.goal,
         Search.of(plan),
         training.next_token,
@@ -94,32 +94,38 @@ async def measured(
         trials.report,
     )
     fixed = choice.candidate
-    validation = (await first_tokens(trials, task.validation, "validation", None)).with_tokens(
-        given.ends
-    )
     rows = []
     for name in features:
-        on = DependsOn.parse(name)
-        assert on is not None
-        known = PromptFeatures.of(
-            on, task.train, _vectors(on.of) if on.kind == "embedding" else None
+        feature = parse_feature(name)
+        assert feature is not None
+        vectors = _vectors(feature.model) if isinstance(feature, Embedding) else None
+        known = PromptFeatures.of(feature, task.train, vectors)
+        proposer = ByLists(
+            known, len(task.train), given, scorer.first, limits, plan.sweep.seed, draws=0
         )
-        found = dependent_candidate(
-            known, task.train, validation, given, fixed, limits, plan.sweep.seed, draws=0
+        with_features = await select(
+            [fixed],
+            scorer,
+            plan.goal,
+            Search(plan.validation_samples),
+            training.next_token,
+            limits,
+            trials.report,
+            proposers=[proposer],
         )
-        sent = fixed.logit_bias if isinstance(found, str) else found.bias
+        richer = with_features.richer
+        sent = fixed.logit_bias if richer is None else richer.candidate.sent
         assert plan.labels is not None
         row: dict[str, Any] = {
-            "feature": on.kind,
+            "feature": feature.kind,
             "base": float(_right(test, {}, given).mean()),
             "fixed": float(_right(test, fixed.logit_bias, given).mean()),
             "sent": float(_right(test, sent, given).mean()),
-            "depends": not isinstance(found, str),
+            "depends": richer is not None,
             "classifier": float(classified(known, task.train, test.examples, plan.labels).mean()),
         }
-        trials.report.notice(found if isinstance(found, str) else found.sentence)
         if drawn:
-            scores = await trials.scores(f"test, {on.kind}", test.examples, GREEDY, 1, sent)
+            scores = await trials.scores(f"test, {feature.kind}", test.examples, GREEDY, 1, sent)
             assert scores.correct is not None
             whole = np.array([float(each.mean()) if each.size else 0.0 for each in scores.correct])
             row |= {
@@ -136,9 +142,7 @@ def _vectors(model: str) -> TextVectors:
     return TextVectors(model)
 
 
-def _right(
-    test: FirstTokens, bias: Mapping[int, float] | PromptBias, given: AnswersToLearn
-) -> Bools:
+def _right(test: FirstTokens, bias: AnyBias, given: AnswersToLearn) -> Bools:
     """(p,) whether greedy decoding begins the answer of each test prompt right, and no token
     outside its list might win.
     """

@@ -25,15 +25,17 @@ from pydantic import (
     Field,
     Strict,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from blackbox_lb._version import __version__
 from blackbox_lb.bias.calibration import Calibration
+from blackbox_lb.bias.features import Scope
+from blackbox_lb.bias.older_versions import upgraded
 from blackbox_lb.bias.operating import OperatingCurve, Promise
-from blackbox_lb.bias.phases import Phases, PhaseVector
-from blackbox_lb.bias.prompt_bias import Dependence
+from blackbox_lb.bias.phases import Boundary, Prefix
 from blackbox_lb.bias.records import (
     Censored,
     Compiled,
@@ -47,22 +49,34 @@ from blackbox_lb.bias.records import (
     Scalar,
     Verdict,
 )
+from blackbox_lb.bias.request_bias import (
+    AnyFeature,
+    RequestBias,
+    SentRange,
+    check_sizes,
+    features_hash,
+    phases_of_features,
+    to_request_bias,
+)
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.safety.files import write_whole
 from blackbox_lb.safety.printable import UNSAFE, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
+if TYPE_CHECKING:
+    from blackbox_lb.types import Prompt
+
 FORMAT: Literal["blackbox-lb/bias"] = "blackbox-lb/bias"
-VERSION: Literal[3] = 3
-"""The newest that is read. A bias with phases is written as version 3, one that depends on the
-prompt as version 2, and one that is the same for all prompts and positions as version 1, which
-every release reads."""
+VERSION: Literal[4] = 4
+"""What is written. Versions 1 to 3 are read (see ``older_versions``)."""
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
-OPTIONAL = ("depends", "phases", "operating", "calibration")
+OPTIONAL = ("sent", "features", "operating", "calibration")
 """Fields that a file holds only where there is something in them."""
 DIGITS = 4
 """Decimals of a nat that a shifted entry keeps."""
+START = Prefix()
+"""Nothing of an answer."""
 
 
 def _json(value: object) -> str:
@@ -80,12 +94,13 @@ class Bias(Row):
     tokenizer: fingerprint of the vocabulary that the ids belong to. data_hash: SHA-256 of the
     task's examples in their splits. rollouts, tokens: counts of the training data. settings: the
     estimator's (tau, l2, alpha, positions ...). verdict: none means UNVERIFIED. operating: the
-    points of a decision for or against one label, which ``at`` picks from. calibration: the
-    probabilities of labels.
+    points of a decision for or against one label, which ``at_point`` picks from. calibration: the
+    probabilities of labels. features: what the bias depends on beside its entries. sent: the range
+    of a request's values, where there are features.
     """
 
     format: Literal["blackbox-lb/bias"] = FORMAT
-    version: Literal[1, 2, 3] = 1
+    version: Literal[4] = VERSION
     provider: Name
     model: Name
     tokenizer: Name
@@ -105,8 +120,8 @@ class Bias(Row):
     learned: Learned | None = None
     findings: tuple[RecordedFinding, ...] = ()
     verdict: tuple[Verdict, ...] = ()
-    depends: Dependence | None = None
-    phases: tuple[PhaseVector, ...] = ()
+    sent: SentRange | None = None
+    features: tuple[AnyFeature, ...] = ()
     operating: OperatingCurve | None = None
     calibration: Calibration | None = None
     entries: Annotated[tuple[Entry, ...], FailFast(), Field(max_length=MAX_ENTRIES)]
@@ -133,8 +148,10 @@ class Bias(Row):
 
     @field_validator("entries")
     @classmethod
-    def _sorted_unique(cls, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    def _sorted_unique(cls, entries: tuple[Entry, ...], info: ValidationInfo) -> tuple[Entry, ...]:
         ordered = tuple(sorted(entries, key=attrgetter("id")))
+        if info.data.get("features") and ordered != entries:
+            raise ValueError("the values of features go with entries in the order of their ids")
         for entry, following in pairwise(ordered):
             if entry.id == following.id:
                 raise ValueError(
@@ -153,23 +170,14 @@ class Bias(Row):
         return self
 
     @model_validator(mode="after")
-    def _parts_of_the_version(self) -> Bias:
-        for version, name, there in (
-            (2, "features of the prompt", self.depends is not None),
-            (3, "phases", bool(self.phases)),
-        ):
-            if there != (version == self.version):
-                raise ValueError(f"version {self.version} {'with' if there else 'without'} {name}")
-        features = self.depends.features if self.depends else ()
-        sizes = {len(feature.values) for feature in features} | {
-            len(phase.values) for phase in self.phases
-        }
-        if sizes - {len(self.entries)}:
-            raise ValueError(
-                f"a feature or phase has not one value for each of the {len(self.entries)} entries"
-            )
-        if self.phases:
-            Phases.of(self.phases)
+    def _fit_together(self) -> Bias:
+        if bool(self.features) != (self.sent is not None):
+            raise ValueError("features and the range ``sent`` go together; give both, or neither")
+        specs = [feature.spec for feature in self.features]
+        if len(set(specs)) < len(specs):
+            raise ValueError("a feature is listed twice; keep one")
+        check_sizes(len(self.entries), self.features)
+        phases_of_features(self.features)
         return self
 
     def __repr__(self) -> str:
@@ -185,9 +193,48 @@ class Bias(Row):
 
     @property
     def logit_bias(self) -> dict[int, float]:
-        """Token id -> nats, as the request field ``logit_bias`` takes it; sorted by id. What all
-        prompts have in common, where the bias ``depends`` on the prompt."""
+        """Token id -> nats, as the request field ``logit_bias`` takes it; sorted by id. Where there
+        are features, what holds without any of them.
+        """
         return {entry.id: entry.bias for entry in self.entries}
+
+    @property
+    def values(self) -> tuple[tuple[float, ...], ...]:
+        """(1 + f, s) nats: those of the entries, then the vectors of all features."""
+        rows = [vector.values for feature in self.features for vector in feature.vectors]
+        return (tuple(entry.bias for entry in self.entries), *rows)
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        """What the bias depends on beside its entries: the prompt, the answer so far, or nothing of
+        both.
+        """
+        return frozenset(feature.scope for feature in self.features)
+
+    @property
+    def depends_on(self) -> str:
+        """The features as they are given on the command line, "" where there are none."""
+        return ", ".join(feature.spec for feature in self.features)
+
+    def at(self, prompt: Prompt, prefix: Prefix = START) -> dict[int, float]:
+        """Token id -> nats of one request.
+
+        Args:
+            prompt: of the request.
+            prefix: what came of the answer so far.
+
+        Raises:
+            BiasError: an embedding model is another than the one it was learned with.
+        """
+        sent = to_request_bias(self)
+        if not isinstance(sent, RequestBias):
+            return self.logit_bias
+        return sent.at(prompt, sent.phases.of(prefix))
+
+    def next_boundary(self, prefix: Prefix = START) -> Boundary:
+        """Where the bias may change next in an answer, which is where a new request begins."""
+        phases = phases_of_features(self.features)
+        return phases.boundary(phases.after(0, prefix.text), prefix.tokens)
 
     @property
     def status(self) -> str:
@@ -202,24 +249,24 @@ class Bias(Row):
             or "UNVERIFIED"
         )
 
-    def same_for_all(self, who: str) -> Bias:
-        """This bias, for what takes one vector only. BiasError: it depends on the prompt or has
-        phases; ``who`` begins the sentence."""
-        if self.phases:
+    def check_scopes(self, taken: Iterable[Scope], user: str) -> None:
+        """Raise BiasError where the bias depends on more than ``taken``; ``user`` begins the
+        sentence.
+        """
+        if "prefix" in self.scopes.difference(taken):
             raise BiasError(
-                f"{who} takes one vector for all positions, and this bias has phases"
-                f" ({printable(Phases.of(self.phases).spec)}); serve it inside vLLM"
-                " (docs/serving.md), judge it with blb eval, or learn one without ``phases``"
+                f"{user} takes one vector for all positions, and this bias changes within an answer"
+                f" ({printable(self.depends_on)}); send it with apply() or blb proxy, serve it"
+                " inside vLLM (docs/serving.md), or learn one without ``phases``"
             )
-        if self.depends is not None:
+        if "prompt" in self.scopes.difference(taken):
             raise BiasError(
-                f"{who} takes a bias that is the same for all prompts, and this one depends on"
-                f" {printable(self.depends.on)}; send it with apply(), blb proxy or"
+                f"{user} takes a bias that is the same for all prompts, and this one depends on"
+                f" {printable(self.depends_on)}; send it with apply(), blb proxy or"
                 " logit_bias(bias, messages=...), or learn one without ``depends_on``"
             )
-        return self
 
-    def at(
+    def at_point(
         self,
         *,
         precision: float | None = None,
@@ -244,12 +291,12 @@ class Bias(Row):
         if len(promises) != 1:
             raise InputError(
                 f"an operating point is one of precision, recall and rate, and {len(promises)} are"
-                " given; give one, as in bias.at(precision=.9)"
+                " given; give one, as in bias.at_point(precision=.9)"
             )
         return self.at_promise(promises[0])
 
     def at_promise(self, promise: Promise) -> Bias:
-        """See ``at``."""
+        """See ``at_point``."""
         curve = self.operating
         if curve is None:
             raise BiasError(
@@ -295,7 +342,15 @@ class Bias(Row):
         path = Path(path)
         document = _document(path, _read(path))
         try:
-            return cls(**document)
+            document = upgraded(document)
+            fingerprint = document.pop("fingerprint", "")
+            bias = cls(**document)
+            if fingerprint and fingerprint != features_hash(bias.features, bias.sent):
+                raise BiasError(
+                    "its features are not those that were learned: the fingerprint differs; restore"
+                    " the file, or fit again"
+                )
+            return bias
         except BiasError as error:
             remedy = (
                 ""
@@ -327,6 +382,8 @@ class Bias(Row):
             mode="json", exclude={name for name in OPTIONAL if not getattr(self, name)}
         )
         document["settings"] = dict(sorted(document["settings"].items()))
+        if self.features:
+            document["fingerprint"] = features_hash(self.features, self.sent)
         last = len(document) - 1
         yield "{\n"
         for place, (name, value) in enumerate(document.items()):
@@ -339,7 +396,7 @@ def _block(value: Any) -> str:
     anything else on its line.
     """
     if isinstance(value, list) and value:
-        return "[\n" + ",\n".join(f"    {_json(row)}" for row in value) + "\n  ]"
+        return "[\n" + ",\n".join(f"    {_feature(row)}" for row in value) + "\n  ]"
     if isinstance(value, dict) and value:
         return (
             "{\n"
@@ -347,6 +404,17 @@ def _block(value: Any) -> str:
             + "\n  }"
         )
     return _json(value)
+
+
+def _feature(row: Any) -> str:
+    """A row of a list; of a feature each vector on a line of its own."""
+    if not isinstance(row, dict) or not isinstance(row.get("vectors"), list):
+        return _json(row)
+    parts = [
+        f"{_json(name)}: {_rows(part) if name == 'vectors' else _json(part)}"
+        for name, part in row.items()
+    ]
+    return "{" + ", ".join(parts) + "}"
 
 
 def _rows(value: Any) -> str:

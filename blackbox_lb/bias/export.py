@@ -12,10 +12,12 @@ from urllib.parse import quote
 
 from blackbox_lb.bias.addresses import ANY, Address, literal
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import GROUP
+from blackbox_lb.bias.features import Scope
 from blackbox_lb.bias.limits import check_bias, check_limits, highest_id, vocabulary_of
 from blackbox_lb.bias.operating import Promise
-from blackbox_lb.bias.prompt_bias import PromptBias, text_of
+from blackbox_lb.bias.phases import Prefix
+from blackbox_lb.bias.prompt_text import GROUP, PromptText
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -34,35 +36,71 @@ def logit_bias(
     tokenizer: str | None = None,
     messages: Sequence[Mapping[str, Any]] | str | None = None,
     group: str | None = None,
+    prefix: Prefix | None = None,
 ) -> dict[str, float]:
     """The request field ``logit_bias``: token id, as JSON keys it, -> nats, whole ones as integers;
     sorted by id.
 
     bias: a Bias or the path of a bias file. provider: a name, or the path of a TOML, whose limits
     are checked; None checks none. tokenizer: the model's vocabulary, needed where a limit on ids
-    applies and the model's name does not identify the vocabulary. group: of the prompt, for a bias
-    that depends on groups.
+    applies and the model's name does not identify the vocabulary. messages: those of the request,
+    or the text of a completions request, for a bias that depends on the prompt. group: of the
+    prompt, for one that depends on groups. prefix: what came of the answer so far, for one that
+    changes within an answer.
 
-    Raises BiasError: the file cannot be read, the provider takes no such bias, or it depends on the
-    prompt and ``messages`` (those of the request, or the text of a completions request) are not
-    given. InputError: no such provider or vocabulary.
+    Raises BiasError: the file cannot be read, the provider takes no such bias, or ``messages`` or
+    ``prefix`` are needed and not given. InputError: no such provider or vocabulary.
     """
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
     if provider is not None:
         _check(loaded, load_profile(provider), tokenizer)
-    of_prompt = None if messages is None else PromptBias.of(loaded)
-    if of_prompt is None:
-        values = loaded.same_for_all("logit_bias(bias) without messages=").logit_bias
-    else:
-        body = (
-            {"prompt": messages}
-            if isinstance(messages, str)
-            else {"messages": list(messages or ())}
-        )
-        values = of_prompt.of_text(text_of(body | {GROUP: group}))
+    given: dict[Scope, object] = {"prompt": messages, "prefix": prefix}
+    known = [scope for scope, value in given.items() if value is not None]
+    missing = " and ".join(
+        f"{name}=" for name, value in (("messages", messages), ("prefix", prefix)) if value is None
+    )
+    loaded.check_scopes(known, f"logit_bias(bias) without {missing}")
+    sent = to_request_bias(loaded)
+    values: Mapping[int, float] = loaded.logit_bias
+    if isinstance(sent, RequestBias):
+        text = PromptText.of_request(_body(messages, group))
+        values = sent.of_text(text, sent.phases.of(prefix or Prefix()))
     return {
         str(token): int(value) if value == int(value) else value for token, value in values.items()
     }
+
+
+def vllm_xargs(
+    bias: Bias | str | Path,
+    name: str,
+    *,
+    messages: Sequence[Mapping[str, Any]] | str,
+    group: str | None = None,
+) -> dict[str, Any]:
+    """The request field ``vllm_xargs`` for a bias that depends on the prompt and that vLLM serves
+    as ``name``: the numbers of the prompt by their names, of which the server computes the bias.
+
+    messages, group: as in ``logit_bias``.
+
+    Raises BiasError: the file cannot be read, or an embedding model is another than the one that
+    it was learned with.
+    """
+    loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    arguments: dict[str, Any] = {"blb_bias": name}
+    sent = to_request_bias(loaded)
+    if isinstance(sent, RequestBias) and "prompt" in sent.scopes:
+        names = sent.names_of_numbers()
+        numbers = sent.numbers(PromptText.of_request(_body(messages, group)))
+        pairs = [(names[place], number) for place, number in numbers.items()]
+        arguments["blb_features"] = [part for pair in pairs for part in pair]
+    return arguments
+
+
+def _body(messages: Sequence[Mapping[str, Any]] | str | None, group: str | None) -> dict[str, Any]:
+    """A request with these messages, or with a text as its prompt."""
+    if isinstance(messages, str):
+        return {"prompt": messages, GROUP: group}
+    return {"messages": list(messages or ()), GROUP: group}
 
 
 def export(
@@ -75,8 +113,9 @@ def export(
     base_url: str | None = None,
     tokenizer: str | None = None,
 ) -> str:
-    """``bias`` in one of ``FORMATS``, as text that ends in a newline. Where the bias depends on the
-    prompt, a script reads its file and computes the numbers of each request.
+    """``bias`` in one of ``FORMATS``, as text that ends in a newline. Where the bias is not one map
+    for all requests, a script reads its file and computes the map of each, and json is the table of
+    its features.
 
     at: another operating point, as in "precision=.9" (see ``Bias.at``).
     provider: sets the address, the key's variable and the limits; by default the bias's own, and
@@ -86,8 +125,7 @@ def export(
     (``headers_env``) are not written.
 
     Raises InputError: no such format or provider, or the tool cannot send what the provider needs.
-    BiasError: see ``logit_bias``; or the bias depends on the prompt, and the format computes
-    nothing.
+    BiasError: see ``logit_bias``; or the format holds one map, and the bias has several.
     """
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are {', '.join(FORMATS)}")
@@ -97,12 +135,11 @@ def export(
     known = loaded.provider if loaded.provider in profile_names() else None
     name = provider or (VLLM if format == VLLM else known)
     profile = None if name is None else load_profile(name)
-    if format not in COMPUTING:
-        loaded.same_for_all(f"blb export ``format={format}``")
+    loaded.check_scopes(SCOPES.get(format, ()), f"blb export ``format={format}``")
     if profile is not None and format != VLLM:
         _check(loaded, profile, tokenizer)
     file = Path("bias.json") if isinstance(bias, Bias) else Path(bias)
-    values = {} if loaded.depends else logit_bias(loaded)
+    values = {} if loaded.features else logit_bias(loaded)
     return FORMATS[format](_Job(loaded, file, values, model or loaded.model, profile, base_url))
 
 
@@ -156,7 +193,17 @@ class _Job:
     def asked(self) -> str:
         """The prompt as an argument of a call."""
         ((name, value),) = self.prompt.items()
-        return f"{name}={literal(value) if self.bias.depends is None else 'PROMPT'}"
+        return f"{name}={'PROMPT' if self.computes else literal(value)}"
+
+    @property
+    def computes(self) -> bool:
+        """Whether the script computes the map of each request by itself."""
+        return self.bias.scopes == {"prompt"}
+
+    @property
+    def applies(self) -> bool:
+        """Whether the script sends through ``apply``, which asks for each phase of an answer."""
+        return "prefix" in self.bias.scopes
 
     @property
     def about(self) -> str:
@@ -173,7 +220,9 @@ class _Job:
         """
         text = "\n".join(code)
         system = "import os\n\n" if "os.environ" in text else ""
-        if self.bias.depends is not None:
+        if self.applies:
+            return f"{self.about}\n{system}{imports}\n\n{text}\n"
+        if self.computes:
             (value,) = self.prompt.values()
             computed = (
                 f"LOGIT_BIAS = logit_bias({literal(str(self.file))}, messages=PROMPT)  # each"
@@ -209,19 +258,22 @@ class _Job:
 
 def _openai(job: _Job) -> str:
     call, text = ("chat.completions", "message.content") if job.chat else ("completions", "text")
+    imports = "from openai import OpenAI"
+    client = _call(
+        "client = OpenAI",
+        {},
+        *job.server.arguments("base_url", "default_headers", "default_query"),
+    )
+    sent = ["logit_bias=LOGIT_BIAS"]
+    if job.applies:
+        imports = f"from blackbox_lb import apply\n{imports}"
+        where = {"models": [job.model]} | ({"provider": job.profile.name} if job.profile else {})
+        client += _call("client = apply", {}, "client", literal(str(job.file)), *_arguments(where))
+        sent = []
     return job.python(
-        "from openai import OpenAI",
-        *_call(
-            "client = OpenAI",
-            {},
-            *job.server.arguments("base_url", "default_headers", "default_query"),
-        ),
-        *_call(
-            f"answer = client.{call}.create",
-            {"model": job.model},
-            job.asked,
-            "logit_bias=LOGIT_BIAS",
-        ),
+        imports,
+        *client,
+        *_call(f"answer = client.{call}.create", {"model": job.model}, job.asked, *sent),
         f"print(answer.choices[0].{text})",
     )
 
@@ -275,12 +327,15 @@ def _langchain(job: _Job) -> str:
 
 def _call(function: str, values: Mapping[str, Any], *more: str) -> list[str]:
     """The lines of a call, one argument a line."""
-    arguments = [*(f"{name}={literal(value)}" for name, value in values.items()), *more]
-    return (
-        [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
-        if arguments
-        else [f"{function}()"]
-    )
+    arguments = [*_arguments(values), *more]
+    if not arguments:
+        return [f"{function}()"]
+    return [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
+
+
+def _arguments(values: Mapping[str, Any]) -> list[str]:
+    """Named arguments of a call."""
+    return [f"{name}={literal(value)}" for name, value in values.items()]
 
 
 def _word(model: str) -> str:
@@ -295,20 +350,47 @@ def _word(model: str) -> str:
     return shlex.quote(model)
 
 
+def _table(bias: Bias) -> dict[str, Any]:
+    """The features with their vectors, where one map cannot hold the bias; {} where it can."""
+    if not bias.features:
+        return {}
+    return {
+        "token_ids": list(bias.logit_bias),
+        "common": list(bias.logit_bias.values()),
+        "features": [
+            {
+                "feature": feature.spec,
+                "scope": feature.scope,
+                "name": vector.name,
+                "values": list(vector.values),
+            }
+            for feature in bias.features
+            for vector in feature.vectors
+        ],
+    }
+
+
 def _vllm(job: _Job) -> str:
     """How to put the file into the folder of a server with the logits processor; where the bias
     fits into a request, that too.
     """
     name = job.file.stem
     serve = _word(job.model)
+    ((_, prompt),) = job.prompt.items()
+    arguments = vllm_xargs(job.bias, name, messages=prompt)
     processor = (
         f"{job.about}\n# In the server, whatever its size: it reads biases/*.json and adds the one"
         f" that a request names.\nmkdir -p biases && cp {shlex.quote(str(job.file))}"
         f" {shlex.quote(f'biases/{name}.json')}\nBLB_BIAS_DIR=biases vllm serve {serve}"
         " --logits-processors blackbox_lb.serve.vllm:LearnedBias\n\n# In another"
-        f" terminal:\n{job.server.set_url}\n{job.curl(vllm_xargs={'blb_bias': name})}"
+        f" terminal:\n{job.server.set_url}\n{job.curl(vllm_xargs=arguments)}"
     )
-    if job.profile is None:
+    if "prompt" in job.bias.scopes:
+        return (
+            f"{processor}\n# The numbers are those of this prompt; each request has its own:"
+            " blackbox_lb.vllm_xargs(file, name, messages=...)\n"
+        )
+    if job.profile is None or job.bias.features:
         return processor
     try:
         check_limits(job.bias.logit_bias, job.profile)
@@ -326,9 +408,15 @@ FORMATS: dict[str, Callable[[_Job], str]] = {
     "langchain": _langchain,
     "curl": lambda job: f"{job.about}\n{job.server.set_url}\n{job.curl(logit_bias=job.values)}",
     "vllm": _vllm,
-    "json": lambda job: json.dumps(job.values, indent=2) + "\n",
+    "json": lambda job: json.dumps(_table(job.bias) or job.values, indent=2) + "\n",
 }
 """Name -> writer of the format."""
-COMPUTING = ("openai", "litellm")
-"""The formats whose code gives each request a bias of its own; LangChain's models hold one for all.
+SCOPES: dict[str, tuple[Scope, ...]] = {
+    "openai": ("prompt", "prefix"),
+    "litellm": ("prompt",),
+    "vllm": ("prompt", "prefix"),
+    "json": ("prompt", "prefix"),
+}
+"""What a bias may depend on in a format beside its entries; LangChain's models hold one map for
+all.
 """

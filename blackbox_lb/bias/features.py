@@ -1,9 +1,13 @@
-"""Features of a prompt that a bias may depend on: its group, its system prompt, a named route, its
-words or its embedding.
+"""What a bias may depend on: features of the prompt.
 
-They are read in the client before the request is sent, from the prompt alone, but for a group,
-which the request names. The same text has the same features everywhere, and a text of any size
-costs a bounded time. Nothing here needs numpy.
+    delta(prompt, prefix) = delta_0 + sum_j phi_j(prompt, prefix) delta_j
+
+A feature gives numbers phi, and has a vector delta for each of them; those of the answer so far
+stand in ``phases``. ``delta_0`` are the entries of the bias file, whose number is always 1. The
+same text has the same numbers everywhere, and a text of any size costs a bounded time. Nothing here
+needs numpy.
+
+A new kind of feature is one class here and its name in ``PROMPT_FEATURES``.
 """
 
 from __future__ import annotations
@@ -11,127 +15,336 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from math import log, sqrt
-from typing import Literal, TypeAlias, cast
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
+from pydantic import Field, Strict, model_validator
+
+from blackbox_lb.bias.prompt_text import MOST_READ, PromptText
+from blackbox_lb.bias.records import Finite, Name, Row
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 
-Kind: TypeAlias = Literal["groups", "system-prompt", "route", "words", "embedding"]
-GROUP = "blb_group"
-"""Field of a request that names the group of its prompt; it is taken out before the request is
-sent.
-"""
+Scope: TypeAlias = Literal["always", "prompt", "prefix"]
+"""What the numbers of a feature are told by: by nothing, by the prompt, by the answer so far."""
 
 BUCKETS = 4_096
 """Buckets that words and pairs of words are hashed into: 300 prompts have about 2,000 different
 ones.
 """
-MOST_READ = 20_000
-"""Characters of a text that are read, from its beginning: about 5,000 tokens, in 5 ms."""
 LONGEST_NAME = 200
 """Characters of the name of a system prompt; a longer one is told by its beginning and its SHA-256.
 """
+FEWEST_PROMPTS = 2
+"""Training prompts that must have a number for a vector of it to be learned."""
+WORDS_SHOWN = 3
+"""Words of a bucket that the bias file names."""
 _WORDS = re.compile(r"\w+").findall
 
 
-@dataclass(frozen=True, slots=True)
-class PromptText:
-    """The parts of a prompt that features are read from.
+class FeatureVector(Row):
+    """One number of a feature, and the vector that belongs to it.
 
-    user: the last user message, "" where there is none.
-    system: the system messages, joined by blank lines.
-    group: the name of its group, None where nobody names it.
-    vector: (d,) the embedding of ``user``, empty where it is not needed.
+    name: the route, group or system prompt, or the commonest words of a bucket, for a person to
+    read. bucket: of words, the number that they hash to. weight: what the count of a word is
+    multiplied by, 1 for others. values: (s,) nats a unit, in the order of the entries. errors: (s,)
+    their standard errors, None where not known; empty where none is.
     """
 
-    user: str
-    system: str = ""
-    group: str | None = None
-    vector: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, messages: Iterable[tuple[str, str]], group: str | None = None) -> PromptText:
-        """From ``(role, text)`` pairs; without a user message the last one counts as such."""
-        rows = list(messages)
-        said = [text for role, text in rows if role == "user"] or [text for _, text in rows[-1:]]
-        system = "\n\n".join(text for role, text in rows if role in ("system", "developer"))
-        return cls(said[-1] if said else "", system, group)
-
-
-@dataclass(frozen=True, slots=True)
-class DependsOn:
-    """What a bias depends on.
-
-    kind: which part of the prompt. routes: of ``route``, names with the regular expressions that
-    the last user message must match, first match first. of: of ``groups`` the column that holds
-    them, of ``embedding`` the model.
-    """
-
-    kind: Kind
-    routes: tuple[tuple[str, str], ...] = ()
-    of: str = ""
-    _patterns: tuple[tuple[str, re.Pattern[str]], ...] = field(
-        init=False, repr=False, compare=False
-    )
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "_patterns", tuple((name, _compiled(pattern)) for name, pattern in self.routes)
-        )
-
-    @classmethod
-    def parse(cls, given: str) -> DependsOn | None:
-        """``nothing`` (None) or one of the kinds, as ``blb fit --help`` lists them. InputError:
-        another.
-        """
-        kind, mark, rest = given.partition(":")
-        if given == "nothing":
-            return None
-        if given in ("system-prompt", "words") or (rest and kind in ("groups", "embedding")):
-            return cls(cast(Kind, kind), of=rest)
-        if kind == "route" and mark:
-            pairs = tuple(_route(part) for part in re.split(r",(?=[\w-]+=)", rest))
-            if len({name for name, _ in pairs}) < len(pairs):
-                raise InputError(
-                    f"``depends_on={given!r}`` names a route twice; give each a name of its own"
-                )
-            return cls("route", routes=pairs)
-        raise InputError(
-            f"``depends_on={printable(given)!r}`` is not known; give nothing, words, system-prompt,"
-            " groups:COLUMN, embedding:MODEL or route:NAME=REGEX,..."
-        )
+    name: str
+    bucket: Annotated[int, Strict(), Field(ge=0, lt=BUCKETS)] | None = None
+    weight: Annotated[Finite, Field(gt=0)] = 1.0
+    values: tuple[Finite, ...] = ()
+    errors: tuple[Annotated[Finite, Field(ge=0)] | None, ...] = ()
 
     @property
-    def name(self) -> str:
-        """As it is given on the command line."""
-        rest = self.of or ",".join(f"{name}={pattern}" for name, pattern in self.routes)
-        return f"{self.kind}:{rest}" if rest else self.kind
+    def key(self) -> str | int:
+        """What ``counted`` calls it."""
+        return self.name if self.bucket is None else self.bucket
 
-    def group(self, text: PromptText) -> str | None:
-        """The group, system prompt or route of a prompt; None where it has none."""
-        if self.kind in ("groups", "system-prompt"):
-            named = text.group if self.kind == "groups" else text.system
-            return _short(named) if named else None
-        return next(
-            (name for name, pattern in self._patterns if pattern.search(text.user[:MOST_READ])),
-            None,
+
+class Feature(Row):
+    """What a bias depends on beside its entries.
+
+    scope: what tells its numbers. vectors: one for each number.
+    """
+
+    scope: ClassVar[Scope]
+    kind: str
+    vectors: tuple[FeatureVector, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_no_number_twice(self) -> Self:
+        if len({vector.key for vector in self.vectors}) < len(self.vectors):
+            raise ValueError(f"a number of {self.kind} is listed twice; keep one vector of each")
+        return self
+
+    @property
+    def spec(self) -> str:
+        """As it is given on the command line."""
+        raise NotImplementedError
+
+    def with_values(
+        self, values: Sequence[Sequence[float]], errors: Sequence[Sequence[float | None]] = ()
+    ) -> Self:
+        """The same with a row of ``values`` (s,) for each number, and of their standard errors."""
+        rows = errors or [()] * len(values)
+        return self.replacing(
+            vectors=tuple(
+                vector.replacing(values=tuple(own), errors=tuple(error))
+                for vector, own, error in zip(self.vectors, values, rows, strict=True)
+            )
         )
 
+
+class PromptFeature(Feature):
+    """A feature of the prompt. A subclass says its ``kind``, how it is ``parsed`` and what it
+    counts in a prompt.
+
+    weighs_rare: whether what few prompts have counts more (inverse document frequency).
+    """
+
+    scope: ClassVar[Scope] = "prompt"
+    weighs_rare: ClassVar[bool] = False
+
+    @classmethod
+    def parsed(cls, text: str) -> Self | None:
+        """From what stands behind the kind in ``depends_on``, without vectors; None where that is
+        none. InputError: it is wrong.
+        """
+        raise NotImplementedError
+
     def counted(self, text: PromptText) -> dict[str | int, float]:
-        """Feature -> its amount in a prompt, before any weight: 1 for a route, group or system
-        prompt, ``1 + log(count)`` for a bucket of words, the numbers of an embedding."""
-        if self.kind == "embedding":
-            return {str(number): value for number, value in enumerate(text.vector)}
-        if self.kind != "words":
-            group = self.group(text)
-            return {} if group is None else {group: 1.0}
+        """Number -> its amount in a prompt, before any weight."""
+        raise NotImplementedError
+
+    def numbers(self, text: PromptText) -> dict[int, float]:
+        """Place among ``vectors`` -> phi of a prompt: what is counted times its weight, of length 1
+        together. Empty where it has none of the known numbers.
+        """
+        places = self._places
+        values = {
+            places[key]: amount * self.vectors[places[key]].weight
+            for key, amount in self.counted(text).items()
+            if key in places
+        }
+        length = sqrt(sum(value * value for value in values.values()))
+        return {place: value / length for place, value in values.items()} if length else {}
+
+    @cached_property
+    def _places(self) -> dict[str | int, int]:
+        return {vector.key: place for place, vector in enumerate(self.vectors)}
+
+    def seen_in(self, texts: Sequence[PromptText]) -> Self:
+        """With a number for what at least ``FEWEST_PROMPTS`` of the texts have, and not all of
+        them; its vectors have no values yet.
+        """
+        counts = Counter(key for text in texts for key in self.counted(text))
+        kept = [key for key, count in counts.items() if self._tells(count, len(texts))]
+        names = self.shown(kept, texts)
+        vectors = []
+        for key in sorted(kept, key=str):
+            weight = 1.0
+            if self.weighs_rare:
+                weight = round(log((1 + len(texts)) / (1 + counts[key])) + 1, 6)
+            bucket = key if isinstance(key, int) else None
+            vectors.append(FeatureVector(name=names[key], bucket=bucket, weight=weight))
+        return self.replacing(vectors=tuple(vectors))
+
+    def _tells(self, count: int, prompts: int) -> bool:
+        """Whether what ``count`` of the prompts have tells some from others."""
+        return FEWEST_PROMPTS <= count < prompts
+
+    def shown(
+        self, keys: Sequence[str | int], texts: Sequence[PromptText]
+    ) -> Mapping[str | int, str]:
+        """What a person reads of each number."""
+        del texts
+        return {key: str(key) for key in keys}
+
+
+class Words(PromptFeature):
+    """The words of the last user message and their pairs, hashed into buckets: ``1 + log(count)``
+    of each.
+    """
+
+    weighs_rare: ClassVar[bool] = True
+    kind: Literal["words"] = "words"
+
+    @classmethod
+    def parsed(cls, text: str) -> Self | None:
+        """See ``PromptFeature``."""
+        return None if text else cls()
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return self.kind
+
+    def counted(self, text: PromptText) -> dict[str | int, float]:
+        """See ``PromptFeature``."""
         buckets = Counter([bucket_of(gram) for gram in grams(text.user)])
         return {bucket: 1.0 + log(count) if count > 1 else 1.0 for bucket, count in buckets.items()}
+
+    def shown(
+        self, keys: Sequence[str | int], texts: Sequence[PromptText]
+    ) -> Mapping[str | int, str]:
+        """The commonest words of each bucket."""
+        words: dict[str | int, Counter[str]] = {key: Counter() for key in keys}
+        for text in texts:
+            for gram in set(grams(text.user)):
+                if bucket_of(gram) in words:
+                    words[bucket_of(gram)][gram] += 1
+        return {
+            key: " | ".join(word for word, _ in counts.most_common(WORDS_SHOWN))
+            for key, counts in words.items()
+        }
+
+
+class Routes(PromptFeature):
+    """The first of some regular expressions that the last user message matches.
+
+    routes: name and expression of each, in their order; those without a vector take part, too.
+    """
+
+    kind: Literal["route"] = "route"
+    routes: Annotated[tuple[tuple[str, str], ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _are_expressions(self) -> Self:
+        try:
+            _ = self._patterns
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @classmethod
+    def parsed(cls, text: str) -> Self | None:
+        """See ``PromptFeature``."""
+        pairs = tuple(_route(part) for part in re.split(r",(?=[\w-]+=)", text))
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise InputError(
+                f"``depends_on='route:{printable(text)}'`` names a route twice; give each a name of"
+                " its own"
+            )
+        for _, pattern in pairs:
+            _compiled(pattern)
+        return cls(routes=pairs)
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return "route:" + ",".join(f"{name}={pattern}" for name, pattern in self.routes)
+
+    @cached_property
+    def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
+        return [(name, _compiled(pattern)) for name, pattern in self.routes]
+
+    def counted(self, text: PromptText) -> dict[str | int, float]:
+        """See ``PromptFeature``."""
+        read = text.user[:MOST_READ]
+        for name, pattern in self._patterns:
+            if pattern.search(read):
+                return {name: 1.0}
+        return {}
+
+
+class Groups(PromptFeature):
+    """The group that a request names, as a column of the data does.
+
+    column: of the data.
+    """
+
+    kind: Literal["groups"] = "groups"
+    column: Name
+
+    @classmethod
+    def parsed(cls, text: str) -> Self | None:
+        """See ``PromptFeature``."""
+        return cls(column=text) if text else None
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return f"groups:{self.column}"
+
+    def counted(self, text: PromptText) -> dict[str | int, float]:
+        """See ``PromptFeature``."""
+        group = text.group or text.columns.get(self.column)
+        return {_short(group): 1.0} if group else {}
+
+
+class SystemPrompt(PromptFeature):
+    """The system prompt, word for word."""
+
+    kind: Literal["system-prompt"] = "system-prompt"
+
+    @classmethod
+    def parsed(cls, text: str) -> Self | None:
+        """See ``PromptFeature``."""
+        return None if text else cls()
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return self.kind
+
+    def counted(self, text: PromptText) -> dict[str | int, float]:
+        """See ``PromptFeature``."""
+        return {_short(text.system): 1.0} if text.system else {}
+
+
+class Embedding(PromptFeature):
+    """The numbers of the last user message's embedding.
+
+    model: as ``TextVectors`` takes it. probe: the first numbers of a known text's embedding, by
+    which the model is known again.
+    """
+
+    kind: Literal["embedding"] = "embedding"
+    model: Name
+    probe: tuple[Finite, ...] = ()
+
+    @classmethod
+    def parsed(cls, text: str) -> Self | None:
+        """See ``PromptFeature``."""
+        return cls(model=text) if text else None
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return f"embedding:{self.model}"
+
+    def counted(self, text: PromptText) -> dict[str | int, float]:
+        """See ``PromptFeature``."""
+        return {str(number): value for number, value in enumerate(text.vector)}
+
+    def _tells(self, count: int, prompts: int) -> bool:
+        return count >= FEWEST_PROMPTS
+
+
+PROMPT_FEATURES: tuple[type[PromptFeature], ...] = (Words, SystemPrompt, Groups, Embedding, Routes)
+"""All kinds. The text before the first colon of a ``depends_on`` is a kind."""
+
+
+def parse_feature(given: str) -> PromptFeature | None:
+    """The feature that ``depends_on`` names, None for ``nothing``. InputError: there is none."""
+    if given == "nothing":
+        return None
+    kind, _, text = given.partition(":")
+    for feature in PROMPT_FEATURES:
+        if kind == feature.model_fields["kind"].default:
+            parsed = feature.parsed(text)
+            if parsed is not None:
+                return parsed
+    raise InputError(
+        f"``depends_on={printable(given)!r}`` is not known; give nothing, words, system-prompt,"
+        " groups:COLUMN, embedding:MODEL or route:NAME=REGEX,..."
+    )
 
 
 def grams(text: str) -> list[str]:
@@ -143,30 +356,6 @@ def grams(text: str) -> list[str]:
 def bucket_of(gram: str) -> int:
     """The bucket of a word or pair."""
     return zlib.crc32(gram.encode("utf-8", "surrogatepass")) % BUCKETS
-
-
-def weighed(
-    counted: Mapping[str | int, float], weights: Mapping[str | int, float]
-) -> dict[str | int, float]:
-    """The features that have a weight, times it, and of length 1 together; none where no feature is
-    known.
-    """
-    values = {name: value * weights[name] for name, value in counted.items() if name in weights}
-    length = sqrt(sum(value * value for value in values.values()))
-    return {name: value / length for name, value in values.items()} if length else {}
-
-
-def document_frequency_weights(
-    rows: Sequence[Mapping[str | int, float]], least: int = 2
-) -> dict[str | int, float]:
-    """Feature -> ``log((1 + p) / (1 + prompts that have it)) + 1`` for those of at least ``least``
-    of p prompts (inverse document frequency, as scikit-learn has it)."""
-    counts = Counter(name for row in rows for name in row)
-    return {
-        name: log((1 + len(rows)) / (1 + count)) + 1
-        for name, count in counts.items()
-        if count >= least
-    }
 
 
 def _short(name: str) -> str:

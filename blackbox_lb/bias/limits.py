@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError, InputError, ProfileError, TokenizerMismatch
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -32,24 +33,25 @@ def most_entries(profile: Profile, wanted: int | None) -> int | None:
 
 
 def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> None:
-    """``check_limits`` of a bias file; of one that depends on the prompt, for what any prompt may
-    get.
+    """``check_limits`` of every map that a request may get of a bias file; where the prompt changes
+    it, of the range and the tokens of all maps.
     """
-    depends = bias.depends
-    if depends is None:
+    sent = to_request_bias(bias)
+    if not isinstance(sent, RequestBias):
         check_limits(bias.logit_bias, profile, highest_id)
+        return
+    if "prompt" not in sent.scopes:
+        for phase in range(sent.phases.count):
+            check_limits(sent.of_text(None, phase), profile, highest_id)
         return
     check_limits(dict.fromkeys(bias.logit_bias, 0.0), profile, highest_id)
     rules = profile.bias
-    if (
-        depends.low < rules.low
-        or depends.high > rules.high
-        or not (rules.fractions or depends.integers)
-    ):
+    low, high = sent.sent.low, sent.sent.high
+    if low < rules.low or high > rules.high or not (rules.fractions or sent.sent.integers):
         kind = "" if rules.fractions else ", whole numbers only"
         raise BiasError(
-            f"the bias of a prompt may be from {depends.low:g} to {depends.high:g}, {profile.name}"
-            f" takes {rules.low:g} to {rules.high:g}{kind}; {_remedy(profile)}"
+            f"the bias of a prompt may be from {low:g} to {high:g}, {profile.name} takes"
+            f" {rules.low:g} to {rules.high:g}{kind}; {_remedy(profile)}"
         )
 
 

@@ -1,33 +1,28 @@
-"""A bias with phases: one vector for the first token, another inside thinking, another for the
-rest.
+"""Features of the answer so far: its first tokens, before or after a text, inside of two texts.
 
-The tokens so far decide the phase of the next one, so each position of a completion has one phase
-and each phase its own vector. Texts are looked for in the bytes of the tokens, however they are
-split: a phase changes after the token that completes a text.
+The tokens so far decide the numbers at the next position, each of which is 0 or 1. So a position
+has a *phase*, the set of the features that hold there, and a bias has one vector in each phase.
+Texts are looked for in the bytes of the tokens, however they are split: a number changes after the
+token that completes a text.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, Strict
 
-from blackbox_lb.bias.records import Count, Finite, Name, Row
+from blackbox_lb.bias.features import Feature, FeatureVector, Scope
+from blackbox_lb.bias.records import Count
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 
-if TYPE_CHECKING:
-    from blackbox_lb.bias.document import Bias
-    from blackbox_lb.types import Prompt
-
 REST = "rest"
-"""The name of all positions that no named phase has."""
+"""The name of all positions where no feature holds."""
 LONGEST = 100
 """Bytes of a text that begins or ends a phase: each is a row of a table over the vocabulary."""
 MOST_FIRST = 1_000
@@ -38,78 +33,205 @@ MOST_PARTS = 16
 _KINDS = re.compile(r",(?=(?:first|rest)(?:,|$)|(?:opening|until|after|inside):)")
 
 
-class PhaseVector(Row):
-    """The bias of one phase.
+def _spelled(text: str) -> str:
+    """A text that has bytes, and not too many; half of a surrogate pair has none."""
+    size = len(text.encode("utf-8", "ignore"))
+    if not 0 < size <= LONGEST or text.encode("utf-8", "ignore").decode() != text:
+        raise ValueError(f"a text of a phase has 1 to {LONGEST} bytes")
+    return text
 
-    phase: as given to ``phases``.
-    values: (s,) nats, in the order of the file's entries, which are those of the rest.
-    errors: (s,) their standard errors, empty where not known.
-    positions: logged positions that it was learned from.
+
+Spelled = Annotated[str, AfterValidator(_spelled)]
+
+
+class Prefix(NamedTuple):
+    """What came of an answer so far: how many tokens, and their bytes."""
+
+    tokens: int = 0
+    text: bytes = b""
+
+
+class Boundary(NamedTuple):
+    """Where the next phase may begin.
+
+    tokens: after so many more; None for no such place. text: after this one, "" for none.
     """
 
-    phase: Name
-    values: tuple[Finite, ...]
-    errors: tuple[Annotated[Finite, Field(ge=0)] | None, ...] = ()
+    tokens: int | None
+    text: str
+
+
+class PrefixFeature(Feature):
+    """A feature of the answer so far, with one number and one vector.
+
+    positions: logged positions where it held, of which its vector was learned.
+    """
+
+    scope: ClassVar[Scope] = "prefix"
     positions: Count = 0
+
+    def one_vector(self, values: Iterable[float] = (), errors: Iterable[float | None] = ()) -> Self:
+        """The same with this vector."""
+        vector = FeatureVector(name=self.spec, values=tuple(values), errors=tuple(errors))
+        return self.replacing(vectors=(vector,))
+
+
+class FirstTokens(PrefixFeature):
+    """1 at so many ``tokens`` at the beginning."""
+
+    kind: Literal["first tokens"] = "first tokens"
+    tokens: Annotated[int, Strict(), Field(ge=1, le=MOST_FIRST)]
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return "first" if self.tokens == 1 else f"opening:{self.tokens}"
+
+
+class TextFeature(PrefixFeature):
+    """A feature that texts of the answer turn on and off: an answer has two stretches.
+
+    begins_held: whether it holds in the first stretch, else in the second.
+    """
+
+    begins_held: ClassVar[bool] = False
+
+    @property
+    def first_end(self) -> str:
+        """The text that ends the first stretch."""
+        raise NotImplementedError
+
+    @property
+    def second_end(self) -> str:
+        """The text that leads back to the first stretch, "" where the second one has no end."""
+        return ""
+
+
+class Until(TextFeature):
+    """1 until ``text`` has come."""
+
+    kind: Literal["until"] = "until"
+    text: Spelled
+    begins_held: ClassVar[bool] = True
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return f"until:{self.text}"
+
+    @property
+    def first_end(self) -> str:
+        """See ``TextFeature``."""
+        return self.text
+
+
+class After(TextFeature):
+    """1 once ``text`` has come."""
+
+    kind: Literal["after"] = "after"
+    text: Spelled
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return f"after:{self.text}"
+
+    @property
+    def first_end(self) -> str:
+        """See ``TextFeature``."""
+        return self.text
+
+
+class Inside(TextFeature):
+    """1 between the text that ``opens`` and the one that ``closes``, again and again."""
+
+    kind: Literal["inside"] = "inside"
+    opens: Spelled
+    closes: Spelled
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return f"inside:{self.opens}..{self.closes}"
+
+    @property
+    def first_end(self) -> str:
+        """See ``TextFeature``."""
+        return self.opens
+
+    @property
+    def second_end(self) -> str:
+        """See ``TextFeature``."""
+        return self.closes
+
+
+PREFIX_FEATURES: tuple[type[PrefixFeature], ...] = (FirstTokens, Until, After, Inside)
+"""All kinds."""
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Named phases that share no position, and the rest.
+    """The features of the answer so far, read together.
 
-    names: as given, the rest last. Phases are numbered in this order. first: how many tokens the
-    phase at the beginning has, 0 where there is none; beginning: its number. until: the text that
-    the first of two stretches ends with, "" where no phase has texts. back: the text that leads
-    from the second stretch back to the first one, "" where the second one has no end. stretches:
-    the numbers of the phases of both.
+    A phase is a number whose bit j tells whether ``features[j]`` holds; 0 is the rest.
+
+    Raises:
+        InputError: two count tokens, or two look for texts.
     """
 
-    names: tuple[str, ...]
-    first: int = 0
-    beginning: int = 0
-    until: str = ""
-    back: str = ""
-    stretches: tuple[int, int] = (0, 0)
+    features: tuple[PrefixFeature, ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind in (FirstTokens, TextFeature):
+            if sum(isinstance(feature, kind) for feature in self.features) > 1:
+                raise InputError(
+                    f"``phases={printable(self.spec)!r}`` overlap; give at most one of first and"
+                    " opening:K, and at most one with a text"
+                )
 
     @classmethod
     def parse(cls, given: Iterable[str]) -> Phases:
         """``first``, ``opening:K``, ``until:TEXT``, ``after:TEXT`` and ``inside:OPEN..CLOSE``, each
         text of its own or several separated by commas; ``rest`` may be named.
 
-        Raises InputError: one is not known, or two share positions.
+        Raises InputError: one is not known, or see ``Phases``.
         """
-        names = [name for each in given for name in _KINDS.split(each)]
-        named = [name for name in dict.fromkeys(names) if name != REST]
-        if not named or len(named) < len([name for name in names if name != REST]):
+        names = [name for each in given for name in _KINDS.split(each) if name != REST]
+        if not names or len(set(names)) < len(names):
             raise InputError(
                 f"``phases={printable(','.join(names))!r}`` names"
-                f" {'one twice' if named else 'none'}; give each once"
+                f" {'one twice' if names else 'none'}; give each once"
             )
-        rest = len(named)
-        found: dict[str, Any] = {}
-        for number, name in enumerate(named):
-            part = _parsed(name, number, rest)
-            if part.keys() & found.keys():
-                raise _overlap(named)
-            found |= part
-        beginning = found.get("stretches", (rest, rest))[0]
-        if found.get("first") and found.get("until") and (beginning != rest or found["first"] > 1):
-            raise _overlap(named)
-        return cls((*named, REST), **{"stretches": (rest, rest), **found})
+        return cls(tuple(_parsed(name) for name in names))
 
-    @classmethod
-    def of(cls, rows: Sequence[PhaseVector]) -> Phases:
-        """Of a bias file. Raises InputError as ``parse`` does, and where a row is of several phases
-        or of the rest.
-        """
-        found = cls.parse(row.phase for row in rows)
-        names = [row.phase for row in rows]
-        if names != [*found.names[:-1]]:
-            raise InputError(
-                f"{len(names)} rows are of the phases {printable(found.spec)}; give each phase"
-                " one row"
-            )
-        return found
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The features as they are given on the command line."""
+        return tuple(feature.spec for feature in self.features)
+
+    @property
+    def spec(self) -> str:
+        """All of them in one text."""
+        return ",".join(self.names)
+
+    @cached_property
+    def first(self) -> int:
+        """Tokens at the beginning that one of the features counts, 0 where none does."""
+        return max((f.tokens for f in self.features if isinstance(f, FirstTokens)), default=0)
+
+    @cached_property
+    def _text(self) -> TextFeature | None:
+        return next((f for f in self.features if isinstance(f, TextFeature)), None)
+
+    @cached_property
+    def until(self) -> str:
+        """The text that ends the first of two stretches, "" where no feature has texts."""
+        return "" if self._text is None else self._text.first_end
+
+    @cached_property
+    def back(self) -> str:
+        """The text that leads from the second stretch back, "" where it has no end."""
+        return "" if self._text is None else self._text.second_end
 
     @property
     def closing(self) -> str:
@@ -117,9 +239,28 @@ class Phases:
         return self.back or self.until
 
     @property
-    def spec(self) -> str:
-        """As it is given on the command line."""
-        return ",".join(self.names[:-1])
+    def count(self) -> int:
+        """How many phases can be told apart."""
+        return 1 << len(self.features)
+
+    @cached_property
+    def held_first(self) -> int:
+        """The phase of the features that count tokens, while these last."""
+        return self._bits(FirstTokens)
+
+    @cached_property
+    def held_in(self) -> tuple[int, int]:
+        """The phase of the features with texts, in either stretch."""
+        bits = self._bits(TextFeature)
+        begins_held = self._text is not None and self._text.begins_held
+        return (bits, 0) if begins_held else (0, bits)
+
+    def _bits(self, kind: type[PrefixFeature]) -> int:
+        held = 0
+        for j, feature in enumerate(self.features):
+            if isinstance(feature, kind):
+                held |= 1 << j
+        return held
 
     @cached_property
     def steps(self) -> tuple[tuple[int, ...], ...]:
@@ -140,10 +281,25 @@ class Phases:
         return tuple(tuple(row) for row in rows)
 
     def of_state(self, state: int, tokens: int) -> int:
-        """The number of the phase of the next token, after so many tokens."""
+        """The phase of the next token, after so many tokens."""
+        held = self.held_in[self.second(state)]
         if tokens < self.first:
-            return self.beginning
-        return self.stretches[self.second(state)]
+            held |= self.held_first
+        return held
+
+    def name_of(self, phase: int) -> str:
+        """The features that hold in a phase, in one text."""
+        held = [name for j, name in enumerate(self.names) if phase & 1 << j]
+        return " + ".join(held) or REST
+
+    def of(self, prefix: Prefix) -> int:
+        """The phase of the token after ``prefix``."""
+        return self.of_state(self.after(0, prefix.text), prefix.tokens)
+
+    def boundary(self, state: int, tokens: int) -> Boundary:
+        """Where the phase may change next."""
+        left = self.first - tokens
+        return Boundary(left if left > 0 else None, self.awaited(state))
 
     def second(self, state: int) -> bool:
         """Whether a state belongs to the second stretch."""
@@ -160,7 +316,7 @@ class Phases:
         return state
 
     def along(self, tokens: Iterable[bytes]) -> Iterator[int]:
-        """The number of the phase of each token, and at last of the one that would follow."""
+        """The phase of each token, and at last of the one that would follow."""
         state = count = 0
         for raw in tokens:
             yield self.of_state(state, count)
@@ -169,80 +325,31 @@ class Phases:
         yield self.of_state(state, count)
 
 
-@dataclass(frozen=True)
-class PhasedBias:
-    """A bias with phases, as it is sent.
-
-    vectors: token id -> nats, of each phase by its number.
-    """
-
-    phases: Phases
-    vectors: tuple[Mapping[int, float], ...]
-
-    @classmethod
-    def of(cls, bias: Bias) -> PhasedBias | None:
-        """Of a bias file; None where its bias has no phases."""
-        if not bias.phases:
-            return None
-        ids = [entry.id for entry in bias.entries]
-        rows = [*(phase.values for phase in bias.phases), [entry.bias for entry in bias.entries]]
-        vectors = tuple(
-            {token: value for token, value in zip(ids, row, strict=True) if value} for row in rows
-        )
-        return cls(Phases.of(bias.phases), vectors)
-
-    def __len__(self) -> int:
-        return max(len(vector) for vector in self.vectors)
-
-    def at(self, prompt: Prompt) -> Mapping[int, float]:
-        """Token id -> nats of the first token, whatever the prompt."""
-        return self.vectors[self.phases.of_state(0, 0)]
-
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
-        """Nothing takes long here."""
-
-    @cached_property
-    def identity(self) -> str:
-        """What tells it from any other, as the store keeps it."""
-        told = json.dumps(
-            [self.phases.names, [sorted(each.items()) for each in self.vectors]],
-            separators=(",", ":"),
-        )
-        return sha256(told.encode()).hexdigest()
-
-
-def _parsed(name: str, number: int, rest: int) -> dict[str, Any]:
-    """The fields of ``Phases`` that one phase sets. Raises InputError: it is not known."""
+def _parsed(name: str) -> PrefixFeature:
+    """One feature. Raises InputError: it is not known."""
     kind, _, text = name.partition(":")
+    fields: dict[str, Any] = {}
+    made: type[PrefixFeature] | None = None
     if name == "first":
-        return {"first": 1, "beginning": number}
-    if kind == "opening" and text.isdecimal() and 0 < int(text) <= MOST_FIRST:
-        return {"first": int(text), "beginning": number}
-    if kind in ("until", "after") and _spelled(text):
-        return {"until": text, "stretches": (number, rest) if kind == "until" else (rest, number)}
-    opens, dots, closes = text.partition("..")
-    if kind == "inside" and dots and _spelled(opens) and _spelled(closes):
-        return {"until": opens, "back": closes, "stretches": (rest, number)}
+        made, fields = FirstTokens, {"tokens": 1}
+    elif kind == "opening" and text.isdecimal():
+        made, fields = FirstTokens, {"tokens": int(text)}
+    elif kind == "until":
+        made, fields = Until, {"text": text}
+    elif kind == "after":
+        made, fields = After, {"text": text}
+    elif kind == "inside" and ".." in text:
+        opens, _, closes = text.partition("..")
+        made, fields = Inside, {"opens": opens, "closes": closes}
+    try:
+        if made is not None:
+            return made(**fields)
+    except ValueError:  # the sentence below has all limits
+        pass
     raise InputError(
         f"``phases={printable(name)!r}`` is not known; give first, opening:K of at most"
         f" {MOST_FIRST} tokens, until:TEXT, after:TEXT or inside:OPEN..CLOSE, with texts of 1 to"
         f" {LONGEST} bytes"
-    )
-
-
-def _spelled(text: str) -> bool:
-    """Whether it has bytes, and not too many; half of a surrogate pair has none."""
-    return (
-        0 < len(text.encode("utf-8", "ignore")) <= LONGEST
-        and text.encode("utf-8", "ignore").decode() == text
-    )
-
-
-def _overlap(named: Sequence[str]) -> InputError:
-    return InputError(
-        f"``phases={printable(','.join(named))!r}`` overlap; give at most one of first and"
-        " opening:K and one with a text, and beside first only after:TEXT or inside:OPEN..CLOSE,"
-        " beside opening:K none"
     )
 
 

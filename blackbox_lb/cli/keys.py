@@ -53,15 +53,13 @@ def tell_keys_of_judge(reward: Reward, options: object) -> None:
 
 def tell_host_of_bias(path: Path, bias: Bias, options: object) -> None:
     """Say that a bias sends prompts to an embeddings API, and ask (see ``_tell``)."""
-    if bias.depends is None:
-        return
-    from blackbox_lb.bias.features import DependsOn
+    from blackbox_lb.bias.request_bias import embedding_model
     from blackbox_lb.vocabulary.embedding import key_variable, of_an_api
 
-    on = DependsOn.parse(bias.depends.on)
-    if on is None or on.kind != "embedding" or not of_an_api(on.of):
+    model = embedding_model(bias.features)
+    if model is None or not of_an_api(model.name):
         return
-    url = on.of.partition("@")[2]
+    url = model.name.partition("@")[2]
     variable = key_variable(url)
     _tell(path, ["the prompts", *([variable] if environment(variable) else [])], url, options)
 

@@ -105,13 +105,13 @@ def _address(address: str) -> str:
 
 
 def _depends_on(spec: str) -> str | None:
-    from blackbox_lb.bias.features import DependsOn
+    from blackbox_lb.bias.features import Embedding, parse_feature
 
     try:
-        depends = DependsOn.parse(spec)
+        feature = parse_feature(spec)
     except InputError:  # the command refuses it, too
         return None
-    return _embedding() if depends is not None and depends.kind == "embedding" else None
+    return _embedding() if isinstance(feature, Embedding) else None
 
 
 def _classifier(spec: str) -> str | None:

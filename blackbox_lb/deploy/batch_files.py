@@ -53,8 +53,7 @@ def apply_batch(
     cannot be read.
     """
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
-    if loaded.phases:
-        loaded.same_for_all("a line of a batch file")
+    loaded.check_scopes(("prompt",), "a line of a batch file")
     policy = RequestPolicy.of(
         loaded, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs
     )

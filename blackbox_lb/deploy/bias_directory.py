@@ -4,23 +4,28 @@ the served model.
 Pure Python, so that it runs in the process that answers HTTP as well as beside the model.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.errors import BiasError, BlbError
 from blackbox_lb.safety.printable import first_line, legible, printable
 
 FIELD = "blb_bias"
 """The argument of a request that names its bias."""
+FEATURES = "blb_features"
+"""The argument of a request with the numbers of its prompt, [NAME, NUMBER, NAME, NUMBER, ...]."""
+MOST_FEATURES = 20_000
+"""Names and numbers of a request: a text that is read whole has fewer different words."""
 NO_BIAS = "none"
 """The name with which a request opts out of the server's default."""
 CHECK_SECONDS = 1.0
@@ -47,6 +52,65 @@ def wanted(arguments: Mapping[str, Any] | None, default: str | None) -> str | No
             f' "{NO_BIAS}"'
         )
     return name
+
+
+class Asked(NamedTuple):
+    """The bias that a request asks for, and the numbers of its prompt by their names; None where it
+    sends none.
+    """
+
+    name: str
+    numbers: tuple[tuple[str, float], ...] | None = None
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any] | None, default: str | None) -> Asked | None:
+        """From a request's extra arguments, None for no bias. Raises BiasError: not a name, or no
+        numbers.
+        """
+        name = wanted(arguments, default)
+        if name is None:
+            return None
+        row = (arguments or {}).get(FEATURES)
+        if row is None:
+            return cls(name)
+        if not isinstance(row, list | tuple) or len(row) % 2 or len(row) > MOST_FEATURES:
+            raise BiasError(
+                f"{FEATURES} is no list of names and numbers in turn, of at most"
+                f" {MOST_FEATURES:,}; take vllm_xargs() of blackbox_lb"
+            )
+        numbers: list[tuple[str, float]] = []
+        for label, number in zip(row[::2], row[1::2], strict=True):
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            if not isinstance(label, str) or not is_number or not abs(number) <= LARGEST:
+                raise BiasError(
+                    f"{FEATURES} has {printable(repr((label, number)))[:80]}, which is no name with"
+                    " a number"
+                )
+            numbers.append((label, float(number)))
+        return cls(name, tuple(numbers))
+
+    def check(self, known: Collection[str] | None) -> None:
+        """Raise BiasError where the numbers do not belong to the bias. known: the names that it
+        knows, None for a bias that does not depend on the prompt.
+        """
+        if known is None:
+            if self.numbers is not None:
+                raise BiasError(
+                    f"bias {printable(self.name)} does not depend on the prompt; leave out"
+                    f" {FEATURES}"
+                )
+            return
+        if self.numbers is None:
+            raise BiasError(
+                f"bias {printable(self.name)} depends on the prompt; send its numbers as"
+                f" {FEATURES}, which vllm_xargs() of blackbox_lb computes"
+            )
+        strange = [label for label, _ in self.numbers if label not in known]
+        if strange:
+            raise BiasError(
+                f"bias {printable(self.name)} has no feature {printable(strange[0])[:80]!r}; take"
+                " vllm_xargs() of the same file"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +142,12 @@ class Expected:
                 f"this bias has token id {bias.entries[-1].id:,}, but the served model has only"
                 f" {self.logits:,} logits: use the model it was learned on, or fit a new bias"
             )
-        phased = PhasedBias.of(bias)
-        for vector in (bias.logit_bias,) if phased is None else phased.vectors:
-            for token, value in vector.items():
+        for vector in bias.values:
+            for entry, value in zip(bias.entries, vector, strict=True):
                 if abs(value) > LARGEST:
                     raise BiasError(
-                        f"the bias of token {token} is {value} nats, beyond float32; fit it again"
+                        f"the bias of token {entry.id} is {value} nats, beyond float32; fit it"
+                        " again"
                     )
 
 

@@ -11,16 +11,17 @@ import logging
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from urllib.parse import unquote
 
-from blackbox_lb.bias.features import GROUP
+from blackbox_lb.bias.prompt_text import GROUP
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.bias.prompt_bias import PromptBias
+    from blackbox_lb.bias.prompt_text import PromptText
+    from blackbox_lb.bias.request_bias import RequestBias
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +50,16 @@ class Injection:
     """Puts ``values`` (token id -> nats) into request bodies, exactly as they are, whole ones as
     integers.
 
-    of_prompt: a bias that depends on the prompt, computed from each body in the place of
-    ``values``. on_conflict: what a body with a ``logit_bias`` of its own gets: "raise"; "ours" or
-    "theirs" alone; or "add", the sum per id. as_pairs: write ``[[id, value], ...]`` instead of an
+    by_features: a bias that is computed of each body in the place of ``values``. on_conflict: what
+    a body with a ``logit_bias`` of its own gets: "raise"; "ours" or "theirs" alone; or "add", the
+    sum per id. as_pairs: write ``[[id, value], ...]`` instead of an
     object, which llama.cpp alone takes, and reads far faster.
     """
 
     values: Mapping[int, float]
     on_conflict: OnConflict = "raise"
     as_pairs: bool = False
-    of_prompt: PromptBias | None = None
+    by_features: RequestBias | None = None
     _member: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,51 +68,56 @@ class Injection:
 
     @classmethod
     def of(cls, bias: Bias, on_conflict: OnConflict = "raise", as_pairs: bool = False) -> Injection:
-        """Of a bias file: of the rest, where its bias has phases."""
-        from blackbox_lb.bias.prompt_bias import PromptBias
+        """Of a bias file."""
+        if not bias.features:
+            return cls(bias.logit_bias, on_conflict, as_pairs)
+        from blackbox_lb.bias.request_bias import to_request_bias
 
-        return cls(bias.logit_bias, on_conflict, as_pairs, PromptBias.of(bias))
+        by_features = cast("RequestBias", to_request_bias(bias))
+        return cls(bias.logit_bias, on_conflict, as_pairs, by_features)
 
     @property
     def embeds(self) -> bool:
         """Whether an embedding model is asked for each body, which takes milliseconds."""
-        return self.of_prompt is not None and self.of_prompt.vectors is not None
+        return self.by_features is not None and self.by_features.vectors is not None
 
-    def _values(self, document: Mapping[str, Any]) -> Mapping[int, float]:
-        """What this body gets; the common vector where its prompt holds no text that can be read,
-        which is said once.
+    def read(self, document: Mapping[str, Any]) -> PromptText | None:
+        """What features of the prompt read of a body; None, which is said once, where its prompt
+        holds no text that can be read.
         """
-        if self.of_prompt is None:
-            return self.values
-        from blackbox_lb.bias.prompt_bias import (
-            text_of,
-        )  # loads pydantic, which completion must not
+        if self.by_features is None:
+            return None
+        text = self.by_features.read(document)
+        if self.by_features.unread == 1 and text is None:
+            log.warning(
+                "a prompt without text that can be read: it gets what all prompts have in common of"
+                " the bias"
+            )
+        return text
 
-        text = text_of(document)
-        if text is None:
-            self.of_prompt.unread += 1
-            if self.of_prompt.unread == 1:
-                log.warning(
-                    "a prompt without text that can be read: it gets what all prompts have in"
-                    " common of the bias"
-                )
-        return self.of_prompt.of_text(text)
-
-    def body(self, content: bytes, document: dict[str, Any]) -> bytes:
-        """``content`` with the bias; ``document`` is the JSON object in it. Without values:
-        ``content`` as it is.
+    def body(
+        self,
+        content: bytes,
+        document: dict[str, Any],
+        values: Mapping[int, float] | None = None,
+    ) -> bytes:
+        """``content`` with the bias; ``document`` is the JSON object in it. Without entries:
+        ``content`` as it is. values: what this body gets, where that is known already.
 
         Raises InputError: the body has a ``logit_bias`` of its own under "raise", or one that
         cannot be added under "add".
         """
         if not self.values:
             return content
-        values = self._values(document)
-        if self.of_prompt is not None and GROUP in document:
+        if values is None:
+            values = self.values
+            if self.by_features is not None:
+                values = self.by_features.of_text(self.read(document))
+        if self.by_features is not None and GROUP in document:
             document = {key: value for key, value in document.items() if key != GROUP}
             content = to_json(document)
         if "logit_bias" not in document:
-            if self.of_prompt is None:
+            if self.by_features is None:
                 return self.appended(content, empty=not document)
             return self._with_member(content, _member(values, self.as_pairs), empty=not document)
         own = document["logit_bias"]
@@ -139,7 +145,7 @@ class Injection:
 
 
 def _member(values: Mapping[int, float], as_pairs: bool) -> bytes:
-    """The member of one request, as ``PromptBias`` gives it, written ten times as fast as ``json``
+    """The member of one request, as ``RequestBias`` gives it, written ten times as fast as ``json``
     does.
     """
     from msgspec.json import encode

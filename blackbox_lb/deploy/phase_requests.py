@@ -1,10 +1,10 @@
-"""A bias with phases over an API that continues a message: one request for each phase, and the
-parts joined into one answer.
+"""A bias that changes within an answer, over an API that continues a message: one request for each
+phase, and the parts joined into one answer.
 
-The first part is drawn with the vector of the first phase, and ends where that phase does: at its
-number of tokens, or at the text that it lasts until, as a stop text. The text so far goes back as
-the beginning of the answer, and the next part is drawn with the next vector. No HTTP here: a client
-and a proxy send the bodies and hand back what comes.
+A part is drawn with the bias of the prompt in one phase, and ends at the next boundary: after so
+many tokens, or at a text, as a stop text. The text so far goes back as the beginning of the answer,
+and the next part is drawn with the next bias. No HTTP here: a client and a proxy send the bodies
+and hand back what comes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from blackbox_lb.bias.phases import MOST_PARTS, PhasedBias
-from blackbox_lb.deploy.injection import Injection, OnConflict, to_json
+from blackbox_lb.bias.phases import MOST_PARTS, Phases
+from blackbox_lb.deploy.injection import Injection, to_json
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.http.header_values import retry_after
 
@@ -60,48 +60,43 @@ _PARTS = "a bias with phases is sent in parts, and this request"
 
 @dataclass
 class PhasedRequests:
-    """How a bias with phases is sent to one server.
+    """How a bias that changes within an answer is sent to one server.
 
-    injections: the vector of each phase by its number. profile: the server's. joined, apart:
-    answers whose parts fitted together, and whose parts did not.
+    phases: of the bias. profile: the server's. joined, apart: answers whose parts fitted together,
+    and whose parts did not.
     """
 
-    bias: PhasedBias
-    injections: tuple[Injection, ...]
+    injection: Injection
+    phases: Phases
     profile: Profile
     joined: int = 0
     apart: int = 0
 
     @classmethod
-    def of(
-        cls, bias: Bias, provider: str | None, on_conflict: OnConflict, as_pairs: bool
-    ) -> PhasedRequests | None:
-        """Of a bias file, None where it has no phases. provider: the server's profile, by default
-        that of the file.
+    def of(cls, bias: Bias, injection: Injection, provider: str | None) -> PhasedRequests | None:
+        """Of a bias file and its injection, None where the bias is one for the whole answer.
+        provider: the server's profile, by default that of the file.
 
         Raises InputError: a text ends a phase, and the server is not known to say which stop text
         ended an answer.
         """
-        phased = PhasedBias.of(bias)
-        if phased is None:
+        by_features = injection.by_features
+        if by_features is None or "prefix" not in by_features.scopes:
             return None
         from blackbox_lb.providers.profile import (
             load_profile,
         )  # no other bias needs one to be applied
 
         profile = load_profile(provider or bias.provider)
-        if phased.phases.until and profile.answers.stop_reason is False:
+        phases = by_features.phases
+        if phases.until and profile.answers.stop_reason is False:
             raise InputError(
                 f"{profile.name} is not known to say which stop text ended an answer, so that the"
-                f" end of a phase ({phased.phases.spec}) could not be told from the end of the"
-                " answer; serve the bias inside vLLM (docs/serving.md), name the server's profile"
-                " with provider=, or learn one with ``phases=first``"
+                f" end of a phase ({phases.spec}) could not be told from the end of the answer;"
+                " serve the bias inside vLLM (docs/serving.md), name the server's profile with"
+                " provider=, or learn one with ``phases=first``"
             )
-        return cls(
-            phased,
-            tuple(Injection(each, on_conflict, as_pairs) for each in phased.vectors),
-            profile,
-        )
+        return cls(injection, phases, profile)
 
     def count(self, why: str | None) -> None:
         """Count an answer; ``why`` its parts do not fit together, None where they do. The first one
@@ -198,6 +193,7 @@ class PhasedRequest:
             [stop] if isinstance(stop := document.get("stop") or [], str) else list(stop)
         )
         self._usage: dict[str, Any] = {}
+        self._text_of_prompt = sender.injection.read(document)
         self._begin(sender.given_up)
 
     def _begin(self, common: bool) -> None:
@@ -239,7 +235,7 @@ class PhasedRequest:
 
     def _check_tools(self) -> None:
         """Raise InputError: a call could not be put together from parts."""
-        if self._sender.bias.phases.until:
+        if self._sender.phases.until:
             raise InputError(
                 f"{_PARTS} offers tools, whose calls may hold the text that ends a phase; learn a"
                 " bias with ``phases=first``, or leave the tools out"
@@ -258,30 +254,22 @@ class PhasedRequest:
     def body(self) -> bytes:
         """The next request."""
         self._failed = 0
-        phases = self._sender.bias.phases
+        phases = self._sender.phases
         number = len(self._parts)
         sent = {
             key: value for key, value in self._asked.items() if key not in ("stop", *self._limits)
         }
-        here = len(phases.names) - 1
+        phase = 0
         self._awaited = list[str]()
         self._size = None if self._most is None else self._most - self._tokens
         if not self._common:
-            here = phases.of_state(self._state, self._tokens)
-            if self._tokens < phases.first:
-                left = phases.first - self._tokens
-                self._size = left if self._size is None else min(left, self._size)
-            elif number + 1 < MOST_PARTS:
-                text = phases.awaited(self._state)
-                begun = self._state - len(phases.until.encode()) * phases.second(
-                    self._state
-                )  # by the end of the part before
-                rest = text.encode()[begun:].decode(errors="ignore")
-                self._awaited = [
-                    fromkey
-                    for fromkey in dict.fromkeys((text, rest))
-                    if fromkey and fromkey not in self._stops
-                ]
+            phase = phases.of_state(self._state, self._tokens)
+            boundary = phases.boundary(self._state, self._tokens)
+            if boundary.tokens is not None:
+                limits = [boundary.tokens] if self._size is None else [boundary.tokens, self._size]
+                self._size = min(limits)
+            if number + 1 < MOST_PARTS:
+                self._awaited = self._awaited_texts(boundary.text)
         if self._size is not None:
             sent |= dict.fromkeys(self._limits or ["max_tokens"], self._size)
         if "min_tokens" in sent:
@@ -302,7 +290,22 @@ class PhasedRequest:
             sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
         if self._rules.prompt_ids is not False:
             sent["return_token_ids"] = True
-        return self._sender.injections[here].body(to_json(sent), sent)
+        by_features = self._sender.injection.by_features
+        assert by_features is not None  # else there is no sender
+        values = by_features.of_text(self._text_of_prompt, phase)
+        return self._sender.injection.body(to_json(sent), sent, values)
+
+    def _awaited_texts(self, text: str) -> list[str]:
+        """The stop texts for a text that is awaited: it, and what is missing of it where the part
+        before ended in its beginning.
+        """
+        phases = self._sender.phases
+        begun = self._state
+        if phases.second(self._state):
+            begun -= len(phases.until.encode())
+        missing = text.encode()[begun:].decode(errors="ignore")
+        wanted = dict.fromkeys((text, missing))
+        return [stop for stop in wanted if stop and stop not in self._stops]
 
     def take(self, content: bytes) -> None:
         """A whole answer. Raises ValueError, TypeError or KeyError: it is none."""
@@ -419,7 +422,7 @@ class PhasedRequest:
         ended = part.choice.get("finish_reason")
         matched = reason if ended == "stop" and reason in self._awaited else ""
         made = part.counted("completion") or 0
-        self._state = self._sender.bias.phases.after(self._state, (part.text + matched).encode())
+        self._state = self._sender.phases.after(self._state, (part.text + matched).encode())
         self._text = self._text + part.text + matched
         self._tokens = self._tokens + made
         self._ids += part.choice.get("token_ids", ())

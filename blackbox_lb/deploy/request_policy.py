@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from pydantic_core import from_json
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import GROUP
+from blackbox_lb.bias.prompt_text import GROUP
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted, route
 from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.errors import InputError
@@ -117,13 +117,9 @@ class RequestPolicy:
         ending = end_notice_by_name(provider or loaded.provider, loaded.model, dt.date.today())
         if ending is not None:
             log.warning("%s", ending)
-        phased = PhasedRequests.of(loaded, provider, on_conflict, as_pairs)
-        return cls(
-            Injection.of(loaded, on_conflict, as_pairs),
-            _names(models, loaded.model),
-            others,
-            phased,
-        )
+        injection = Injection.of(loaded, on_conflict, as_pairs)
+        phased = PhasedRequests.of(loaded, injection, provider)
+        return cls(injection, _names(models, loaded.model), others, phased)
 
     def in_parts(self, place: UrlPurpose, content: bytes) -> PhasedRequest | None:
         """The request in parts, None where it goes out as it is. Raises InputError as ``rewritten``
@@ -166,7 +162,7 @@ class RequestPolicy:
             and content.rfind(b'"model":') == 1
             and content.rfind(b'"logit_bias"') < 0
             and bool(self.injection.values)
-            and self.injection.of_prompt is None
+            and self.injection.by_features is None
         )
 
     def wanted(self, place: UrlPurpose, document: Mapping[str, Any]) -> bool:

@@ -84,7 +84,7 @@ def _label_with(bias: Bias, listed: Mapping[int, float]) -> str | None:
     """The label that begins with the likeliest token under the bias; None for another token, and
     where the bias is not the same for all prompts.
     """
-    if not listed or bias.depends is not None or bias.phases or bias.calibration is None:
+    if not listed or bias.scopes or bias.calibration is None:
         return None
     sent = bias.logit_bias
     best = max(listed, key=lambda token: listed[token] + sent.get(token, 0.0))

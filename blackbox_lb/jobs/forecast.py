@@ -185,7 +185,11 @@ def fit_stages(task: Task, plan: FitPlan, reward: Reward) -> list[ForecastStage]
         )
         for setting in [*settings, *[SAMPLED] * extra]
     ]
-    policies = 3 + 2 * bool(plan.phases) if plan.depends_on or plan.phases else 2
+    policies = 2
+    if plan.depends_on or plan.phases:
+        policies += 1  # the fixed bias beside them
+    if plan.phases:
+        policies += 2  # completions of two parts
     judged += [
         ForecastStage(task.test, policies * _count(setting, plan.test_samples))
         for setting in settings
@@ -208,10 +212,12 @@ def _validation_samples(plan: FitPlan, setting: Setting, candidates: int, prompt
     raced = Search.of(plan).most(candidates, prompts, lambda count: _count(setting, count))
     searched = -(-raced // max(prompts, 1))
     most = samples + searched
-    if plan.depends_on:
-        most += samples * (len(plan.depends_on) + 1)  # the fixed bias may need more beside them
-    if plan.phases:
-        most += 3 * searched  # completions of two parts, and those of the fixed bias beside them
+    proposers = len(plan.depends_on)
+    parts = 0
+    if plan.phases is not None:
+        parts = 2 * (1 + proposers)  # with each feature of the prompt and alone, of two parts each
+    if proposers or parts:
+        most += samples * (proposers + parts + 1)  # the fixed bias may need more beside them
     return most
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
 from blackbox_lb.types import AnyBias, Completion, Draw, Prompt, Sampling
 
@@ -53,13 +52,13 @@ async def side_by_side(
     """
     endpoint = session.biased_endpoint
     base = (await session.complete_many(prompt, Draw(sampling, None, endpoint)))[0]
-    if isinstance(bias, PhasedBias):
+    draw = Draw(sampling, endpoint=endpoint)
+    if not isinstance(bias, Mapping) and "prefix" in bias.scopes:
         check_continues(session, bias.phases)
-        draw = Draw(sampling, endpoint=endpoint)
         biased = await drawn_by_phase(session, prompt, draw, bias)
     else:
-        sent = dict(bias) if isinstance(bias, Mapping) else dict(bias.at(prompt))
-        biased = (await session.complete_many(prompt, Draw(sampling, sent, endpoint)))[0]
+        values = bias if isinstance(bias, Mapping) else bias.at(prompt)
+        biased = (await session.complete_many(prompt, replace(draw, bias=values)))[0]
     return SideBySide(base, biased, pieces_of(biased, bias, prompt))
 
 
@@ -112,8 +111,10 @@ def moved_tokens(
 
 def _values_at(bias: AnyBias, prompt: Prompt, parts: list[bytes]) -> list[Mapping[int, float]]:
     """Token id -> nats at the position of each token."""
-    if isinstance(bias, PhasedBias):
-        phases = list(bias.phases.along(parts))
-        return [bias.vectors[phase] for phase in phases[: len(parts)]]
-    values = bias if isinstance(bias, Mapping) else bias.at(prompt)
-    return [values] * len(parts)
+    if isinstance(bias, Mapping):
+        return [bias] * len(parts)
+    if "prefix" not in bias.scopes:
+        return [bias.at(prompt)] * len(parts)
+    phases = list(bias.phases.along(parts))[: len(parts)]
+    of_phase = {phase: bias.at(prompt, phase) for phase in set(phases)}
+    return [of_phase[phase] for phase in phases]

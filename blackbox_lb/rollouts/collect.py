@@ -17,11 +17,10 @@ from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurren
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
-from blackbox_lb.bias.phases import PhasedBias
-from blackbox_lb.bias.prompt_bias import store_key
+from blackbox_lb.bias.request_bias import store_key
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.rollouts.phased import ThinkingCap, drawn_by_phase
+from blackbox_lb.rollouts.phased import drawn_by_phase
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
@@ -138,16 +137,17 @@ async def collect(
         tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples))
         for prompt in prompts
     )
-    phased = draw.bias_of if isinstance(draw.bias_of, PhasedBias | ThinkingCap) else None
-    batch = (
-        1 if phased else batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
-    )
+    varying = draw.bias_of
+    changes_within = varying is not None and "prefix" in varying.scopes
+    batch = 1
+    if not changes_within:
+        batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     stored = store.keys(request)
     if only_stored:
         keys = tuple(tuple(key for key in row if key in stored) for row in keys)
     missing = _missing(stored, prompts, keys, batch)
-    if draw.bias_of is not None and missing:
-        await asyncio.to_thread(draw.bias_of.prepare, [each.prompt for each in missing])
+    if varying is not None and missing:
+        await asyncio.to_thread(varying.prepare, [each.prompt for each in missing])
     budget = budget or SpendLimit()
     drift = drift or DriftWatch()
     pace = pace or AdaptiveConcurrency()
@@ -169,10 +169,8 @@ async def collect(
             if seed is None
             else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
         )
-        if isinstance(phased, ThinkingCap):
-            completions = [await phased.drawn(session, wanted.prompt, seeded)]
-        elif phased is not None:
-            completions = [await drawn_by_phase(session, wanted.prompt, seeded, phased)]
+        if varying is not None and changes_within:
+            completions = [await drawn_by_phase(session, wanted.prompt, seeded, varying)]
         else:
             completions = await session.complete_many(wanted.prompt, seeded.at(wanted.prompt), n)
         drifted = drift.seen(completions, session.profile.models.fleet)

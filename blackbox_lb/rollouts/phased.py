@@ -1,23 +1,25 @@
-"""Completions drawn phase by phase, where a server continues token ids, and the phases of logged
+"""Completions drawn phase by phase, where a server continues token ids, and the bias at logged
 positions.
 
-The first part is drawn with the vector of the first phase; where the phase changes, its tokens go
-back as a part of the prompt, and the rest is drawn with the next vector. That is the distribution
-of a bias that changes inside the server, token for token.
+The first part is drawn with the bias of the first phase; where the phase changes, its tokens go
+back as a part of the prompt, and the rest is drawn with the next bias. That is the distribution of
+a bias that changes inside the server, token for token.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.phases import MOST_PARTS, PhasedBias, Phases
+from blackbox_lb.bias.features import Scope
+from blackbox_lb.bias.phases import MOST_PARTS, Phases
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
-from blackbox_lb.types import NO_TOKEN, Completion, Draw, Prompt
+from blackbox_lb.types import NO_TOKEN, AnyBias, Completion, Draw, Prompt, VaryingBias
 
 
 def check_continues(session: Session, phases: Phases) -> None:
@@ -39,13 +41,16 @@ def check_continues(session: Session, phases: Phases) -> None:
 
 
 async def drawn_by_phase(
-    session: Session, prompt: Prompt, draw: Draw, bias: PhasedBias
+    session: Session, prompt: Prompt, draw: Draw, bias: VaryingBias
 ) -> Completion:
-    """One completion of a prompt; see ``Session.complete_many``.
+    """One completion of a prompt with a bias that changes within an answer; see
+    ``Session.complete_many``.
 
     A part that a text ends is drawn up to that text where the server lists the tokens of stop
     texts, else to its own end, and what follows the text is dropped.
     """
+    if isinstance(bias, ThinkingCap):
+        return await bias.drawn(session, prompt, draw)
     rules = session.profile.reference
     phases = bias.phases
     sampling = draw.sampling
@@ -55,14 +60,17 @@ async def drawn_by_phase(
     taken = list[int]()
     state = 0
     while True:
-        here = phases.of_state(state, len(taken))
-        left = sampling.max_tokens - len(taken)
+        phase = phases.of_state(state, len(taken))
+        boundary = phases.boundary(state, len(taken))
         last = len(parts) + 1 == MOST_PARTS
-        awaited = "" if last or len(taken) < phases.first else phases.awaited(state)
-        stop = (awaited,) if awaited and session.profile.logprobs.stop_text_listed else ()
-        size = min(left, phases.first - len(taken)) if len(taken) < phases.first else left
+        size = sampling.max_tokens - len(taken)
+        if boundary.tokens is not None:
+            size = min(size, boundary.tokens)
+        stop: tuple[str, ...] = ()
+        if boundary.text and not last and session.profile.logprobs.stop_text_listed:
+            stop = (boundary.text,)
         once = replace(sampling, max_tokens=size, stop=stop)
-        sent = Draw(once, bias.vectors[here], rules.endpoint, draw.fields)
+        sent = Draw(once, bias.at(prompt, phase), rules.endpoint, draw.fields)
         part = (await session.complete_many([*ids, *taken], sent))[0]
         tokens = part.token_ids.tolist()
         known = await bytes_of(session, tokens, part.token_bytes) if phases.until else {}
@@ -74,7 +82,7 @@ async def drawn_by_phase(
             state = phases.after(state, known.get(tokens[number], b""))
             met = phases.second(before) != phases.second(state)
             number = number + 1
-            changed = not last and phases.of_state(state, len(taken) + number) != here
+            changed = not last and phases.of_state(state, len(taken) + number) != phase
         taken += tokens[:number]
         if number < len(tokens) or (
             met and stop
@@ -94,11 +102,14 @@ async def drawn_by_phase(
 
 @dataclass(frozen=True)
 class ThinkingCap:
-    """Thinking that is cut after so many tokens; 0: none at all.
+    """Thinking that is cut after so many tokens; 0: none at all. It is drawn in parts, as a bias
+    that changes within an answer, and its bias is 0 in each.
 
-    phases: with the thinking as their first phase. tokens: of a completion, after which the text
+    phases: with the thinking as their only feature. tokens: of a completion, after which the text
     that ends thinking is put there.
     """
+
+    scopes: ClassVar[frozenset[Scope]] = frozenset({"prefix"})
 
     phases: Phases
     tokens: int
@@ -114,8 +125,9 @@ class ThinkingCap:
         """What tells it from any other policy, as the store keeps it."""
         return f"thinking cut after {self.tokens} tokens: {self.phases.spec}"
 
-    def at(self, prompt: Prompt) -> Mapping[int, float]:
+    def at(self, prompt: Prompt, phase: int | None = None) -> Mapping[int, float]:
         """No bias."""
+        del prompt, phase
         return {}
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
@@ -140,7 +152,7 @@ class ThinkingCap:
             begun = parts[0].token_ids.tolist()
             known = await bytes_of(session, begun, parts[0].token_bytes)
             *_, phase = phases.along(known[token] for token in begun)
-            forced = "" if phase else phases.closing
+            forced = phases.closing if phase else ""
             if (
                 parts[0].finish_reason != "length"
                 or not parts[0].whole
@@ -186,18 +198,49 @@ async def bytes_of(
 async def phases_of(
     session: Session, phases: Phases, rollouts: Rollouts, known: Mapping[int, bytes]
 ) -> npt.NDArray[np.int64]:
-    """(m,) the number of the phase of each position. known: bytes of tokens, see ``bytes_of``."""
+    """(m,) the phase of each position. known: bytes of tokens, see ``bytes_of``."""
     if phases.until:
         known = await bytes_of(session, np.unique(rollouts.token_ids).tolist(), known)
+    return phase_of_positions(phases, rollouts, known)
+
+
+def phase_of_positions(
+    phases: Phases, rollouts: Rollouts, known: Mapping[int, bytes]
+) -> npt.NDArray[np.int64]:
+    """(m,) the phase of each position. known: token id -> its bytes."""
     found = list[int]()
     start = 0
     ids = rollouts.token_ids.tolist()
     for size in rollouts.lengths.tolist():
-        found += islice(
-            phases.along(known.get(token, b"") for token in ids[start : start + size]), size
-        )
+        tokens = (known.get(token, b"") for token in ids[start : start + size])
+        found += islice(phases.along(tokens), size)
         start += size
     return np.array(found, np.int64)
+
+
+def bias_at_positions(
+    bias: AnyBias,
+    prompts: Sequence[Prompt],
+    prompt_of: npt.NDArray[np.int64],
+    phase_of: npt.NDArray[np.int64],
+) -> Iterator[tuple[npt.NDArray[np.bool_], Mapping[int, float]]]:
+    """Each map that requests get, with the positions (m,) where it acts.
+
+    prompt_of: (m,) the prompt of each position, a place in ``prompts``. phase_of: (m,) its phase.
+    """
+    if isinstance(bias, Mapping):
+        yield np.ones(len(prompt_of), np.bool_), bias
+        return
+    if "prompt" not in bias.scopes:
+        prompt_of = np.zeros_like(prompt_of)
+    if "prefix" not in bias.scopes:
+        phase_of = np.zeros_like(phase_of)
+    pairs = np.stack([prompt_of, phase_of])
+    contexts, context_of = np.unique(pairs, axis=1, return_inverse=True)
+    context_of = context_of.reshape(-1)
+    bias.prepare([prompts[prompt] for prompt in np.unique(contexts[0]).tolist()])
+    for number, (prompt, phase) in enumerate(contexts.T.tolist()):
+        yield context_of == number, bias.at(prompts[prompt], phase)
 
 
 async def _cut(session: Session, part: Completion, number: int) -> Completion:

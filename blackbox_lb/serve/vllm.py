@@ -2,7 +2,8 @@
 requests that name them.
 
 Start the server with ``BLB_BIAS_DIR`` set to a folder of bias files; a request names one by
-``vllm_xargs: {"blb_bias": "name"}``, all others get ``BLB_BIAS_DEFAULT``. Without ``BLB_BIAS_DIR``
+``vllm_xargs: {"blb_bias": "name"}``, all others get ``BLB_BIAS_DEFAULT``. Where the bias depends on
+the prompt, a request brings its numbers as ``blb_features``. Without ``BLB_BIAS_DIR``
 it does nothing. It serves both model runners of vLLM (interfaces:
 ``vllm.v1.sample.logits_processor`` and ``vllm.v1.worker.gpu.sample.logits_processor``).
 """
@@ -21,8 +22,8 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.sample.logits_processor import LogitsProcessor as RunnerV1
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import Phases
-from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected, wanted
+from blackbox_lb.bias.request_bias import RequestBias, phases_of_features, to_request_bias
+from blackbox_lb.deploy.bias_directory import Asked, BiasDirectory, Expected
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, Placed, Rows, Seat
 from blackbox_lb.deploy.vllm.phase_table import PhaseTable
 from blackbox_lb.deploy.vllm.vectors import VectorTable, bias_folder, default_bias, expected_of
@@ -80,9 +81,9 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
                 f" vLLM's model runner V2 takes {MOST_OF_A_REQUEST:,}; send fewer, or serve the"
                 " bias as a file"
             )
-        name = _wanted(sampling_params)
-        if name is not None:
-            _admissible(_caller_config()).get(name)
+        asked = Asked.of(sampling_params.extra_args, default_bias())
+        if asked is not None:
+            asked.check(_admissible(_caller_config()).get(asked.name))
 
     def is_argmax_invariant(self) -> bool:
         """False: a bias changes the likeliest token."""
@@ -122,13 +123,14 @@ class _RunnerV1:
         self._index = self._of_index = table.integers([])
 
     def update(self, change: BatchUpdate) -> None:
-        names = {row: (_named(params), drawn) for row, params, _, drawn in change.added}
-        placed = self._table.slots({name for name, _ in names.values() if name}, self._rows.in_use)
+        joined = {row: (_asked(params), drawn) for row, params, _, drawn in change.added}
+        wanted = {asked for asked, _ in joined.values() if asked is not None}
+        placed = self._table.slots(wanted, self._rows.in_use)
         changed = self._rows.update(
             change.removed,
             [
-                (row, Seat(placed[name], drawn) if name else None)
-                for row, (name, drawn) in names.items()
+                (row, None if asked is None else Seat(placed[asked], drawn))
+                for row, (asked, drawn) in joined.items()
             ],
             [
                 (source, target, way is MoveDirectionality.SWAP)
@@ -177,9 +179,11 @@ class _RunnerV2:
         self._table_of = self._state = self._read = table.integers([0] * size)
 
     def add(self, request: int, params: SamplingParams) -> bool:
-        name = _named(params)
-        in_use = {slot for placed in self._placed for slot in placed.slots}
-        placed = self._table.slots({name}, in_use)[name] if name else NO_BIAS
+        asked = _asked(params)
+        placed = NO_BIAS
+        if asked is not None:
+            in_use = {slot for seated in self._placed for slot in seated.slots}
+            placed = self._table.slots([asked], in_use)[asked]
         if placed != self._placed[request]:
             self._stale.add(request)
         self._placed[request] = placed
@@ -235,7 +239,7 @@ class _RunnerV2:
         """(rows,) the number of the phase of each row, by this table."""
         requests = self._requests
         at = context.idx_mapping.long()
-        (steps, stretch) = self._table.on_device(table)
+        (steps, held) = self._table.on_device(table)
         width = table.steps.shape[1]
         fresh = [
             place
@@ -277,23 +281,18 @@ class _RunnerV2:
                 torch.roll(of_row, 1) * width + context.input_ids.long().clamp(0, width - 1)
             ]
             of_row = torch.where(local == draft, after, of_row)
-        return torch.where(
-            self._read[rows] + local < table.phases.first, table.phases.beginning, stretch[of_row]
-        )
+        in_first = self._read[rows] + local < table.phases.first
+        return held[of_row] + torch.where(in_first, table.phases.held_first, 0)
 
 
-def _wanted(params: SamplingParams) -> str | None:
-    return wanted(params.extra_args, default_bias())
-
-
-def _named(params: SamplingParams) -> str | None:
-    """The requested name, beside the model, where an error would end the engine: an invalid name
-    becomes one without a file.
+def _asked(params: SamplingParams) -> Asked | None:
+    """The requested bias, beside the model, where an error would end the engine: an invalid request
+    becomes one for a name without a file.
     """
     try:
-        return _wanted(params)
+        return Asked.of(params.extra_args, default_bias())
     except BiasError as error:
-        return f"({error})"
+        return Asked(f"({error})")
 
 
 _instances = count()
@@ -314,11 +313,11 @@ def _common(slots: Collection[int]) -> int | None:
     return distinct.pop() if len(distinct) == 1 else None
 
 
-_admissions: dict[int, tuple[VllmConfig, BiasDirectory[None]]] = {}
+_admissions: dict[int, tuple[VllmConfig, BiasDirectory[frozenset[str] | None]]] = {}
 """By identity of the configuration, which is kept so that no other takes its address."""
 
 
-def _admissible(config: VllmConfig) -> BiasDirectory[None]:
+def _admissible(config: VllmConfig) -> BiasDirectory[frozenset[str] | None]:
     """The directory in the process that admits requests: it checks whether a bias fits, and builds
     no vector.
     """
@@ -343,21 +342,24 @@ def _admissible(config: VllmConfig) -> BiasDirectory[None]:
     return _admissions[id(config)][1]
 
 
-def _check(bias: Bias, config: VllmConfig, expected: Expected) -> None:
-    """Raise BiasError where the server cannot add this bias."""
+def _check(bias: Bias, config: VllmConfig, expected: Expected) -> frozenset[str] | None:
+    """The names of the numbers that a request brings of its prompt, None where it brings none.
+    Raises BiasError where the server cannot add this bias.
+    """
     expected.check(bias)
-    if not bias.phases:
-        bias.same_for_all("LearnedBias in vLLM")
-        return
     late = config.scheduler_config.async_scheduling and NAME not in (
         config.model_config.logits_processors or ()
     )
-    if late and not config.use_v2_model_runner and Phases.of(bias.phases).until:
+    if late and not config.use_v2_model_runner and phases_of_features(bias.features).until:
         raise BiasError(
             "the phases of this bias depend on the drawn tokens, and model runner V1 keeps these"
             " from a processor that is not named on the command line; start it with"
             f" --logits-processors {NAME}, or with --no-async-scheduling"
         )
+    sent = to_request_bias(bias)
+    if isinstance(sent, RequestBias) and "prompt" in sent.scopes:
+        return frozenset(sent.names_of_numbers())
+    return None
 
 
 def _caller_config() -> VllmConfig:

@@ -29,7 +29,7 @@ from blackbox_lb.estimate.inputs.weightings import (
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection.linear_term import linear_term, linear_terms
-from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions
+from blackbox_lb.estimate.projection.with_features import FeaturePositions
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf, log_softmax
@@ -291,7 +291,8 @@ def test_parts_of_the_linear_term_add_up() -> None:
     whole = linear_term(rollouts, table, weights)
     parts = linear_terms(rollouts, table, weights, delta)
     assert parts.sum() == pytest.approx(whole @ delta)
-    positions = PromptPositions.of(table, rollouts, weights, np.arange(VOCAB), PROMPTS)
+    contexts = rollouts.prompts[rollouts.rollout_of]
+    positions = FeaturePositions.of(table, rollouts, weights, np.arange(VOCAB), contexts, PROMPTS)
     by_prompt = positions._linear(slice(0, PROMPTS))
     np.testing.assert_allclose(by_prompt.sum(axis=0), whole, atol=1e-8)
     np.testing.assert_allclose(

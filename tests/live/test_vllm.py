@@ -30,10 +30,11 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import Phases, PhaseVector
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.vocabulary import load_vocabulary
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
+from tests.support.biases import phased_bias
 
 PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_MODEL")
 DTYPE = os.environ.get("BLB_TEST_VLLM_DTYPE", "float32")
@@ -188,22 +189,9 @@ def save_phases(
     folder: Path, name: str, spec: str, vectors: Sequence[NDArray[np.float64]], tokenizer: str
 ) -> None:
     """A bias file with phases: one vector for each, that of the rest last."""
-    used = np.flatnonzero(np.any(vectors, axis=0))
-    names = Phases.parse([spec]).names
-    Bias(
-        version=3,
-        provider="vllm",
-        model="m",
-        tokenizer=tokenizer,
-        vocab_size=len(vectors[0]),
-        reward="test",
-        estimator="test",
-        entries=tuple(Entry(id=int(token), bias=float(vectors[-1][token])) for token in used),
-        phases=tuple(
-            PhaseVector(phase=each, values=tuple(row[used].tolist()))
-            for each, row in zip(names[:-1], vectors, strict=False)
-        ),
-    ).save(folder / f"{name}.json")
+    wholes = [dict(enumerate(row.tolist())) for row in vectors]
+    bias = phased_bias(spec, wholes, tokenizer=tokenizer, vocab_size=len(vectors[0]))
+    bias.save(folder / f"{name}.json")
 
 
 def probe() -> str:

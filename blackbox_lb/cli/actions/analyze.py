@@ -35,13 +35,14 @@ from blackbox_lb.extras.analysis.document import (
     MinimalPair,
     TokenScore,
 )
-from blackbox_lb.extras.analysis.run import analyze
+from blackbox_lb.extras.analysis.run import TokenNames, analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.safety.files import write_whole
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
+from blackbox_lb.types import Example
 
 T = TypeVar("T")
 Columns: TypeAlias = Sequence[tuple[str, Callable[[T], str]]]
@@ -115,9 +116,10 @@ async def _run(
         TrialOptions, options, provider=options.provider or profile.name, store=store_path
     )
     vocabulary = vocabulary_of(bias, [profile], options.tokenizer)
+    rows: Sequence[Example] = ()
     if options.task or options.data:
-        await _draw(bias, options, ours, listener, budget)
-    biased = biased_completions(store_path, bias, profile, vocabulary, listener)
+        rows = await _draw(bias, options, ours, listener, budget)
+    biased = biased_completions(store_path, bias, profile, vocabulary, listener, rows)
     if options.full_vocab:
         shifts = await _exact(bias, biased, options.full_vocab, ours, listener, budget)
     else:
@@ -127,7 +129,8 @@ async def _run(
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
     untold = () if vocabulary else sorted(generated - known.keys())
     names = await _texts(bias, untold, ours, listener) if options.base_url and untold else {}
-    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.notices), names)
+    token_names = TokenNames(known, vocabulary, names)
+    return analyze(bias, biased, shifts, token_names, provenance(listener.notices))
 
 
 async def _texts(
@@ -152,7 +155,7 @@ async def _draw(
     ours: TrialOptions,
     listener: Remembering,
     budget: SpendLimit,
-) -> None:
+) -> Sequence[Example]:
     task, reward = load(
         picked(
             TaskOptions,
@@ -170,6 +173,7 @@ async def _draw(
         if task.note:
             listener.notice(task.note)
         await draw(replace(trials, report=listener), task.test, bias, options.samples)
+    return (*task.test, *task.validation, *task.train)
 
 
 async def _exact(

@@ -25,7 +25,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import (
     Kept,
     compile_bias,
-    compile_dependent,
     gain_by_entries,
 )
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
@@ -44,8 +43,6 @@ LEARNED = "learned.json"
 def execute(options: CompileOptions) -> None:
     bias_file = options.bias_file
     bias = at_point(Bias.load(bias_file), options.at)
-    if bias.phases:
-        bias.same_for_all("blb compile")
     profile = profile_of(bias, options.provider)
     profile.require(["bias"], "compiling", bias.model)
     profile.check_model(bias.model)
@@ -59,8 +56,8 @@ def execute(options: CompileOptions) -> None:
     vocabulary = vocabulary_of(bias, [profile, *collected_by], options.tokenizer)
     store = options.store or bias_file.with_name(STORE)
     out = _out(store, profile, options)
-    if bias.depends is not None:
-        _compile_dependent(bias, profile, highest_id(profile, vocabulary), out, options)
+    if bias.features:
+        _compile_features(bias, profile, highest_id(profile, vocabulary), out, options)
         return
     prefixes = logged_prefixes(store, bias, profile, vocabulary)
     if not options.as_json and not options.quiet:
@@ -129,13 +126,15 @@ def compile_conclusion(
     )
 
 
-def _compile_dependent(
+def _compile_features(
     bias: Bias, profile: Profile, highest: int | None, out: Path, options: CompileOptions
 ) -> None:
     """Without the prefixes in a store: what is lost is not estimated, and ``blb eval`` tells what
     is left.
     """
-    made = compile_dependent(bias, profile, **arguments_for(compile_dependent, options))
+    made = compile_bias(
+        bias, profile, None, highest_id=highest, **arguments_for(compile_bias, options)
+    )
     check_bias(made, profile, highest)
     made.save(out)
     judge = _judge(made, profile, options.provider, out)
@@ -149,10 +148,10 @@ def _compile_dependent(
             }
         )
         return
-    kind = "whole numbers" if made.depends and made.depends.integers else "values"
+    kind = "whole numbers" if made.sent and made.sent.integers else "values"
     echo(
         f"compiled for {profile.name}: {len(made.entries):,} of {len(bias.entries):,} tokens may be"
-        f" biased, with {kind} from {profile.bias.low:g} to {profile.bias.high:g} for each prompt"
+        f" biased, with {kind} from {profile.bias.low:g} to {profile.bias.high:g} in each request"
     )
     echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
 

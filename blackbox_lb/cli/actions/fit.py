@@ -13,11 +13,10 @@ from pathlib import Path
 import click
 
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.bias.features import parse_feature
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.prompt_bias import to_request_bias
 from blackbox_lb.bias.records import settings_text
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli.actions.eval_output import shares_table
 from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.conclusion import command_with_same, print_conclusion
@@ -154,7 +153,7 @@ class _Fitted:
 
 def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
     """The plan that the options ask for, completed by what suits the data."""
-    depends_on = [DependsOn.parse(spec) for spec in dict.fromkeys(options.depends_on)]
+    depends_on = [parse_feature(spec) for spec in dict.fromkeys(options.depends_on)]
     estimators = tuple(dict.fromkeys(options.estimator))
     decision_labels = labels_of(options, task)
     plan = FitPlan(
@@ -241,7 +240,8 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
         shares_table(setting, rows["base"], rows)
     if result.beside:
         print_table(
-            f"This bias ({_kind(bias)}) against what else decides, same test prompts",
+            f"This bias (depends on {bias.depends_on or 'nothing'}) against what else decides, same"
+            " test prompts",
             (
                 "setting",
                 "against",
@@ -280,12 +280,6 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
             f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned"
             " values, for blb compile"
         )
-
-
-def _kind(bias: Bias) -> str:
-    if bias.phases:
-        return f"phases {Phases.of(bias.phases).spec}"
-    return f"depends on {bias.settings.get('depends_on', 'nothing')}"
 
 
 def print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import store_key, to_request_bias
+from blackbox_lb.bias.request_bias import store_key, to_request_bias
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import arguments_for

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry, Learned, settings_text
+from blackbox_lb.bias.request_bias import strongest
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.operating import print_curve
@@ -34,7 +34,7 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
         print_curve(bias.operating)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
     _parts(bias, top)
-    rest = " of the rest" if bias.phases else ""
+    rest = " of the rest" if bias.features else ""
     _tokens(f"Promoted tokens{rest}", [entry for entry in reversed(ranked) if entry.bias > 0], top)
     _tokens(f"Suppressed tokens{rest}", [entry for entry in ranked if entry.bias < 0], top)
 
@@ -61,21 +61,18 @@ def _origin(bias: Bias) -> None:
 
 
 def _parts(bias: Bias, top: int) -> None:
-    """The features or phases that move most, each with the tokens that it moves most, in nats."""
-    rows = [(printable(name), told) for name, told in strongest(bias, 8 if bias.phases else 3)]
-    if bias.phases:
-        print_table(
-            "The phases; the tokens below are those of the rest",
-            ("phase", "moves most (nats)"),
-            rows,
-        )
-    elif bias.depends is not None:
-        print_table(
-            f"Depends on {printable(bias.depends.on)}: {min(top, len(rows))} of {len(rows)}"
-            " features; the tokens below are what all prompts have in common",
-            ("feature", "moves most (nats of a prompt that has nothing else)"),
-            rows[:top],
-        )
+    """The vectors of the features that move most, each with the tokens that it moves most, in
+    nats.
+    """
+    if not bias.features:
+        return
+    rows = [(printable(name), told) for name, told in strongest(bias)]
+    print_table(
+        f"Depends on {printable(bias.depends_on)}: {min(top, len(rows))} of {len(rows)} vectors;"
+        " the tokens below are moved by none of them",
+        ("feature", "moves most (nats where nothing else holds)"),
+        rows[:top],
+    )
 
 
 def _statistics(learned: Learned) -> str:

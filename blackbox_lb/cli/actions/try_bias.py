@@ -10,7 +10,7 @@ from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.interrupts import run_interruptible
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
-from blackbox_lb.bias.prompt_bias import to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli.commands.using.try_ import MOST_TOKENS, TryOptions
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.grouped import picked

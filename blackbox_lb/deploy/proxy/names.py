@@ -74,7 +74,7 @@ def load_served(
             highest = profile.bias.highest_id
             check_bias(bias, profile, highest if isinstance(highest, int) else None)
         injection = Injection.of(bias, on_conflict, pairs)
-        phased = PhasedRequests.of(bias, provider, on_conflict, pairs)
+        phased = PhasedRequests.of(bias, injection, provider)
         rows += [
             ServedBias(model, alias, bias, injection, phased) for model in models or (bias.model,)
         ]

@@ -111,6 +111,11 @@ class Shelf:
         """The slot of the newest version, None for an unknown name."""
         return self._slots.get(name)
 
+    def free(self, in_use: Set[int]) -> int:
+        """The first slot that neither a name nor a row has."""
+        taken = {*self._slots.values(), *in_use}
+        return next(slot for slot in count(REFUSED + 1) if slot not in taken)
+
     def place(self, name: str, capacity: int, in_use: Set[int], gone: Iterable[str] = ()) -> int:
         """Return a slot for a new version, free of rows (``in_use``) and names.
 
@@ -118,8 +123,7 @@ class Shelf:
         slot if no row uses it.
         """
         self._slots.pop(name, None)
-        taken = {*self._slots.values(), *in_use}
-        slot = next(each for each in count(REFUSED + 1) if each not in taken)
+        slot = self.free(in_use)
         if slot >= capacity:
             idle = (
                 other for other in gone if self._slots.get(other, REFUSED) not in {REFUSED, *in_use}

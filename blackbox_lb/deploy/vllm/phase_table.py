@@ -17,13 +17,13 @@ from blackbox_lb.safety.printable import printable
 
 @dataclass(frozen=True, eq=False)
 class PhaseTable:
-    """steps: (states, tokens) the state after each token; state 0 is the beginning. stretch:
-    (states,) the number of the phase.
+    """steps: (states, tokens) the state after each token; state 0 is the beginning. held:
+    (states,) the phase of the features with texts.
     """
 
     phases: Phases
     steps: npt.NDArray[np.int16]
-    stretch: npt.NDArray[np.int64]
+    held: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, phases: Phases, raws: Sequence[bytes]) -> PhaseTable:
@@ -45,14 +45,8 @@ class PhaseTable:
         elif phases.back and not _lead(steps, len(phases.until.encode()), phases.second, False):
             spelled = phases.back
         else:
-            return cls(
-                phases,
-                steps,
-                np.array(
-                    [phases.stretches[phases.second(each)] for each in range(len(by_byte))],
-                    np.int64,
-                ),
-            )
+            held = [phases.held_in[phases.second(state)] for state in range(len(by_byte))]
+            return cls(phases, steps, np.array(held, np.int64))
         raise BiasError(
             f"no tokens of the served model spell {printable(spelled)!r} of the phases"
             f" {printable(phases.spec)}; use the model that they were learned on"

@@ -24,8 +24,8 @@ from vllm.distributed.parallel_state import get_tp_group
 from vllm.tokenizers import cached_tokenizer_from_config
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhasedBias
-from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
+from blackbox_lb.deploy.bias_directory import Asked, BiasDirectory, Expected
 from blackbox_lb.deploy.vllm.batch_rows import REFUSED, Placed, Shelf
 from blackbox_lb.deploy.vllm.phase_table import PhaseTable
 from blackbox_lb.errors import BiasError
@@ -56,6 +56,8 @@ class VectorTable:
         self._shelf = Shelf()
         self._held: dict[str, _Vectors] = {}
         self._tables: dict[str, PhaseTable | None] = {}
+        self._by_prompt: dict[str, RequestBias] = {}
+        self._rows: dict[tuple[str, Asked], tuple[int, ...]] = {}
         self._phases: dict[PhaseTable, tuple[torch.Tensor, torch.Tensor]] = {}
         self._width = config.model_config.get_vocab_size()
         self._directory: BiasDirectory[_Vectors] | None = None
@@ -64,26 +66,61 @@ class VectorTable:
         self._vectors[REFUSED] = FORBIDDEN
         end = _tokenizer(config).eos_token_id
         self._vectors[REFUSED, 0 if end is None else end] = 0.0
-        self.slots(names, frozenset())
+        self.slots([Asked(name) for name in names], frozenset())
         size = self._vectors.numel() * self._vectors.element_size() / 2**20
         logger.info(
             "LearnedBias: %s; %.1f MiB on %s", ", ".join(names) or "no bias yet", size, device
         )
 
-    def slots(self, names: Collection[str], in_use: Set[int]) -> dict[str, Placed]:
-        """The slots of each name. A changed file is first brought to the device."""
-        if not names:
+    def slots(self, wanted: Collection[Asked], in_use: Set[int]) -> dict[Asked, Placed]:
+        """The slots of each request. A changed file is first brought to the device."""
+        if not wanted:
             return {}
+        names = {asked.name for asked in wanted}
         fresh, gone = self._on_first_rank(lambda: self._changed(names))
         for name, vectors in fresh.items():
             self._store(name, vectors, in_use, gone)
-        return {name: self._placed(name) for name in names}
+        placed: dict[Asked, Placed] = {}
+        taken = set(in_use)
+        for asked in wanted:
+            if asked.name in self._by_prompt:
+                placed[asked] = self._of_prompt(asked, taken)
+            else:
+                placed[asked] = self._placed(asked.name)
+            taken.update(placed[asked].slots)
+        return placed
+
+    def _of_prompt(self, asked: Asked, taken: set[int]) -> Placed:
+        """The slots of a request whose prompt has vectors of its own, one for each phase. Requests
+        with equal numbers share them while any of them runs.
+        """
+        bias = self._by_prompt[asked.name]
+        places = {label: place for place, label in enumerate(bias.names_of_numbers())}
+        if asked.numbers is None or any(label not in places for label, _ in asked.numbers):
+            logger.error(
+                "bias %s has other features than when the request was admitted: it ends unanswered",
+                asked.name,
+            )
+            return Placed((REFUSED,))
+        key = (bias.identity, asked)
+        slots = self._rows.get(key, ())
+        if not slots or not taken.issuperset(slots):
+            numbers = {places[label]: number for label, number in asked.numbers}
+            reserved = set(taken)
+            for phase in range(bias.phases.count):
+                slot = self._shelf.free(reserved)
+                reserved.add(slot)
+                slots = (*slots, slot) if phase else (slot,)
+                self._fill(slot, _vector(bias.of_numbers(numbers, phase), self._width))
+            in_use = {key for key, row in self._rows.items() if taken.issuperset(row)}
+            self._rows = {key: self._rows[key] for key in in_use} | {key: slots}
+        return Placed(slots, self._tables[asked.name])
 
     def _placed(self, name: str) -> Placed:
         table = self._tables.get(name)
         found = [
             self._shelf.find(_key(name, phase))
-            for phase in range(1 if table is None else len(table.phases.names))
+            for phase in range(1 if table is None else table.phases.count)
         ]
         slots = tuple(slot for slot in found if slot is not None)
         if len(slots) == len(found):
@@ -95,9 +132,11 @@ class VectorTable:
         return Placed((REFUSED,))
 
     def on_device(self, table: PhaseTable) -> tuple[torch.Tensor, torch.Tensor]:
-        """(states x tokens,) the state after each token, and (states,) the number of the phase."""
+        """(states x tokens,) the state after each token, and (states,) the phase of the features
+        with texts.
+        """
         if table not in self._phases:
-            rows = table.steps.astype("int64").flatten(), table.stretch
+            rows = table.steps.astype("int64").flatten(), table.held
             self._phases[table] = (
                 torch.from_numpy(rows[0]).to(self._device),
                 torch.from_numpy(rows[1]).to(self._device),
@@ -166,15 +205,23 @@ class VectorTable:
         return fresh, [key for key in self._shelf.names() if key.rpartition(KEY)[0] not in there]
 
     def _store(self, name: str, vectors: _Vectors, in_use: Set[int], gone: list[str]) -> None:
-        self._tables[name], taken = vectors.table, set(in_use)
+        self._tables[name] = vectors.table
+        self._by_prompt.pop(name, None)
+        if vectors.by_prompt is not None:
+            self._by_prompt[name] = vectors.by_prompt
+        taken = set(in_use)
         for phase, vector in enumerate(vectors.of_phase):
             slot = self._shelf.place(_key(name, phase), len(self._vectors), taken, gone)
             taken.add(slot)
-            if slot >= len(self._vectors):
-                self._vectors = torch.cat([self._vectors, torch.zeros_like(self._vectors)])
-            host = torch.frombuffer(vector, dtype=torch.float32)
-            self._vectors[slot].copy_(host.pin_memory() if self._pin else host, non_blocking=True)
+            self._fill(slot, vector)
             logger.info("LearnedBias: bias %s read, slot %d of %d", name, slot, len(self._vectors))
+
+    def _fill(self, slot: int, vector: array[float]) -> None:
+        """Put a vector into a slot; the table grows where it has none of that number."""
+        while slot >= len(self._vectors):
+            self._vectors = torch.cat([self._vectors, torch.zeros_like(self._vectors)])
+        host = torch.frombuffer(vector, dtype=torch.float32)
+        self._vectors[slot].copy_(host.pin_memory() if self._pin else host, non_blocking=True)
 
     def _on_first_rank(self, work: Callable[[], Any]) -> Any:
         """The result, or the BiasError, of ``work`` on the first tensor-parallel rank, on every
@@ -214,10 +261,13 @@ def default_bias() -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class _Vectors:
-    """of_phase: in nats for every logit, one vector without phases. table: of the phases."""
+    """of_phase: in nats for every logit, one vector without phases, none where they depend on the
+    prompt. table: of the phases. by_prompt: what computes the vectors of a prompt.
+    """
 
     of_phase: tuple[array[float], ...]
     table: PhaseTable | None
+    by_prompt: RequestBias | None = None
 
 
 def _key(name: str, phase: int) -> str:
@@ -230,17 +280,22 @@ def _vectors(bias: Bias, expected: Expected, raws: Callable[[], list[bytes]]) ->
     bytes of each token.
     """
     expected.check(bias)
-    phased = PhasedBias.of(bias)
-    if phased is None:
-        return _Vectors(
-            (_vector(bias.same_for_all("LearnedBias in vLLM").logit_bias, expected),), None
-        )
-    table = PhaseTable.of(phased.phases, raws() if phased.phases.until else [b""] * expected.logits)
-    return _Vectors(tuple(_vector(each, expected) for each in phased.vectors), table)
+    sent = to_request_bias(bias)
+    if not isinstance(sent, RequestBias):
+        return _Vectors((_vector(bias.logit_bias, expected.logits),), None)
+    phases = sent.phases
+    table = None
+    if phases.features:
+        table = PhaseTable.of(phases, raws() if phases.until else [b""] * expected.logits)
+    if "prompt" in sent.scopes:
+        sent.vectors = None  # requests bring their numbers; a model has a lock, which no rank sends
+        return _Vectors((), table, sent)
+    of_phase = [sent.of_text(None, phase) for phase in range(phases.count)]
+    return _Vectors(tuple(_vector(values, expected.logits) for values in of_phase), table)
 
 
-def _vector(values: Mapping[int, float], expected: Expected) -> array[float]:
-    vector = array("f", bytes(4 * expected.logits))
+def _vector(values: Mapping[int, float], size: int) -> array[float]:
+    vector = array("f", bytes(4 * size))
     for token, value in values.items():
         vector[token] = value
         if not isfinite(vector[token]):

@@ -24,6 +24,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.linear_term import linear_term
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
+from blackbox_lb.types import AnyBias, VaryingBias
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class Candidate:
         projected: of a projection, else None.
         origin: where it comes from, in words for a reader.
         stands: whether it is kept unless another candidate is shown to be better.
+        varying: the bias with features that is sent, whose entries are ``sparse``; None where that
+            is sent alone.
     """
 
     settings: dict[str, float | int | str | None]
@@ -82,6 +85,7 @@ class Candidate:
     projected: Projected | None = None
     origin: str = "learned"
     stands: bool = False
+    varying: VaryingBias | None = None
 
     @classmethod
     def of_vector(
@@ -111,8 +115,13 @@ class Candidate:
         return f"{self.estimator} ({', '.join(told)})"
 
     @property
+    def sent(self) -> AnyBias:
+        """The bias as requests get it."""
+        return self.logit_bias if self.varying is None else self.varying
+
+    @property
     def logit_bias(self) -> dict[int, float]:
-        """Token id -> nats, as sent to the provider."""
+        """Token id -> nats of the entries."""
         return dict(zip(self.sparse.token_ids.tolist(), self.sparse.values.tolist(), strict=True))
 
 

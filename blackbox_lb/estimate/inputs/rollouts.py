@@ -211,6 +211,17 @@ class Rollouts:
             **{name: getattr(self, name)[positions] for name in names},
         )
 
+    def with_positions(
+        self, positions: npt.NDArray[np.bool_]
+    ) -> tuple[npt.NDArray[np.int64], Self]:
+        """The indices (k,) of the rollouts that have some of the ``positions`` (m,), and these
+        rollouts with those positions alone.
+        """
+        is_kept = np.zeros(len(self.keys), np.bool_)
+        is_kept[self.rollout_of[positions]] = True
+        kept = self.take(is_kept).at(positions[is_kept[self.rollout_of]])
+        return np.flatnonzero(is_kept), kept
+
     def without_lists(self) -> Self:
         """The same rollouts, with the sampled token alone at each position."""
         none = np.zeros((len(self.token_ids), 0))

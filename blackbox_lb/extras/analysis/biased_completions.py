@@ -12,9 +12,11 @@ from typing import Any, cast
 import numpy as np
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import PromptBias, store_key, to_request_bias
+from blackbox_lb.bias.features import Groups
+from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.request_bias import phases_of_features, store_key, to_request_bias
 from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
-from blackbox_lb.estimate.inputs.checks import Bools, Vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting.intervention import (
     exact_shifts,
@@ -26,6 +28,7 @@ from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.phased import bias_at_positions, phase_of_positions
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.reference import ask_reference, check_reference
 from blackbox_lb.rollouts.training import scored
@@ -44,13 +47,15 @@ class Biased:
     """Completions drawn with the bias at temperature 1. examples: (x,) the numbering of
     ``rollouts.prompts``.
 
-    endpoint: their source. left_out: number of unreadable completions.
+    endpoint: their source. left_out: number of unreadable completions. phases: (m,) of positions,
+    where the bias changes within an answer.
     """
 
     rollouts: Rollouts
     examples: tuple[Example, ...]
     endpoint: Endpoint
     left_out: int
+    phases: Ids
 
     @property
     def words(self) -> str:
@@ -85,20 +90,25 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
 
 
 def biased_completions(
-    path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter
+    path: Path,
+    bias: Bias,
+    profile: Profile,
+    vocabulary: Vocabulary | None,
+    report: Reporter,
+    rows: Sequence[Example] = (),
 ) -> Biased:
     """Read the completions under this bias from the rollout store ``path``, for the bias's model
     and the profile's provider.
 
+    rows: of the data, with the columns that no store keeps.
+
     Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it.
-    BiasError: it depends on a column of the data, which no store keeps. NoLogprobs: none lists
-    tokens.
+    BiasError: it depends on a column, and no row is given. NoLogprobs: none lists tokens.
     """
-    if bias.phases:
-        bias.same_for_all("blb analyze")
-    if bias.depends is not None and bias.depends.on.startswith("groups:"):
-        bias.same_for_all(
-            "blb analyze reads prompts from the store, without the columns of their rows, and there"
+    if any(isinstance(feature, Groups) for feature in bias.features) and not rows:
+        raise BiasError(
+            f"the bias depends on {printable(bias.depends_on)}, and the store keeps prompts without"
+            " the columns of their rows; give the data with ``data`` or ``task``"
         )
     if not bias.entries:
         raise BiasError(
@@ -117,11 +127,14 @@ def biased_completions(
                 " blb fit, to draw some"
             )
         ends = _end_tokens(profile, vocabulary)
-        rollouts, examples, left = _read(store, _as_learned(bias, requests), ends)
+        columns = {example.prompt: example.prompt for example in rows}
+        rollouts, examples, left = _read(store, _as_learned(bias, requests), ends, columns)
+        phases = _phases(phases_of_features(bias.features), rollouts, store, bias, vocabulary)
         left_out = left["incomplete"] + left["filtered"]
         others = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
     endpoints = Counter(settings["endpoint"] for settings in requests.values())
-    found = Biased(rollouts, examples, cast("Endpoint", endpoints.most_common(1)[0][0]), left_out)
+    endpoint = cast("Endpoint", endpoints.most_common(1)[0][0])
+    found = Biased(rollouts, examples, endpoint, left_out, phases)
     report.notice(found.words)
     if others:
         report.notice(
@@ -169,7 +182,10 @@ def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
 
 
 def _read(
-    store: RolloutStore, requests: Iterable[str], ends: EndTokens
+    store: RolloutStore,
+    requests: Iterable[str],
+    ends: EndTokens,
+    columns: Mapping[Prompt, Prompt],
 ) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
     """The completions of these requests with their lists in memory, their examples, and the number
     left out.
@@ -182,7 +198,9 @@ def _read(
             by_prompt.setdefault(prompt, []).append(key)
     for prompt in instructed(by_prompt):
         del by_prompt[prompt]
-    examples = tuple(Example(str(number), prompt) for number, prompt in enumerate(by_prompt))
+    examples = tuple(
+        Example(str(number), columns.get(prompt, prompt)) for number, prompt in enumerate(by_prompt)
+    )
     rollouts, left = scored(store, examples, list(by_prompt.values()), COUNT, ends)
     return rollouts, examples, left
 
@@ -217,10 +235,8 @@ def shifts_by_lists(
         before = meaning == "before bias"
         shifts = listed_shifts if before else shifts_after_bias
         values = np.full(len(biased.rollouts.token_ids), np.nan)
-        for where, sent in _sent(biased, bias):
-            values[where[biased.rollouts.rollout_of]] = shifts(
-                biased.rollouts.take(where), sent, base
-            )
+        for here, sent in _sent(biased, bias):
+            values[here] = shifts(biased.rollouts.with_positions(here)[1], sent, base)
         return Shifts(values, "tail model" if before else "logprobs after the bias")
     raise ProfileError(
         f"it is not known whether {profile.name} returns logprobs of the base or of the biased"
@@ -230,17 +246,36 @@ def shifts_by_lists(
 
 
 def _sent(biased: Biased, bias: Bias) -> Iterator[tuple[Bools, Mapping[int, float]]]:
-    """The bias of the completions, and which have it: (c,) all of them, or those of each prompt
-    where it depends on the prompt.
+    """Each map that requests got, and the positions (m,) where it acted."""
+    prompts = [example.prompt for example in biased.examples]
+    prompt_of = biased.rollouts.prompts[biased.rollouts.rollout_of]
+    return bias_at_positions(to_request_bias(bias), prompts, prompt_of, biased.phases)
+
+
+def _phases(
+    phases: Phases,
+    rollouts: Rollouts,
+    store: RolloutStore,
+    bias: Bias,
+    vocabulary: Vocabulary | None,
+) -> Ids:
+    """(m,) the phase of each position. Raises BiasError: a text of the phases is looked for, and
+    the bytes of tokens are not known.
     """
-    prompts = biased.rollouts.prompts
-    of_prompt = PromptBias.of(bias)
-    if of_prompt is None:
-        yield np.ones(len(prompts), np.bool_), bias.logit_bias
-        return
-    of_prompt.prepare([example.prompt for example in biased.examples])
-    for number in np.unique(prompts).tolist():
-        yield prompts == number, of_prompt.at(biased.examples[number].prompt)
+    known: Mapping[int, bytes] = {}
+    if phases.until:
+        known = store.token_bytes(bias.tokenizer)
+        tokens = np.unique(rollouts.token_ids[rollouts.token_ids >= 0]).tolist()
+        if vocabulary is not None:
+            known = {**known, **{token: vocabulary.bytes_of(token) or b"" for token in tokens}}
+        missing = set(tokens).difference(known)
+        if missing:
+            raise BiasError(
+                f"the bytes of {len(missing):,} tokens are not known, so that the text of"
+                f" {printable(phases.spec)} could go unseen; give the model's vocabulary with"
+                " ``tokenizer``"
+            )
+    return phase_of_positions(phases, rollouts, known)
 
 
 async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, seed: int) -> Shifts:
@@ -267,7 +302,7 @@ async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, see
         )
     values = np.full(len(biased.rollouts.token_ids), np.nan)
     for where, sent in _sent(biased, bias):
-        here = where[biased.rollouts.rollout_of[found.positions]]
+        here = where[found.positions]
         if not here.any():
             continue
         delta = np.zeros(found.exact.shape[1])

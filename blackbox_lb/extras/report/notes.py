@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import PromptText
-from blackbox_lb.bias.prompt_bias import PromptBias
+from blackbox_lb.bias.prompt_text import PromptText
 from blackbox_lb.bias.records import settings_text
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import Result, RunDocuments
 from blackbox_lb.extras.report.verdict_text import rows_of
@@ -30,11 +30,11 @@ def eval_command(run: RunDocuments) -> str:
 def own_biases(run: RunDocuments) -> list[str]:
     """A sentence on the bias of each of the first prompts shown, where it depends on them; none
     where it does not, and for an embedding, whose model takes seconds to load."""
-    of_prompt = PromptBias.of(run.bias)
-    if of_prompt is None or of_prompt.depends.probe:
+    sent = to_request_bias(run.bias)
+    if not isinstance(sent, RequestBias) or "prompt" not in sent.scopes or sent.vectors is not None:
         return []
     return [
-        _own_bias(run.bias, of_prompt.of_text(PromptText(example.prompt)))
+        _own_bias(run.bias, sent.of_text(PromptText(example.prompt)))
         for example in run.examples[:EXPLAINED]
     ]
 

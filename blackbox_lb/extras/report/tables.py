@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.request_bias import strongest
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import CandidateRow, DecisionsPair
 from blackbox_lb.extras.report.verdict_text import amount, change, interval
@@ -338,7 +338,7 @@ def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
         if analysis is None
         else (scores_table, bands_table, families_table, pairs_table, delta_table)
     )
-    features = [features_table(bias)] if bias.version > 1 else []
+    features = [features_table(bias)] if bias.features else []
     return [
         *features,
         entries_table(bias),
@@ -347,19 +347,13 @@ def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
 
 
 def features_table(bias: Bias) -> PageTable:
-    """The features of the prompt, or the phases, and the tokens that they move, the strongest
-    first.
-    """
+    """The vectors of the features, and the tokens that they move, the strongest first."""
     rows = [[Cell(name), Cell(told.replace("-", "−"))] for name, told in strongest(bias)]
-    kind = "phase"
-    caption = "What each phase moves; the bias below is that of the rest"
-    if bias.depends is not None:
-        kind = "feature"
-        caption = f"What each feature of the prompt moves (depends on {bias.depends.on})"
     return table(
         "features",
-        caption,
-        (kind, "tokens moved most (nats)"),
+        f"What each feature moves (depends on {bias.depends_on}); the bias below is that of the"
+        " rest",
+        ("feature", "tokens moved most (nats)"),
         rows,
         searchable=True,
         where="bias.json",

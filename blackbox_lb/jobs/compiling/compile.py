@@ -7,13 +7,15 @@ the loss is reported here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import hypot
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.records import Compiled, Entry
+from blackbox_lb.bias.request_bias import WIDEST, SentRange
 from blackbox_lb.errors import BiasError
 from blackbox_lb.providers.profile import Profile
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.next_token.next_token import NextToken
     from blackbox_lb.estimate.sparse.sparsify import Sparse
 
+T = TypeVar("T")
 STEPS = (10, 30, 100, 300, 1_024)
 """Numbers of entries for the table of the kept gain: steps of about 3, and the limits of providers.
 """
@@ -42,22 +45,27 @@ def compile_report(sparse: Sparse, entries_limit: int | None, *, integers: bool)
 def compile_bias(
     bias: Bias,
     profile: Profile,
-    next_token: NextToken,
+    next_token: NextToken | None,
     *,
     entries: int | None = None,
     integers: bool = False,
     highest_id: int | None = None,
 ) -> Bias:
     """Compile ``bias`` for ``profile``, closest to the learned policy on the logged positions of
-    ``next_token``.
+    ``next_token``. One with features keeps the tokens that it moves most, and needs no positions.
 
     Ids above ``highest_id`` (None: no such limit) are left out and counted as dropped. The result
     has no verdict: it is another policy, and has not been judged. An entry whose value changed has
     no standard error, and where any did, the operating points are those of another bias and are
     left out.
 
-    Raises BiasError: more entries wanted than the provider takes.
+    Raises BiasError: more entries wanted than the provider takes, or no positions for a bias
+    without features.
     """
+    if bias.features:
+        return _with_fewer_tokens(bias, profile, entries, integers, highest_id)
+    if next_token is None:
+        raise BiasError("a bias without features is compiled on logged positions; give them")
     limit = most_entries(profile, entries)
     whole = integers or not profile.bias.fractions
     sparse = _sparse(bias, profile, _known(bias, next_token), highest_id, limit, whole)
@@ -74,42 +82,42 @@ def compile_bias(
     )
 
 
-def compile_dependent(
-    bias: Bias, profile: Profile, *, entries: int | None = None, integers: bool = False
+def _with_fewer_tokens(
+    bias: Bias, profile: Profile, entries: int | None, integers: bool, highest_id: int | None
 ) -> Bias:
-    """Compile a bias that depends on the prompt: the tokens that it moves most, by the root of the
-    sum of squares over the common vector and those of all features, in the range and kind of
-    numbers that the provider takes of each request.
-
-    Raises BiasError: it depends on no prompt, or more entries are wanted than the provider takes.
+    """A bias with features: the tokens that it moves most, by the root of the sum of squares over
+    the entries and the vectors of all features, in the range and kind of numbers that the provider
+    takes of each request.
     """
-    depends = bias.depends
-    if depends is None:
-        raise BiasError("this bias is the same for all prompts; compile it with compile_bias")
-    columns = list(zip(*(feature.values for feature in depends.features), strict=True)) or [
-        ()
-    ] * len(bias.entries)
-    size = [hypot(entry.bias, *column) for entry, column in zip(bias.entries, columns, strict=True)]
-    places = sorted(
-        sorted(range(len(size)), key=lambda place: -size[place])[: most_entries(profile, entries)]
+    limit = most_entries(profile, entries)
+    size = [hypot(*column) for column in zip(*bias.values, strict=True)]
+    allowed = [
+        place
+        for place, entry in enumerate(bias.entries)
+        if highest_id is None or entry.id <= highest_id
+    ]
+    places = sorted(sorted(allowed, key=lambda place: -size[place])[:limit])
+    features = tuple(
+        feature.with_values(
+            [_picked(vector.values, places) for vector in feature.vectors],
+            [_picked(vector.errors, places) for vector in feature.vectors],
+        )
+        for feature in bias.features
     )
-    made = depends.replacing(
-        low=max(profile.bias.low, -1e6),
-        high=min(profile.bias.high, 1e6),
-        integers=integers or not profile.bias.fractions,
-        features=tuple(
-            feature.replacing(
-                values=_picked(feature.values, places), errors=_picked(feature.errors, places)
-            )
-            for feature in depends.features
+    whole = integers or not profile.bias.fractions
+    low, high = max(profile.bias.low, -WIDEST), min(profile.bias.high, WIDEST)
+    return bias.verified(()).replacing(
+        provider=profile.name,
+        compiled=Compiled(
+            entries_limit=limit, integers=whole, dropped=len(bias.entries) - len(places)
         ),
-        fingerprint="",
+        entries=tuple(bias.entries[place] for place in places),
+        features=features,
+        sent=SentRange(low=low, high=high, integers=whole),
     )
-    kept = tuple(bias.entries[place] for place in places)
-    return bias.verified(()).replacing(provider=profile.name, entries=kept, depends=made.signed())
 
 
-def _picked(values: tuple[float, ...], places: list[int]) -> tuple[float, ...]:
+def _picked(values: Sequence[T], places: Sequence[int]) -> tuple[T, ...]:
     """The values at these places; none where there are none."""
     return tuple(values[place] for place in places) if values else ()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from blackbox_lb.api.wire import takes_messages
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
-from blackbox_lb.bias.prompt_bias import to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import (
     BASE,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.bias.features import PromptFeature
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -53,7 +53,7 @@ class FitPlan:
     learn_from: LearnFrom = "samples"
     listed: int | None = None
     labels: Labels | None = None
-    depends_on: tuple[DependsOn, ...] = ()
+    depends_on: tuple[PromptFeature, ...] = ()
     phases: Phases | None = None
     notices: tuple[str, ...] = ()
 

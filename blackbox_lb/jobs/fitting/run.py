@@ -16,7 +16,7 @@ from blackbox_lb.bias.calibration import Calibration
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.operating import OperatingCurve, point_sentence
-from blackbox_lb.bias.prompt_bias import vectors_of
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import (
     Censored,
     Compiled,
@@ -25,6 +25,7 @@ from blackbox_lb.bias.records import (
     SamplingRecord,
     Verdict,
 )
+from blackbox_lb.bias.request_bias import RequestBias, embedding_model
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
@@ -35,7 +36,7 @@ from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.calibrating import calibration_of
-from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured
+from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, Proposer
 from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
@@ -62,27 +63,25 @@ from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
 from blackbox_lb.jobs.fitting.unlabelled import calibrated, check_unlabelled
-from blackbox_lb.jobs.fitting.varying.depends import (
-    DependentCandidate,
-    against_others,
-    dependent_candidate,
-)
-from blackbox_lb.jobs.fitting.varying.depends_on_samples import sampled_candidate
-from blackbox_lb.jobs.fitting.varying.phases import PhasedCandidate, phased_candidate
-from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
+from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
+from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
+from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
-from blackbox_lb.rollouts.answers.given_answers import first_tokens, lists_with
+from blackbox_lb.rollouts.answers.given_answers import lists_with
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
 from blackbox_lb.rollouts.judging.distribution import DrawnShares
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.phased import phases_of
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.open_labels import OpenLabels
 from blackbox_lb.types import AnyBias
 
+LEAST_HELD = 100
+"""Positions with and without a feature of the answer so far that its vector is learned from."""
 KL_PROMPTS = 40
 """Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings.
 """
@@ -122,11 +121,10 @@ class _Fit:
     validation prompts; fixed: its bias as it is sent. verdict: a row a metric and setting, on the
     test prompts. decisions: setting -> what the decisions of the base and of the biased model are
     worth, where the task has labels. shares: setting -> the labels that both draw, where the reward
-    compares these with wanted shares. features: those of the prompt that the plan names; dependent:
-    the bias that depends on some, None where the fixed one is kept; phased: the bias with phases,
-    None where one vector is kept. operating: the curve of a decision with a positive label, None
-    without one. calibration: the probabilities of the labels, None where no list shows them.
-    beside: what the chosen one was compared with. why: what explains the verdict. bias: the
+    compares these with wanted shares. features: those of the prompt that the plan names. operating:
+    the curve of a decision with a positive label, None without one. calibration: the probabilities
+    of the labels, None where no list shows them. beside: what the chosen one was compared with.
+    why: what explains the verdict. bias: the
     result, as its file holds it.
     """
 
@@ -142,8 +140,6 @@ class _Fit:
     decisions: dict[str, tuple[DecisionScores, DecisionScores]]
     shares: dict[str, tuple[DrawnShares, DrawnShares]]
     features: list[PromptFeatures]
-    dependent: DependentCandidate | None
-    phased: PhasedCandidate | None = None
     operating: OperatingCurve | None = None
     calibration: Calibration | None = None
     calibrated: Candidate
@@ -158,7 +154,6 @@ class _Fit:
         self.decisions = {}
         self.shares = {}
         self.features = []
-        self.dependent = None
         self.beside = ()
 
     async def check(self) -> None:
@@ -212,12 +207,11 @@ class _Fit:
             self.limits,
             trials.report,
             trials.reward.label,
+            await self._proposers(scorer),
         )
         if point is not None:
             self._choose_point(point)
         self.fixed = self.choice.candidate.logit_bias
-        await self._choose_dependent()
-        await self._choose_phased()
 
     async def _scorer(self) -> Scorer:
         """Lists, where they alone give the effects; else fresh completions."""
@@ -287,66 +281,86 @@ class _Fit:
             )
         return lists
 
-    async def _choose_dependent(self) -> None:
-        """Let the bias depend on the prompt, where that is predicted to decide better; the best of
-        what the plan names.
+    async def _proposers(self, scorer: Scorer) -> list[Proposer]:
+        """What proposes biases with features: those of the prompt that the plan names, the phases
+        of completions, and each of the former with the latter.
         """
         plan = self.plan
-        report = self.trials.report
-        fixed = self.choice.uncut or self.choice.candidate
-        given = self.given if plan.selects_offline and plan.depends_on else None
-        if given is not None:
-            found = (
-                await first_tokens(self.trials, self.task.validation, "validation", plan.listed)
-            ).with_tokens(given.ends)
-        for on in plan.depends_on:
-            features = await asyncio.to_thread(
-                PromptFeatures.of, on, self.examples, vectors_of(on, self.trials.store)
-            )
-            self.features.append(features)
-            if given is not None:
-                each = dependent_candidate(
-                    features, self.examples, found, given, fixed, self.limits, plan.sweep.seed
+        phases, phase_of = await self._phases()
+        for feature in plan.depends_on:
+            model = embedding_model([feature], self.trials.store)
+            found = await asyncio.to_thread(PromptFeatures.of, feature, self.examples, model)
+            self.features.append(found)
+            if model is not None and model.tokens:
+                self.trials.report.notice(
+                    f"{model.tokens:,} tokens of prompts were embedded by {model.name}"
                 )
-            else:
-                each = await sampled_candidate(
-                    features, self.trials, self.task, self.training, fixed, self.limits, plan
+        if isinstance(scorer, FromLists) and self.given is not None:
+            given = self.given
+            return [
+                ByLists(
+                    found,
+                    len(self.examples),
+                    given,
+                    scorer.first,
+                    self.limits,
+                    plan.sweep.seed,
                 )
-            if features.vectors is not None and features.vectors.tokens:
-                report.notice(
-                    f"{features.vectors.tokens:,} tokens of prompts were embedded by"
-                    f" {features.vectors.name}"
-                )
-            if isinstance(each, str):
-                report.notice(f"declined, {each}")
-                continue
-            report.notice(each.sentence)
-            if self.dependent is None or each.found > self.dependent.found:
-                self.dependent = each
-        if plan.depends_on and self.dependent is None:
-            report.notice("the bias is the same for all prompts")
+                for found in self.features
+            ]
+        label_tokens: frozenset[int] = frozenset()
+        if isinstance(scorer, SharesFromLists):
+            label_tokens = frozenset(scorer.label_tokens)
 
-    async def _choose_phased(self) -> None:
-        """Give phases vectors of their own, where that earns more."""
-        plan = self.plan
-        report = self.trials.report
-        fixed = self.choice.uncut or self.choice.candidate
-        if plan.phases is None:
-            return
-        found = await phased_candidate(
-            plan.phases, self.trials, self.task, self.training, fixed, self.limits, plan
-        )
-        if isinstance(found, str):
-            report.notice(f"phases declined: {found}; the bias is the same at all positions")
-        else:
-            report.notice(found.sentence)
-            self.phased = found
+        def by_samples(of_prompt: PromptFeatures | None, of_prefix: Phases) -> Proposer:
+            return BySamples(
+                of_prompt,
+                of_prefix,
+                self.training,
+                phase_of if of_prefix.features else np.zeros_like(phase_of),
+                len(self.examples),
+                self.limits,
+                plan.sweep.seed,
+                label_tokens,
+            )
+
+        proposers = [by_samples(found, Phases()) for found in self.features]
+        if phases.features:
+            proposers.append(by_samples(None, phases))
+            proposers += [by_samples(found, phases) for found in self.features]
+        return proposers
+
+    async def _phases(self) -> tuple[Phases, Ids]:
+        """The phases of the plan that enough positions are in, and (m,) that of each training
+        position.
+        """
+        rollouts = self.training.rollouts
+        nowhere = np.zeros(len(rollouts.token_ids), np.int64)
+        if self.plan.phases is None:
+            return Phases(), nowhere
+        trials = self.trials
+        known = trials.store.token_bytes(trials.tokenizer.fingerprint)
+        phase_of = await phases_of(trials.session, self.plan.phases, rollouts, known)
+        kept = []
+        for j, feature in enumerate(self.plan.phases.features):
+            held = int(((phase_of >> j) & 1).sum())
+            if LEAST_HELD <= held <= len(phase_of) - LEAST_HELD:
+                kept.append(feature)
+                continue
+            trials.report.notice(
+                f"phase {feature.spec}: it holds at {held:,} of {len(phase_of):,} positions, and"
+                f" {LEAST_HELD} with and without it are needed: it is left out"
+            )
+        phases = Phases(tuple(kept))
+        if not kept:
+            return phases, nowhere
+        return phases, await phases_of(trials.session, phases, rollouts, known)
 
     @property
     def sent(self) -> AnyBias:
         """The bias that is judged."""
-        other = self.phased or self.dependent
-        return self.fixed if other is None else other.bias
+        richer = self.choice.richer
+        return self.fixed if richer is None else richer.candidate.sent
 
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
@@ -369,11 +383,22 @@ class _Fit:
                 checked = checked_point(self.operating, pair[1])
                 self.operating = self.operating.replacing(checked=checked)
         await self._compare_shares(bias)
-        if plan.depends_on or self.phased is not None:
-            features = self.features if self.dependent is None else [self.dependent.features]
+        if plan.depends_on or self.choice.richer is not None:
             self.beside = await against_others(
-                self.trials, self.task, self.fixed, bias, features, plan
+                self.trials, self.task, self.fixed, bias, self._features_sent, plan
             )
+
+    @property
+    def _features_sent(self) -> list[PromptFeatures]:
+        """The features of the prompt that the judged bias has; all that were tried where it has
+        none.
+        """
+        sent = self.sent
+        specs: list[str] = []
+        if isinstance(sent, RequestBias):
+            specs = [feature.spec for feature in sent.features]
+        chosen = [found for found in self.features if found.feature.spec in specs]
+        return chosen or self.features
 
     async def _compare_shares(self, bias: AnyBias) -> None:
         """Keep the labels that were judged, with and without ``bias``; nothing is drawn for it."""
@@ -405,28 +430,22 @@ class _Fit:
         trials = self.trials
         chosen = self.choice.candidate
         why = self.why
+        sent = self.sent
         compiled: Compiled | None = compile_report(
             chosen.sparse, self.limits.entries, integers=self.limits.integers
         )
         errors = why.errors
-        version = 1
-        if self.dependent is not None:
-            chosen = self.dependent.common(chosen)
+        richer = self.choice.richer
+        if richer is not None:
+            chosen = richer.candidate
             compiled = None
-            errors = self.dependent.errors
-            version = 2
-        if self.phased is not None:
-            chosen = self.phased.rest
-            compiled = None
-            errors = self.phased.errors
-            version = 3
+            errors = richer.errors
         learned = None
         if why.statistics is not None:
             learned = Learned(**asdict(why.statistics), reliability=why.reliability)
         self.bias = Bias(
-            version=version,
-            depends=None if self.dependent is None else self.dependent.bias.depends,
-            phases=() if self.phased is None else self.phased.rows,
+            features=sent.features if isinstance(sent, RequestBias) else (),
+            sent=sent.sent if isinstance(sent, RequestBias) else None,
             provider=trials.session.profile.name,
             model=trials.session.model,
             tokenizer=trials.tokenizer.fingerprint,

@@ -21,7 +21,7 @@ from blackbox_lb.jobs.fitting.given_answers import (
     given_answers,
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.varying.prompt_features import check_features
+from blackbox_lb.jobs.fitting.varying.feature_matrix import check_features
 from blackbox_lb.rollouts.judging.distribution import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncation_of
@@ -66,10 +66,11 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     listless = ", ".join(
         name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers
     )
-    if plan.depends_on and (listless or trials.engine is not None):
+    has_features = bool(plan.depends_on) or plan.phases is not None
+    if has_features and (listless or trials.engine is not None):
         raise InputError(
-            "``depends_on`` is learned by projection in one process; leave out ``engine`` and"
-            " ``estimator``, or ``depends_on``"
+            "``depends_on`` and ``phases`` are learned by projection in one process; leave out"
+            " ``engine`` and ``estimator``, or the features"
         )
 
 
@@ -95,16 +96,13 @@ def _check_phases(trials: Trials, plan: FitPlan) -> None:
     if plan.phases is None:
         return
     beside = {
-        "``depends_on``": bool(plan.depends_on),
-        "``engine``": trials.engine is not None,
         "the task's stop texts": bool(trials.stop),
+        f"``learn_from={plan.learn_from}``": plan.uses_given_answers,
     }
-    beside |= {f"``learn_from={plan.learn_from}``": plan.uses_given_answers}
     for option, given in beside.items():
         if given:
             raise InputError(
-                "``phases`` are learned from samples, in one process and without stop texts; leave"
-                f" out {option}"
+                f"``phases`` are learned from samples, and without stop texts; leave out {option}"
             )
     check_continues(trials.session, plan.phases)
 

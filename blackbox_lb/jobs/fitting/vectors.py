@@ -60,9 +60,8 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
         if value
     )
     return bias.verified(()).replacing(
-        version=1,
-        depends=None,
-        phases=(),
+        features=(),
+        sent=None,
         operating=None,
         compiled=None,
         entries=entries,

@@ -15,9 +15,9 @@ from typing import Any, Literal
 from blackbox_lb.api.connect import connect
 from blackbox_lb.api.drift import OnDrift
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
-from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.bias.features import PromptFeature, parse_feature
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.prompt_bias import to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
@@ -208,7 +208,7 @@ async def fit_async(
         listed=top_logprobs,
         labels=decision_labels,
         depends_on=_features(depends_on),
-        phases=Phases.parse(phases) if phases else None,
+        phases=Phases.parse([phases]) if phases else None,
     )
     plan = completed_plan(
         asked,
@@ -378,8 +378,8 @@ def _tools(tools: str | Path | Sequence[Mapping[str, Any]]) -> str:
         raise InputError(f"``tools``: {error}") from error
 
 
-def _features(specs: Iterable[str]) -> tuple[DependsOn, ...]:
-    features = [DependsOn.parse(spec) for spec in dict.fromkeys(specs)]
+def _features(specs: Iterable[str]) -> tuple[PromptFeature, ...]:
+    features = [parse_feature(spec) for spec in dict.fromkeys(specs)]
     return tuple(feature for feature in features if feature is not None)
 
 

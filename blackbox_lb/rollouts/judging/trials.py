@@ -12,7 +12,6 @@ from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import ConnectionFailed, Drifted, InputError, ServerFailed
 from blackbox_lb.estimate.inputs.checks import Vector
@@ -30,7 +29,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     score,
     together,
 )
-from blackbox_lb.rollouts.phased import ThinkingCap, check_continues, phases_of
+from blackbox_lb.rollouts.phased import bias_at_positions, check_continues, phases_of
 from blackbox_lb.rollouts.progress import Reporter, Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.rollouts.training import FitEngine
@@ -109,7 +108,7 @@ class Trials:
         sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
         if bias is None or isinstance(bias, Mapping):
             return Draw(sampling, bias, endpoint)
-        if isinstance(bias, PhasedBias | ThinkingCap):
+        if "prefix" in bias.scopes:
             check_continues(self.session, bias.phases)
         return Draw(sampling, endpoint=endpoint, bias_of=bias)
 
@@ -292,32 +291,21 @@ class Trials:
     async def _log_ratios(
         self, rollouts: Rollouts, bias: AnyBias, examples: Sequence[Example], tail: NextToken
     ) -> tuple[Vector, Vector]:
-        """(n,) the log ratio of both policies of each completion of ``examples``, in any order, and
-        (n,) what is expected of it under the bias.
+        """(n,) the log ratio of both policies of each completion of ``examples``, and (n,) what is
+        expected of it under the bias.
         """
 
-        def ratios(own: Rollouts, sent: Mapping[int, float]) -> Vector:
-            """(2, n) both of these."""
-            found = divergence(own, list(sent), list(sent.values()), tail)
-            return np.stack([found.per_completion, found.expected])
-
-        if isinstance(bias, Mapping):
-            both = ratios(rollouts, bias)
-        elif isinstance(bias, PhasedBias):
+        phase_of = np.zeros(len(rollouts.token_ids), np.int64)
+        if not isinstance(bias, Mapping) and "prefix" in bias.scopes:
             known = self.store.token_bytes(self.tokenizer.fingerprint)
-            phases = await phases_of(self.session, bias.phases, rollouts, known)
-            parts = [
-                (rollouts.at(phases == number), sent) for number, sent in enumerate(bias.vectors)
-            ]
-            both = np.sum([ratios(own, sent) for own, sent in parts if len(own.token_ids)], axis=0)
-        else:
-            both = np.concatenate(
-                [
-                    ratios(rollouts.take(rollouts.prompts == p), bias.at(examples[p].prompt))
-                    for p in np.unique(rollouts.prompts)
-                ],
-                axis=1,
-            )
+            phase_of = await phases_of(self.session, bias.phases, rollouts, known)
+        prompts = [example.prompt for example in examples]
+        prompt_of = rollouts.prompts[rollouts.rollout_of]
+        both = np.zeros((2, len(rollouts.keys)))
+        for here, sent in bias_at_positions(bias, prompts, prompt_of, phase_of):
+            rows, own = rollouts.with_positions(here)
+            found = divergence(own, list(sent), list(sent.values()), tail)
+            both[:, rows] += np.stack([found.per_completion, found.expected])
         return both[0], both[1]
 
 

@@ -35,7 +35,7 @@ class Thinking:
         """Raises InputError: it names no stretch of text, or several."""
         if (
             not spec.startswith(("inside:", "until:"))
-            or len((phases := Phases.parse([spec])).names) != 2
+            or len((phases := Phases.parse([spec])).names) != 1
         ):
             raise InputError(
                 f"``thinking={spec!r}`` is no stretch of text; give inside:OPEN..CLOSE, or"
@@ -62,7 +62,7 @@ class Thinking:
                     **completion.token_bytes,
                 }
             units = [self._bytes[token] for token in ids]
-        where = [number == 0 for number in self.phases.along(units)]
+        where = [phase == 1 for phase in self.phases.along(units)]
         inside = sum(where[:-1])
         ended = not where[-1]
         if not ids:

@@ -211,7 +211,7 @@ def test_the_file_as_a_person_sees_it(tmp_path: Path) -> None:
         path.read_text(encoding="utf-8")
         == """{
   "format": "blackbox-lb/bias",
-  "version": 1,
+  "version": 4,
   "provider": "local",
   "model": "tiny",
   "tokenizer": "probe-sha256:aa",
@@ -382,8 +382,8 @@ NAN_ENTRY = {"id": 3, "bytes": None, "text": None, "bias": math.nan, "seen": 0}
     ("changes", "message"),
     [
         ({"format": "other"}, r"not a bias file"),
-        ({"version": 4}, r"version 4, but blackbox-lb .* reads 3; upgrade"),
-        ({"version": 2}, "version 2 without features of the prompt"),
+        ({"version": 5}, r"version 5, but blackbox-lb .* reads 4; upgrade"),
+        ({"version": 2}, "version 2 without depends"),
         ({"version": True}, r'"version" is True, not a positive integer'),
         ({"version": "1"}, r'"version" is "1", not a positive integer'),
         (

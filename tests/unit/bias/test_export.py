@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from blackbox_lb import Bias, logit_bias
-from blackbox_lb.bias.export import COMPUTING, FORMATS, export
-from blackbox_lb.bias.features import bucket_of
-from blackbox_lb.bias.prompt_bias import Dependence, Feature
+from blackbox_lb.bias.export import FORMATS, SCOPES, export
+from blackbox_lb.bias.features import FeatureVector, bucket_of
 from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.vocabulary import load_vocabulary
+from tests.support.biases import WIDE, feature
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
@@ -93,15 +93,15 @@ def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(
     server: ExactServer, endpoint: str, tmp_path: Path
 ) -> None:
     """The file stays beside the script; formats that compute nothing are refused."""
-    says_hello = Feature(
+    says_hello = FeatureVector(
         name="hello", bucket=bucket_of("hello"), weight=1.0, values=(1.0, 0.0, 0.0, 0.0, 0.0)
     )
-    depends = Dependence(on="words", low=-100.0, high=100.0, features=(says_hello,)).signed()
-    learned(endpoint, version=2, depends=depends).save(tmp_path / "b.json")
+    words = feature("words").replacing(vectors=(says_hello,))
+    learned(endpoint, features=(words,), sent=WIDE).save(tmp_path / "b.json")
     _, body = run(server, sys.executable, "-c", export(tmp_path / "b.json", "openai"))
     assert body["logit_bias"] == {"0": VALUES[0] + 1.0, "3": 0.1, "7": 2, "10": 0.3333}
     assert "logit_bias=LOGIT_BIAS" in export(tmp_path / "b.json", "litellm")
-    for format in sorted(set(FORMATS) - set(COMPUTING)):
+    for format in sorted(name for name in FORMATS if "prompt" not in SCOPES.get(name, ())):
         with pytest.raises(
             BiasError,
             match=f"blb export ``format={format}`` takes a bias that is the same for all prompts",

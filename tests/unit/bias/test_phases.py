@@ -20,15 +20,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+import blackbox_lb
 from blackbox_lb import logit_bias
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhasedBias, Phases, PhaseVector
-from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
+from blackbox_lb.bias.phases import FirstTokens, Phases, Prefix, PrefixFeature
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
-from blackbox_lb.types import Completion, Draw, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
+from tests.support.biases import in_phase, phased_bias
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.model import log_softmax
@@ -38,10 +41,8 @@ TEXTS = ("a", "b", "ab", "ba", "aab", "", "<")
 
 def named(phases: Phases, tokens: list[str]) -> list[str]:
     """The phase of each token."""
-    return [
-        phases.names[number]
-        for number in islice(phases.along(token.encode() for token in tokens), len(tokens))
-    ]
+    along = phases.along(token.encode() for token in tokens)
+    return [phases.name_of(phase) for phase in islice(along, len(tokens))]
 
 
 @given(st.lists(st.sampled_from(TEXTS), max_size=12), st.sampled_from(["aab", "ab", "aa", "b<a"]))
@@ -84,7 +85,12 @@ def test_counted_phases_come_first() -> None:
         "rest",
     ]
     assert named(Phases.parse(["after:a,b,first"]), ["a,b", "c"]) == ["first", "after:a,b"]
-    assert Phases.parse(["inside:<x>..</x>,rest"]).names == ("inside:<x>..</x>", "rest")
+    assert Phases.parse(["inside:<x>..</x>,rest"]).names == ("inside:<x>..</x>",)
+    assert named(Phases.parse(["opening:2,until:b"]), ["a", "b", "c"]) == [
+        "opening:2 + until:b",
+        "opening:2 + until:b",
+        "rest",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +107,6 @@ def test_counted_phases_come_first() -> None:
         ("until:\udc80", "is not known"),
         ("first,first", "names one twice"),
         ("first,opening:3", "overlap"),
-        ("first,until:x", "overlap"),
-        ("opening:2,after:x", "overlap"),
         ("until:x,after:y", "overlap"),
     ],
 )
@@ -113,28 +117,16 @@ def test_what_is_no_phase(spec: str, said: str) -> None:
     assert "give" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "names", [["rest"], ["first", "rest"], ["first,after:x"], ["first", "first"], ["second"]]
-)
-def test_a_file_with_other_rows_than_phases_is_refused(names: list[str]) -> None:
-    """Each phase has one row; one with as many values as there are entries."""
-    fields: dict[str, Any] = {
-        "provider": "p",
-        "model": "m",
-        "tokenizer": "t",
-        "reward": "r",
-        "estimator": "e",
-    }
-    entries = (Entry(id=1, bias=1.0),)
-    with pytest.raises(BiasError, match="phase"):
-        Bias(
-            version=3,
-            entries=entries,
-            phases=tuple(PhaseVector(phase=name, values=(0.5,)) for name in names),
-            **fields,
-        )
+def test_a_file_has_one_vector_of_a_feature_with_one_value_of_an_entry() -> None:
+    """What is listed twice, or has another length, is refused."""
+    bias = phased_bias("first", [{1: 0.5}, {1: 1.0}])
+    (first,) = bias.features
+    with pytest.raises(BiasError, match="listed twice"):
+        bias.replacing(features=(first, first))
     with pytest.raises(BiasError, match="has not one value for each of the 1 entries"):
-        Bias(version=3, entries=entries, phases=(PhaseVector(phase="first", values=()),), **fields)
+        bias.replacing(features=(first.with_values([[]]),))
+    with pytest.raises(BiasError, match="overlap"):
+        bias.replacing(features=(first, *phased_bias("opening:2", [{1: 0.5}, {1: 1.0}]).features))
 
 
 MODEL = ExactModel(5, 3, seed=7, end=True, sharpness=0.7)
@@ -145,7 +137,20 @@ VECTORS = tuple(
 )
 
 
-def chances(phases: Phases) -> dict[tuple[int, ...], float]:
+MOVED = {token: float(value) for token, value in enumerate(RNG.normal(0, 1.5, 5))}
+"""What the word of a prompt adds, in every phase."""
+
+
+def bias_with_word(spec: str, word: str) -> Bias:
+    """A bias with phases, to which ``word`` of a prompt adds ``MOVED``; "" for none."""
+    wholes = VECTORS[: len(Phases.parse([spec]).names) + 1]
+    if not word:
+        return phased_bias(spec, wholes)
+    vector = FeatureVector(name=word, bucket=bucket_of(word), values=tuple(MOVED.values()))
+    return phased_bias(spec, wholes, features=(Words(vectors=(vector,)),))
+
+
+def chances(phases: Phases, with_word: bool = False) -> dict[tuple[int, ...], float]:
     """Completion -> its exact probability under the bias that changes inside the model."""
     found = {}
     for size in range(1, MODEL.horizon + 1):
@@ -155,7 +160,8 @@ def chances(phases: Phases) -> dict[tuple[int, ...], float]:
             texts = [b"" if token == 4 else b" " + b"abcd"[token : token + 1] for token in tokens]
             total = 0.0
             for place, phase in enumerate(islice(phases.along(texts), size)):
-                bias = np.array([VECTORS[phase][token] for token in range(5)])
+                values = in_phase(VECTORS[: len(phases.names) + 1], phase)
+                bias = np.array([values[token] + with_word * MOVED[token] for token in range(5)])
                 total += log_softmax(MODEL.logprobs(tokens[:place]) + bias)[tokens[place]]
             found[tokens] = float(np.exp(total))
     return found
@@ -221,14 +227,25 @@ class Listing:
 
 @pytest.mark.parametrize("listed", [False, True], ids=["llama.cpp", "stop texts listed"])
 @pytest.mark.parametrize(
-    "spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"]
+    ("spec", "word"),
+    [
+        ("first", ""),
+        ("opening:2", ""),
+        ("until:b", ""),
+        ("first,inside: a..c", ""),
+        ("first,after:d", ""),
+        ("opening:2,until:b", ""),
+        ("first", "thing"),
+        ("opening:2,until:b", "thing"),
+    ],
 )
-def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool) -> None:
-    """By chi-square over whole completions; logprobs stay those of the model without a bias, and no
-    text is lost.
+def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, word: str, listed: bool) -> None:
+    """By chi-square over whole completions, with a word of the prompt beside the phases, too;
+    logprobs stay those of the model without a bias, and no text is lost.
     """
     phases, draws = Phases.parse([spec]), 400
-    bias, exact = PhasedBias(phases, VECTORS[: len(phases.names)]), chances(phases)
+    sent_bias, exact = to_request_bias(bias_with_word(spec, word)), chances(phases, bool(word))
+    assert isinstance(sent_bias, RequestBias)
     assert sum(exact.values()) == pytest.approx(1.0)
     prompt, sent = Prompt.user("thing"), Draw(Sampling(1.0, MODEL.horizon, 5))
 
@@ -240,7 +257,7 @@ def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool)
                 return await many(session)
 
     async def many(session: Any) -> list[Completion]:
-        return [await drawn_by_phase(session, prompt, sent, bias) for _ in range(draws)]
+        return [await drawn_by_phase(session, prompt, sent, sent_bias) for _ in range(draws)]
 
     found = asyncio.run(draw())
     for one in found:
@@ -339,16 +356,14 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     assert beside["against"] == "fixed bias"
     assert beside["base"] + 0.2 < beside["biased"]
     bias = Bias.load(out / "bias.json")
-    (first,) = bias.phases
-    assert (bias.version, first.phase, first.positions, bias.settings["phases"]) == (
-        3,
-        "first",
-        300,
-        "first",
-    )
+    (first,) = bias.features
+    assert isinstance(first, FirstTokens)
+    assert bias.scopes == frozenset({"prefix"})
+    assert (first.spec, first.positions) == ("first", 300)
+    assert bias.settings["phases"] == "first"
     at = [entry.id for entry in bias.entries].index(0)
-    assert first.values[at] > 1 > 0 > bias.entries[at].bias
-    assert first.errors[at] is not None
+    assert bias.at(Prompt.user("thing"))[0] > 1 > 0 > bias.entries[at].bias
+    assert bias.at(Prompt.user("thing"), Prefix(1, b" a"))[0] < 0
     assert 0 < found["kl_nats_per_completion"] < 5
     again = fit(server, data, out, "--phases", "first", "--tau", 0.1, "--json")
     assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
@@ -378,43 +393,100 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     )
     assert (told.exit_code, "HELPS" in told.output) == (0, True), told.output
     told = blb("show", out / "bias.json")
-    assert "The phases; the tokens below are those of the rest" in told.output
+    assert "Depends on first: 1 of 1 vectors" in told.output
     assert "first (300 positions)" in told.output
     assert "Promoted tokens of the rest" in told.output
     assert blb("report", out).exit_code == 0
-    assert (
-        "What each phase moves; the bias below is that of the rest"
-        in (out / "report.html").read_text()
+    assert "What each feature moves (depends on first)" in (out / "report.html").read_text()
+    told = blb("analyze", out / "bias.json", "--json", "--quiet")
+    assert told.exit_code == 0, told.output
+    kl = found["kl_nats_per_completion"] / 4
+    assert json.loads(told.stdout)["usage"]["kl_per_token"] == pytest.approx(kl, rel=0.05)
+    small = out / "small.json"
+    told = blb(
+        "compile", out / "bias.json", "--provider", "fireworks", "--entries", 3, "--out", small
     )
-    for line in (
-        ("export", out / "bias.json", "--format", "curl"),
-        ("compile", out / "bias.json", "--provider", "fireworks"),
-        ("analyze", out / "bias.json"),
-    ):
-        refused = blb(*line)
-        assert (refused.exit_code, "has phases (first)" in refused.output) == (2, True), (
-            line,
-            refused.output,
-        )
-    with pytest.raises(BiasError, match="has phases"):
+    assert told.exit_code == 0, told.output
+    assert len(Bias.load(small).entries) == 3
+    table = json.loads(blb("export", out / "bias.json", "--format", "json").stdout)
+    assert [row["feature"] for row in table["features"]] == ["first"]
+    refused = blb("export", out / "bias.json", "--format", "curl")
+    assert (refused.exit_code, "takes one vector" in refused.output) == (2, True)
+    with pytest.raises(BiasError, match="without messages= and prefix="):
         logit_bias(bias)
+    assert (
+        logit_bias(bias, prefix=Prefix(1, b" a"))["0"] < 0 < logit_bias(bias, prefix=Prefix())["0"]
+    )
 
 
-def test_a_phase_without_positions_gets_the_common_vector(
+def test_a_phase_without_positions_is_left_out(
     server: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """And says so; phases that earn no more than one vector are declined."""
+    """And that is said; phases that earn no more than one vector are declined."""
     result = fit(server, data, tmp_path, "--phases", "after:zzz,first", "--tau", 0.1, "--json")
     assert result.exit_code == 0, result.output
-    assert (
-        "phase after:zzz: 0 positions are too few, 100 are needed; it gets the common vector"
-        in result.stderr
-    )
-    after, first = Bias.load(tmp_path / "bias.json").phases
-    assert (after.positions, after.errors, first.positions) == (0, (), 300)
+    assert "phase after:zzz: it holds at 0 of 1,200 positions" in result.stderr
+    (first,) = Bias.load(tmp_path / "bias.json").features
+    assert isinstance(first, PrefixFeature)
+    assert (first.spec, first.positions) == ("first", 300)
     nothing = fit(server, data, tmp_path / "none", "--phases", "after:zzz", "--tau", 0.1, "--json")
-    assert "phases declined: " in nothing.stderr
-    assert Bias.load(tmp_path / "none" / "bias.json").version == 1
+    assert "phase after:zzz: it holds at 0 of 1,200 positions" in nothing.stderr
+    assert not Bias.load(tmp_path / "none" / "bias.json").features
+
+
+def wanted_opening(example: Example, completion: Completion) -> float:
+    """1 where the answer begins with the letter of its prompt's colour and has it nowhere else."""
+    letter = " a" if "red" in example.prompt.text else " b"
+    begins = completion.text.startswith(letter)
+    return float(begins and letter not in completion.text.removeprefix(letter))
+
+
+def test_prompt_and_phase_together_say_what_neither_can_alone(
+    server: ExactServer, tmp_path: Path
+) -> None:
+    """Which token is right at the beginning depends on the prompt, and it is wrong everywhere
+    else. Both are proven to be better than the fixed bias, and the best is the one with both.
+    """
+    splits = {"train": range(60), "validation": range(60, 100), "test": range(100, 130)}
+    rows = [
+        {"prompt": f"thing {n}: {'red' if n % 2 else 'blue'}", "split": split}
+        for split, numbers in splits.items()
+        for n in numbers
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = blackbox_lb.fit(
+        tmp_path / "data.jsonl",
+        reward=wanted_opening,
+        provider="llamacpp",
+        base_url=server.base_url,
+        out=tmp_path / "run",
+        max_tokens=4,
+        samples_per_prompt=20,
+        validation_samples=4,
+        test_samples=4,
+        tau=[0.1],
+        l2=[2.5],
+        deploy=["temperature=1"],
+        depends_on=["route:red=red"],
+        phases="first",
+        seed=1,
+        quiet=True,
+    )
+    bias = run.bias
+    assert bias.scopes == frozenset({"prompt", "prefix"}), run.notices
+    assert bias.depends_on == "route:red=red, first"
+    red, blue = Prompt.user("thing: red"), Prompt.user("thing: blue")
+    later = Prefix(1, b" a")
+    assert bias.at(red)[0] > 1 > bias.at(red, later).get(0, 0.0)
+    assert bias.at(blue)[1] > 1 > bias.at(blue, later).get(1, 0.0)
+    beside = dict(run.result.beside)
+    assert beside["fixed bias"].verdict == "HELPS"
+    told = blb("show", tmp_path / "run" / "bias.json")
+    assert "Depends on route:red=red, first: 2 of 2 vectors" in told.output
+    told = blb("analyze", tmp_path / "run" / "bias.json", "--json", "--quiet")
+    assert told.exit_code == 0, told.output
+    kl = json.loads(told.stdout)["usage"]["kl_per_token"]
+    assert kl == pytest.approx(run.result.kl / 4, rel=0.05)
 
 
 def test_what_cannot_be_learned_by_phase(
@@ -423,7 +495,7 @@ def test_what_cannot_be_learned_by_phase(
     """Each refusal is a sentence and exit code 2, before anything is asked for."""
     for more, sentence in (
         (("--phases", "second"), "is not known"),
-        (("--phases", "first", "--depends-on", "words"), "leave out --depends-on"),
+        (("--phases", "first", "--estimator", "ips"), "leave out --engine and --estimator"),
         (("--phases", "first", "--learn-from", "both"), "--learn-from"),
     ):
         result = fit(server, data, tmp_path / "none", *more)

@@ -14,60 +14,41 @@ import openai
 import pytest
 
 from blackbox_lb import Bias, apply, apply_batch, logit_bias
-from blackbox_lb.bias.features import BUCKETS, MOST_READ, DependsOn, PromptText, bucket_of, grams
-from blackbox_lb.bias.prompt_bias import Dependence, Feature, PromptBias, text_of
-from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.features import BUCKETS, FeatureVector, bucket_of, grams, parse_feature
+from blackbox_lb.bias.prompt_text import MOST_READ, PromptText
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.types import Prompt
 from blackbox_lb.vocabulary.embedding import PROBE
+from tests.support.biases import feature, prompt_bias
 
 ROUTE = "route:code=def |class ,sum=\\d+ [+-] \\d+"
 
 
-def on(kind: str) -> DependsOn:
-    """What is depended on."""
-    found = DependsOn.parse(kind)
-    assert found is not None
-    return found
-
-
-def bias_on(
-    kind: str, features: list[Feature], integers: bool = False, probe: tuple[float, ...] = ()
-) -> Bias:
-    """A bias of two tokens that depends on the prompt."""
-    rows = tuple(features)
-    depends = Dependence(
-        on=kind, low=-100.0, high=100.0, integers=integers, features=rows, probe=probe
-    ).signed()
-    entries = (Entry(id=5, bias=1.0), Entry(id=9, bias=-2.0))
-    fields: dict[str, Any] = {
-        "provider": "vllm",
-        "model": "m",
-        "tokenizer": "t",
-        "reward": "contains",
-        "estimator": "projection",
-    }
-    return Bias(version=2, depends=depends, entries=entries, **fields)
-
-
-WORDS = bias_on(
+WORDS = prompt_bias(
     "words",
     [
-        Feature(name="refund", bucket=bucket_of("refund"), weight=2.0, values=(3.0, 0.0)),
-        Feature(name="hello", bucket=bucket_of("hello"), weight=1.0, values=(0.0, 4.0)),
+        FeatureVector(name="refund", bucket=bucket_of("refund"), weight=2.0, values=(3.0, 0.0)),
+        FeatureVector(name="hello", bucket=bucket_of("hello"), weight=1.0, values=(0.0, 4.0)),
     ],
 )
-ROUTES = bias_on(
-    ROUTE, [Feature(name="code", values=(2.0, 0.5)), Feature(name="sum", values=(-1.0, 0.25))]
+ROUTES = prompt_bias(
+    ROUTE,
+    [FeatureVector(name="code", values=(2.0, 0.5)), FeatureVector(name="sum", values=(-1.0, 0.25))],
 )
 
 
 def of(bias: Bias, text: str, system: str = "") -> dict[int, float]:
     """The bias of a prompt."""
-    made = PromptBias.of(bias)
-    assert made is not None
-    return made.of_text(PromptText(text, system))
+    return sent(bias).of_text(PromptText(text, system))
+
+
+def sent(bias: Bias) -> RequestBias:
+    """As requests get it."""
+    made = to_request_bias(bias)
+    assert isinstance(made, RequestBias)
+    return made
 
 
 def test_words_and_pairs_are_counted_and_have_length_one() -> None:
@@ -93,11 +74,11 @@ def test_routes_take_the_first_match_and_system_prompts_are_whole() -> None:
     assert of(ROUTES, "what is 1 + 1?") == {9: -1.75}
     assert of(ROUTES, "what?") == {5: 1.0, 9: -2.0}
     long = "You answer in one word. " * 40
-    key = on("system-prompt").group(PromptText("x", long))
-    assert key is not None
+    (key,) = feature("system-prompt").counted(PromptText("x", long))
+    assert isinstance(key, str)
     assert len(key) <= 200
-    assert key != on("system-prompt").group(PromptText("x", long + "!"))
-    bias = bias_on("system-prompt", [Feature(name=key, values=(1.0, 1.0))])
+    assert key not in feature("system-prompt").counted(PromptText("x", long + "!"))
+    bias = prompt_bias("system-prompt", [FeatureVector(name=key, values=(1.0, 1.0))])
     assert of(bias, "x", long) == {5: 2.0, 9: -1.0}
     assert of(bias, "x", "another") == {5: 1.0, 9: -2.0}
 
@@ -116,33 +97,31 @@ def test_routes_take_the_first_match_and_system_prompts_are_whole() -> None:
 def test_what_no_feature_is_called_is_refused(given: str, sentence: str) -> None:
     """With the remedy."""
     with pytest.raises(InputError, match=sentence):
-        DependsOn.parse(given)
+        parse_feature(given)
 
 
 def test_the_file_holds_it_and_a_changed_one_is_refused(tmp_path: Path) -> None:
-    """Written as version 2, which says so to older readers; read back the same; refused where its
-    features were changed.
-    """
+    """Read back the same, and refused where its features were changed."""
     path = tmp_path / "bias.json"
     WORDS.save(path)
     document = json.loads(path.read_text())
-    assert document["version"] == 2
+    assert document["version"] == 4
     assert Bias.load(path) == WORDS
-    document["depends"]["features"][0]["values"][0] = 9.0
+    vector = document["features"][0]["vectors"][0]
+    vector["values"][0] = 9.0
     path.write_text(json.dumps(document))
     with pytest.raises(BiasError, match="fingerprint differs"):
         Bias.load(path)
-    document["depends"]["features"][0]["values"] = [9.0]
-    document["depends"]["fingerprint"] = ""
+    vector["values"] = [9.0]
+    document["fingerprint"] = ""
     path.write_text(json.dumps(document))
     with pytest.raises(BiasError, match="one value for each"):
         Bias.load(path)
-    plain = WORDS.replacing(version=1, depends=None)
+    plain = WORDS.replacing(features=(), sent=None)
     plain.save(path)
-    assert "depends" not in json.loads(path.read_text())
-    assert json.loads(path.read_text())["version"] == 1
-    with pytest.raises(BiasError, match="version 2 without"):
-        plain.replacing(version=2)
+    assert {"features", "sent", "fingerprint"}.isdisjoint(json.loads(path.read_text()))
+    with pytest.raises(BiasError, match="go together"):
+        plain.replacing(features=WORDS.features)
 
 
 def test_every_reader_of_a_body_finds_the_same_text() -> None:
@@ -155,10 +134,14 @@ def test_every_reader_of_a_body_finds_the_same_text() -> None:
         {"type": "text", "text": "b"},
     ]
     system = {"role": "system", "content": "s"}
-    assert text_of({"messages": [system, {"role": "user", "content": parts}]}) == PromptText(
-        "a\nb", "s"
+    assert PromptText.of_request(
+        {"messages": [system, {"role": "user", "content": parts}]}
+    ) == PromptText("a\nb", "s")
+    assert (
+        PromptText.of_request({"prompt": "p"})
+        == PromptText.of_request({"prompt": ["p"]})
+        == PromptText("p")
     )
-    assert text_of({"prompt": "p"}) == text_of({"prompt": ["p"]}) == PromptText("p")
     assert PromptText.of([("user", "a"), ("assistant", "b"), ("user", "c")]).user == "c"
     for body in (
         {},
@@ -167,7 +150,7 @@ def test_every_reader_of_a_body_finds_the_same_text() -> None:
         {"messages": [{"role": "user", "content": parts[1:2]}]},
         {"messages": [3]},
     ):
-        assert text_of(body) is None
+        assert PromptText.of_request(body) is None
 
 
 def test_a_client_sends_the_bias_of_each_prompt() -> None:
@@ -220,8 +203,8 @@ def test_a_prompt_without_text_gets_the_common_vector_and_is_counted(
             "5": 1,
             "9": -2,
         }
-    assert injection.of_prompt is not None
-    assert injection.of_prompt.unread == 2
+    assert injection.by_features is not None
+    assert injection.by_features.unread == 2
     assert len(caplog.records) == 1
 
 
@@ -249,9 +232,9 @@ def test_batch_files_and_the_field_itself(tmp_path: Path) -> None:
     assert logit_bias(WORDS, "vllm", messages="hello") == {"5": 1, "9": 2}
     with pytest.raises(BiasError, match=r"depends on words; send it with apply\(\)"):
         logit_bias(WORDS)
-    whole = bias_on(
+    whole = prompt_bias(
         "words",
-        [Feature(name="refund", bucket=bucket_of("refund"), values=(0.4, 1.7))],
+        [FeatureVector(name="refund", bucket=bucket_of("refund"), values=(0.4, 1.7))],
         integers=True,
     )
     assert logit_bias(whole, messages="refund") == {"5": 1}
@@ -261,9 +244,12 @@ def test_a_request_names_its_group(tmp_path: Path) -> None:
     """``blb_group`` sets the vector, through a client, a batch file and the field itself, and does
     not go over the wire.
     """
-    bias = bias_on(
+    bias = prompt_bias(
         "groups:desk",
-        [Feature(name="sales", values=(2.0, 0.0)), Feature(name="help", values=(0.0, 3.0))],
+        [
+            FeatureVector(name="sales", values=(2.0, 0.0)),
+            FeatureVector(name="help", values=(0.0, 3.0)),
+        ],
     )
     sent: list[dict[str, Any]] = []
 
@@ -329,17 +315,16 @@ def test_the_embedding_model_must_be_the_one_it_was_learned_with(
         return [[3.0, 4.0] if "refund" in text else [0.0, 2.0] for text in texts]
 
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: encode)
-    rows = [Feature(name="0", values=(5.0, 0.0)), Feature(name="1", values=(0.0, 1.0))]
-    bias = bias_on("embedding:some/model", rows, probe=(0.0, 1.0))
-    found = PromptBias.of(bias)
-    assert found is not None
+    rows = [FeatureVector(name="0", values=(5.0, 0.0)), FeatureVector(name="1", values=(0.0, 1.0))]
+    bias = prompt_bias("embedding:some/model", rows, probe=(0.0, 1.0))
+    found = sent(bias)
     found.prepare([Prompt.user("refund"), Prompt.user("a"), Prompt.user("a")])
     assert found.at(Prompt.user("refund")) == {5: 4.0, 9: -1.2}
     assert found.at(Prompt.user("")) == {5: 1.0, 9: -2.0}
     assert calls == [[PROBE], ["refund", "a"]]
-    other = PromptBias.of(bias_on("embedding:some/model", rows, probe=(0.6, 0.8)))
+    other = sent(prompt_bias("embedding:some/model", rows, probe=(0.6, 0.8)))
     with pytest.raises(BiasError, match="gives other vectors than when the bias was learned"):
-        other.at(Prompt.user("a"))  # type: ignore[union-attr]
+        other.at(Prompt.user("a"))
 
 
 def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(
@@ -354,7 +339,7 @@ def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(
         return [[3.0, 4.0] if "refund" in text else [0.0, 2.0] for text in texts]
 
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: slow)
-    rows = [Feature(name="0", values=(5.0, 0.0)), Feature(name="1", values=(0.0, 1.0))]
+    rows = [FeatureVector(name="0", values=(5.0, 0.0)), FeatureVector(name="1", values=(0.0, 1.0))]
     bodies: list[dict[str, Any]] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -375,7 +360,7 @@ def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(
         own = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
         plain = openai.AsyncOpenAI(api_key="k", base_url="http://127.0.0.1/v1", http_client=own)
         client = apply(
-            apply(plain, bias_on("embedding:some/model", rows, probe=(0.0, 1.0))),
+            apply(plain, prompt_bias("embedding:some/model", rows, probe=(0.0, 1.0))),
             ROUTES,
             models=["other"],
         )
@@ -408,9 +393,9 @@ def test_hostile_texts_are_read_in_bounded_time(text: str) -> None:
     """
     began = time.perf_counter()
     for kind in ("words", "system-prompt", ROUTE):
-        told = on(kind).counted(PromptText(text, text))
+        told = feature(kind).counted(PromptText(text, text))
         assert all(name in range(BUCKETS) or isinstance(name, str) for name in told)
-    assert on("words").counted(PromptText(text)) == on("words").counted(
+    assert feature("words").counted(PromptText(text)) == feature("words").counted(
         PromptText(text[:MOST_READ])
     )
     assert time.perf_counter() - began < 2
@@ -418,7 +403,6 @@ def test_hostile_texts_are_read_in_bounded_time(text: str) -> None:
 
 def test_prompts_of_a_task_and_requests_agree() -> None:
     """What a fit judges is what a client sends."""
-    made = PromptBias.of(WORDS)
-    assert made is not None
+    made = sent(WORDS)
     body = {"messages": [{"role": "user", "content": "hello refund"}]}
-    assert made.at(Prompt.user("hello refund")) == made.of_text(text_of(body))
+    assert made.at(Prompt.user("hello refund")) == made.of_text(PromptText.of_request(body))

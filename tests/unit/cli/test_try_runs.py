@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhasedBias, Phases
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
@@ -25,6 +25,7 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Prompt
+from tests.support.biases import phased_bias
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
@@ -155,7 +156,7 @@ def test_each_position_is_moved_by_the_bias_of_its_phase() -> None:
     """The first token by the first phase's vector, the others by the rest's."""
     drawn = completion([" no", " no", " no"], " no no no")
     drawn = replace(drawn, token_ids=np.zeros(3, np.int32))
-    bias = PhasedBias(Phases.parse(["first"]), ({0: 2.0}, {0: -1.0}))
+    bias = to_request_bias(phased_bias("first", [{0: 2.0}, {0: -1.0}]))
     moved = moved_tokens(drawn, drawn.token_bytes, bias, Prompt.user("Where?"))
     assert [token.bias for token in moved] == [2.0, -1.0, -1.0]
 

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhaseVector
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected, wanted
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, REFUSED, Placed, Rows, Seat, Shelf
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
+from tests.support.biases import WIDE
 
 MODEL = Expected("probe-sha256:here", tokens=100, logits=128)
 
@@ -339,6 +340,6 @@ def test_a_number_beyond_float32_is_refused_before_the_engine_sees_it() -> None:
     for value in (3.5e38, -1e300):
         with pytest.raises(BiasError):
             MODEL.check(make(value))
-    phases = (PhaseVector(phase="first", values=(1e300,)),)
+    (first,) = Phases.parse(["first"]).features
     with pytest.raises(BiasError):
-        MODEL.check(make().replacing(version=3, phases=phases))
+        MODEL.check(make().replacing(features=(first.one_vector([1e300]),), sent=WIDE))

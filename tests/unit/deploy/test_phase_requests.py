@@ -19,14 +19,14 @@ from scipy import stats
 
 from blackbox_lb import apply, apply_batch
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhasedBias, Phases, PhaseVector
-from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import GIVEN_UP, PhasedRequest, PhasedRequests
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.providers.profile import Profile, load_profile
-from tests.unit.bias.test_phases import MODEL, VECTORS, WORDS, chances
+from tests.support.biases import phased_bias
+from tests.unit.bias.test_phases import MODEL, VECTORS, WORDS, bias_with_word, chances
 
 PROMPT_TOKENS = 7
 
@@ -191,22 +191,8 @@ def bias_of(
     spec: str, vectors: tuple[dict[int, float], ...] = VECTORS, provider: str = "vllm"
 ) -> Bias:
     """A bias file with phases; the last of so many vectors is the rest's."""
-    names = Phases.parse([spec]).names[:-1]
-    rows = tuple(
-        PhaseVector(phase=name, values=tuple(row.values()))
-        for name, row in zip(names, vectors, strict=False)
-    )
-    entries = tuple(Entry(id=token, bias=value) for token, value in vectors[len(names)].items())
-    return Bias(
-        version=3,
-        provider=provider,
-        model="m",
-        tokenizer="t",
-        reward="r",
-        estimator="e",
-        entries=entries,
-        phases=rows,
-    )
+    named = len(Phases.parse([spec]).names)
+    return phased_bias(spec, vectors[: named + 1], provider=provider)
 
 
 def request(**more: Any) -> dict[str, Any]:
@@ -244,24 +230,34 @@ def answered(sender: PhasedRequests, host: Host, body: dict[str, Any]) -> dict[s
 
 def sender_of(bias: Bias) -> PhasedRequests:
     """Of a bias file."""
-    sender = PhasedRequests.of(bias, None, "raise", False)
+    sender = PhasedRequests.of(bias, Injection.of(bias), None)
     assert sender is not None
     return sender
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(
-    "spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"]
+    ("spec", "word"),
+    [
+        ("first", ""),
+        ("opening:2", ""),
+        ("until:b", ""),
+        ("first,inside: a..c", ""),
+        ("first,after:d", ""),
+        ("opening:2,until:b", ""),
+        ("first", "go"),
+        ("opening:2,until:b", "go"),
+    ],
 )
-def test_the_parts_are_drawn_like_one_answer(spec: str, stream: bool) -> None:
-    """By chi-square over whole completions, against the bias that changes inside the model; at most
-    one more request a phase.
+def test_the_parts_are_drawn_like_one_answer(spec: str, word: str, stream: bool) -> None:
+    """By chi-square over whole completions, against the bias that changes inside the model, with a
+    word of the prompt beside the phases, too; at most one more request a phase.
     """
     phases, draws, host = Phases.parse([spec]), 400, Host()
-    sender = sender_of(bias_of(spec))
+    sender = sender_of(bias_with_word(spec, word))
     exact = {
         "".join(WORDS[token] for token in tokens) + "." * (tokens[-1] == 4): p
-        for tokens, p in chances(phases).items()
+        for tokens, p in chances(phases, bool(word)).items()
     }
     found = Counter[str]()
     for _ in range(draws):
@@ -290,6 +286,18 @@ def forced(provider: str = "vllm") -> Bias:
     return bias_of("first", vectors, provider)
 
 
+def forced_by_prompt() -> Bias:
+    """The first token is " b"; all others are " c", and " d" where the prompt says other."""
+    vector = FeatureVector(
+        name="other", bucket=bucket_of("other"), values=(0.0, 0.0, 0.0, 100.0, 0.0)
+    )
+    wholes = tuple({token: row.get(token, 0.0) for token in range(5)} for row in FORCED_MORE)
+    return phased_bias("first", wholes, features=(Words(vectors=(vector,)),))
+
+
+FORCED_MORE = ({1: 200.0}, {2: 50.0})
+
+
 def clients(host: Host) -> Iterator[openai.OpenAI | openai.AsyncOpenAI]:
     """One of each kind, with the host behind it."""
     common: dict[str, Any] = {"base_url": "http://h/v1", "api_key": "k", "max_retries": 2}
@@ -305,9 +313,8 @@ async def ask(client: Any, **more: Any) -> tuple[str | None, str | None, Any, in
     """Text, finish reason, usage and number of listed logprobs of one answer through an SDK
     client.
     """
-    found = client.chat.completions.create(
-        model="m", messages=[{"role": "user", "content": "go"}], **more
-    )
+    messages = more.pop("messages", [{"role": "user", "content": "go"}])
+    found = client.chat.completions.create(model="m", messages=messages, **more)
     found = await found if asyncio.iscoroutine(found) else found
     if not more.get("stream"):
         choice = found.choices[0]
@@ -369,6 +376,30 @@ def test_every_client_joins_the_parts(place: int) -> None:
         ]
     assert asyncio.run(ask(client, max_tokens=1, temperature=0))[:2] == (" b", "length")
     assert len(host.bodies) == 8
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("place", range(2), ids=["sync", "async"])
+def test_a_client_sends_what_depends_on_prompt_and_phase(place: int, stream: bool) -> None:
+    """The prompt is read once, and its bias goes into every part; its field of the group into
+    none.
+    """
+    host = Host()
+    client = apply([*clients(host)][place], forced_by_prompt())
+    told = asyncio.run(ask(client, max_tokens=3, temperature=0, stream=stream))
+    assert told[0] == " b c c"
+    told = asyncio.run(
+        ask(
+            client,
+            max_tokens=3,
+            temperature=0,
+            stream=stream,
+            messages=[{"role": "user", "content": "other"}],
+            extra_body={"blb_group": "sales"},
+        )
+    )
+    assert told[0] == " b d d"
+    assert not any("blb_group" in body for body in host.bodies)
 
 
 def test_a_part_is_asked_for_three_times() -> None:
@@ -614,10 +645,9 @@ def test_servers_that_cannot_be_sent_phases(tmp_path: Any) -> None:
 
 def test_the_vectors_of_a_request() -> None:
     """Each part has the vector of its phase, and the caller's own bias by the same rule as ever."""
-    bias = PhasedBias.of(forced())
-    assert bias is not None
-    profile: Profile = load_profile("vllm")
-    sender = PhasedRequests(bias, tuple(Injection(each, "add") for each in bias.vectors), profile)
+    bias = forced()
+    sender = PhasedRequests.of(bias, Injection.of(bias, "add"), None)
+    assert sender is not None
     host = Host()
     answered(sender, host, request(max_tokens=2, temperature=0, logit_bias={"3": 1}))
     assert [body["logit_bias"] for body in host.bodies] == [{"1": 50, "3": 1}, {"2": 50, "3": 1}]

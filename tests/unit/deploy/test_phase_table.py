@@ -20,6 +20,7 @@ SPECS = (
     "inside:<..>",
     "first,inside:ab..ba",
     "first,after:ab",
+    "opening:3,until:ab",
 )
 
 
@@ -29,7 +30,7 @@ def test_a_seat_follows_the_tokens(spec: str, tokens: list[int], late: bool) -> 
     that is enough.
     """
     phases = Phases.parse([spec])
-    slots = tuple(range(5, 5 + len(phases.names)))
+    slots = tuple(range(5, 5 + phases.count))
     drawn: list[int] = []
     seat = Seat(Placed(slots, PhaseTable.of(phases, RAWS)), drawn)
     expected = [slots[number] for number in phases.along(RAWS[token] for token in tokens)]

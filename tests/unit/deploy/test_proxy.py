@@ -43,7 +43,7 @@ from tests.support.proxy_upstream import (
     request,
     running,
 )
-from tests.unit.deploy.test_phase_requests import Host, bias_of, forced
+from tests.unit.deploy.test_phase_requests import Host, bias_of, forced, forced_by_prompt
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -962,8 +962,8 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             "ETag: of-a-part",
         )(arrived, connection)
 
-    phased = PhasedRequests.of(forced(), None, "raise", False)
     injection = Injection.of(forced())
+    phased = PhasedRequests.of(forced(), injection, None)
     common: dict[str, Any] = {"model": "m@short", "messages": MESSAGES, "max_tokens": 3}
     with Origin(answer).running() as origin, ExitStack() as stack:
         proxy = proxy_for(
@@ -996,6 +996,33 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             with pytest.raises(openai.InternalServerError, match="not now"):
                 client.chat.completions.create(**common)
     assert proxy.health["requests"]["biased"] == 5
+
+
+def test_what_depends_on_prompt_and_phase_goes_through_the_proxy() -> None:
+    """Each part of an answer gets the bias of its prompt in its phase."""
+    host = Host()
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        found = host.handle(
+            httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body)
+        )
+        plain("200 OK", found.content, f"Content-Type: {found.headers['content-type']}")(
+            arrived, connection
+        )
+
+    bias = forced_by_prompt()
+    injection = Injection.of(bias)
+    phased = PhasedRequests.of(bias, injection, None)
+    with Origin(answer).running() as origin, ExitStack() as stack:
+        proxy = proxy_for(origin.address + "/v1", ServedBias("m", None, bias, injection, phased))
+        with running(proxy) as port:
+            client = stack.enter_context(sdk(port))
+            for text, wanted in (("go", " b c c"), ("other", " b d d")):
+                messages: Any = [{"role": "user", "content": text}]
+                told = client.chat.completions.create(
+                    model="m", messages=messages, max_tokens=3, temperature=0
+                )
+                assert told.choices[0].message.content == wanted
 
 
 CALLED = {"name": "weather", "arguments": '{"city": "Oslo"}'}
@@ -1039,9 +1066,10 @@ def test_a_call_in_parts_reaches_the_client() -> None:
         plain(body=content)(seen, connection)
 
     first = bias_of("first")
-    phased = PhasedRequests.of(first, None, "raise", False)
+    injection = Injection.of(first)
+    phased = PhasedRequests.of(first, injection, None)
     with Origin(answer).running() as origin:
-        served = ServedBias("m", None, first, Injection.of(first), phased)
+        served = ServedBias("m", None, first, injection, phased)
         with running(proxy_for(origin.address + "/v1", served)) as port, sdk(port) as client:
             answered = client.chat.completions.create(
                 model="m", messages=MESSAGES, tools=OFFERED, max_tokens=30

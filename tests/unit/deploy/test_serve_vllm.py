@@ -16,10 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import Phases, PhaseVector
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError
 from blackbox_lb.vocabulary.tokenizer import fingerprint
+from tests.support.biases import phased_bias
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
@@ -448,28 +450,21 @@ def test_a_bad_start_is_the_same_on_every_rank(monkeypatch: pytest.MonkeyPatch) 
 
 RAWS = [b"a", b"b", b"ab", b"", b"<a", b">", b"<", b"c", b"d", b"ba", b"x", b""]
 """The bytes of the 12 logits' tokens."""
-SPECS = ("first", "opening:3", "until:ab", "first,after:ab", "inside:<..>")
+SPECS = ("first", "opening:3", "until:ab", "first,after:ab", "inside:<..>", "opening:3,until:ab")
 
 
 def phased(folder: Path, spec: str) -> dict[int, np.ndarray]:
     """A bias with phases, saved as "p": the vector of each phase by its number."""
     phases = Phases.parse([spec])
-    vectors = {number: values(20 + number) for number in range(len(phases.names))}
-    rest = vectors[len(vectors) - 1]
-    Bias(
-        version=3,
-        provider="vllm",
-        model="m",
-        tokenizer=fingerprint(IDS),
-        vocab_size=TOKENS,
-        reward="r",
-        estimator="e",
-        entries=tuple(Entry(id=token, bias=float(value)) for token, value in enumerate(rest)),
-        phases=tuple(
-            PhaseVector(phase=name, values=tuple(vectors[number].tolist()))
-            for number, name in enumerate(phases.names[:-1])
-        ),
-    ).save(folder / "p.json")
+    wholes = [dict(enumerate(values(20 + j).tolist())) for j in range(len(phases.names) + 1)]
+    bias = phased_bias(spec, wholes, tokenizer=fingerprint(IDS), vocab_size=TOKENS)
+    bias.save(folder / "p.json")
+    sent = to_request_bias(bias)
+    assert isinstance(sent, RequestBias)
+    vectors = {}
+    for phase in range(phases.count):
+        of_phase = sent.of_text(None, phase)
+        vectors[phase] = np.array([of_phase.get(token, 0.0) for token in range(TOKENS)], np.float32)
     return vectors
 
 

@@ -17,13 +17,13 @@ import pytest
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import Goal, Objective
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
-from blackbox_lb.jobs.fitting.choosing.choice import Choice
-from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.varying.depends_on_samples import paired_gain
+from blackbox_lb.jobs.fitting.choosing.choice import Choice, Proposal
+from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
+from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
@@ -196,31 +196,33 @@ def test_phases_and_features_must_win_by_the_goal(
 
     class Measured:
         reward = LENGTH
+        session = SimpleNamespace(tells_base_logprobs=False)
 
         async def scores(self, *call: Any) -> PolicyScores:
-            if call[-1] == fixed.logit_bias:
+            if call[-1] is None or call[-1] == fixed.logit_bias:
                 return PolicyScores(both(1.0), both(1.0), both(6.0))
             return PolicyScores(both(reward), both(correct), both(tokens))
 
         async def kl(self, *call: Any) -> float:
             return 0.0 if call[2] == fixed.logit_bias else kl
 
-    task = SimpleNamespace(validation=EXAMPLES)
-    training = SimpleNamespace(next_token=TAIL)
-    plan = FitPlan(goal=goal, settings=(SAMPLED,))
-    earned = asyncio.run(
-        paired_gain(
-            cast(Trials, Measured()),
-            cast(Any, task),
-            cast(Any, training),
-            plan,
-            fixed,
-            "other",
-            {1: 1.0},
-        )
+    class Richer:
+        name = "words"
+
+        async def propose(self, standing: Candidate) -> list[Proposal]:
+            assert standing is fixed
+            return [Proposal(candidate(1, {1: 1.0}), "words", np.zeros(1), np.zeros(0))]
+
+    scorer = FromSamples(cast(Trials, Measured()), EXAMPLES, TAIL, goal, (SAMPLED,))
+    heard = Heard()
+    limits = CompileLimits(None, -100.0, 100.0, integers=False)
+    choice = asyncio.run(
+        select([fixed], scorer, goal, Search(6), TAIL, limits, heard, proposers=[Richer()])
     )
-    assert earned.proven == proven
-    assert earned.found - earned.fixed == pytest.approx(float(earned.gains.mean()))
+    assert (choice.richer is not None) == proven
+    assert choice.candidate is fixed
+    kept = [text for text in heard.notices if text.startswith("the bias is the same for all")]
+    assert len(kept) == (not proven)
 
 
 def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:

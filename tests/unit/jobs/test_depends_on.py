@@ -4,6 +4,7 @@ what it refuses.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +17,23 @@ from scipy.special import logsumexp
 
 from blackbox_lb import logit_bias
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
+from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.jobs.fitting.choosing.choice import Choice
+from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone
-from blackbox_lb.jobs.fitting.varying.depends import DependentCandidate, dependent_candidate
-from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
+from blackbox_lb.jobs.fitting.varying.by_lists import ByLists
+from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens
 from blackbox_lb.tasks import load_task
 from blackbox_lb.types import Example, Prompt
+from tests.support.biases import feature
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
+from tests.unit.jobs.test_choosing import Heard
 
 MODEL = ExactModel(
     14, 2, seed=3, prompts=1, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
@@ -89,7 +96,7 @@ def test_what_the_prompt_decides_is_learned(
     """
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: colours)
     monkeypatch.setattr(
-        "blackbox_lb.jobs.fitting.varying.prompt_features.find_spec", lambda name: name
+        "blackbox_lb.jobs.fitting.varying.feature_matrix.find_spec", lambda name: name
     )
     out = tmp_path / "run"
     result = fit(server, data, out, "--depends-on", kind, "--json")
@@ -102,7 +109,8 @@ def test_what_the_prompt_decides_is_learned(
     assert beside["fixed bias"]["base"] < 0.7
     assert beside[f"classifier on {kind.partition(':')[0]}"]["base"] > 0.95
     bias = Bias.load(out / "bias.json")
-    assert (bias.version, bias.settings["depends_on"]) == (2, kind)
+    assert bias.scopes == frozenset({"prompt"})
+    assert bias.settings["depends_on"] == bias.depends_on == kind
     where = (
         "--provider",
         "llamacpp",
@@ -133,7 +141,7 @@ def test_what_the_prompt_decides_is_learned(
             "--out",
             out / "small.json",
         ): (
-            "1 of 14 tokens may be biased, with whole numbers from -100 to 100 for each prompt",
+            "1 of 14 tokens may be biased, with whole numbers from -100 to 100 in each request",
             0,
         ),
         ("score", out, "--data", data, "--reward", "exact-match", "--quiet"): ("bias.json", 0),
@@ -151,13 +159,13 @@ def test_what_the_prompt_decides_is_learned(
             found["kl_nats_per_completion"], rel=1e-6
         )
         page = (out / "report.html").read_text()
-        assert "What each feature of the prompt moves (depends on words)" in page
+        assert "What each feature moves (depends on words)" in page
         assert "its own bias:" in page
         small = Bias.load(out / "small.json")
         assert (
             len(small.entries),
             small.verdict,
-            small.depends is not None and small.depends.integers,
+            small.sent is not None and small.sent.integers,
         ) == (1, (), True)
         assert all(
             isinstance(value, int) for value in logit_bias(small, messages="it is red").values()
@@ -210,7 +218,7 @@ def test_noise_is_declined_and_the_classifier_told_all_the_same(
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert [each["against"] for each in found["beside"]] == ["classifier on route"]
-    assert Bias.load(tmp_path / "run" / "bias.json").version == 1
+    assert not Bias.load(tmp_path / "run" / "bias.json").features
 
 
 OFTEN = np.where(np.arange(14) == 1, 4.0, np.where(np.arange(14) == 2, 2.5, 0.0))
@@ -259,11 +267,11 @@ def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_
             *more,
             *where,
         )
-        assert Bias.load(tmp_path / "noise" / "bias.json").version == 1, noise.output
+        assert not Bias.load(tmp_path / "noise" / "bias.json").features, noise.output
 
 
-def planted(seed: int, signal: bool) -> DependentCandidate | str:
-    """What is chosen for prompts of random words, where the answer depends on one of them or on
+def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
+    """What is chosen, and said of it, for prompts of random words, where the answer depends on one of them or on
     none.
     """
     rng = np.random.default_rng(seed)
@@ -308,31 +316,48 @@ def planted(seed: int, signal: bool) -> DependentCandidate | str:
     table = alone(given.rollouts, None)
     limits = CompileLimits(None, -100.0, 100.0, integers=False)
     (fixed,) = candidates(table.rollouts, table.next_token, Sweep(l2=(1.0,)), limits)
-    kind = DependsOn.parse("words")
-    assert kind is not None
-    features = PromptFeatures.of(kind, training.examples)
-    return dependent_candidate(features, training.examples, validation, given, fixed, limits)
+    features = PromptFeatures.of(feature("words"), training.examples)
+    proposer = ByLists(features, len(training.examples), given, validation, limits)
+    heard = Heard()
+    scorer = FromLists(validation, given, Goal(), None, None)
+    choice = asyncio.run(
+        select(
+            [fixed],
+            scorer,
+            Goal(),
+            Search(1),
+            table.next_token,
+            limits,
+            heard,
+            proposers=[proposer],
+        )
+    )
+    return choice, heard
 
 
 @pytest.mark.parametrize("runs", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_words_that_say_nothing_are_declined(runs: int) -> None:
     """In at least 95 of 100 draws of data whose words are noise."""
-    kept = sum(isinstance(planted(seed, signal=False), DependentCandidate) for seed in range(runs))
+    kept = sum(planted(seed, signal=False)[0].richer is not None for seed in range(runs))
     assert kept <= 0.05 * runs
 
 
 def test_a_bias_that_no_file_would_hold_has_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that move most stay, as where a provider takes fewer."""
-    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.depends.MOST_NUMBERS", 300)
-    found = planted(0, signal=True)
-    assert isinstance(found, DependentCandidate)
-    assert len(found.bias.ids) == 300 // len(found.bias.depends.features) < 8
-    assert found.found > 0.9
+    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.learned.MOST_NUMBERS", 300)
+    choice, _ = planted(0, signal=True)
+    assert choice.richer is not None
+    bias = choice.richer.candidate.varying
+    assert isinstance(bias, RequestBias)
+    assert len(bias) == 300 // len(bias.features[0].vectors) < 8
 
 
 def test_words_that_decide_are_kept() -> None:
-    """And predicted to decide almost everything right."""
+    """And predicted to decide much more right, which is said."""
     for seed in range(2):
-        found = planted(seed, signal=True)
-        assert isinstance(found, DependentCandidate), found
-        assert found.found > 0.9 > found.fixed
+        choice, heard = planted(seed, signal=True)
+        assert choice.richer is not None
+        assert choice.richer.spec == "words"
+        (said,) = [text for text in heard.notices if text.startswith("depends on words")]
+        assert "50 validation prompts and 60 training prompts that were left out" in said
+        assert [row.status for row in choice.tried][-1] == "proven to be better"

@@ -141,7 +141,7 @@ def test_another_point_is_the_same_vector_with_another_shift(fitted: blackbox_lb
     bias = fitted.bias
     assert bias.operating is not None
     assert bias.verdict
-    moved = bias.at(recall=0.8)
+    moved = bias.at_point(recall=0.8)
     assert moved.operating is not None
     assert moved.operating.goal == "precision@recall=0.8"
     shift = moved.operating.shift - bias.operating.shift
@@ -152,19 +152,19 @@ def test_another_point_is_the_same_vector_with_another_shift(fitted: blackbox_lb
         assert value == pytest.approx(expected, abs=1e-4)
     assert not moved.verdict
     assert moved.operating.checked is None
-    again = moved.at(precision=0.8)
+    again = moved.at_point(precision=0.8)
     assert again.logit_bias == pytest.approx(bias.logit_bias, abs=2e-4)
-    assert moved.at(rate=0.5).operating is not None
+    assert moved.at_point(rate=0.5).operating is not None
 
 
 def test_a_point_survives_its_file(fitted: blackbox_lb.Run, tmp_path: Path) -> None:
     """A bias at another point is saved and read as it is; the version stays 1; a file without a
     curve, as earlier ones are, has no such field.
     """
-    moved = fitted.bias.at(recall=0.8)
+    moved = fitted.bias.at_point(recall=0.8)
     moved.save(tmp_path / "moved.json")
     assert Bias.load(tmp_path / "moved.json") == moved
-    assert moved.version == 1
+    assert not moved.features
     plain = fitted.bias.replacing(operating=None, calibration=None)
     plain.save(tmp_path / "plain.json")
     names = json.loads((tmp_path / "plain.json").read_text()).keys()
@@ -176,15 +176,15 @@ def test_points_that_there_are_none_of(fitted: blackbox_lb.Run) -> None:
     """A file without a curve, two measures at once, no share, and a promise that no point keeps."""
     bias = fitted.bias
     with pytest.raises(BiasError):
-        bias.replacing(operating=None).at(precision=0.9)
+        bias.replacing(operating=None).at_point(precision=0.9)
     with pytest.raises(InputError):
-        bias.at()
+        bias.at_point()
     with pytest.raises(InputError):
-        bias.at(precision=0.9, recall=0.9)
+        bias.at_point(precision=0.9, recall=0.9)
     with pytest.raises(InputError):
-        bias.at(precision=1.5)
+        bias.at_point(precision=1.5)
     with pytest.raises(BiasError):
-        bias.at(precision=0.999)
+        bias.at_point(precision=0.999)
     for text in ("precision", "speed=.9", "recall=much", "recall=2"):
         with pytest.raises(InputError):
             Promise.parse(text)
@@ -206,7 +206,7 @@ def test_a_damaged_curve_is_refused(fitted: blackbox_lb.Run) -> None:
 def test_commands_take_another_point(fitted: blackbox_lb.Run, tmp_path: Path) -> None:
     """blb export, compile and show; what compile changes nothing of keeps its curve."""
     file = fitted.folder / "bias.json"
-    moved = fitted.bias.at(recall=0.8)
+    moved = fitted.bias.at_point(recall=0.8)
     exported = blb("export", file, "--format", "json", "--at", "recall=.8")
     assert exported.exit_code == 0, exported.output
     sent = {int(token): value for token, value in json.loads(exported.stdout).items()}

@@ -41,6 +41,7 @@ from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read_bounded
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.reward import parse_reward, reward_kind
+from tests.support.biases import feature
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.proxy_upstream import VALUES, bias, plain, proxied
@@ -441,7 +442,7 @@ def test_a_bias_that_sends_prompts_is_said(
     """A bias file may name an API that embeds the prompts of its users."""
     monkeypatch.setenv("EMBEDDINGS_API_KEY", "planted")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    bias: Any = SimpleNamespace(depends=SimpleNamespace(on=on))
+    bias: Any = SimpleNamespace(features=(feature(on),))
     keys.tell_host_of_bias(Path("bias.json"), bias, None)
     told = capsys.readouterr().err
     assert said in told

@@ -8,10 +8,7 @@ from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, options
 from blackbox_lb.cli.options import AT, VerboseOptions, provider
 
-COMPILE = (
-    "blackbox_lb.jobs.compiling.compile:compile_bias",
-    "blackbox_lb.jobs.compiling.compile:compile_dependent",
-)
+COMPILE = ("blackbox_lb.jobs.compiling.compile:compile_bias",)
 
 
 @options

@@ -100,9 +100,9 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
     )
     phases: tuple[str, ...] = option(
         HelpGroup.LEARNING,
-        "Learn a vector of its own for each phase of a completion, where that earns more than one"
-        " for all: first (token), opening:K, until:TEXT, after:TEXT or inside:OPEN..CLOSE."
-        " Repeatable. Needs a server that continues token ids.",
+        "Let the bias change within a completion, where that earns more than one vector for all:"
+        " first (token), opening:K, until:TEXT, after:TEXT or inside:OPEN..CLOSE. Repeatable; with"
+        " --depends-on, both together are tried, too. Needs a server that continues token ids.",
         metavar="PHASE,...",
     )
     estimator: tuple[str, ...] = option(

@@ -1,10 +1,11 @@
-"""The result of choosing among candidates: the chosen one, and the validation numbers of all."""
+"""What is chosen among, and the result: the chosen candidate, and the validation numbers of all."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.inputs.checks import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,38 @@ class TriedCandidate:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """A candidate that is richer than the one that stands, and has to prove itself.
+
+    spec: its features as they are given on the command line. errors: (s,) standard errors of its
+    entries in nats, NaN where not known. left_out: (p,) gains over the one that stands on training
+    prompts that were left out, which count beside those on validation prompts; () for none.
+    """
+
+    candidate: Candidate
+    spec: str
+    errors: Vector
+    left_out: Vector
+
+
+class Proposer(Protocol):
+    """Makes richer candidates from the one that stands."""
+
+    @property
+    def name(self) -> str:
+        """The features that it adds, as they are given on the command line."""
+
+    async def propose(self, standing: Candidate) -> list[Proposal] | str:
+        """Richer candidates, or the sentence why there are none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """``candidate``: the best by the goal. ``tried``: all candidates in the order given. ``base``:
     the model without a bias. ``sentence``: where the winner comes from, and what came second.
-    ``uncut``: the winner before it was cut to fewer entries.
+    ``uncut``: the winner before it was cut to fewer entries. ``richer``: the candidate with
+    features that proved to be better than it, None where none did.
 
     The numbers in ``tried`` made the choice, so that of the chosen one is too good; only other
     prompts show its worth.
@@ -89,6 +117,7 @@ class Choice:
     base_by_setting: tuple[Measured, ...] = ()
     sentence: str = ""
     uncut: Candidate | None = None
+    richer: Proposal | None = None
 
 
 def _known(value: float | None) -> float | None:

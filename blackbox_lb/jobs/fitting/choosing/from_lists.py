@@ -16,7 +16,7 @@ from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens, followed
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example
+from blackbox_lb.types import AnyBias, Example, Prompt
 
 NAMES: dict[Objective, str] = {
     "macro-f1": "macro-F1",
@@ -84,14 +84,20 @@ class FromLists:
         return 0
 
     async def score(
-        self, label: str, bias: Mapping[int, float] | None, samples: int, among: Bools | None = None
+        self, label: str, bias: AnyBias | None, samples: int, among: Bools | None = None
     ) -> Scored:
         """See ``Scorer``. Ties go to the bias with the likeliest answers."""
         del label, samples, among
-        sent = bias or {}
-        tokens = self.lists.greedy(sent)
+        by_prompt = of_each_prompt(self.first, bias or {})
+        tilted = self.lists.tilted_by(*by_prompt)
+        tokens = self.lists.taken(tilted)
+        unsure = self.lists.unsure_by(*by_prompt)
         is_right = begins_right(tokens, self.first.accepted).astype(np.float64)
-        once = 1.0 - self.given.repeat_rate(sent)
+        # Where features change the bias, what holds without any tells how often answers repeat.
+        common = bias or {}
+        if not isinstance(common, Mapping):
+            common = common.at(Prompt.user(""))
+        once = 1.0 - self.given.repeat_rate(common)
         parts = is_right * once
         if self.labels is not None:
             parts = self._by_label(tokens, self.labels)
@@ -103,8 +109,12 @@ class FromLists:
             accuracy=ByPrompt(is_right * once),
             kl=None,
         )
-        unsure = int(self.lists.unsure(sent).sum())
-        return Scored(outcome, tie=self._likelihood(sent), unsure=unsure)
+        return Scored(
+            outcome,
+            tie=self._likelihood(tilted),
+            unsure=int(unsure.sum()),
+            sure=is_right * ~unsure,
+        )
 
     def described(self, bias: Mapping[int, float], scored: Scored, base: Scored) -> str:
         """What is predicted of the chosen bias, in words."""
@@ -158,9 +168,10 @@ class FromLists:
         reached = np.mean([answer.cumprod().mean() for answer in answers])
         return float(whole), float(reached)
 
-    def _likelihood(self, bias: Mapping[int, float]) -> float:
-        """Mean log-probability of the accepted answers' first tokens, in nats."""
-        tilted = self.lists.tilted(bias)
+    def _likelihood(self, tilted: Vector) -> float:
+        """Mean log-probability of the accepted answers' first tokens, in nats; ``tilted`` (p, k)
+        as in ``FirstLists``.
+        """
         wanted = np.stack(
             [
                 np.isin(row, ids)
@@ -170,6 +181,30 @@ class FromLists:
         everything = np.logaddexp.reduce(tilted, axis=1)
         accepted = np.logaddexp.reduce(np.where(wanted, tilted, -np.inf), axis=1)
         return float((accepted - everything).mean())
+
+
+def of_each_prompt(first: FirstTokens, bias: AnyBias) -> tuple[Ids, Vector]:
+    """(s,) sorted tokens, and (p, s) nats that each has at the first position of each prompt."""
+    if isinstance(bias, Mapping):
+        ids = np.array(sorted(bias), np.int64)
+        nats = np.array([bias[token] for token in ids.tolist()], np.float64)
+        return ids, np.broadcast_to(nats, (len(first.examples), len(ids)))
+    bias.prepare([example.prompt for example in first.examples])
+    rows = [bias.at(example.prompt) for example in first.examples]
+    tokens = sorted({token for row in rows for token in row})
+    values = [[row.get(token, 0.0) for token in tokens] for row in rows]
+    return np.array(tokens, np.int64), np.array(values, np.float64).reshape(len(rows), -1)
+
+
+def surely_right(first: FirstTokens, bias: AnyBias) -> tuple[Bools, Bools]:
+    """(p,) whether greedy decoding begins the answer of each prompt right where no token outside
+    its list might win, and (p,) where one might.
+    """
+    lists = FirstLists(first.ids, first.logprobs)
+    by_prompt = of_each_prompt(first, bias)
+    tokens = lists.taken(lists.tilted_by(*by_prompt))
+    unsure = lists.unsure_by(*by_prompt)
+    return begins_right(tokens, first.accepted) & ~unsure, unsure
 
 
 def label_of_tokens(first: FirstTokens, labels: Labels) -> dict[int, int]:

@@ -12,7 +12,7 @@ import numpy as np
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
-from blackbox_lb.estimate.inputs.checks import Bools
+from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.located_costs import LocatedCosts
@@ -33,6 +33,8 @@ class Scored:
         samples: completions a prompt behind it, 0 where it was predicted.
         tie: what decides between equals, higher being better.
         unsure: prompts whose number is a guess.
+        sure: (p,) whether each prompt is decided right for sure, where that is known; a richer
+            candidate is proven by these.
     """
 
     outcome: Outcome
@@ -40,6 +42,7 @@ class Scored:
     samples: int = 0
     tie: float = 0.0
     unsure: int = 0
+    sure: Vector | None = None
 
     @property
     def measured(self) -> Measured:

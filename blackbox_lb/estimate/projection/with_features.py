@@ -1,15 +1,17 @@
-"""A bias that depends on the prompt: one common vector, and one vector for each feature of the
-prompt, by maximum likelihood.
+"""The projection with features: one common vector, and one vector for each feature of a position,
+by maximum likelihood.
 
-    delta(x) = delta_0 + sum_j phi_j(x) delta_j,
-    maximise   sum_m w_m [ delta(x_m)(y_m) - log sum_y pi_0(y | m) exp(delta(x_m)(y)) ]
+    delta(m) = delta_0 + sum_j phi_j(m) delta_j,
+    maximise   sum_m w_m [ delta(m)(y_m) - log sum_y pi_0(y | m) exp(delta(m)(y)) ]
                - l2/2 |delta_0|^2 - slope_l2/2 sum_j |delta_j|^2.
 
 It is the projection's objective, its baseline included, and concave: a multinomial logistic
-regression whose offsets are the model's own logits. The table of next tokens is visited in blocks
-of prompts; nothing of the size prompts x features or positions x tokens is made.
+regression whose offsets are the model's own logits. Without features it is the projection itself,
+whose feature matrix is a column of ones. Positions with the same features are one *context*: those
+of a prompt, or of a prompt in one phase of its completions. The table of next tokens is visited in
+blocks of contexts; nothing of the size positions x features or positions x tokens is made.
 
-Index letters: ``p`` prompts, ``f`` features, ``m`` positions, ``s`` tokens that may be biased.
+Index letters: ``c`` contexts, ``f`` features, ``m`` positions, ``s`` tokens that may be biased.
 Values in nats.
 """
 
@@ -33,18 +35,18 @@ from blackbox_lb.estimate.projection.lbfgs import descend
 from blackbox_lb.estimate.projection.linear_term import by_policy, differences
 
 BLOCK = 4_096
-"""Prompts of a block: with 300 tokens its bias takes 10 MB."""
+"""Contexts of a block: with 300 tokens its bias takes 10 MB."""
 LARGEST = 300.0
 """Nats at which a bias is cut off inside exp, which overflows at 709."""
 LEAST_REST = 1e-12
 """Probability of the tokens outside the support, below which it is rounding."""
 
 FeatureTable: TypeAlias = sparse.csr_array[Any]
-"""(p, f) the value of each feature on each prompt, 0 where nothing is stored."""
+"""(c, f) the value of each feature in each context, 0 where nothing is stored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PromptFit:
+class FeatureFit:
     """What was learned.
 
     token_ids: (s,) sorted.
@@ -61,12 +63,12 @@ class PromptFit:
     iterations: int
 
     def bias(self, features: FeatureTable) -> npt.NDArray[np.float64]:
-        """(p, s) the bias of each prompt."""
+        """(c, s) the bias of each context."""
         return np.asarray(self.common + features @ self.slopes)
 
     def impact(self, features: FeatureTable, usage: Vector) -> Vector:
-        """(s,) how much each token's bias moves: its root mean square over prompts, times the root
-        of ``usage`` (s,).
+        """(s,) how much each token's bias moves: its root mean square over contexts, times the
+        root of ``usage`` (s,).
         """
         square = np.zeros(len(self.common))
         for start in range(0, features.shape[0], BLOCK):
@@ -75,13 +77,13 @@ class PromptFit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PromptPositions:
-    """The weighted positions of p prompts, for tokens that may be biased.
+class FeaturePositions:
+    """The weighted positions of c contexts, for tokens that may be biased.
 
     token_ids: (s,) sorted. masses: (m, s) their listed probabilities. tails: (m,) the unlisted
-    probability that ``unigram`` (s,) shares out. prompts: (m,) ascending. weights: (m,). counts:
-    (p, s) the weighted number of times each was the answer, and the baseline's expected count in
-    lists (see ``linear_term``). tail_counts: its expected count in tails, as factors (p, k) and
+    probability that ``unigram`` (s,) shares out. contexts: (m,) ascending. weights: (m,). counts:
+    (c, s) the weighted number of times each was the answer, and the baseline's expected count in
+    lists (see ``linear_term``). tail_counts: its expected count in tails, as factors (c, k) and
     (k, s) of k policies; None without a baseline.
     """
 
@@ -89,7 +91,7 @@ class PromptPositions:
     masses: sparse.csr_array[Any]
     tails: Vector
     unigram: Vector
-    prompts: Ids
+    contexts: Ids
     weights: Vector
     counts: sparse.csr_array[Any]
     tail_counts: tuple[Vector, Vector] | None = None
@@ -106,10 +108,11 @@ class PromptPositions:
         rollouts: Rollouts,
         weights: PositionWeights,
         token_ids: Ids,
+        contexts: Ids,
         size: int,
-    ) -> PromptPositions:
-        """table: of the rollouts, whose prompts are numbers below ``size``, p. weights: of their
-        positions. token_ids: those that may be biased.
+    ) -> FeaturePositions:
+        """table: of the rollouts. weights: of their positions. token_ids: those that may be biased.
+        contexts: (m,) of the positions, numbers below ``size``, c.
 
         InputError: none of ``token_ids`` was ever listed or sampled, or no position has a weight.
         """
@@ -117,8 +120,8 @@ class PromptPositions:
         chosen = np.flatnonzero(np.isin(given.token_ids, token_ids))
         if not len(chosen) or not weights.values.any():
             raise InputError(
-                "nothing can depend on the prompt: no position has both a weight and a token that"
-                " may be biased"
+                "nothing can depend on features: no position has both a weight and a token that may"
+                " be biased"
             )
         masses = given.by_token(chosen)
         m = given.n_positions
@@ -129,35 +132,34 @@ class PromptPositions:
         all_masses = sparse.csr_array(
             (listed.values * scale[rows], (rows, columns)), shape=(m, len(chosen))
         )
-        prompts = rollouts.prompts[rollouts.rollout_of]
         place = np.full(len(given.token_ids), -1)
         place[chosen] = np.arange(len(chosen))
         sampled = place[given.sampled]
         own = differences(rollouts, weights)
         known = (sampled >= 0) & (own != 0)
         counts = sparse.csr_array(
-            (own[known], (prompts[known], sampled[known])), shape=(size, len(chosen))
+            (own[known], (contexts[known], sampled[known])), shape=(size, len(chosen))
         )
-        by_prompt: list[Vector] = []
+        by_context: list[Vector] = []
         of_tokens: list[Vector] = []
         for bias, baseline in by_policy(rollouts, given, weights):
             tilt = np.exp(np.minimum(bias[chosen], LARGEST))
             once = baseline * np.exp(-given.log_normaliser(bias))
-            summing = sparse.csr_array((once, (prompts, np.arange(m))), shape=(size, m))
+            summing = sparse.csr_array((once, (contexts, np.arange(m))), shape=(size, m))
             counts = counts + (summing @ all_masses) @ sparse.diags_array(tilt)
-            by_prompt.append(np.asarray(summing @ given.spread))
+            by_context.append(np.asarray(summing @ given.spread))
             of_tokens.append(given.unigram[chosen] * tilt)
-        order = np.argsort(prompts, kind="stable")
+        order = np.argsort(contexts, kind="stable")
         order = order[weights.values[order] > 0]
         return cls(
             given.token_ids[chosen],
             all_masses[order],
             given.spread[order],
             given.unigram[chosen],
-            prompts[order],
+            contexts[order],
             weights.values[order],
             sparse.csr_array(counts),
-            (np.stack(by_prompt, axis=1), np.stack(of_tokens)) if by_prompt else None,
+            (np.stack(by_context, axis=1), np.stack(of_tokens)) if by_context else None,
         )
 
     @property
@@ -175,24 +177,24 @@ class PromptPositions:
             counted = counted + self.tail_counts[0].sum(axis=0) @ self.tail_counts[1]
         return np.asarray(self.usage + np.abs(counted))
 
-    def only(self, chosen: Bools) -> PromptPositions:
-        """The positions of the prompts where ``chosen`` (p,) is True; the others count nothing."""
-        here = chosen[self.prompts]
+    def only(self, chosen: Bools) -> FeaturePositions:
+        """The positions of the contexts where ``chosen`` (c,) is True; the others count nothing."""
+        here = chosen[self.contexts]
         rows = (
             self.masses[here],
             self.tails[here],
             self.unigram,
-            self.prompts[here],
+            self.contexts[here],
             self.weights[here],
         )
-        return PromptPositions(self.token_ids, *rows, *self._counted(chosen.astype(np.float64)))
+        return FeaturePositions(self.token_ids, *rows, *self._counted(chosen.astype(np.float64)))
 
-    def times(self, amounts: Vector) -> PromptPositions:
-        """The same where each prompt counts ``amounts`` (p,) times."""
+    def times(self, amounts: Vector) -> FeaturePositions:
+        """The same where each context counts ``amounts`` (c,) times."""
         counts, tail_counts = self._counted(amounts)
         return replace(
             self,
-            weights=self.weights * amounts[self.prompts],
+            weights=self.weights * amounts[self.contexts],
             counts=counts,
             tail_counts=tail_counts,
         )
@@ -200,15 +202,15 @@ class PromptPositions:
     def _counted(
         self, amounts: Vector
     ) -> tuple[sparse.csr_array[Any], tuple[Vector, Vector] | None]:
-        """``counts`` and ``tail_counts`` where each prompt counts ``amounts`` (p,) times."""
+        """``counts`` and ``tail_counts`` where each context counts ``amounts`` (c,) times."""
         counts = sparse.csr_array(sparse.diags_array(amounts) @ self.counts)
         if self.tail_counts is None:
             return counts, None
-        by_prompt, of_tokens = self.tail_counts
-        return counts, (by_prompt * amounts[:, None], of_tokens)
+        by_context, of_tokens = self.tail_counts
+        return counts, (by_context * amounts[:, None], of_tokens)
 
     def _linear(self, rows: slice) -> npt.NDArray[np.float64]:
-        """(b, s) the linear term of some prompts."""
+        """(b, s) the linear term of some contexts."""
         counted: npt.NDArray[np.float64] = self.counts[rows].toarray()
         if self.tail_counts is not None:
             counted += self.tail_counts[0][rows] @ self.tail_counts[1]
@@ -235,8 +237,8 @@ class PromptPositions:
         return value, of_common, of_slopes
 
     def log_likelihood(self, delta: npt.NDArray[np.float64]) -> Vector:
-        """(p,) the weighted log-likelihood of each prompt's answers under its own bias ``delta``
-        (p, s), over no bias, with the baseline in its linear term.
+        """(c,) the weighted log-likelihood of each context's tokens under its own bias ``delta``
+        (c, s), over no bias, with the baseline in its linear term.
         """
         linear = np.zeros(len(delta))
         normaliser = np.zeros(len(delta))
@@ -244,15 +246,15 @@ class PromptPositions:
             z = self._normalisers(np.exp(np.minimum(delta[rows], LARGEST)), rows.start, positions)[
                 0
             ]
-            np.add.at(normaliser, self.prompts[positions], self.weights[positions] * np.log(z))
+            np.add.at(normaliser, self.contexts[positions], self.weights[positions] * np.log(z))
             linear[rows] = (self._linear(rows) * delta[rows]).sum(axis=1)
         return linear - normaliser
 
     def _blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
-        """Prompts, and their positions, so many at a time."""
+        """Contexts, and their positions, so many at a time."""
         for start in range(0, size, BLOCK):
             stop = min(start + BLOCK, size)
-            low, high = np.searchsorted(self.prompts, (start, stop)).tolist()
+            low, high = np.searchsorted(self.contexts, (start, stop)).tolist()
             yield slice(start, stop), slice(low, high)
 
     def _normalisers(
@@ -262,7 +264,7 @@ class PromptPositions:
         ``tilt``, and its tilted value.
         """
         table = self.masses[positions]
-        owner = self.prompts[positions] - first
+        owner = self.contexts[positions] - first
         row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
         at = owner[row] * tilt.shape[1] + table.indices
         tilted = table.data * tilt.ravel()[at]
@@ -276,13 +278,13 @@ class PromptPositions:
     def _block(
         self, delta: npt.NDArray[np.float64], first: int, positions: slice
     ) -> tuple[float, npt.NDArray[np.float64]]:
-        """The weighted log-normalisers of some prompts, and their gradient (b, s) in the bias of
+        """The weighted log-normalisers of some contexts, and their gradient (b, s) in the bias of
         each.
         """
         tilt = np.exp(delta)
         z, row, at, tilted = self._normalisers(tilt, first, positions)
         weights = self.weights[positions]
-        owner = self.prompts[positions] - first
+        owner = self.contexts[positions] - first
         once = weights / z
         slope = (
             np.bincount(at, tilted * once[row], delta.size).astype(np.float64).reshape(delta.shape)
@@ -291,15 +293,15 @@ class PromptPositions:
         return dot(weights, np.log(z)), slope + tails[:, None] * tilt * self.unigram
 
 
-def fit_prompts(
-    positions: PromptPositions,
+def fit_features(
+    positions: FeaturePositions,
     features: FeatureTable,
     *,
     l2: float,
     slope_l2: float,
-    start: PromptFit | None = None,
+    start: FeatureFit | None = None,
     max_iterations: int = 500,
-) -> PromptFit:
+) -> FeatureFit:
     """Fit the bias of the module docstring.
 
     l2, slope_l2: pull of the common vector and of the others to 0, in weighted positions. start: a
@@ -335,21 +337,24 @@ def fit_prompts(
     found = descend(loss, begin.ravel(), max_iterations=max_iterations, shortfall=1e-9)
     values = found.x.reshape(1 + count, size) * unit
     gain = -found.value - float((strengths * values * values).sum()) / 2 / total
-    return PromptFit(positions.token_ids, values[0], values[1:], gain, found.iterations)
+    return FeatureFit(positions.token_ids, values[0], values[1:], gain, found.iterations)
 
 
 def standard_errors(
-    positions: PromptPositions,
+    positions: FeaturePositions,
     features: FeatureTable,
-    fit: PromptFit,
+    fit: FeatureFit,
     *,
     l2: float,
     slope_l2: float,
     draws: int,
+    prompts: Ids,
     seed: int = 0,
 ) -> tuple[Vector, npt.NDArray[np.float64]]:
     """Standard errors of ``common`` (s,) and ``slopes`` (f, s) over other prompts of the same kind,
     in the units of ``fit``.
+
+    prompts: (c,) that of each context.
 
     The Bayesian bootstrap (Rubin 1981): each draw weighs the prompts by exponential numbers of mean
     1 and fits anew from ``fit``. The pull to 0 is the same in each, so these are spreads of the
@@ -358,8 +363,11 @@ def standard_errors(
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(draws):
-        drawn = positions.times(rng.standard_exponential(features.shape[0]))
-        each = fit_prompts(drawn, features, l2=l2, slope_l2=slope_l2, start=fit, max_iterations=50)
-        found.append(np.vstack([each.common, each.slopes]))
+        amounts = rng.standard_exponential(int(prompts.max(initial=0)) + 1)
+        drawn = positions.times(amounts[prompts])
+        again = fit_features(
+            drawn, features, l2=l2, slope_l2=slope_l2, start=fit, max_iterations=50
+        )
+        found.append(np.vstack([again.common, again.slopes]))
     spread = np.std(found, axis=0, ddof=1)
     return spread[0], spread[1:]

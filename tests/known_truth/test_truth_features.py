@@ -1,5 +1,5 @@
-"""A bias that depends on the prompt, on exact models: the optimum of its objective, its limits, and
-features that say nothing.
+"""The projection with features, on exact models: the optimum of its objective for the prompt, for
+phases and for both, its limits, and features that say nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import GivenAnswers
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection import prompt_dependent
-from blackbox_lb.estimate.projection.prompt_dependent import (
-    PromptPositions,
-    fit_prompts,
+from blackbox_lb.estimate.projection import projection as projections
+from blackbox_lb.estimate.projection import with_features
+from blackbox_lb.estimate.projection.with_features import (
+    FeaturePositions,
+    fit_features,
     standard_errors,
 )
-from blackbox_lb.jobs.fitting.varying.depends import tempered
+from blackbox_lb.jobs.fitting.varying.by_lists import tempered
+from blackbox_lb.jobs.fitting.varying.feature_matrix import FeatureMatrix, PromptFeatures
+from blackbox_lb.rollouts.phased import phase_of_positions
+from blackbox_lb.types import Example, Prompt
+from tests.support.biases import feature as parsed
+from tests.support.exact import ExactModel
 from tests.support.fits import projection
 
 Array = npt.NDArray[np.float64]
@@ -57,11 +64,16 @@ def rollouts(logprobs: Array, answers: npt.NDArray[np.int64], width: int = VOCAB
     )
 
 
-def positions(given: Rollouts, tokens: npt.ArrayLike) -> PromptPositions:
+def positions(given: Rollouts, tokens: npt.ArrayLike) -> FeaturePositions:
     """The positions of ``given`` for these tokens."""
     weights = GivenAnswers().weights(given)
-    return PromptPositions.of(
-        NextToken.of(given), given, weights, np.asarray(tokens, np.int64), len(given.keys)
+    return FeaturePositions.of(
+        NextToken.of(given),
+        given,
+        weights,
+        np.asarray(tokens, np.int64),
+        given.prompts,
+        len(given.keys),
     )
 
 
@@ -87,9 +99,9 @@ def test_it_reaches_the_optimum_of_its_objective(
     """With complete lists, in one block of prompts and in many: as a general optimiser finds it on
     the objective as written.
     """
-    monkeypatch.setattr(prompt_dependent, "BLOCK", block)
+    monkeypatch.setattr(with_features, "BLOCK", block)
     logprobs, answers, table = world(1)
-    found = fit_prompts(
+    found = fit_features(
         positions(rollouts(logprobs, answers), range(VOCAB)), table, l2=2.0, slope_l2=3.0
     )
     dense = table.toarray()
@@ -103,6 +115,67 @@ def test_it_reaches_the_optimum_of_its_objective(
         -best.fun, abs=1e-5
     )
     assert np.abs(ours - best.x).max() < 2e-3
+
+
+SPOKEN = ExactModel(5, 3, seed=4, end=True, prompts=6, sharpness=0.8)
+"""Completions of up to three of four tokens and an end token, of six prompts."""
+
+
+@pytest.mark.parametrize("spec", ["", "words", "first", "opening:2,until:b", "words;first"])
+def test_every_combination_reaches_the_optimum(spec: str) -> None:
+    """Of the prompt, of phases, of both and of neither: as a general optimiser finds it on the
+    objective as written, position by position.
+    """
+    parts = [part for part in spec.split(";") if part]
+    of_prompt = "words" in parts
+    named = [part for part in parts if part != "words"]
+    phases = Phases.parse(named) if named else Phases()
+    drawn = SPOKEN.rollouts(120, lambda tokens, _: 0.0, seed=2)
+    shares = np.random.default_rng(3).exponential(size=len(drawn.keys))
+    given = replace(drawn, shares=shares)
+    weights = GivenAnswers().weights(given)
+    examples = [
+        Example(str(n), Prompt.user(f"thing {'ab'[n % 2]} {'cde'[n % 3]}")) for n in range(6)
+    ]
+    features = PromptFeatures.of(parsed("words"), examples) if of_prompt else None
+    known = {token: f" {'abcd'[token]}".encode() for token in range(4)}
+    phase_of = phase_of_positions(phases, given, known)
+    prompt_of = given.prompts[given.rollout_of]
+    matrix = FeatureMatrix.of(features, phases, prompt_of, phase_of, 6)
+    table = NextToken.of(given)
+    positions = FeaturePositions.of(
+        table, given, weights, np.arange(5), matrix.contexts, len(matrix.prompts)
+    )
+    found = fit_features(positions, matrix.table, l2=2.0, slope_l2=1.0)
+
+    # The same, written down: the model's logits and the numbers of each position.
+    rows: list[Array] = []
+    start = 0
+    for prompt, size in zip(given.prompts.tolist(), given.lengths.tolist(), strict=True):
+        tokens = given.token_ids[start : start + size].tolist()
+        rows.extend(SPOKEN.logprobs(tokens[:place], prompt) for place in range(size))
+        start += size
+    logits = np.array(rows)
+    ones = np.ones((len(logits), 1))
+    held = phase_of[:, None] >> np.arange(len(phases.features)) & 1
+    of_prompts = ones[:, :0] if features is None else features.table.toarray()[prompt_of]
+    design = np.hstack([ones, of_prompts, held])
+    pull = np.array([2.0] + [1.0] * (design.shape[1] - 1))
+
+    def loss(x: Array) -> float:
+        delta = design @ x.reshape(design.shape[1], 5)
+        scores = logits + delta
+        told = scores[np.arange(len(scores)), given.token_ids] - logsumexp(scores, axis=1)
+        squares = (x.reshape(design.shape[1], 5) ** 2).sum(axis=1)
+        return float(pull @ squares / 2 - weights.values @ told)
+
+    best = minimize(loss, np.zeros(design.shape[1] * 5), method="BFGS", options={"gtol": 1e-5})
+    ours = np.vstack([found.common[None], found.slopes]).ravel()
+    assert loss(ours) == pytest.approx(best.fun, abs=1e-4)
+    assert np.abs(ours - best.x).max() < 5e-3
+    if not spec:
+        fixed = projections.projection(given, GivenAnswers(), l2=2.0)
+        assert np.abs(found.common - fixed.delta).max() < 1e-3
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
@@ -136,7 +209,7 @@ def test_without_slopes_it_is_the_projection() -> None:
     """An infinite pull on the slopes leaves the fixed bias."""
     logprobs, answers, table = world(3)
     given = rollouts(logprobs, answers)
-    found = fit_prompts(positions(given, range(VOCAB)), table, l2=2.0, slope_l2=1e9)
+    found = fit_features(positions(given, range(VOCAB)), table, l2=2.0, slope_l2=1e9)
     fixed = projection(given, l2=2.0)
     assert (
         np.abs(found.common - fixed.delta[np.isin(fixed.token_ids, found.token_ids)]).max() < 1e-3
@@ -152,7 +225,7 @@ def test_groups_without_a_pull_are_separate_fits() -> None:
     group = np.arange(PROMPTS) % 2
     table = sparse.csr_array(np.eye(2)[group])
     given = rollouts(logprobs, answers)
-    found = fit_prompts(positions(given, range(VOCAB)), table, l2=1e6, slope_l2=2.0)
+    found = fit_features(positions(given, range(VOCAB)), table, l2=1e6, slope_l2=2.0)
     for number in (0, 1):
         alone = given.take(group == number)
         fixed = projection(alone, l2=2.0, next_token=NextToken.of(alone))
@@ -189,12 +262,21 @@ def test_standard_errors_are_the_spread_over_other_prompts() -> None:
         answers = (logprobs + table @ truth + rng.gumbel(size=(size, tokens))).argmax(axis=1)
         features = sparse.csr_array(table[:, 1:])
         given = positions(rollouts(logprobs, answers), np.arange(tokens))
-        fit = fit_prompts(given, features, l2=0.5, slope_l2=0.5)
+        fit = fit_features(given, features, l2=0.5, slope_l2=0.5)
         estimates.append(np.vstack([fit.common, fit.slopes]))
         if draw < 6:
             told.append(
                 np.vstack(
-                    standard_errors(given, features, fit, l2=0.5, slope_l2=0.5, draws=40, seed=draw)
+                    standard_errors(
+                        given,
+                        features,
+                        fit,
+                        l2=0.5,
+                        slope_l2=0.5,
+                        draws=40,
+                        prompts=np.arange(size),
+                        seed=draw,
+                    )
                 )
             )
     np.testing.assert_allclose(np.mean(told, axis=0), np.std(estimates, axis=0, ddof=1), rtol=0.25)

@@ -1,0 +1,323 @@
+"""A bias as requests get it: entries, and features of the prompt and of the answer so far.
+
+    delta(prompt, prefix) = delta_0 + sum_j phi_j(prompt, prefix) delta_j
+
+The sender asks for the ``scopes``: with "prefix" there is a request for each phase, with "prompt"
+the numbers are computed of each request, with neither all requests get the same map. Only features
+of the prompt need numpy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union
+
+from pydantic import Field, model_validator
+
+from blackbox_lb.bias.features import PROMPT_FEATURES, Embedding, Feature, PromptFeature, Scope
+from blackbox_lb.bias.phases import PREFIX_FEATURES, Boundary, Phases, Prefix, PrefixFeature
+from blackbox_lb.bias.prompt_text import MOST_READ, PromptText
+from blackbox_lb.bias.records import Finite, Flag, Row
+from blackbox_lb.errors import BiasError
+from blackbox_lb.vocabulary.embedding import PROBE, AnswerStore, TextVectors
+
+if TYPE_CHECKING:
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.types import AnyBias, Prompt
+
+if TYPE_CHECKING:
+    AnyFeature: TypeAlias = Feature
+else:
+    AnyFeature = Annotated[
+        Union[PROMPT_FEATURES + PREFIX_FEATURES],  # noqa: UP007  # of as many as there are
+        Field(discriminator="kind"),
+    ]
+"""A feature as a bias file holds it."""
+DIGITS = 4
+"""Decimals of a nat that are sent where features are added up: a thousandth of what any fit tells.
+"""
+SCALE = 10.0**DIGITS
+BY_FEATURES = "by features"
+"""How a store names the bias of a request that is not the same for all, with its identity."""
+MOST_NUMBERS = 2_000_000
+"""Vectors x tokens of one file: 16 MB."""
+PROBED = 8
+"""Numbers of an embedding that the file keeps to know its model again; they may differ by
+``ROUNDING``.
+"""
+ROUNDING = 0.01
+WIDEST = 1e6
+"""Nats; the range where a provider has none."""
+
+
+class SentRange(Row):
+    """The range in nats and the kind of numbers that the provider takes of each request."""
+
+    low: Finite
+    high: Finite
+    integers: Flag = False
+
+    @model_validator(mode="after")
+    def _holds_zero(self) -> SentRange:
+        if not self.low <= 0 <= self.high:
+            raise ValueError(f"the range from {self.low} to {self.high} does not hold 0")
+        return self
+
+
+def features_hash(features: Iterable[Feature], sent: SentRange | None) -> str:
+    """SHA-256 of features with their vectors, without standard errors."""
+    rows = [feature.model_dump(mode="json") for feature in features]
+    for row in rows:
+        for vector in row["vectors"]:
+            del vector["errors"]
+    document = [rows, None if sent is None else sent.model_dump(mode="json")]
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()
+
+
+class RequestBias:
+    """A bias that features change. kept, vectors: the store of an embedding model, or the model.
+
+    Attributes:
+        token_ids: (s,) the tokens that may be biased.
+        common: token id -> nats of delta_0.
+        features: in the order of the bias file.
+        sent: the range of what goes out.
+        phases: the features of the answer so far.
+        scopes: what the bias depends on beside its entries.
+        identity: a hash of all this.
+        unread: requests so far whose prompt holds no text that can be read.
+        vectors: the embedding model, where one is needed.
+    """
+
+    def __init__(
+        self,
+        common: Mapping[int, float],
+        features: Sequence[Feature],
+        sent: SentRange,
+        kept: AnswerStore | None = None,
+        vectors: TextVectors | None = None,
+    ) -> None:
+        check_sizes(len(common), features)
+        self.token_ids = tuple(common)
+        self.common = dict(common)
+        self.features = tuple(features)
+        self.sent = sent
+        self.phases = phases_of_features(features)
+        self.scopes: frozenset[Scope] = frozenset(feature.scope for feature in features)
+        self.unread = 0
+        self.vectors = vectors or embedding_model(features, kept)
+        told = json.dumps([sorted(common.items()), features_hash(features, sent)])
+        self.identity = sha256(told.encode()).hexdigest()
+        self._of_prompt = [row for row in self.features if isinstance(row, PromptFeature)]
+        self._of_phase = [self._summed(phase) for phase in range(self.phases.count)]
+        self._arrays: tuple[Any, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def at(self, prompt: Prompt, phase: int | None = None) -> dict[int, float]:
+        """Token id -> nats for a prompt of a task in a phase, by default that of the first token.
+
+        Raises BiasError: the embedding model is another than the one it was learned with.
+        """
+        return self.of_text(PromptText.of_prompt(prompt), phase)
+
+    def next_boundary(self, prefix: Prefix) -> Boundary:
+        """Where the next phase may begin, which is where a new request begins."""
+        return self.phases.boundary(self.phases.after(0, prefix.text), prefix.tokens)
+
+    def read(self, document: Mapping[str, Any]) -> PromptText | None:
+        """What the features read of a request's body, with its embedding where one is needed;
+        None, which is counted, where the prompt holds no text that can be read.
+        """
+        if "prompt" not in self.scopes:
+            return None
+        text = PromptText.of_request(document)
+        if text is None:
+            self.unread += 1
+            return None
+        return self.embedded([text])[0]
+
+    def numbers(self, text: PromptText | None) -> dict[int, float]:
+        """Place among all vectors of features of the prompt -> phi."""
+        found: dict[int, float] = {}
+        start = 0
+        if text is None:
+            return found
+        if self.vectors is not None and not text.vector:
+            (text,) = self.embedded([text])
+        for feature in self._of_prompt:
+            for place, value in feature.numbers(text).items():
+                found[start + place] = value
+            start += len(feature.vectors)
+        return found
+
+    def names_of_numbers(self) -> list[str]:
+        """What each number of the prompt is called in a request to a server that computes the bias
+        itself, in the order of their places.
+        """
+        return [
+            f"{feature.kind}:{vector.key}"
+            for feature in self._of_prompt
+            for vector in feature.vectors
+        ]
+
+    def of_text(self, text: PromptText | None, phase: int | None = None) -> dict[int, float]:
+        """Token id -> nats of a prompt in a phase, without zeros; where there is no text, or none
+        of its features is known, what all prompts have in common.
+        """
+        if phase is None:
+            phase = self.phases.of_state(0, 0)
+        if not self._of_prompt:
+            return self._rounded(self._of_phase[phase])
+        return self.of_numbers(self.numbers(text), phase)
+
+    def of_numbers(self, numbers: Mapping[int, float], phase: int = 0) -> dict[int, float]:
+        """Token id -> nats where the features of the prompt have these ``numbers``."""
+        import numpy as np
+
+        if self._arrays is None:
+            rows = [vector.values for row in self._of_prompt for vector in row.vectors]
+            slopes = np.array(rows, np.float64).reshape(-1, len(self.token_ids))
+            self._arrays = (
+                np.array(self.token_ids, np.int64),
+                np.array(self._of_phase, np.float64),
+                slopes,
+            )
+        ids, of_phase, slopes = self._arrays
+        values = of_phase[phase]
+        if numbers:
+            values = values + np.array(list(numbers.values())) @ slopes[list(numbers)]
+        values = np.minimum(np.maximum(values, self.sent.low), self.sent.high)
+        if self.sent.integers:
+            rounded = np.rint(values).astype(np.int64)
+        else:
+            rounded = np.rint(values * SCALE) / SCALE
+        if rounded.all():
+            return dict(zip(self.token_ids, rounded.tolist(), strict=True))
+        there = rounded.nonzero()[0]
+        return dict(zip(ids[there].tolist(), rounded[there].tolist(), strict=True))
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Compute the embeddings of many prompts at once, where it depends on those."""
+        self.embedded([PromptText.of_prompt(prompt) for prompt in prompts])
+
+    def embedded(self, texts: Sequence[PromptText]) -> list[PromptText]:
+        """The texts with their embeddings, where it depends on those.
+
+        Raises BiasError: the embedding model is another than the one it was learned with.
+        """
+        if self.vectors is None:
+            return list(texts)
+        (feature,) = [row for row in self.features if isinstance(row, Embedding)]
+        known = self.vectors.of([PROBE])[0]
+        size = len(feature.vectors)
+        pairs = zip(known, feature.probe, strict=False)
+        far = max((abs(now - then) for now, then in pairs), default=0.0)
+        if len(known) != size or far > ROUNDING:
+            raise BiasError(
+                f"the embedding model {self.vectors.name} gives other vectors than when the bias"
+                f" was learned ({len(known)} numbers, {size} expected; the largest difference is"
+                f" {far:.3f}); use the same model, or fit again"
+            )
+        return with_vectors(texts, self.vectors)
+
+    def _summed(self, phase: int) -> list[float]:
+        """(s,) nats of a phase that all prompts have in common."""
+        total = list(self.common.values())
+        for j, feature in enumerate(self.phases.features):
+            if phase & 1 << j:
+                values = feature.vectors[0].values
+                total = [value + more for value, more in zip(total, values, strict=True)]
+        return total
+
+    def _rounded(self, values: Sequence[float]) -> dict[int, float]:
+        """Token id -> nats as they are sent, without zeros."""
+        low, high = self.sent.low, self.sent.high
+        digits = None if self.sent.integers else DIGITS
+        sent = {
+            token: round(min(max(value, low), high), digits)
+            for token, value in zip(self.token_ids, values, strict=True)
+        }
+        return {token: value for token, value in sent.items() if value}
+
+
+def phases_of_features(features: Iterable[Feature]) -> Phases:
+    """Those of the features that read the answer so far."""
+    return Phases(tuple(row for row in features if isinstance(row, PrefixFeature)))
+
+
+def check_sizes(entries: int, features: Sequence[Feature]) -> None:
+    """Raise BiasError: a vector has not one value for each entry, or there are too many."""
+    vectors = [vector for feature in features for vector in feature.vectors]
+    if any(len(vector.values) != entries for vector in vectors) or any(
+        len(vector.errors) not in (0, entries) for vector in vectors
+    ):
+        raise BiasError(
+            f"a feature has not one value for each of the {entries} entries; restore the file, or"
+            " fit again"
+        )
+    if entries * len(vectors) > MOST_NUMBERS:
+        raise BiasError(f"more than {MOST_NUMBERS:,} numbers; learn it with fewer entries")
+
+
+def embedding_model(
+    features: Iterable[Feature], kept: AnswerStore | None = None
+) -> TextVectors | None:
+    """The embedding model that one of the features reads, None where there is none. kept: see
+    ``TextVectors``.
+    """
+    for feature in features:
+        if isinstance(feature, Embedding):
+            return TextVectors(feature.model, kept)
+    return None
+
+
+def with_vectors(texts: Sequence[PromptText], vectors: TextVectors) -> list[PromptText]:
+    """The texts with the embeddings of their last user messages, of which no more than
+    ``MOST_READ`` characters are read.
+    """
+    found = vectors.of([text.user[:MOST_READ] for text in texts])
+    return [replace(text, vector=vector) for text, vector in zip(texts, found, strict=True)]
+
+
+def to_request_bias(bias: Bias, kept: AnswerStore | None = None) -> AnyBias:
+    """The bias as requests get it: one map for all, or computed by its features."""
+    if not bias.features:
+        return bias.logit_bias
+    assert bias.sent is not None  # checked by the document
+    return RequestBias(bias.logit_bias, bias.features, bias.sent, kept)
+
+
+def store_key(bias: AnyBias) -> object:
+    """How a store names a bias in the settings of its requests."""
+    if isinstance(bias, Mapping):
+        return sorted([token, value] for token, value in bias.items())
+    return {BY_FEATURES: bias.identity}
+
+
+def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
+    """The vectors of the features, those that move a token most first: the name of each, and the
+    tokens that it moves most, in nats, with standard errors where they are known."""
+    rows = []
+    for feature in bias.features:
+        for vector in feature.vectors:
+            name = vector.name
+            if isinstance(feature, PrefixFeature):
+                name = f"{feature.spec} ({feature.positions:,} positions)"
+            errors = vector.errors or (None,) * len(vector.values)
+            moved = sorted(
+                zip(bias.entries, vector.values, errors, strict=True), key=lambda row: -abs(row[1])
+            )[:shown]
+            told = [
+                f"'{entry.readable}' {value:+.2f}" + ("" if error is None else f" ± {error:.2f}")
+                for entry, value, error in moved
+                if value
+            ]
+            largest = abs(moved[0][1]) if moved else 0.0
+            rows.append((largest, name, ", ".join(told)))
+    return [(name, told) for _, name, told in sorted(rows, key=lambda row: -row[0])]

@@ -1,0 +1,325 @@
+"""A bias that depends on the prompt, learned from given answers and compared by lists alone.
+
+Strength and weight of the model are chosen on validation prompts and on training prompts that were
+left out, fold by fold. All of it is known from lists: nothing is drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.special import log_softmax
+
+from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.records import Verdict
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.with_features import (
+    FeatureFit,
+    FeaturePositions,
+    FeatureTable,
+    fit_features,
+)
+from blackbox_lb.jobs.fitting.choosing.choice import Proposal
+from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.varying.feature_matrix import FeatureMatrix, PromptFeatures
+from blackbox_lb.jobs.fitting.varying.learned import (
+    DRAWS,
+    FOLDS,
+    NO_FEATURE,
+    NO_SLOPE,
+    SLOPE_L2,
+    learned_proposal,
+    like_standing,
+)
+from blackbox_lb.rollouts.answers.given_answers import FirstTokens
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import compare
+from blackbox_lb.tasks import Task
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import AnyBias, Example
+
+MODEL_WEIGHTS = (1.0, 0.5, 0.2)
+"""Weights of the model's own logits: 1 is the likelihood of what is sampled at temperature 1,
+towards 0 a classifier.
+"""
+COMPARED = 32
+"""Tokens on which strengths are compared, the most used first: all of them would take minutes and
+change no choice.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldOut:
+    """One setting on prompts that were left out: of training, then those of validation.
+
+    likelihood: mean log-probability in nats that the answer begins as an accepted one, given that
+    it begins as any answer does. hits: (p,) whether greedy decoding begins each prompt's answer
+    right.
+    """
+
+    model_weight: float
+    slope_l2: float
+    likelihood: float
+    hits: Vector
+
+    @property
+    def right(self) -> float:
+        """The share that is begun right."""
+        return float(self.hits.mean())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByLists:
+    """Proposes a bias that depends on a feature of the prompt.
+
+    features: of the training prompts. prompts: how many these are. given: their answers.
+    validation: the first positions of the validation prompts. draws: for standard errors.
+    """
+
+    features: PromptFeatures
+    prompts: int
+    given: AnswersToLearn
+    validation: FirstTokens
+    limits: CompileLimits
+    seed: int = 0
+    draws: int = DRAWS
+
+    @property
+    def name(self) -> str:
+        """See ``Proposer``."""
+        return self.features.feature.spec
+
+    async def propose(self, standing: Candidate) -> list[Proposal] | str:
+        """See ``Proposer``."""
+        return self.proposals(standing)
+
+    def proposals(self, standing: Candidate) -> list[Proposal] | str:
+        """The bias with the strengths that decide most of the left-out prompts right, or the
+        sentence why there is none.
+        """
+        if not self.features.table.shape[1]:
+            return NO_FEATURE
+        tokens = np.union1d(standing.sparse.token_ids, self.given.begins)
+        if self.limits.highest_id is not None:
+            tokens = tokens[tokens <= self.limits.highest_id]
+        search = _Search(self, standing, tokens)
+        won = search.best()
+        if won is None:
+            return (
+                "on validation and left-out training prompts it decides no more right than the"
+                " fixed bias"
+            )
+        best, without = won
+        training = slice(None, len(self.given.first.examples))
+        proposal = learned_proposal(
+            standing,
+            search.matrix,
+            lambda ids: search.positions(best.model_weight, ids),
+            tokens,
+            self.limits,
+            slope_l2=best.slope_l2,
+            model_weight=best.model_weight,
+            draws=self.draws,
+            left_out=(best.hits - without.hits)[training],
+        )
+        return [proposal]
+
+
+async def against_others(
+    trials: Trials,
+    task: Task,
+    fixed: Mapping[int, float],
+    sent: AnyBias,
+    features_of: Sequence[PromptFeatures],
+    plan: FitPlan,
+) -> tuple[tuple[str, Verdict], ...]:
+    """The chosen bias against what else decides on the test prompts, drawn unless stored.
+
+    That is the ``fixed`` bias, where another is ``sent``, and for each of ``features_of`` a
+    classifier on them alone.
+    """
+    rows = []
+    rivals = []
+    for features in features_of:
+        if plan.labels is not None and features.table.shape[1]:
+            right = classified(features, task.train[: plan.limit], task.test, plan.labels)
+            rivals.append((f"classifier on {features.feature.kind}", tuple(right[:, None])))
+    for setting in plan.settings:
+        count = 1 if setting.deterministic else plan.test_samples
+        ours = await trials.scores(
+            f"test at {setting.name}, biased", task.test, setting, count, sent
+        )
+        if sent is not fixed:
+            theirs = await trials.scores(
+                f"test at {setting.name}, fixed bias", task.test, setting, count, fixed
+            )
+            rows.append(("fixed bias", compare(setting, theirs, ours, trials.reward)[0]))
+        if ours.correct is not None:
+            correct = replace(ours, reward=ours.correct)
+            rows += [
+                (name, compare(setting, replace(ours, reward=alone), correct, trials.reward)[0])
+                for name, alone in rivals
+            ]
+    return tuple(rows)
+
+
+def classified(
+    features: PromptFeatures, train: Sequence[Example], test: Sequence[Example], labels: Labels
+) -> Vector:
+    """(p,) whether a logistic regression on these features, without the model, gives each of
+    ``test`` its label.
+
+    It is the same objective with a model that knows nothing. Its strength is chosen on training
+    prompts that are left out.
+    """
+    numbers = [labels.of(example) for example in train]
+    known = np.array(
+        [place for place, number in enumerate(numbers) if number is not None], np.int64
+    )
+    right = np.array([number for number in numbers if number is not None], np.int64)
+    size = len(labels.names)
+    rows = np.arange(len(known))
+    even = sparse.csr_array(np.full((len(known), size), 1 / size))
+    counts = sparse.csr_array((np.ones(len(known)), (rows, right)), shape=(len(known), size))
+    nothing = np.zeros(len(known))
+    whole = FeaturePositions(
+        np.arange(size), even, nothing, np.zeros(size), rows, np.ones(len(known)), counts
+    )
+    table = features.table[known]
+    folds = np.random.default_rng(0).permutation(len(known)) % FOLDS
+    gains = []
+    for slope_l2 in SLOPE_L2:
+        held = np.zeros(len(known))
+        for fold in range(FOLDS):
+            fit = fit_features(whole.only(folds != fold), table, l2=0.1, slope_l2=slope_l2)
+            held[folds == fold] = whole.log_likelihood(fit.bias(table))[folds == fold]
+        gains.append(held.sum())
+    fit = fit_features(whole, table, l2=0.1, slope_l2=SLOPE_L2[int(np.argmax(gains))])
+    said = fit.bias(features.of_examples(test)).argmax(axis=1)
+    return np.array(
+        [labels.of(example) == number for example, number in zip(test, said.tolist(), strict=True)],
+        np.float64,
+    )
+
+
+class _Search:
+    """Compares strengths on validation and left-out training prompts, and learns with those that
+    win.
+    """
+
+    def __init__(self, proposer: ByLists, standing: Candidate, tokens: Ids) -> None:
+        given = proposer.given
+        features = proposer.features
+        self.features = features
+        self.tokens = tokens
+        self.size = proposer.prompts
+        self.l2 = float(standing.settings.get("l2") or 1.0)
+        self.folds = np.random.default_rng(proposer.seed).permutation(self.size) % FOLDS
+        self.training = _Decided(given.first, features.table[given.first.places], given.begins)
+        self.validation = _Decided(
+            proposer.validation, features.of_examples(proposer.validation.examples), given.begins
+        )
+        self.rollouts, self.weights = like_standing(standing, given.rollouts)
+        prompt_of = self.rollouts.prompts[self.rollouts.rollout_of]
+        everywhere = np.zeros_like(prompt_of)
+        self.matrix = FeatureMatrix.of(features, Phases(), prompt_of, everywhere, self.size)
+        self._tables: dict[float, NextToken] = {}
+
+    def positions(self, model_weight: float, tokens: Ids) -> FeaturePositions:
+        """The given answers with the model's logits times ``model_weight``."""
+        if model_weight not in self._tables:
+            self._tables[model_weight] = NextToken.of(
+                self.rollouts if model_weight == 1 else tempered(self.rollouts, model_weight)
+            )
+        table = self._tables[model_weight]
+        return FeaturePositions.of(
+            table, self.rollouts, self.weights, tokens, self.matrix.contexts, self.size
+        )
+
+    def best(self) -> tuple[_HeldOut, _HeldOut] | None:
+        """The strengths that decide most of the left-out prompts right, and no dependence; None
+        where that decides as many.
+        """
+        rows = list[_HeldOut]()
+        nothing = list[_HeldOut]()
+        for weight in MODEL_WEIGHTS:
+            whole = self.positions(weight, self.tokens)
+            used = np.argsort(-whole.occurrence)[:COMPARED]
+            found = self._held_out(weight, self.positions(weight, np.sort(whole.token_ids[used])))
+            nothing.append(found[0])
+            rows += found[1:]
+        best, fixed = (
+            max(each, key=lambda row: (round(row.right, 9), row.likelihood))
+            for each in (rows, nothing)
+        )
+        return (best, fixed) if best.right > fixed.right else None
+
+    def _held_out(self, weight: float, positions: FeaturePositions) -> list[_HeldOut]:
+        """No dependence at all, then each strength."""
+        strengths = (NO_SLOPE, *SLOPE_L2)
+        table = self.features.table
+        folds = self.folds[self.training.first.places]
+        found = np.zeros((len(strengths), 2, len(folds) + len(self.validation.first.examples)))
+        for fold in range(FOLDS + 1):  # in the last one, none is left out
+            train = positions.only(self.folds != fold)
+            start = None
+            for row, slope_l2 in enumerate(strengths):
+                start = fit_features(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
+                if fold < FOLDS:
+                    found[row, :, : len(folds)][:, folds == fold] = self.training.by(start, weight)[
+                        :, folds == fold
+                    ]
+                else:
+                    found[row, :, len(folds) :] = self.validation.by(start, weight)
+        return [
+            _HeldOut(weight, slope_l2, float(likelihood.mean()), hits)
+            for slope_l2, (likelihood, hits) in zip(strengths, found, strict=True)
+        ]
+
+
+class _Decided:
+    """The decisions on prompts with lists.
+
+    first: those prompts. table: (p, f) their features. begins: the tokens that begin an answer.
+    """
+
+    def __init__(self, first: FirstTokens, table: FeatureTable, begins: Ids) -> None:
+        self.first = first
+        self.table = table
+        self.wanted = np.stack(
+            [np.isin(row, ids) for row, ids in zip(first.ids, first.accepted, strict=True)]
+        )
+        self.begins = np.isin(first.ids, begins) | self.wanted
+
+    def by(self, fit: FeatureFit, weight: float) -> npt.NDArray[np.float64]:
+        """(2, p) the log-probability of ``_HeldOut`` of each prompt, and whether greedy decoding
+        begins its answer right.
+        """
+        lists = FirstLists(self.first.ids, self.first.logprobs * weight)
+        tilted = lists.tilted_by(fit.token_ids, fit.bias(self.table))
+        whole = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
+        right = np.logaddexp.reduce(np.where(self.wanted, tilted, -np.inf), axis=1)
+        likelihood = np.where(self.wanted.any(axis=1), right - whole, 0.0)
+        return np.stack(
+            [likelihood, begins_right(lists.taken(tilted), self.first.accepted).astype(np.float64)]
+        )
+
+
+def tempered(rollouts: Rollouts, weight: float) -> Rollouts:
+    """The same answers where the logits of the listed tokens count ``weight`` times, and no token
+    is unlisted.
+
+    The argmax of ``l + delta / weight`` is that of ``weight l + delta``: what is learned here
+    decides greedily as it would there.
+    """
+    lists = rollouts.top_logprobs.astype(np.float64) * weight
+    scaled = log_softmax(np.where(rollouts.top_ids >= 0, lists, -np.inf), axis=1).astype(np.float32)
+    at = (rollouts.top_ids == rollouts.token_ids[:, None]).argmax(axis=1)
+    return replace(rollouts, top_logprobs=scaled, logprobs=scaled[np.arange(len(at)), at])

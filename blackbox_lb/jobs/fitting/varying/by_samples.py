@@ -1,0 +1,149 @@
+"""A bias with features of the prompt, of the answer so far, or of both, learned from completions
+that were drawn.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from blackbox_lb.bias.phases import Phases
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.projection.with_features import FeaturePositions, fit_features
+from blackbox_lb.jobs.fitting.choosing.choice import Proposal
+from blackbox_lb.jobs.fitting.varying.feature_matrix import FeatureMatrix, PromptFeatures
+from blackbox_lb.jobs.fitting.varying.learned import (
+    FOLDS,
+    NO_FEATURE,
+    NO_SLOPE,
+    SLOPE_L2,
+    learned_proposal,
+    like_standing,
+    with_lift,
+)
+from blackbox_lb.rollouts.training import Training
+
+SCREENED = 2_000
+"""Tokens, the most used first, whose pull by the features is looked at."""
+MOVED = 300
+"""Tokens that may depend on features: those that the features pull most."""
+COMPARED = 100
+"""Tokens on which strengths are compared."""
+LIFTS = (1.0, 2.0, 4.0)
+"""Nats on all labels that are tried beside none, where shares of labels are wanted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BySamples:
+    """Proposes a bias with features; its strength is the one under which the weighted completions
+    of left-out training prompts are likeliest.
+
+    features: of the training prompts, None for none. phases: of the completions. phase_of: (m,) of
+    each training position. prompts: how many there are. label_tokens: those that lifts are tried
+    on, where shares of labels are wanted.
+    """
+
+    features: PromptFeatures | None
+    phases: Phases
+    training: Training
+    phase_of: Ids
+    prompts: int
+    limits: CompileLimits
+    seed: int = 0
+    label_tokens: frozenset[int] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """See ``Proposer``."""
+        names = [] if self.features is None else [self.features.feature.spec]
+        return ", ".join([*names, *self.phases.names])
+
+    async def propose(self, standing: Candidate) -> list[Proposal] | str:
+        """See ``Proposer``."""
+        if self.features is not None and not self.features.table.shape[1]:
+            return NO_FEATURE
+        search = _Search(self, standing)
+        slope_l2 = search.best(self.seed)
+        if slope_l2 is None:
+            return (
+                "it makes the rewarded completions of left-out training prompts no likelier than"
+                " the fixed bias does"
+            )
+        proposal = learned_proposal(
+            standing,
+            search.matrix,
+            search.positions,
+            search.tokens,
+            self.limits,
+            slope_l2=slope_l2,
+        )
+        lifts = LIFTS if self.label_tokens else ()
+        return [proposal, *(with_lift(proposal, set(self.label_tokens), nats) for nats in lifts)]
+
+
+class _Search:
+    """Compares strengths by the completions of left-out prompts.
+
+    tokens: (s,) those that may depend on features: the ones of the standing bias, and those that
+    the features pull most.
+    """
+
+    def __init__(self, proposer: BySamples, standing: Candidate) -> None:
+        training = proposer.training
+        limits = proposer.limits
+        self.table = training.next_token
+        self.size = proposer.prompts
+        self.l2 = float(standing.settings.get("l2") or 1.0)
+        self.rollouts, self.weights = like_standing(standing, training.rollouts)
+        prompt_of = self.rollouts.prompts[self.rollouts.rollout_of]
+        self.matrix = FeatureMatrix.of(
+            proposer.features, proposer.phases, prompt_of, proposer.phase_of, self.size
+        )
+        ids = self.table.named().token_ids
+        whole = self.positions(ids if limits.highest_id is None else ids[ids <= limits.highest_id])
+        screened = self.positions(
+            np.sort(whole.token_ids[np.argsort(-whole.occurrence)[:SCREENED]])
+        )
+        common = np.array(
+            [standing.logit_bias.get(token, 0.0) for token in screened.token_ids.tolist()]
+        )
+        table = self.matrix.table
+        _, _, pull = screened.loss(table, common, np.zeros((table.shape[1], len(common))))
+        strength = (pull**2).sum(axis=0) / screened.occurrence
+        self.order = screened.token_ids[np.argsort(-strength)]
+        largest = np.argsort(-np.abs(standing.sparse.values))[:MOVED]
+        self.tokens = np.union1d(standing.sparse.token_ids[largest], self.order[:MOVED])
+
+    def positions(self, tokens: Ids) -> FeaturePositions:
+        """The completions, weighted by their rewards."""
+        matrix = self.matrix
+        return FeaturePositions.of(
+            self.table,
+            self.rollouts,
+            self.weights,
+            tokens,
+            matrix.contexts,
+            len(matrix.prompts),
+        )
+
+    def best(self, seed: int) -> float | None:
+        """The strength under which left-out completions are likeliest; None where that is none of
+        them.
+        """
+        table = self.matrix.table
+        folds = np.random.default_rng(seed).permutation(self.size) % FOLDS
+        fold_of = folds[self.matrix.prompts]
+        positions = self.positions(np.sort(self.order[:COMPARED]))
+        strengths = (NO_SLOPE, *SLOPE_L2)
+        held = np.zeros(len(strengths))
+        for fold in range(FOLDS):
+            left_out = fold_of == fold
+            train = positions.only(~left_out)
+            start = None
+            if not train.weights.any():
+                continue
+            for row, slope_l2 in enumerate(strengths):
+                start = fit_features(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
+                held[row] += positions.log_likelihood(start.bias(table))[left_out].sum()
+        best = int(np.argmax(held))
+        return strengths[best] if best else None
