@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
@@ -65,6 +65,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None, derandomize=True)
 @given(
     st.lists(
         st.tuples(st.text(min_size=1), st.dictionaries(st.text(), VALUES, max_size=3)),
