@@ -47,7 +47,7 @@ RISK = 0.025
 """Of each end of an interval."""
 FALSE_CALLS = (0.2, 0.1)
 """Shares of needless calls for which points of the curve are chosen."""
-REQUIRED = 8
+REQUIRED = 6
 """Prompts that are asked with ``tool_choice`` required."""
 LONGEST = 64
 """Tokens of a whole completion."""
@@ -167,6 +167,7 @@ def shots(task: Task) -> tuple[Message, ...]:
 @click.option("--bias", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--store", type=click.Path(path_type=Path), required=True)
 @click.option("--prompts", type=int, required=True, help="Test prompts of which a list is read.")
+@click.option("--rivals", type=int, required=True, help="Those of which rivals have a list, too.")
 @click.option("--whole", type=int, required=True, help="Prompts that are answered to the end.")
 def main(
     provider: str,
@@ -176,6 +177,7 @@ def main(
     bias: Path,
     store: Path,
     prompts: int,
+    rivals: int,
     whole: int,
 ) -> None:
     """Read the lists, draw the completions, and print the tables."""
@@ -187,7 +189,8 @@ def main(
         max_tokens=LONGEST,
         longest_prompt=task.longest_prompt + ROOM,
     )
-    tables = asyncio.run(_tables(opened, task, Bias.load(bias), store, (prompts, whole)))
+    sizes = (prompts, rivals, whole)
+    tables = asyncio.run(_tables(opened, task, Bias.load(bias), store, sizes))
     click.echo(json.dumps({"tables": tables}, ensure_ascii=False))
 
 
@@ -196,64 +199,80 @@ async def _tables(
     task: Task,
     bias: Bias,
     path: Path,
-    sizes: tuple[int, int],
+    sizes: tuple[int, int, int],
 ) -> list[dict[str, Any]]:
     reward = parse_reward("arguments-valid", max_tokens=LONGEST)
     async with opened as session:
         with RolloutStore(path) as store:
             trials = Trials(session, store, await session.tokenizer(), reward, Silent(), LISTED)
-            examples = task.test[: sizes[0]]
+            prompts, rivals, whole = sizes
+            examples = task.test[:prompts]
             tables = [
-                await _decisions(trials, task, examples, bias),
-                await _calls(trials, examples, bias, sizes[1]),
+                await _decisions(trials, task, examples, bias, rivals),
+                await _calls(trials, examples, bias, whole),
             ]
             return [{**table, "model": model_name(session.model)} for table in tables]
 
 
 async def _decisions(
-    trials: Trials, task: Task, examples: Sequence[Example], bias: Bias
+    trials: Trials, task: Task, examples: Sequence[Example], bias: Bias, few: int
 ) -> dict[str, Any]:
-    """The table of decisions."""
+    """The table of decisions; rivals that change the prompt on the first ``few`` examples."""
     curve = bias.operating
     if curve is None:
         raise click.UsageError("the bias has no operating curve; fit it with --decide")
     tokens = np.array(curve.token_ids, np.int64)
     is_wanted = np.array([example.answers == ("call",) for example in examples])
+    learned = {"base": dict[int, float](), f"bias, {curve.goal}": dict(bias.logit_bias)}
+    for most in FALSE_CALLS:
+        name = f"bias, at most {most:.0%} needless calls where it was learned"
+        learned[name] = moved(bias, curve, at_false_calls(curve, most))
+    plain = await _lists(trials, examples, Alternative("base"), tokens)
+    rows = [_row_of(name, plain, sent, tokens, is_wanted) for name, sent in learned.items()]
+    first = FirstLists(plain.ids[:few], plain.logprobs[:few])
+    for name, sent in list(learned.items())[:2]:
+        rows.append(_row_of(f"{name}, first {few} prompts", first, sent, tokens, is_wanted[:few]))
     rivals = (
-        Alternative("base"),
         Alternative("instruction", instruction=CALL_OR_ANSWER),
         Alternative("2 examples", shots=shots(task)),
     )
-    rows = []
     for rival in rivals:
-        asked = [rival.asked(example) for example in examples]
-        completions, _ = await first_lists(trials, asked, rival.name, LISTED)
-        lists = lists_with(completions, tokens)
-        area = roc_area(margins(lists, {}, tokens), is_wanted)
-        shown = f"{area.value:.2f} ({area.low:.2f} to {area.high:.2f})"
-        policies = {rival.name: dict[int, float]()}
-        if rival.name == "base":
-            policies[f"bias, {curve.goal}"] = dict(bias.logit_bias)
-            for most in FALSE_CALLS:
-                point = at_false_calls(curve, most)
-                policies[f"bias, needless calls at most {most:.0%} where learned"] = moved(
-                    bias, curve, point
-                )
-        for name, sent in policies.items():
-            greedy = decided(lists, sent, tokens, is_wanted, 0.0)
-            cooler = decided(lists, sent, tokens, is_wanted, COOLER)
-            rows.append(_row(name, greedy, cooler, shown))
+        lists = await _lists(trials, examples[:few], rival, tokens)
+        name = f"{rival.name}, first {few} prompts"
+        rows.append(_row_of(name, lists, {}, tokens, is_wanted[:few]))
     notes = [
-        f"{len(examples)} test prompts, {int(is_wanted.sum())} with a fitting function. Greedy"
-        " decisions and chances at temperature .6 are exact, from first lists of"
-        f" {LISTED:,} tokens; a call begins with one of {len(tokens)} tokens. In brackets: exact"
-        " 95 % intervals.",
+        f"{len(examples)} test prompts, {int(is_wanted.sum())} with a fitting function; of the"
+        f" first {few}, {int(is_wanted[:few].sum())}. Greedy decisions and chances at temperature"
+        f" .6 are exact, from first lists of {LISTED:,} tokens; a call begins with one of"
+        f" {len(tokens)} tokens. In brackets: exact 95 % intervals.",
         f'The instruction, at the end of the prompt: "{CALL_OR_ANSWER}"',
         "A threshold in the client on the same first list, with a second request that forbids or"
         " forces the call, decides as the bias does at each point, at twice the requests.",
         await _required(trials, examples[:REQUIRED]),
     ]
     return {"title": "To call or to answer", "head": list(HEAD), "rows": rows, "notes": notes}
+
+
+async def _lists(
+    trials: Trials, examples: Sequence[Example], rival: Alternative, tokens: Ids
+) -> FirstLists:
+    """The first lists of the examples as ``rival`` asks them."""
+    asked = [rival.asked(example) for example in examples]
+    completions, _ = await first_lists(trials, asked, rival.name, LISTED)
+    return lists_with(completions, tokens)
+
+
+def _row_of(
+    name: str, lists: FirstLists, sent: Mapping[int, float], tokens: Ids, is_wanted: Bools
+) -> list[str]:
+    """A policy at both settings, with the AUC of its lists."""
+    area = roc_area(margins(lists, {}, tokens), is_wanted)
+    return _row(
+        name,
+        decided(lists, sent, tokens, is_wanted, 0.0),
+        decided(lists, sent, tokens, is_wanted, COOLER),
+        f"{area.value:.2f} ({area.low:.2f} to {area.high:.2f})",
+    )
 
 
 async def _required(trials: Trials, examples: Sequence[Example]) -> str:

@@ -117,7 +117,7 @@ MARGINS = Use(
     " label named and the wanted shares; a completion without a label counts as wrong. Rivals:"
     " temperature 1.5, the shares in words (each prompt asks for its own), and the label drawn in"
     " code and asked for in the prompt, which is what to do wherever the attribute is free. 24 test"
-    " prompts and two completions of each, cut after the label, are what a busy machine had time"
-    " for.",
+    " prompts and two completions of each, cut after six tokens (a label that comes later counts as"
+    " none), are what a busy machine had time for.",
     _margins,
 )

@@ -21,7 +21,7 @@ def _tools(place: Place) -> list[Step]:
     judged = options(*place.model, data=data, bias=out / "bias.json", store=store)
     return [
         Step("call", options("fit", *place.model, *task, *few)),
-        Step("calls", options(*judged, prompts=32, whole=4), program=CALLS),
+        Step("calls", options(*judged, prompts=32, rivals=16, whole=6), program=CALLS),
     ]
 
 
@@ -32,9 +32,9 @@ TOOLS = Use(
     " as a call or as an answer, with no second request and no token of prompt; it chooses a point"
     " on the curve, and the AUC stays the model's own. Rivals: an instruction, two examples,"
     " `tool_choice`, and a threshold in the client with two requests. 40 + 40 prompts to learn and"
-    " to choose and 32 to judge are few, because a first list took a busy machine ten seconds. A"
-    " first fit, on 24 prompts of each split, ended with NO EVIDENCE: .67 right without and .75"
-    " with the bias on 24 test prompts.",
+    " to choose and 32 to judge (rivals that change the prompt: 16) are few, because a first list"
+    " took a busy machine up to half a minute. A first fit, on 24 prompts of each split, ended with"
+    " NO EVIDENCE: .67 right without and .75 with the bias on 24 test prompts.",
     _tools,
     files=("calls.jsonl",),
     second_model=True,

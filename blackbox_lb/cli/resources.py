@@ -99,7 +99,7 @@ def note_old_report(folder: Path) -> None:
     """Say that a page in the folder shows the result before the one that was just written."""
     page = folder / REPORT
     if page.exists():
-        echo(f"{page} shows the results before these; make it anew with: blb report {folder}")
+        echo(f"old     {page}, which shows the results before these")
 
 
 @asynccontextmanager

@@ -310,14 +310,25 @@ class PhasedRequest:
     def take(self, content: bytes) -> None:
         """A whole answer. Raises ValueError, TypeError or KeyError: it is none."""
         self._open.add(json.loads(content))
-        # A server that reads a call from the text of all parts puts none of it into the content.
+        # A server that reads a call from the text of all parts puts none of it into the content,
+        # nor the mark of a call that it cannot read.
         repeats = self._rules.repeats and self._chat and self._parts and not self._open.calls
-        missing = repeats and not self._open.text.startswith(self._text)
+        missing = (
+            repeats and not self._open.text.startswith(self._text) and not self._has_begun_a_call()
+        )
         if repeats:
             self._open.text = self._open.text.removeprefix(self._text)
         self._close(
             "the server did not repeat the part before, as its profile says" if missing else None
         )
+
+    def _has_begun_a_call(self) -> bool:
+        """Whether the text so far begins as nothing but a call does, and tools are offered."""
+        if not self._asked.get("tools"):
+            return False
+        from blackbox_lb.types import CALL_MARKS  # numpy, which no other answer needs
+
+        return self._text.lstrip().startswith(CALL_MARKS)
 
     def feed(self, piece: bytes) -> bytes:
         """A piece of a stream; what the client gets of it now."""

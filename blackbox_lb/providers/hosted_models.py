@@ -141,7 +141,8 @@ def _unknown(name: str, names: list[str]) -> str:
     nearest = get_close_matches("-".join(_parts(name)), spelled, n=NEAREST)
     suggestion = ""
     if nearest:
-        suggestion = f"; did you mean {', '.join(spelled[spelling] for spelling in nearest)}"
+        close = ", ".join(spelled[spelling] for spelling in nearest)
+        suggestion = f" (did you mean {close}?)"
     return (
         f"no list of a host has a model called {name!r}{suggestion}; blb providers openrouter"
         " ``models`` shows the longest list, and open weights of any name run on a vLLM, SGLang or"

@@ -55,14 +55,14 @@ def shorten(value: object) -> str:
 
 
 def did_you_mean(word: str, names: Iterable[str], *, most: int = 1) -> str:
-    """The ``most`` names that are nearest to ``word``, as "; did you mean tau?"; "" for none."""
+    """The ``most`` names that are nearest to ``word``, as " (did you mean tau?)"; "" for none."""
     nearest = difflib.get_close_matches(word, sorted(names), n=most, cutoff=LEAST_LIKENESS)
     if not nearest:
         return ""
     choice = nearest[-1]
     if len(nearest) > 1:
         choice = f"{', '.join(nearest[:-1])} or {choice}"
-    return f"; did you mean {choice}?"
+    return f" (did you mean {choice}?)"
 
 
 # --- Errors of other libraries

@@ -146,7 +146,7 @@ never released lasts as long.
 """
 
 _KEPT = "what was stored before is kept"
-_REMEDIES = {
+_REMEDIES = {  # by SQLite's result code
     sqlite3.SQLITE_FULL: f"free some space on its disk, then run the same command again: {_KEPT}",
     sqlite3.SQLITE_READONLY: (
         "make the file and its folder writable, or give another path with ``out`` or ``store``"
@@ -168,6 +168,9 @@ _REMEDIES = {
     ),
 }
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+"""Codes where another connection holds a lock."""
+_NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
+"""Codes where SQLite cannot make the files that it needs beside the store."""
 _DAMAGED = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
@@ -280,7 +283,7 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:
-        """Turn errors of SQLite and the system in the block into StoreErrors with a remedy."""
+        """Turn errors of SQLite and the system in the block into StoreErrors, "cannot DOING"."""
         try:
             yield
         except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
@@ -317,6 +320,7 @@ class Database:
         return "free space unknown"
 
     def _open_to_write(self) -> None:
+        """Open the file, which is created if there is none."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Another thread may write what this one received (``Writer``); they take turns.
         self._connection = sqlite3.connect(
@@ -352,6 +356,7 @@ class Database:
                 time.sleep(0.02)
 
     def _open_to_read(self) -> None:
+        """Open the file without writing, even in a folder where nothing may be written."""
         if not self.path.is_file():
             raise StoreError(
                 f"there is no rollout store {self.path}; give one that blb collect or blb fit made"
@@ -359,13 +364,9 @@ class Database:
         try:
             self._read_as("mode=ro")
         except sqlite3.OperationalError as error:
-            log = self.path.with_name(self.path.name + "-wal")
-            if _code(error) not in (
-                sqlite3.SQLITE_CANTOPEN,
-                sqlite3.SQLITE_READONLY,
-                sqlite3.SQLITE_IOERR,
-            ):
+            if _code(error) not in _NOT_WRITABLE:
                 raise
+            log = self.path.with_name(self.path.name + "-wal")
             if log.exists() and log.stat().st_size:
                 raise StoreError(
                     f"cannot read {self.path}: its newest answers are in {log.name}, which cannot"

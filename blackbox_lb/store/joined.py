@@ -69,7 +69,7 @@ class Gathered(RolloutStore):
         path: the store.
         names: the sources, see ``open_sources``.
         read_only: the store is neither created nor written.
-        home: the number of the source that has a key, for a store that is opened again.
+        home: key -> number of the source that has it, for a store that is opened again.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Gathered(RolloutStore):
     ) -> None:
         self.names = tuple(str(expanded(name).absolute()) for name in names)
         self._home = dict(home or {})
+        """Of every key that a source has and the store has not."""
         self.sources = tuple(open_sources(names))
         try:
             super().__init__(path, read_only=read_only)

@@ -66,7 +66,7 @@ def arrow() -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise InputError(
-            "Parquet needs pyarrow; install it with: pip install 'blackbox-lb[parquet]'"
+            "Parquet needs pyarrow; install it with: pip install '.[parquet]' in the checkout"
         ) from error
     return pyarrow
 

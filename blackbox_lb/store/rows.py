@@ -17,6 +17,8 @@ from blackbox_lb.store.database import KEY_COLUMNS
 from blackbox_lb.store.packing import Arrays, unpack
 from blackbox_lb.types import Completion, FloatArray, Message, Prompt
 
+# --- Keys
+
 
 def canonical(value: Any) -> str:
     """``value`` as JSON with one spelling: sorted keys, no spaces, UTF-8."""
@@ -48,7 +50,7 @@ def messages_of(prompt: Prompt) -> str:
 
 
 def prompt_hash(prompt: Prompt) -> str:
-    """The content hash of a prompt's messages."""
+    """The content hash of a prompt's messages and tools."""
     return tagged_hash("prompt", messages_of(prompt))
 
 
@@ -174,13 +176,13 @@ def prompt_of(row: Row) -> Prompt:
     """
     text = _hashed(row, "prompt", "messages")
     try:
-        messages = tuple(Message(**load) for load in json.loads(text))
+        messages = tuple(Message(**fields) for fields in json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreCorrupt("its messages are no list of roles and contents") from error
-    if not all(
-        isinstance(value, str) for message in messages for value in (message.role, message.content)
-    ):
-        raise StoreCorrupt("its messages are no texts")
+    for message in messages:
+        values: tuple[object, object] = (message.role, message.content)
+        if not all(isinstance(value, str) for value in values):
+            raise StoreCorrupt("its messages are no texts")
     if messages and messages[-1].role == TOOLS:
         return Prompt(messages[:-1], tools=messages[-1].content)
     return Prompt(messages)

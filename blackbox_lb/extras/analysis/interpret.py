@@ -1,11 +1,10 @@
-"""Interpreting: from intervention scores to bands, families, minimal pairs, and tokens in their
-contexts.
-"""
+"""From intervention scores to bands, families, minimal pairs, and tokens in their contexts."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -17,10 +16,11 @@ from blackbox_lb.extras.analysis.token_classes import nearly_equal, surface_clas
 from blackbox_lb.safety.printable import printable
 
 CONTEXTS = 3
-"""Contexts a token, each of another completion where there are as many."""
+"""Contexts a token, each from another completion where there are as many."""
 BEFORE = 40
+"""Characters of a context before the token."""
 AFTER = 20
-"""Characters of a context before and after the token."""
+"""Characters of a context after the token."""
 EXAMPLES = 8
 """Tokens shown of a family."""
 
@@ -36,14 +36,17 @@ BANDS: tuple[tuple[float | None, float | None, str, str], ...] = (
     (None, -1.0, "S < -1", "strongest negative shifts"),
 )
 """The rows of the paper's tables of score bands."""
-NOT_TOLD = "▯"
-"""A token in a context whose text is not known."""
+NO_TEXT = "▯"
+"""Stands in a context for a token whose text is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts of token ids. raw: their bytes, where known; names: of those without any; special:
-    ids without a text.
+    """The texts of token ids.
+
+    raw: bytes by id, where known.
+    names: texts of ids without bytes.
+    special: ids that stand for no text.
     """
 
     raw: Mapping[int, bytes]
@@ -53,7 +56,9 @@ class Texts:
     def text(self, token: int) -> str:
         """The text as it is, not safe to print; "" where not known."""
         raw = self.raw.get(token)
-        return raw.decode("utf-8", "replace") if raw else self.names.get(token, "")
+        if raw:
+            return raw.decode("utf-8", "replace")
+        return self.names.get(token, "")
 
     def readable(self, token: int) -> str:
         """The text, safe to print and never empty."""
@@ -65,17 +70,27 @@ class Texts:
 
 
 def side_of(score: float) -> Side:
-    return "promoted" if score > 0 else "suppressed" if score < 0 else "unmoved"
+    """The side of a score, by its sign."""
+    if score > 0:
+        return "promoted"
+    if score < 0:
+        return "suppressed"
+    return "unmoved"
 
 
 def bands(scores: Vector) -> tuple[Band, ...]:
-    """The number of the scores (s,) in each band; a score of exactly 0 is in none."""
+    """The number of scores in each band; a score of exactly 0 is in no band.
+
+    scores: (s,) nats.
+    """
     rows = []
     for low, high, label, meaning in BANDS:
-        inside = (scores >= (-math.inf if low is None else low)) & (
-            scores < (math.inf if high is None else high)
-        )
-        count = int((inside & (scores != 0)).sum())
+        inside = scores != 0
+        if low is not None:
+            inside &= scores >= low
+        if high is not None:
+            inside &= scores < high
+        count = int(inside.sum())
         rows.append(Band(low=low, high=high, label=label, count=count, meaning=meaning))
     return tuple(rows)
 
@@ -85,90 +100,103 @@ def token_scores(
     bias: Mapping[int, float],
     texts: Texts,
     rollouts: Rollouts,
-    scored: Vector,
+    shifts: Vector,
 ) -> tuple[TokenScore, ...]:
-    """A row for each token of ``scores``, the most promoted first. scored: (m,) the shifts of the
-    positions, NaN where unknown.
+    """A row for each token of ``scores``, the most promoted first.
+
+    Args:
+        scores: the intervention score of each token.
+        bias: nats by token id.
+        texts: the texts of tokens.
+        rollouts: the completions, with m positions.
+        shifts: (m,) nats, NaN where unknown.
     """
-    where = _positions(rollouts, np.isfinite(scored))
-    surface = {token: texts.surface(token) for token in scores.token_ids.tolist()}
-    order = np.argsort(-scores.scores, kind="stable").tolist()
-    return tuple(
-        TokenScore(
-            id=token,
-            text=texts.readable(token),
-            bytes=texts.raw.get(token, b"").hex(),
-            bias=bias.get(token, 0.0),
-            score=float(scores.scores[row]),
-            se=None if math.isnan(scores.errors[row]) else float(scores.errors[row]),
-            count=int(scores.counts[row]),
-            surface=surface[token],
-            family=surface[token],
-            contexts=_contexts(rollouts, texts, where[token]),
+    positions = _positions(rollouts, np.isfinite(shifts))
+    rows = []
+    for row in np.argsort(-scores.scores, kind="stable").tolist():
+        token = int(scores.token_ids[row])
+        error: float | None = float(scores.errors[row])
+        if math.isnan(scores.errors[row]):
+            error = None
+        surface = texts.surface(token)
+        rows.append(
+            TokenScore(
+                id=token,
+                text=texts.readable(token),
+                bytes=texts.raw.get(token, b"").hex(),
+                bias=bias.get(token, 0.0),
+                score=float(scores.scores[row]),
+                se=error,
+                count=int(scores.counts[row]),
+                surface=surface,
+                family=surface,
+                contexts=_contexts(rollouts, texts, positions[token]),
+            )
         )
-        for row, token in ((row, int(scores.token_ids[row])) for row in order)
-    )
+    return tuple(rows)
 
 
 def _positions(
-    rollouts: Rollouts, known: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    rollouts: Rollouts, is_scored: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> dict[int, list[int]]:
-    """Token -> up to ``CONTEXTS`` of the positions that are known, each of another completion where
-    there are as many.
+    """Token -> up to ``CONTEXTS`` of its scored positions.
+
+    Each is in another completion where there are as many.
     """
-    found: dict[int, list[int]] = defaultdict(list)
-    again: dict[int, list[int]] = defaultdict(list)
+    first: dict[int, list[int]] = defaultdict(list)  # the first of each completion
+    later: dict[int, list[int]] = defaultdict(list)  # further ones of the same completion
     owner = rollouts.rollout_of
-    for position in np.flatnonzero(known).tolist():
-        rows = found[int(rollouts.token_ids[position])]
-        if len(rows) == CONTEXTS:
+    for position in np.flatnonzero(is_scored).tolist():
+        token = int(rollouts.token_ids[position])
+        positions = first[token]
+        if len(positions) == CONTEXTS:
             continue
-        if rows and owner[rows[-1]] == owner[position]:
-            again[int(rollouts.token_ids[position])].append(position)
+        if positions and owner[positions[-1]] == owner[position]:
+            later[token].append(position)
         else:
-            rows.append(position)
-    return {token: (rows + again[token])[:CONTEXTS] for token, rows in found.items()}
+            positions.append(position)
+    return {token: (places + later[token])[:CONTEXTS] for token, places in first.items()}
 
 
 def _contexts(rollouts: Rollouts, texts: Texts, positions: Iterable[int]) -> tuple[str, ...]:
     """Pieces of completions with the token marked, each once."""
     owner = rollouts.rollout_of
     ends = np.cumsum(rollouts.lengths)
+    ids = rollouts.token_ids
     pieces = []
     for position in positions:
         end = int(ends[owner[position]])
         start = end - int(rollouts.lengths[owner[position]])
-        before = _joined(
-            texts, rollouts.token_ids[max(start, position - BEFORE) : position].tolist()
-        )
-        after = _joined(
-            texts, rollouts.token_ids[position + 1 : min(end, position + 1 + AFTER)].tolist()
-        )
-        left = printable(before[-BEFORE:])
-        right = printable(after[:AFTER])
-        cut = "…" if len(before) > BEFORE or position - start > BEFORE else ""
-        rest = "…" if len(after) > AFTER or end - position - 1 > AFTER else ""
-        pieces.append(
-            f"{cut}{left}«{texts.readable(int(rollouts.token_ids[position]))}»{right}{rest}"
-        )
+        before = _joined(texts, ids[max(start, position - BEFORE) : position].tolist())
+        after = _joined(texts, ids[position + 1 : min(end, position + 1 + AFTER)].tolist())
+        head = printable(before[-BEFORE:])
+        if len(before) > BEFORE or position - start > BEFORE:
+            head = f"…{head}"
+        tail = printable(after[:AFTER])
+        if len(after) > AFTER or end - position - 1 > AFTER:
+            tail = f"{tail}…"
+        pieces.append(f"{head}«{texts.readable(int(ids[position]))}»{tail}")
     return tuple(dict.fromkeys(pieces))
 
 
 def _joined(texts: Texts, tokens: Sequence[int]) -> str:
-    """The text of several tokens; bytes are joined first, because a character may be split over
-    some.
-    """
-    named = {
-        token: texts.names.get(token, "" if token in texts.special else NOT_TOLD)
-        for token in tokens
-    }
-    parts = [texts.raw.get(token) or named[token].encode(errors="replace") for token in tokens]
+    """The text of several tokens; their bytes are joined first, as a character may be split."""
+    parts = []
+    for token in tokens:
+        raw = texts.raw.get(token)
+        if not raw:
+            name = texts.names.get(token)
+            if name is None and token not in texts.special:
+                name = NO_TEXT
+            raw = (name or "").encode(errors="replace")
+        parts.append(raw)
     return b"".join(parts).decode("utf-8", "replace")
 
 
 def families(tokens: Iterable[TokenScore]) -> tuple[Family, ...]:
-    """The families of each side, by mean score: the promoted from the highest on, then the
-    suppressed from the lowest on.
+    """The families of each side by mean score, the most moved first.
+
+    Promoted families come before suppressed ones.
     """
     groups: dict[tuple[Side, str], list[TokenScore]] = defaultdict(list)
     for token in tokens:
@@ -179,45 +207,47 @@ def families(tokens: Iterable[TokenScore]) -> tuple[Family, ...]:
 
 
 def _family(name: str, side: Side, members: Sequence[TokenScore]) -> Family:
-    ordered = sorted(members, key=lambda each: -abs(each.score) * each.count)
+    ordered = sorted(members, key=lambda member: -abs(member.score) * member.count)
     return Family(
         name=name,
         side=side,
         size=len(members),
         count=sum(member.count for member in members),
         mean_score=float(np.mean([member.score for member in members])),
-        examples=tuple(each.text for each in ordered[:EXAMPLES]),
+        examples=tuple(member.text for member in ordered[:EXAMPLES]),
     )
 
 
 def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPair, ...]:
-    """Pairs of nearly equal tokens, one promoted and one suppressed, by usage times the difference
-    of scores.
+    """Pairs of nearly equal tokens, one promoted and one suppressed, by ``weight``.
 
     A pair with several relations is listed once, by the closest (see ``nearly_equal``).
     """
     groups: dict[tuple[str, str], list[TokenScore]] = defaultdict(list)
-    order: dict[str, int] = {"space": 0, "case": 1, "repetition": 2, "whitespace": 3}
     for token in tokens:
         if token.surface not in ("special", "not known", "part of a character"):
             for key in nearly_equal(texts.text(token.id)):
                 groups[key].append(token)
-    found: dict[tuple[int, int], MinimalPair] = {}
-    for (relation, _), members in sorted(groups.items(), key=lambda item: order[item[0][0]]):
-        for up in (member for member in members if member.score > 0):
-            for down in (member for member in members if member.score < 0):
-                found[up.id, down.id] = found.get((up.id, down.id)) or MinimalPair(
-                    promoted=up.id,
-                    suppressed=down.id,
-                    promoted_text=up.text,
-                    suppressed_text=down.text,
+    closeness = {"space": 0, "case": 1, "repetition": 2, "whitespace": 3}
+    pairs: dict[tuple[int, int], MinimalPair] = {}
+    for (relation, _), members in sorted(groups.items(), key=lambda item: closeness[item[0][0]]):
+        promoted_members = [member for member in members if member.score > 0]
+        suppressed_members = [member for member in members if member.score < 0]
+        for promoted, suppressed in product(promoted_members, suppressed_members):
+            if (promoted.id, suppressed.id) not in pairs:
+                count = promoted.count + suppressed.count
+                pairs[promoted.id, suppressed.id] = MinimalPair(
+                    promoted=promoted.id,
+                    suppressed=suppressed.id,
+                    promoted_text=promoted.text,
+                    suppressed_text=suppressed.text,
                     relation=relation,
-                    promoted_score=up.score,
-                    suppressed_score=down.score,
-                    promoted_count=up.count,
-                    suppressed_count=down.count,
-                    weight=(up.count + down.count) * (up.score - down.score),
+                    promoted_score=promoted.score,
+                    suppressed_score=suppressed.score,
+                    promoted_count=promoted.count,
+                    suppressed_count=suppressed.count,
+                    weight=count * (promoted.score - suppressed.score),
                 )
     return tuple(
-        sorted(found.values(), key=lambda pair: (-pair.weight, pair.promoted, pair.suppressed))
+        sorted(pairs.values(), key=lambda pair: (-pair.weight, pair.promoted, pair.suppressed))
     )

@@ -1,6 +1,4 @@
-"""Surface: the class of a token by its text alone, and the other tokens with nearly the same
-spelling.
-"""
+"""The surface class of a token, by its text alone, and spellings that are nearly equal."""
 
 import re
 import unicodedata
@@ -9,18 +7,31 @@ from collections.abc import Iterator
 SPECIAL = re.compile(
     r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]"
 )
+"""How chat templates and tokenizers write tokens that stand for no text."""
 INSIDE_WORDS = "'’-"
+"""Characters of words that are no letters."""
 
 
 def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str:
-    """The class of a token with the bytes ``raw`` (None: not known) and the text ``text``.
+    """The first of these classes that fits a token.
 
-    special: stands for no text, or is written like such a token (``<|im_end|>``). not known:
-    without bytes and text. part of a character: bytes that are no UTF-8. whitespace: nothing else.
-    digits: nothing else but whitespace. other script: holds a letter that is not Latin. LaTeX:
-    holds a backslash or a dollar sign. punctuation: holds no letter and no digit. code: letters
-    with digits or symbols, apostrophes and hyphens aside. The rest are letters: word start after
-    whitespace, capitalised where the first is a capital, else fragment.
+    special: stands for no text, or is written like such a token (``<|im_end|>``).
+    not known: has no text.
+    part of a character: its bytes are no UTF-8.
+    whitespace: has nothing but whitespace.
+    digits: has nothing but digits and whitespace around them.
+    other script: has a letter that is not Latin.
+    LaTeX: has a backslash or a dollar sign.
+    punctuation: has no letter and no digit.
+    code: letters with digits or symbols, apostrophes and hyphens aside.
+    word start: letters after whitespace.
+    capitalised: letters, the first one a capital.
+    fragment: other letters.
+
+    Args:
+        raw: the bytes of the token; None where not known.
+        text: its text.
+        special: whether it stands for no text.
     """
     if special or SPECIAL.fullmatch(text.strip()):
         return "special"
@@ -31,26 +42,25 @@ def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str
     core = text.strip()
     if not core:
         return "whitespace"
-    if all(each.isdecimal() for each in core):
+    if core.isdecimal():
         return "digits"
-    return _written(text, core)
-
-
-def _written(text: str, core: str) -> str:
-    letters = [each for each in core if each.isalpha()]
+    letters = [character for character in core if character.isalpha()]
     if any(not unicodedata.name(letter, "").startswith("LATIN") for letter in letters):
         return "other script"
     if "\\" in core or "$" in core:
         return "LaTeX"
-    if not any(each.isalnum() for each in core):
+    if not any(character.isalnum() for character in core):
         return "punctuation"
-    if not all(
-        each.isalpha() or each in INSIDE_WORDS or unicodedata.combining(each) for each in core
-    ):
-        return "code"
+    for character in core:
+        if not (
+            character.isalpha() or character in INSIDE_WORDS or unicodedata.combining(character)
+        ):
+            return "code"
     if text[0].isspace():
         return "word start"
-    return "capitalised" if core[0].isupper() else "fragment"
+    if core[0].isupper():
+        return "capitalised"
+    return "fragment"
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -62,11 +72,14 @@ def _is_utf8(raw: bytes) -> bool:
 
 
 def nearly_equal(text: str) -> Iterator[tuple[str, str]]:
-    """(relation, key) pairs, the closest relation first: two texts are related where they share
-    one.
+    """(relation, key) pairs of a text, the closest relation first.
 
-    space: equal but for whitespace around them. case: equal then but for capitals. repetition: one
-    symbol, repeated (``$``, `` $$``). whitespace: both are nothing else.
+    Two texts are related if they share a pair. The relations are
+
+    space: both are equal but for whitespace around them.
+    case: both are equal but for capitals and whitespace around them.
+    repetition: both repeat the same symbol (``$``, `` $$``).
+    whitespace: both have nothing but whitespace.
     """
     core = text.strip()
     if not core:

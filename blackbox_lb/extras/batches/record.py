@@ -72,7 +72,7 @@ class BatchRecord(BaseModel):
 
     @property
     def submitted(self) -> bool:
-        """Whether the provider may be at work on it."""
+        """Whether the provider may be at work on the job."""
         return self.step in ("creating", "running")
 
 
@@ -96,11 +96,11 @@ class Jobs:
         return self.folder / f"{name}.jsonl"
 
     def output(self, job: BatchRecord) -> Path:
-        """The file of answers."""
+        """The downloaded file of answers."""
         return self.folder / f"{job.name}.output.jsonl"
 
     def errors(self, job: BatchRecord) -> Path:
-        """The file of requests that failed."""
+        """The downloaded file of requests that failed."""
         return self.folder / f"{job.name}.errors.jsonl"
 
     def all(self) -> list[BatchRecord]:

@@ -1,9 +1,10 @@
-"""Tasks of lm-evaluation-harness: its prompts, few-shot examples, stop texts, filters and metrics;
-splits as in the paper.
+"""Tasks of lm-evaluation-harness, with its prompts, stop texts, filters and metrics.
+
+Splits are as in the paper.
 
 https://github.com/EleutherAI/lm-evaluation-harness; the paper, section "Tasks and data" and the
-appendix on prompt templates. A completion is correct where the harness's own filter and metric give
-1 for its text.
+appendix on prompt templates. A completion is correct if the harness's filter and metric give 1 for
+its text.
 
 =========== ======================================================================================
 split       documents
@@ -17,10 +18,12 @@ train       the rest of the training split
 
 A task with one split only (GPQA) is divided 80/10/10 by a hash of task, split and index. Choices
 that the harness shuffles are shuffled from its seed 0, anew for each pass over a split, so that
-every run sees the same order. Few-shot examples are drawn from its seed 1234. No validation or test
-document is one, nor the document itself, but where the harness's own test prompts have one: a test
-question that train has too, or, where they draw almost all of train, a validation document. The
-note counts those.
+every run sees the same order.
+
+Few-shot examples are drawn from its seed 1234. No validation or test document is one, nor is the
+document itself. Test prompts are an exception, because they are the harness's. They may have a test
+question that train has too, or a validation document where they draw almost all of train. The note
+counts these.
 """
 
 from importlib.metadata import version
@@ -53,8 +56,10 @@ _USED = {*_LIMITS, "until", "do_sample", "temperature"}
 def load_harness(name: str, options: HarnessOptions | None = None) -> Task:
     """Load the generate_until task or group ``name``, joined into one task.
 
-    InputError: not installed, unknown, one that compares likelihoods, no such filter or metric, its
-    data cannot be had, or its subtasks differ in stop texts, token limit, filter or metric.
+    Raises:
+        InputError: the harness is not installed, or has no such task, filter or metric; the task
+            compares likelihoods; its data cannot be loaded; or its subtasks differ in stop texts,
+            token limit, filter or metric.
     """
     options = options or HarnessOptions()
     with working():
@@ -72,8 +77,12 @@ def load_harness(name: str, options: HarnessOptions | None = None) -> Task:
             splits.sample_validation(name, options.validation_size, test.fewshot)
         rest = draw_prompts([*splits.parts["train"], *splits.parts["validation"]], splits.judged())
         prompts = test | rest
-        rows = {split: [_row(d, prompts) for d in part] for split, part in splits.parts.items()}
-    judge = HarnessMetric({d.id: d for part in splits.parts.values() for d in part}, *chosen)
+        rows = {
+            split: [_row(document, prompts) for document in documents]
+            for split, documents in splits.parts.items()
+        }
+    documents = {document.id: document for part in splits.parts.values() for document in part}
+    judge = HarnessMetric(documents, *chosen)
     return Task.from_splits(
         name,
         rows,
@@ -98,50 +107,56 @@ def _chosen(task: Any, leaf: str, options: HarnessOptions) -> tuple[str, str]:
     return name, metric
 
 
-def _one_of(wanted: str | None, names: list[str], option: str, leaf: str) -> str:
-    if wanted is None:
+def _one_of(value: str | None, names: list[str], option: str, leaf: str) -> str:
+    if value is None:
         return names[0]
-    if wanted not in names:
-        raise InputError(f"{option} is {wanted!r}; lm-eval task {leaf} has {', '.join(names)}")
-    return wanted
+    if value not in names:
+        raise InputError(f"{option} is {value!r}; lm-eval task {leaf} has {', '.join(names)}")
+    return value
 
 
 def _generation(task: Any) -> tuple[tuple[str, ...], int]:
+    """The stop texts and the most tokens of a completion."""
     settings = task.config.generation_kwargs
     until = settings.get("until") or []
-    limits = [settings[name] for name in _LIMITS if settings.get(name)]
-    return tuple(until if isinstance(until, list) else [until]), (
-        int(limits[0]) if limits else MAX_TOKENS
-    )
+    if not isinstance(until, list):
+        until = [until]
+    max_tokens = MAX_TOKENS
+    for name in _LIMITS:
+        if settings.get(name):
+            max_tokens = int(settings[name])
+            break
+    return tuple(until), max_tokens
 
 
-def _same(values: dict[str, Any], what: str) -> Any:
+def _same(values: dict[str, Any], title: str) -> Any:
+    """The value that all tasks share; ``title`` names it in the error where they differ."""
     (first, value), *rest = values.items()
-    for leaf, other in rest:
-        if other != value:
+    for leaf, leaf_value in rest:
+        if leaf_value != value:
             raise InputError(
-                f"the {what} of {first} are {value}, of {leaf} {other}; name one of the tasks, not"
-                " the group"
+                f"the {title} of {first} are {value}, of {leaf} {leaf_value}; name one of the"
+                " tasks, not the group"
             )
     return value
 
 
-def _row(document: Document, drawn: HarnessPrompts) -> SourcedExample:
-    target = document.task.doc_to_target(document.doc)
-    answers = tuple(
-        text
-        for item in (target if isinstance(target, list) else [target])
-        if (text := str(item)).strip()
-    )
-    example = Example(document.id, Prompt.user(drawn.prompts[document.id]), answers)
+def _row(document: Document, prompts: HarnessPrompts) -> SourcedExample:
+    targets = document.task.doc_to_target(document.doc)
+    if not isinstance(targets, list):
+        targets = [targets]
+    texts = [str(target) for target in targets]
+    answers = tuple(text for text in texts if text.strip())
+    example = Example(document.id, Prompt.user(prompts.prompts[document.id]), answers)
     return SourcedExample(
         example, f"lm-eval task {document.leaf}, document {document.index} of {document.split}"
     )
 
 
 class HarnessMetric:
-    """The harness's own filter and metric on the text of one completion, for the documents of one
-    task by their example's id.
+    """The harness's filter and metric on the text of a completion.
+
+    documents: those of one task, by the id of their example.
     """
 
     def __init__(self, documents: dict[str, Document], filter_name: str, metric: str) -> None:
@@ -151,9 +166,8 @@ class HarnessMetric:
 
     def __call__(self, example: Example, text: str) -> bool:
         document = self._document(example)
-        score = document.task.process_results(document.doc, [self.extracted(example, text)])[
-            self.metric
-        ]
+        answer = self.extracted(example, text)
+        score = document.task.process_results(document.doc, [answer])[self.metric]
         if score not in (0, 1):
             raise InputError(
                 f"metric {self.metric} of lm-eval task {document.leaf} is {score!r} for example"
@@ -163,9 +177,7 @@ class HarnessMetric:
         return bool(score)
 
     def extracted(self, example: Example, text: str) -> Any:
-        """The answer that the filter finds in ``text``, "[invalid]" in many tasks where there is
-        none.
-        """
+        """The answer that the filter finds in ``text``; in many tasks "[invalid]" for none."""
         document = self._document(example)
         instance = library("lm_eval.api.instance", "an lm-eval task").Instance(
             "generate_until", document.doc, ("", {}), 0, (document.leaf, document.index, 1), [text]
@@ -186,39 +198,45 @@ class HarnessMetric:
 
 
 def _note(
-    name: str, tasks: dict[str, Any], chosen: tuple[str, str], splits: Splits, drawn: HarnessPrompts
+    name: str,
+    tasks: dict[str, Any],
+    chosen: tuple[str, str],
+    splits: Splits,
+    prompts: HarnessPrompts,
 ) -> str:
-    """One paragraph: versions, filter and metric, few-shot examples, source of the splits, unused
-    parts.
-    """
+    """One paragraph: versions, filter and metric, few-shot examples, splits, unused settings."""
     first = next(iter(tasks.values()))
-    others = [ensemble.name for ensemble in first._filters if ensemble.name != chosen[0]]
-    parts = splits.parts
-    shots = first.config.num_fewshot or 0
-    serving = sum(document.key in drawn.fewshot for document in parts["train"])
-    judged = sum(
-        document.key in drawn.fewshot for document in [*parts["validation"], *parts["test"]]
+    filter_name, metric = chosen
+    train = splits.parts["train"]
+    judged = [*splits.parts["validation"], *splits.parts["test"]]
+
+    harness = f"lm-evaluation-harness {version('lm-eval')}, task {name} (version {first.VERSION})"
+    if len(tasks) > 1:
+        harness += f", {len(tasks)} of its tasks joined"
+    correct = f"correct by filter {filter_name} and metric {metric}"
+    unused_filters = [item.name for item in first._filters if item.name != filter_name]
+    if unused_filters:
+        correct += f" (not by {' or '.join(unused_filters)})"
+    shots = (
+        f"{first.config.num_fewshot or 0} few-shot examples a prompt;"
+        f" {_number_in(train, prompts.fewshot)} of {len(train)} train documents serve as such"
     )
-    ignored = sorted(set(first.config.generation_kwargs) - _USED)
-    sentences = [
-        f"lm-evaluation-harness {version('lm-eval')}, task {name} (version {first.VERSION})"
-        + (f", {len(tasks)} of its tasks joined" if len(tasks) > 1 else ""),
-        f"correct by filter {chosen[0]} and metric {chosen[1]}"
-        + (f" (not by {' or '.join(others)})" if others else ""),
-        f"validation: {splits.origin}",
-        f"{shots} few-shot examples a prompt; {serving} of {len(parts['train'])} train documents"
-        " serve as such"
-        + (
-            f", and {judged} validation or test documents in test prompts, as the harness draws"
-            " them"
-            if judged
-            else ""
-        ),
-    ]
+    judged_shots = _number_in(judged, prompts.fewshot)
+    if judged_shots:
+        shots += (
+            f", and {judged_shots} validation or test documents in test prompts, as the harness"
+            " draws them"
+        )
+    sentences = [harness, correct, f"validation: {splits.origin}", shots]
     if splits.dropped:
         sentences.append(f"{splits.dropped} documents dropped that ask what a later split asks")
     if first.config.repeats > 1:
         sentences.append(f"each completion is judged alone, not {first.config.repeats} together")
-    if ignored:
-        sentences.append(f"its sampling settings {', '.join(ignored)} are not used")
+    unused_settings = sorted(set(first.config.generation_kwargs) - _USED)
+    if unused_settings:
+        sentences.append(f"its sampling settings {', '.join(unused_settings)} are not used")
     return "; ".join(sentences)
+
+
+def _number_in(documents: list[Document], contents: set[str]) -> int:
+    return sum(document.key in contents for document in documents)

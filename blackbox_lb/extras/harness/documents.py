@@ -1,6 +1,4 @@
-"""The documents of lm-evaluation-harness tasks in three splits, with their prompts and the few-shot
-examples drawn for them.
-"""
+"""The documents of lm-evaluation-harness tasks in three splits, with their prompts."""
 
 from __future__ import annotations
 
@@ -18,16 +16,18 @@ from blackbox_lb.tasks.sets.task import divide
 from blackbox_lb.types import Example, Prompt, Split
 
 FEWSHOT_SEED = 1234
-"""lm-evaluation-harness's own, of its option ``seed``."""
+"""The default of the harness's own option."""
 VALIDATION_MOST = 500
+"""Most documents of a validation sample."""
 VALIDATION_SHARE = 0.2
+"""Largest share of the training documents in a validation sample."""
 SHARES = (0.8, 0.1, 0.1)
-"""Train, validation and test of a task with one split: the paper's for GPQA."""
+"""Train, validation and test of a task with one split, as in the paper for GPQA."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a harness task, at its place in one of the task's own splits."""
+    """One document of a harness task, at its place in one of the task's splits."""
 
     task: Any = field(repr=False)
     leaf: str
@@ -37,17 +37,17 @@ class Document:
 
     @property
     def id(self) -> str:
-        """As in gsm8k:test:17."""
+        """Task, split and index, as in gsm8k:test:17."""
         return f"{self.leaf}:{self.split}:{self.index}"
 
     @property
     def key(self) -> str:
-        """Its content, to be compared."""
+        """The content, for comparisons."""
         return _key(self.doc)
 
     @property
     def rank(self) -> bytes:
-        """Its place in the order by hash."""
+        """A hash; documents are ordered by it."""
         return hashlib.sha256(f"0:{self.id}".encode()).digest()
 
     @property
@@ -63,14 +63,17 @@ class HarnessPrompts:
     prompts: dict[str, str] = field(default_factory=dict)
     fewshot: set[str] = field(default_factory=set)
 
-    def __or__(self, other: HarnessPrompts) -> HarnessPrompts:
-        return HarnessPrompts(self.prompts | other.prompts, self.fewshot | other.fewshot)
+    def __or__(self, more: HarnessPrompts) -> HarnessPrompts:
+        return HarnessPrompts(self.prompts | more.prompts, self.fewshot | more.fewshot)
 
 
 @dataclass(slots=True)
 class Splits:
-    """The documents by split, the source of validation, and the number dropped because a later
-    split asks the same.
+    """The documents by split.
+
+    parts: split -> documents.
+    origin: the source of the validation split, in words.
+    dropped: documents left out because a later split asks the same question.
     """
 
     parts: dict[Split, list[Document]]
@@ -78,44 +81,58 @@ class Splits:
     dropped: int = 0
 
     def judged(self) -> frozenset[str]:
-        """The content of validation and test."""
+        """The content of the validation and test documents."""
         return frozenset(
             document.key for split in ("validation", "test") for document in self.parts[split]
         )
 
     def sample_validation(self, name: str, size: int | None, avoid: set[str]) -> None:
-        """Move a sample by hash out of train, or cut the task's own validation to one; documents in
-        ``avoid`` come last.
+        """Move a sample by hash from train to validation, or cut the task's validation split.
+
+        Args:
+            name: that of the task, for errors.
+            size: documents; None for the default, which leaves a validation split as it is.
+            avoid: content of documents that are taken last.
+
+        Raises:
+            InputError: the sample is empty or leaves no training documents.
         """
-        own = bool(self.parts["validation"])
-        if own and size is None:
-            return
-        pool = self.parts["validation" if own else "train"]
-        size = min(VALIDATION_MOST, int(VALIDATION_SHARE * len(pool))) if size is None else size
-        if not 0 < size < len(pool) + own:
+        has_validation = bool(self.parts["validation"])
+        if has_validation:
+            if size is None:
+                return
+            pool = self.parts["validation"]
+            source = "its own split"
+            most = len(pool)
+        else:
+            pool = self.parts["train"]
+            source = "train"
+            most = len(pool) - 1
+            if size is None:
+                size = min(VALIDATION_MOST, int(VALIDATION_SHARE * len(pool)))
+        if not 0 < size <= most:
             raise InputError(
                 f"lm-eval task {name} has {len(pool)} documents, of which {size} cannot be the"
                 " validation sample; give more data, or another ``validation_size``"
             )
-        chosen = {d.id for d in sorted(pool, key=lambda d: (d.key in avoid, d.rank))[:size]}
-        self.parts["validation"] = [d for d in pool if d.id in chosen]
-        if not own:
-            self.parts["train"] = [d for d in pool if d.id not in chosen]
-        self.origin = (
-            f"{size} of {len(pool)} documents of {'its own split' if own else 'train'}, by hash"
-        )
+        ordered = sorted(pool, key=lambda document: (document.key in avoid, document.rank))
+        chosen = {document.id for document in ordered[:size]}
+        self.parts["validation"] = [document for document in pool if document.id in chosen]
+        if not has_validation:
+            self.parts["train"] = [document for document in pool if document.id not in chosen]
+        self.origin = f"{size} of {len(pool)} documents of {source}, by hash"
         _drop_repeated(self)
 
 
 def split_documents(name: str, tasks: dict[str, Any], validation_size: int | None) -> Splits:
-    """The documents of all ``tasks``; without a validation split where it is yet to be sampled.
+    """The documents of all ``tasks`` by split; ``sample_validation`` fills an empty validation.
 
     Several tasks are joined in the order of a hash. Documents of train and validation are dropped
-    that ask what a later split asks.
+    if a later split asks the same question.
     """
     parts: dict[Split, list[Document]] = {"train": [], "validation": [], "test": []}
     for leaf, task in tasks.items():
-        for split, documents in _own_splits(task, leaf).items():
+        for split, documents in _splits_of_task(task, leaf).items():
             parts[split] += documents
     splits = Splits(parts, "the task's own")
     if not parts["test"]:
@@ -124,9 +141,8 @@ def split_documents(name: str, tasks: dict[str, Any], validation_size: int | Non
                 f"lm-eval task {name} has one split, which is divided 80/10/10; leave"
                 " ``validation_size`` out"
             )
-        splits = Splits(
-            _divided(name, parts["train"]), "the task's one split divided 80/10/10 by hash"
-        )
+        origin = "the task's one split divided 80/10/10 by hash"
+        splits = Splits(_divided(name, parts["train"]), origin)
     if len(tasks) > 1:
         splits.parts = {
             split: sorted(documents, key=lambda d: d.rank)
@@ -136,26 +152,30 @@ def split_documents(name: str, tasks: dict[str, Any], validation_size: int | Non
     return splits
 
 
-def _own_splits(task: Any, leaf: str) -> dict[Split, list[Document]]:
+def _splits_of_task(task: Any, leaf: str) -> dict[Split, list[Document]]:
+    """The task's splits; a task with a single one has it as train."""
     config = task.config
     judged = config.test_split or config.validation_split
-    unnamed = "train" if "train" in task.dataset and judged != "train" else None
-    learned = config.training_split or unnamed or config.validation_split
+    learned = config.training_split
+    if not learned and "train" in task.dataset and judged != "train":
+        learned = "train"  # it exists, although the task does not name it
+    learned = learned or config.validation_split
     if learned in (None, judged):
         return {"train": _documents(task, leaf, judged)}
-    own: dict[Split, list[Document]] = {
+    splits: dict[Split, list[Document]] = {
         "train": _documents(task, leaf, learned),
         "test": _documents(task, leaf, judged),
     }
     if config.validation_split not in (None, judged, learned):
-        own["validation"] = _documents(task, leaf, config.validation_split)
-    return own
+        splits["validation"] = _documents(task, leaf, config.validation_split)
+    return splits
 
 
 def _documents(task: Any, leaf: str, split: str) -> list[Document]:
     docs = task.dataset[split]
     with seeded():
-        docs = docs if task.config.process_docs is None else task.config.process_docs(docs)
+        if task.config.process_docs is not None:
+            docs = task.config.process_docs(docs)
     return [Document(task, leaf, split, index, doc) for index, doc in enumerate(docs)]
 
 
@@ -170,106 +190,124 @@ def _divided(name: str, documents: list[Document]) -> dict[Split, list[Document]
 
 def _drop_repeated(splits: Splits) -> None:
     parts = splits.parts
-    asked = {document.question for document in parts["test"]}
+    later_questions = {document.question for document in parts["test"]}
     earlier: tuple[Split, ...] = ("validation", "train")
     for split in earlier:
-        kept = [d for d in parts[split] if d.question not in asked]
-        splits.dropped += len(parts[split]) - len(kept)
-        asked |= {d.question for d in parts[split]}
-        parts[split] = kept
+        documents = parts[split]
+        parts[split] = [
+            document for document in documents if document.question not in later_questions
+        ]
+        splits.dropped += len(documents) - len(parts[split])
+        later_questions |= {document.question for document in documents}
 
 
 class _Sampler:
-    """Stands before the harness's few-shot sampler: records the draws and keeps one document
-    out.
+    """Calls the harness's few-shot sampler, records the draws, and keeps one document out.
+
+    inner: the harness's sampler.
+    fewshot: gets the content of every document that is drawn.
+    excluded: the document that is not drawn; None for the one that the harness names.
     """
 
-    def __init__(self, inner: Any, drawn: set[str]) -> None:
+    def __init__(self, inner: Any, fewshot: set[str]) -> None:
         self.inner = inner
-        self.drawn = drawn
-        self.apart: dict[str, Any] | None = None
+        self.fewshot = fewshot
+        self.excluded: dict[str, Any] | None = None
 
     def sample(self, n: int, eval_doc: Any = None, **more: Any) -> Any:
-        """Draw with the harness's sampler."""
-        docs = self.inner.sample(
-            n=n, eval_doc=eval_doc if self.apart is None else self.apart, **more
-        )
-        self.drawn.update(map(_key, docs))
+        """Draw ``n`` documents."""
+        if self.excluded is not None:
+            eval_doc = self.excluded
+        docs = self.inner.sample(n=n, eval_doc=eval_doc, **more)
+        self.fewshot.update(_key(doc) for doc in docs)
         return docs
 
     def set_rnd(self, seed: int | None) -> None:
+        """Seed the harness's sampler."""
         self.inner.set_rnd(seed)
 
 
 def draw_prompts(
     documents: Iterable[Document], judged: frozenset[str], *, as_harness: bool = False
 ) -> HarnessPrompts:
-    """The prompts of ``documents``, with few-shot examples drawn from the harness's seed on, in the
-    order of each task's split.
+    """The prompts of ``documents``, with few-shot examples.
 
-    No document in ``judged`` is a few-shot example, nor the document itself. ``as_harness``: the
-    harness's own pool and order, unless the documents are all in that pool (a task with one split).
+    They are drawn from the harness's seed on, in the order of each task's split. No document in
+    ``judged`` is a few-shot example, nor is the document itself.
+
+    Args:
+        documents: those that get a prompt.
+        judged: content of documents that are no few-shot examples.
+        as_harness: take the harness's pool of examples and its order, unless the documents are all
+            in that pool (a task with one split).
     """
-    found = HarnessPrompts()
-    for task in {id(d.task): d.task for d in documents}.values():
-        part = sorted((d for d in documents if d.task is task), key=lambda d: d.index)
-        with _drawing(task, found.fewshot) as sampler:
+    result = HarnessPrompts()
+    for task in {id(document.task): document.task for document in documents}.values():
+        part = sorted(
+            (document for document in documents if document.task is task),
+            key=lambda document: document.index,
+        )
+        with _drawing(task, result.fewshot) as sampler:
             pool = {_key(doc) for doc in sampler.inner.df}
-            own = as_harness and not pool.issuperset(d.key for d in part)
-            if not own and task.config.num_fewshot:
+            is_apart = not pool.issuperset(document.key for document in part)
+            keeps_pool = as_harness and is_apart
+            if not keeps_pool and task.config.num_fewshot:
                 _keep_out(task, sampler.inner, judged)
-            for d in part:
-                sampler.apart = None if own else d.doc
-                found.prompts[d.id] = task.fewshot_context(
-                    d.doc,
+            for document in part:
+                if not keeps_pool:
+                    sampler.excluded = document.doc
+                result.prompts[document.id] = task.fewshot_context(
+                    document.doc,
                     num_fewshot=task.config.num_fewshot or 0,
-                    gen_prefix=task.doc_to_prefix(d.doc),
+                    gen_prefix=task.doc_to_prefix(document.doc),
                 )
-    return found
+    return result
 
 
 @contextmanager
-def _drawing(task: Any, drawn: set[str]) -> Iterator[_Sampler]:
+def _drawing(task: Any, fewshot: set[str]) -> Iterator[_Sampler]:
+    """Give the task a recording sampler, and remember rendered examples, inside the block."""
     inner = task.sampler
     with seeded():
-        whole = list(task.fewshot_docs() or [])
-    task.sampler = _Sampler(inner.replace_df(whole), drawn)
+        pool = list(task.fewshot_docs() or [])
+    task.sampler = _Sampler(inner.replace_df(pool), fewshot)
     task.set_fewshot_seed(FEWSHOT_SEED)
-    rendered = ("doc_to_text", "doc_to_target")
-    for name in rendered:
+    methods = ("doc_to_text", "doc_to_target")
+    for name in methods:
         setattr(task, name, _remembered(getattr(task, name)))
     try:
         yield task.sampler
     finally:
-        task.sampler = inner.replace_df(whole)
-        for name in rendered:
+        task.sampler = inner.replace_df(pool)
+        for name in methods:
             delattr(task, name)
 
 
 def _remembered(render: Callable[..., Any]) -> Callable[..., Any]:
-    """Render a few-shot example once and not for each of its prompts; the pool keeps its documents
-    alive meanwhile.
+    """``render``, called once for a few-shot example and not for each of its prompts.
+
+    The pool keeps its documents alive meanwhile, so that their ids stay taken.
     """
-    known: dict[tuple[int, str], Any] = {}
+    rendered: dict[tuple[int, str], Any] = {}
 
     def once(doc: Any, template: Any = None) -> Any:
-        place = id(doc), repr(template)
-        if place not in known:
-            known[place] = render(doc, template)
-        return known[place]
+        key = (id(doc), repr(template))
+        if key not in rendered:
+            rendered[key] = render(doc, template)
+        return rendered[key]
 
     return once
 
 
 def _keep_out(task: Any, sampler: Any, judged: frozenset[str]) -> None:
-    left = [doc for doc in sampler.df if _key(doc) not in judged]
-    if len(left) <= task.config.num_fewshot < len(sampler.df):
+    remaining = [doc for doc in sampler.df if _key(doc) not in judged]
+    if len(remaining) <= task.config.num_fewshot < len(sampler.df):
         raise InputError(
-            f"lm-eval task {task.config.task} has {len(left)} few-shot examples that are no"
+            f"lm-eval task {task.config.task} has {len(remaining)} few-shot examples that are no"
             f" validation or test documents, and a prompt needs {task.config.num_fewshot} beside"
             " its own document; give fewer with ``num_fewshot``, or more data"
         )
-    sampler.replace_df(left)
+    sampler.replace_df(remaining)
 
 
 def _key(doc: Any) -> str:

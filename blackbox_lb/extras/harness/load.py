@@ -1,5 +1,4 @@
-"""From a name to the task objects of lm-evaluation-harness: found fast, fed from the hub or from
-local files, errors explained.
+"""From a name to the task objects of lm-evaluation-harness, with data from the hub or from files.
 
 https://github.com/EleutherAI/lm-evaluation-harness, checked with version 0.4.13.
 """
@@ -9,7 +8,7 @@ import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +17,67 @@ from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
 
 SEED = 0
-"""lm-evaluation-harness's own ``seed`` for Python's random numbers, which shuffle the choices of
-GPQA.
-"""
+"""The harness's ``seed`` of Python's random numbers, which shuffle the choices of GPQA."""
+MOST_SUGGESTED = 4
+"""Generative tasks that a refusal names."""
 _DECLARED = re.compile(
     rb"^(?:task|group):[ \t]*['\"]?([^\s'\"\[\]]+)['\"]?[ \t]*\r?$", re.MULTILINE
 )
 
 
 def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> dict[str, Any]:
-    """Load the generate_until tasks of ``name``: one, or those of a group, in the group's order;
-    call ``working``.
+    """Load the generate_until tasks of ``name``. To be called inside ``working``.
 
-    ``data_dir`` has the files that are read instead of the hub: a folder for each task of a group,
-    called like the task or like its subset. InputError: not installed, no such task, one that
-    compares likelihoods, its data cannot be had.
+    Args:
+        name: a task, a group or a tag.
+        data_dir: files that are read instead of the hub's. A group has a folder for each task,
+            called like the task or its subset.
+        num_fewshot: few-shot examples a prompt; None for the task's number.
+
+    Returns:
+        Tasks by name, in the order of the group.
+
+    Raises:
+        InputError: the harness is not installed, there is no such task, it compares likelihoods, or
+            its data cannot be loaded.
     """
     manager = _manager(name)
     index = manager.task_index
     leaves = _expand(index, name, {})
     _refuse_likelihoods(index, [leaf for leaf, _ in leaves])
-    members = [
-        {"task": leaf, **more, **_overrides(index, leaf, more, data_dir, num_fewshot, len(leaves))}
-        for leaf, more in leaves
-    ]
-    return {
-        leaf: _checked(task, leaf)
-        for leaf, task in _loaded(manager, name, members, data_dir).items()
-    }
+    members = []
+    for leaf, settings in leaves:
+        config = {**_config(index, leaf), **settings}
+        member: dict[str, Any] = {"task": leaf, **settings}
+        if num_fewshot is not None:
+            _check_fewshot(leaf, config, num_fewshot)
+            member["num_fewshot"] = num_fewshot
+        if data_dir is not None:
+            folder = _folder(data_dir, leaf, config.get("dataset_name"), alone=len(leaves) == 1)
+            # The harness calls it with the task's metadata and dataset_kwargs.
+            member["custom_dataset"] = partial(_read_folder, folder)
+            member["dataset_kwargs"] = None
+        members.append(member)
+    tasks = _loaded(manager, name, members, data_dir)
+    return {leaf: _checked(task, leaf) for leaf, task in tasks.items()}
+
+
+def _read_folder(folder: Path, /, **_metadata: Any) -> Any:
+    return read_folder(folder)
+
+
+def _check_fewshot(leaf: str, config: dict[str, Any], num_fewshot: int) -> None:
+    if config.get("num_fewshot") == 0 and num_fewshot:
+        raise InputError(
+            f"lm-eval task {leaf} fixes 0 few-shot examples and the harness ignores any other"
+            " number; leave ``num_fewshot`` out"
+        )
 
 
 def _manager(name: str) -> Any:
-    """An index that knows ``name``: of its folder only, since reading all of the 14,000 files takes
-    10 seconds and more.
+    """The harness's index with ``name``, of its folder alone if that suffices.
+
+    Reading all of the 14,000 files takes 10 seconds and more.
     """
     manager = _lm_eval("tasks").TaskManager
     declared = _declared()
@@ -107,24 +134,25 @@ def _complete(index: dict[str, Any], name: str) -> bool:
 def _expand(
     index: dict[str, Any], name: str, overrides: dict[str, Any]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The tasks under ``name`` with what its groups set for them."""
+    """The tasks under ``name``, each with the settings that its groups give it."""
     entry = index[name]
     if entry.kind.name == "TAG":
         return [(leaf, overrides) for leaf in sorted(entry.tags)]
     if entry.kind.name != "GROUP":
         return [(name, overrides)]
-    own = set(library("lm_eval.config.group", "a group").GroupConfig.__dataclass_fields__) | {
-        "tag",
-        "include",
-    }
+    group_fields = set(library("lm_eval.config.group", "a group").GroupConfig.__dataclass_fields__)
+    group_fields |= {"tag", "include"}
     config = entry.cfg
-    overrides = {**{key: value for key, value in config.items() if key not in own}, **overrides}
+    settings = {key: value for key, value in config.items() if key not in group_fields}
+    overrides = {**settings, **overrides}
     leaves: list[tuple[str, dict[str, Any]]] = []
     for item in config["task"]:
         if isinstance(item, str):
             leaves += _expand(index, item, overrides)
         else:
-            inner = item.get("task") if isinstance(item.get("task"), str) else item["group"]
+            inner = item.get("task")
+            if not isinstance(inner, str):
+                inner = item["group"]
             more = {key: value for key, value in item.items() if key not in ("task", "group")}
             leaves += _expand(index, inner, {**overrides, **more})
     return leaves
@@ -143,12 +171,10 @@ def _refuse_likelihoods(index: dict[str, Any], leaves: list[str]) -> None:
     wrong = {leaf: kind for leaf, kind in kinds.items() if kind != "generate_until"}
     if wrong:
         leaf, kind = next(iter(wrong.items()))
-        other = _generative(leaf)
-        remedy = (
-            f"take a generative one: {', '.join(other)}"
-            if other
-            else "take a task of the type generate_until"
-        )
+        generative = _generative(leaf)
+        remedy = "take a task of the type generate_until"
+        if generative:
+            remedy = f"take a generative one: {', '.join(generative)}"
         raise InputError(
             f"lm-eval task {leaf} is of the type {kind}: it compares likelihoods of given texts and"
             f" samples no completion, which a bias is learned from; {remedy}"
@@ -162,38 +188,13 @@ def _generative(leaf: str) -> list[str]:
     if path is None:
         return []
     family = root / path.relative_to(root).parts[0]
-    index = (
-        _lm_eval("tasks").TaskManager(include_defaults=False, include_path=str(family)).task_index
-    )
+    manager = _lm_eval("tasks").TaskManager(include_defaults=False, include_path=str(family))
+    index = manager.task_index
     tasks = [name for name, entry in index.items() if entry.kind.name == "TASK"]
     close = difflib.get_close_matches(leaf, tasks, len(tasks), 0.3)
-    return [name for name in close if _config(index, name).get("output_type") == "generate_until"][
-        :4
-    ]
-
-
-def _overrides(
-    index: dict[str, Any],
-    leaf: str,
-    given: dict[str, Any],
-    data_dir: Path | None,
-    num_fewshot: int | None,
-    count: int,
-) -> dict[str, Any]:
-    more: dict[str, Any] = {}
-    config = {**_config(index, leaf), **given}
-    if num_fewshot is not None:
-        if config.get("num_fewshot") == 0 and num_fewshot:
-            raise InputError(
-                f"lm-eval task {leaf} fixes 0 few-shot examples and the harness ignores any other"
-                " number; leave ``num_fewshot`` out"
-            )
-        more["num_fewshot"] = num_fewshot
-    if data_dir is not None:
-        folder = _folder(data_dir, leaf, config.get("dataset_name"), alone=count == 1)
-        # the harness calls it with the task's metadata and dataset_kwargs
-        more |= {"custom_dataset": lambda **_: read_folder(folder), "dataset_kwargs": None}
-    return more
+    kinds = [_config(index, name).get("output_type") for name in close]
+    pairs = zip(close, kinds, strict=True)
+    return [name for name, kind in pairs if kind == "generate_until"][:MOST_SUGGESTED]
 
 
 def _folder(data_dir: Path, leaf: str, subset: str | None, *, alone: bool) -> Path:
@@ -221,45 +222,46 @@ def _loaded(
     except Exception as error:
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         if data_dir is not None:
-            missing = f"it asks for the split {error}" if isinstance(error, KeyError) else reason
+            missing = reason
+            if isinstance(error, KeyError):
+                missing = f"it asks for the split {error}"
             raise InputError(
                 f"the files in {data_dir} do not suit lm-eval task {name}: {missing}; give it a"
                 " file for each split, with the columns of the data set that the task names"
             ) from error
-        where = "" if online else " (the hub does not answer and the cache does not have it)"
+        hub = ""
+        if not online:
+            hub = " (the hub does not answer and the cache does not have it)"
         raise InputError(
-            f"lm-eval task {name} cannot be loaded{where}: {reason}; give its data as files with"
+            f"lm-eval task {name} cannot be loaded{hub}: {reason}; give its data as files with"
             " ``data_dir``, a file a split (train.jsonl, test.jsonl)"
         ) from error
 
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Keep the harness quiet, let no shuffle of another run come back from a cache, and compile
-    each template once.
+    """Inside the block the harness is quiet, caches no shuffle, and compiles each template once.
 
-    The harness compiles a prompt's template for each document anew, which takes 20 times as long.
+    It would compile a prompt's template for each document anew, which takes 20 times as long.
     """
     datasets = library("datasets", "``task=lm-eval:NAME``")
     env = _lm_eval("utils").env
     cached = datasets.is_caching_enabled()
     datasets.disable_caching()
-    before = env.from_string
-    env.from_string = lru_cache(maxsize=1024)(before)
+    compile_template = env.from_string
+    env.from_string = lru_cache(maxsize=1024)(compile_template)
     try:
         with quiet():
             yield
     finally:
-        env.from_string = before
+        env.from_string = compile_template
         if cached:
             datasets.enable_caching()
 
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Start Python's random numbers from the harness's seed; the caller's own state is restored
-    after.
-    """
+    """Start Python's random numbers from the harness's seed, and restore them after the block."""
     random = importlib.import_module("random")
     state = random.getstate()
     random.seed(SEED)

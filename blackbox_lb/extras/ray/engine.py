@@ -1,9 +1,8 @@
-"""Ray as the engine of a fit: shares of the training rollouts on many cores or machines, read there
-and summed there.
+"""Ray as the engine of a fit: workers on many cores or machines read and sum training rollouts.
 
-``RAY_ADDRESS`` names a running cluster; without it, workers are started on this machine. Extra
-``ray`` (https://docs.ray.io/en/latest/ray-core/actors.html). A lost worker is started again, reads
-its share again, and gives the same numbers.
+Each worker has a share of the rollouts. ``RAY_ADDRESS`` names a running cluster; without it,
+workers are started on this machine. A lost worker is started again, reads its share again, and
+gives the same numbers. Extra ``ray`` (https://docs.ray.io/en/latest/ray-core/actors.html).
 """
 
 import os
@@ -22,8 +21,8 @@ from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.rollouts.training import LISTS_IN_MEMORY
 
 REMEMBERED = 64
-"""Arguments that stay in Ray's object store while they may be sent again: the tail and the weights
-of each share.
+"""Arguments that stay in Ray's object store because they may be sent again, beside two for each
+worker (the tail and the weights of its share).
 """
 
 
@@ -32,10 +31,11 @@ class _Worker:
 
     def __init__(self, reading: Reading) -> None:
         passes.use(1)  # one of several on this machine
-        self._reading, self._count = reading, Counter[str]()
+        self._reading = reading
+        self._count = Counter[str]()
         self._share: Share | None = None
 
-    def told(self) -> tuple[Any, Any, Counter[str]]:
+    def summary(self) -> tuple[Any, Any, Counter[str]]:
         """The rollouts without their lists, the unlisted mass, and the tally of the completions."""
         share = self._read()
         return share.rollouts, share.unlisted, self._count
@@ -45,7 +45,7 @@ class _Worker:
         return getattr(self._read(), method)(*arguments)
 
     def where(self) -> tuple[str, int]:
-        """The machine, as Ray names it, and the id of this process."""
+        """Ray's id of the machine, and the id of this process."""
         import ray
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
@@ -60,10 +60,13 @@ class _Worker:
 
 
 class Cluster:
-    """A context manager. ``workers``: number of shares of the rollouts, None for one a core of the
-    cluster.
+    """The workers of one fit. Use as a context manager.
 
-    Raises InputError: Ray is not installed, or no cluster answers at RAY_ADDRESS.
+    Args:
+        workers: number of shares of the rollouts; None for one a core of the cluster.
+
+    Raises:
+        InputError: Ray is not installed, or no cluster answers at RAY_ADDRESS.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -72,26 +75,24 @@ class Cluster:
             import ray
         except ImportError as error:
             raise InputError(
-                "``engine=ray`` needs Ray; install it with: pip install 'blackbox-lb[ray]'"
+                "``engine=ray`` needs Ray; install it with: pip install '.[ray]' in the checkout"
             ) from error
         self._ray: Any = ray
-        self._wanted = workers
+        self._requested = workers
         self._started = False
         self.actors: list[Any] = []
         self._sent: OrderedDict[int, tuple[Any, Any]] = OrderedDict()
+        """Id of an argument -> the argument, which keeps its id taken, and its reference."""
 
     def __enter__(self) -> Self:
         if not self._ray.is_initialized():
             address = os.environ.get("RAY_ADDRESS")
-            here = (
-                {}
-                if address
-                else {"num_cpus": self._wanted or passes.cores(), "include_dashboard": False}
-            )
+            options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+            if not address:
+                options["num_cpus"] = self._requested or passes.cores()
+                options["include_dashboard"] = False
             try:
-                self._ray.init(
-                    address=address or "local", log_to_driver=False, logging_level="ERROR", **here
-                )
+                self._ray.init(address=address or "local", **options)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise InputError(
                     f"no Ray cluster answers at {address or 'this machine'}: {error}; see"
@@ -116,32 +117,35 @@ class Cluster:
     @property
     def workers(self) -> int:
         """Number of shares of the rollouts."""
-        return self._wanted or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        return self._requested or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def whole(self, reading: Reading) -> tuple[ShardedDataset, Counter[str]]:
-        """All rollouts of ``reading``, each share in a worker; and the tally of the completions.
+        """All rollouts of ``reading``, each share in a worker, and the tally of the completions.
 
-        Raises InputError, StoreError: a worker cannot read its share. NoLogprobs: nothing can be
-        learned from any of them.
+        Raises:
+            InputError, StoreError: a worker cannot read its share.
+            NoLogprobs: nothing can be learned from any completion.
         """
         parts = reading.parts(self.workers)
         kind = self._ray.remote(
-            num_cpus=self._cores_each(len(parts)),
+            num_cpus=self._cores_of_worker(len(parts)),
             scheduling_strategy="SPREAD",  # a share takes memory, and each machine has its own
             max_restarts=-1,
             max_task_retries=-1,
         )(_Worker)
         self.actors = [kind.remote(part) for part in parts]
-        told = self._get([actor.told.remote() for actor in self.actors])
-        rollouts, unlisted, counts = zip(*told, strict=True)
+        summaries = self._get([actor.summary.remote() for actor in self.actors])
+        rollouts, unlisted, counts = zip(*summaries, strict=True)
         count = sum(counts, Counter[str]())
-        if all(each is None for each in unlisted):
+        if all(mass is None for mass in unlisted):
             raise reading.nothing(count)
         return ShardedDataset.of(self, rollouts, unlisted), count
 
-    def _cores_each(self, workers: int) -> float:
-        """The part of a core for each of them, so that every machine has room for its share: none
-        waits for ever.
+    def _cores_of_worker(self, workers: int) -> float:
+        """The part of a core that each of ``workers`` takes.
+
+        It is small enough that the machines have room for all, since a worker without room would
+        wait for ever.
         """
         machines = [
             node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]
@@ -152,28 +156,27 @@ class Cluster:
         return part
 
     def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
-        """See ``shares.Workers``."""
-        shared = [self._reference(each) for each in common]
-        return self._get(
-            [
-                actor.call.remote(method, *shared, *map(self._reference, row))
-                for actor, row in zip(self.actors, own, strict=True)
-            ]
-        )
+        """See ``distributed.Workers``."""
+        common_references = [self._reference(value) for value in common]
+        calls = []
+        for actor, values in zip(self.actors, own, strict=True):
+            references = [self._reference(value) for value in values]
+            calls.append(actor.call.remote(method, *common_references, *references))
+        return self._get(calls)
 
     def _get(self, references: list[Any]) -> list[Any]:
         try:
-            found: list[Any] = self._ray.get(references)
+            results: list[Any] = self._ray.get(references)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
-        return found
+        return results
 
     def _reference(self, value: Any) -> Any:
-        """``value`` in Ray's object store; another machine fetches it once."""
-        known = self._sent.pop(id(value), None)
-        if known is None:
-            known = value, self._ray.put(value)  # the value is kept, so that its id stays its own
-        self._sent[id(value)] = known
+        """The reference to ``value`` in Ray's object store; another machine fetches it once."""
+        entry = self._sent.pop(id(value), None)
+        if entry is None:
+            entry = (value, self._ray.put(value))
+        self._sent[id(value)] = entry  # the newest now
         while len(self._sent) > REMEMBERED + 2 * len(self.actors):
             self._sent.popitem(last=False)
-        return known[1]
+        return entry[1]

@@ -191,7 +191,7 @@ def _empty() -> Any:
         )
     except ModuleNotFoundError as error:
         raise InputError(
-            "blb report needs matplotlib: pip install 'blackbox-lb[report]'"
+            "blb report needs matplotlib: pip install '.[report]' in the checkout"
         ) from error
     except (ValueError, OSError) as error:  # what it reads while it is imported
         raise InputError(

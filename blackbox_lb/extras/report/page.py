@@ -103,7 +103,9 @@ def _jinja() -> tuple[Any, Any]:
         jinja = importlib.import_module("jinja2")
         markup = importlib.import_module("markupsafe").Markup
     except ModuleNotFoundError as error:
-        raise InputError("blb report needs jinja2: pip install 'blackbox-lb[report]'") from error
+        raise InputError(
+            "blb report needs jinja2: pip install '.[report]' in the checkout"
+        ) from error
     environment = jinja.Environment(
         autoescape=True,
         undefined=jinja.StrictUndefined,

@@ -104,7 +104,7 @@ async def label_lists(
 
 
 async def distinctive_tokens(trials: Trials, labels: Labels) -> list[Ids]:
-    """For each of l labels, the tokens that begin a spelling of it and of no other label.
+    """For each label, the tokens that begin a spelling of it and of no other label.
 
     Raises:
         InputError: a label has no such token.
@@ -126,16 +126,18 @@ async def distinctive_tokens(trials: Trials, labels: Labels) -> list[Ids]:
 
 def _row(completion: Completion, tokens: Sequence[Ids]) -> tuple[Vector, int]:
     """(l,) logprobs of the labels in nats, and the number of bounds among them."""
-    if not (completion.top_ids[:1] >= 0).any():  # no position, or no listed token with an id
+    has_list = (completion.top_ids[:1] >= 0).any()
+    if not has_list:
         return np.full(len(tokens), np.nan), 0
     ids = completion.top_ids[0]
     logprobs = completion.top_logprobs[0].astype(np.float64)
-    listed = logprobs[ids != NO_TOKEN]
-    row = np.array(
-        [np.logaddexp.reduce(logprobs[np.isin(ids, token)], initial=-np.inf) for token in tokens]
-    )
-    missing = int(np.isneginf(row).sum())
-    return np.where(np.isneginf(row), bound_of(listed, missing), row), missing
+    row = np.full(len(tokens), -np.inf)
+    for label, label_ids in enumerate(tokens):
+        row[label] = np.logaddexp.reduce(logprobs[np.isin(ids, label_ids)], initial=-np.inf)
+    is_missing = np.isneginf(row)
+    missing = int(is_missing.sum())
+    row[is_missing] = bound_of(logprobs[ids != NO_TOKEN], missing)
+    return row, missing
 
 
 # --- threshold

@@ -37,13 +37,14 @@ def few_shot(case: Case, value: object) -> Alternative:
             " give fewer, or more rows"
         )
     candidates.sort(key=lambda candidate: candidate[0])
-    turns = Counter[int]()  # examples of each label so far
-    ranked = []
+    # The first example of each label has turn 1, the second has turn 2 and so on.
+    turns = Counter[int]()
+    in_turn = []
     for digest, label, example in candidates:
         turns[label] += 1
-        ranked.append((turns[label], digest, label, example))
-    ranked.sort(key=lambda row: row[:2])
-    chosen = sorted(ranked[:number], key=lambda row: row[1])
+        in_turn.append((turns[label], digest, label, example))
+    in_turn.sort(key=lambda row: row[:2])
+    chosen = sorted(in_turn[:number], key=lambda row: row[1])
     shots = []
     for _, _, label, example in chosen:
         shots += [message for message in example.prompt.messages if message.role != "system"]
@@ -80,7 +81,7 @@ def label_drawn_in_code(labels: Labels, seed: int) -> Alternative:
 
 @dataclass(frozen=True, slots=True)
 class AskedShares:
-    """One instruction for all completions of a prompt."""
+    """One instruction for all completions of a prompt, with the shares of ``labels``."""
 
     labels: Labels
 

@@ -336,19 +336,32 @@ def above_commonest(scores: DecisionScores) -> bool:
 
 
 def reason(findings: Sequence[RecordedFinding]) -> str:
-    """The likeliest reason why there is no effect: the first check that failed, else the test's
-    own sentence.
+    """The likeliest reason why there is no effect: the first check that failed, else what the test
+    lacks, whose difference and interval stand beside the verdict already.
     """
     failed = [finding for finding in findings if finding.word == "FAIL" and finding.code != "test"]
-    first = [*failed, *(finding for finding in findings if finding.code == "test")][:1]
-    return "".join(printable(finding.sentence) for finding in first)
+    if failed:
+        return printable(failed[0].sentence)
+    for finding in findings:
+        if _lacks_prompts(finding):
+            return f"too few test prompts for this difference: {printable(finding.remedy)}"
+        if finding.code == "test":
+            return printable(finding.sentence)
+    return ""
+
+
+def _lacks_prompts(finding: RecordedFinding) -> bool:
+    """Whether more test prompts would tell what the test does not."""
+    return finding.code == "test" and finding.word == "INCONCLUSIVE" and finding.remedy != ""
 
 
 def _steps_without_evidence(findings: Sequence[RecordedFinding], folder: Path) -> list[NextStep]:
     remedies = [
         finding.remedy
         for finding in findings
-        if finding.remedy and finding.word in ("FAIL", "INCONCLUSIVE")
+        if finding.remedy
+        and finding.word in ("FAIL", "INCONCLUSIVE")
+        and not _lacks_prompts(finding)
     ]
     return [
         *(NextStep(printable(remedy)) for remedy in remedies[:1]),

@@ -135,9 +135,9 @@ async def decision_scores(
     of the labels, and completions that cannot be read, are left out.
     """
     draw = trials.draw(setting, bias, trials.session.biased_endpoint)
-    keys = await trials.collect(
-        f"test at {setting.name}, decisions", examples, draw, samples, scored=False
-    )
+    policy = "base" if bias is None else "biased"
+    title = f"test at {setting.name}, decisions, {policy}"
+    keys = await trials.collect(title, examples, draw, samples, scored=False)
     begins = await label_tokens(trials, labels)
     right = []
     said = []

@@ -7,23 +7,21 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 MINUTE = 60.0
+"""Seconds."""
 DAY = 86_400.0
 """Seconds."""
 _UNITS = {
     "d": DAY,
     "h": 3600.0,
-    "m": MINUTE,
+    "m(?!s)": MINUTE,
     "s": 1.0,
     "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
+    "[uµ]s": 1e-6,
     "ns": 1e-9,
 }
+"""Pattern of a unit -> its seconds, in the order in which a duration may have them."""
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_DURATION = re.compile(
-    "".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m(?!s)", "s", "ms", "[uµ]s", "ns"))
-)
-_SIZES = tuple(_UNITS[unit] for unit in ("d", "h", "m", "s", "ms", "us", "ns"))
+_DURATION = re.compile("".join(rf"(?:({_NUMBER}){unit})?" for unit in _UNITS))
 
 
 def parse_duration(text: str) -> float | None:
@@ -33,9 +31,8 @@ def parse_duration(text: str) -> float | None:
     if re.fullmatch(_NUMBER, text):
         seconds = float(text)
     elif text and (match := _DURATION.fullmatch(text)):
-        seconds = sum(
-            float(part) * size for part, size in zip(match.groups(), _SIZES, strict=True) if part
-        )
+        parts = zip(match.groups(), _UNITS.values(), strict=True)
+        seconds = sum(float(number) * unit for number, unit in parts if number)
     if not math.isfinite(seconds):
         return None
     return seconds

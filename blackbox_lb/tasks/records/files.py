@@ -245,7 +245,7 @@ def _likely_column(column: str, names: Iterable[str]) -> str:
     present = {name.lower(): name for name in names}
     for other in OTHER_NAMES.get(column, ()):
         if other in present:
-            return f"; did you mean ``{column}_column={present[other]}``?"
+            return f" (did you mean ``{column}_column={present[other]}``?)"
     return ""
 
 
@@ -257,8 +257,8 @@ def _absent(record: Record, *columns: str) -> str:
     suggestions = [_likely_column(column, record.names) for column in columns]
     suggestions += [did_you_mean(column, record.names) for column in columns]
     sentence = (
-        f"has no column {' or '.join(map(repr, columns))} (its columns: {listed}; the names can be"
-        f" set){next(filter(None, suggestions), '')}"
+        f"has no column {' or '.join(map(repr, columns))}{next(filter(None, suggestions), '')};"
+        f" its columns: {listed}; the names can be set"
     )
     arrays = arrays_in(record.values) if record.whole else []
     if arrays:

@@ -47,7 +47,8 @@ def library(name: str, purpose: str) -> Any:
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{purpose} needs {name.partition('.')[0]} ({error}): pip install 'blackbox-lb[tasks]'"
+            f"{purpose} needs {name.partition('.')[0]} ({error}): pip install '.[tasks]' in the"
+            " checkout"
         ) from error
 
 

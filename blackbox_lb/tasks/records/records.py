@@ -255,8 +255,8 @@ def _rows_under(path: Path, value: object, field: str) -> list[Any]:
     listed = f"its arrays are {', '.join(names)}" if names else "it holds no array of objects"
     problem = "no array" if rows is None else f"{shorten(rows)}, which is no array,"
     raise DataError(
-        f"{path} has {problem} under the field {shorten(field)}{did_you_mean(field, names)}"
-        f" ({listed}); correct ``field``"
+        f"{path} has {problem} under the field {shorten(field)}{did_you_mean(field, names)};"
+        f" {listed}; correct ``field``"
     )
 
 

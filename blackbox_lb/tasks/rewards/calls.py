@@ -42,7 +42,7 @@ def arguments_valid() -> Scored:
     except ImportError as error:
         raise InputError(
             f"the reward {VALID} needs jsonschema, which is not installed: pip install"
-            " 'blackbox-lb[tasks]'"
+            " '.[tasks]' in the checkout"
         ) from error
 
     def scored(example: Example, completion: Completion) -> float:

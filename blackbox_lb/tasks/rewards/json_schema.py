@@ -120,7 +120,7 @@ def _validator(path: Path) -> Any:
     except ImportError as error:
         raise InputError(
             "the reward json-schema needs jsonschema, which is not installed: pip install"
-            " 'blackbox-lb[tasks]'"
+            " '.[tasks]' in the checkout"
         ) from error
     schema = read_settings(path, "the schema", "give json-schema:FILE", parse=parse_json)
     if not isinstance(schema, dict | bool):

@@ -26,8 +26,8 @@ def check_installed() -> None:
     """Raise InputError where math-verify is missing."""
     if importlib.util.find_spec("math_verify") is None:
         raise InputError(
-            "the matcher 'math' needs math-verify: pip install 'blackbox-lb[tasks]', or choose"
-            " another"
+            "the matcher 'math' needs math-verify: pip install '.[tasks]' in the checkout, or"
+            " choose another"
         )
 
 

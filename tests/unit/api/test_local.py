@@ -374,11 +374,11 @@ def test_a_missing_extra_names_its_remedy(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "m.gguf"
     path.write_bytes(MODEL)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(InputError, match=re.escape("pip install 'blackbox-lb[local]'")):
+    with pytest.raises(InputError, match=re.escape("pip install '.[local]' in the checkout")):
         resolve_model("org/quants")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with (
-        pytest.raises(InputError, match=re.escape("pip install 'blackbox-lb[local]'")),
+        pytest.raises(InputError, match=re.escape("pip install '.[local]' in the checkout")),
         LocalEngine(path),
     ):
         pass

@@ -599,6 +599,17 @@ def test_a_call_that_the_server_reads_from_all_parts_is_kept() -> None:
     assert (sender.joined, sender.apart) == (1, 0)
 
 
+def test_the_mark_of_a_broken_call_is_kept() -> None:
+    """llama.cpp leaves the mark out of its content where it cannot read the call, and repeats
+    nothing then: the client gets the text that the model wrote.
+    """
+    first = {"role": "assistant", "content": "<tool_call>", "ended": "length"}
+    rest = {"role": "assistant", "content": "\n", "ended": "stop"}
+    sender, choice = in_parts(first, rest, provider="llamacpp")
+    assert choice["message"]["content"] == "<tool_call>\n"
+    assert (sender.joined, sender.apart) == (1, 0)
+
+
 def test_an_answer_in_parts_beside_tools_stays_an_answer() -> None:
     """Words, JSON that a client would get from any server as words, and a call that was cut."""
     for text, ended in ((" in Oslo.", "stop"), (f"\n{CALL}", "stop")):

@@ -307,7 +307,7 @@ def test_limits_and_sizes(gsm: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gsm9k", {}, "no task 'gsm9k'; did you mean .*gsm8k"),
+        ("gsm9k", {}, "no task 'gsm9k' \\(did you mean .*gsm8k"),
         (
             "gpqa_main_n_shot",
             {},

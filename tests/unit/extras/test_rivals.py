@@ -562,7 +562,7 @@ def test_a_classifier_without_its_package_is_refused(
     result = small_run("eval", server, data, "--quiet", "--classifier", given)
     assert result.exit_code == 2
     assert (
-        f"needs {said}, which is not installed: pip install 'blackbox-lb[clusters]'"
+        f"needs {said}, which is not installed: pip install '.[clusters]' in the checkout"
         in result.stderr
     )
 

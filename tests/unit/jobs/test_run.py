@@ -15,10 +15,11 @@ import pytest
 from openai import OpenAI
 
 import blackbox_lb as blb
+from blackbox_lb.bias.records import RecordedFinding
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BudgetExhausted, InputError
 from blackbox_lb.jobs.runs.answers import Answer, AnswerPair, BeforeAfter, example_lines, telling
-from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH
+from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH, reason
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
 
@@ -166,6 +167,10 @@ def test_decisions_learn_from_answers(tmp_path: Path) -> None:
             quiet=True,
         )
     assert run.bias.settings["learn_from"] == "answers"
+    for finding in run.bias.findings:
+        # Nothing was sampled, and the estimator is the projection already.
+        assert "sample each" not in finding.remedy, finding
+        assert "projection" not in finding.remedy, finding
     assert "macro-F1" in str(run)
     assert "always" in str(run)
 
@@ -235,6 +240,24 @@ def test_a_bias_prints_as_one_line(fit: Fit) -> None:
     assert str(bias) == repr(bias)
     assert len(repr(bias)) < 150
     assert f"{len(bias.entries)} entries" in repr(bias)
+
+
+def finding(code: str, word: str, remedy: str = "more of it") -> RecordedFinding:
+    """A finding with a sentence of its own."""
+    return RecordedFinding(code=code, word=word, sentence=f"{code} sentence", remedy=remedy)
+
+
+def test_the_reason_repeats_no_number() -> None:
+    """A failed check goes first; where the test has too few prompts, the reason says how many would
+    do, since its interval stands beside the verdict; else the test's sentence.
+    """
+    test = finding("test", "INCONCLUSIVE", "judge it on about 123 test prompts")
+    assert "123" in reason([test])
+    assert test.sentence not in reason([test])
+    assert reason([test, finding("context", "FAIL")]) == "context sentence"
+    assert reason([finding("test", "FAIL")]) == "test sentence"
+    assert reason([finding("test", "INCONCLUSIVE", "")]) == "test sentence"
+    assert reason([]) == ""
 
 
 def pair(number: int, base: float, biased: float, text: str = "x") -> AnswerPair:

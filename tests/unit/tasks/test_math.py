@@ -248,7 +248,7 @@ def test_a_broken_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     with raises_naming(InputError, "math-verify", "2"):
         math_equality._Process().ask(("1",), "1")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with raises_naming(InputError, "'blackbox-lb[tasks]'"):
+    with raises_naming(InputError, "'.[tasks]'"):
         parse_matcher("math")
 
 

@@ -669,5 +669,5 @@ def test_jsonschema_is_an_extra(
 ) -> None:
     """Where it is missing, the message says how to get it."""
     monkeypatch.setitem(sys.modules, "jsonschema", None)
-    with raises_naming(InputError, "'blackbox-lb[tasks]'"):
+    with raises_naming(InputError, "'.[tasks]'"):
         parse_reward(schema("true"), max_tokens=48)

@@ -168,7 +168,7 @@ def test_line_separators_inside_strings_do_not_break_lines(write: Write) -> None
 BROKEN = {
     "missing answer": (
         {"prompt": "Q"},
-        "line 2: has no column 'answer' (its columns: prompt; the names can be set); add one",
+        "line 2: has no column 'answer'; its columns: prompt; the names can be set; add one",
     ),
     "null answer": ({"prompt": "Q", "answer": None}, "line 2: answer is empty; add one"),
     "empty list": ({"prompt": "Q", "answer": []}, "line 2: answer is empty; add one"),
@@ -183,7 +183,7 @@ BROKEN = {
     ),
     "no prompt": (
         {"text": "Q", "answer": "x"},
-        "line 2: has no column 'prompt' or 'messages' (its columns: text, answer;",
+        "line 2: has no column 'prompt' or 'messages' (did you mean ``prompt_column=text``?); its columns: text, answer;",
     ),
     "number prompt": ({"prompt": 5, "answer": "x"}, "line 2: prompt is 5; it must be a string"),
     "empty prompt": ({"prompt": " ", "answer": "x"}, "line 2: prompt is empty"),
@@ -270,12 +270,12 @@ def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None
         (
             "a.csv",
             "question,answer\nQ,x\n",
-            "line 2: has no column 'prompt' or 'messages' (its columns: question, answer;",
+            "line 2: has no column 'prompt' or 'messages' (did you mean ``prompt_column=question``?); its columns: question, answer;",
         ),
         (
             "a.csv",
             "prompt,gold\nQ,x\n",
-            "line 2: has no column 'answer' (its columns: prompt, gold;",
+            "line 2: has no column 'answer' (did you mean ``answer_column=gold``?); its columns: prompt, gold;",
         ),
         ("a.csv", 'prompt,answer\n"a\nb",x\nQ,\n', "line 4: answer is empty"),
         ("a.csv", "prompt,answer\n,x\n", "line 2: prompt is empty"),

@@ -130,7 +130,8 @@ def export_command(store: Path, folder: Path, as_json: bool) -> None:
     """Write STORE into FOLDER as Parquet, which polars, duckdb, pandas and Hugging Face datasets
     read.
 
-    docs/store.md lists the columns. Needs the extra parquet: pip install 'blackbox-lb[parquet]'.
+    docs/store.md lists the columns. Needs the extra parquet: pip install '.[parquet]' in the
+    checkout.
     """
     from blackbox_lb.store.parquet import export_store
 

@@ -109,8 +109,8 @@ class AzureWords(OpenAIWords):
 
 
 class FireworksWords(OpenAIWords):
-    """Fireworks: ``{"error": {object, type, code, message}}``, pydantic's sentences, all faults of
-    a request in one.
+    """Fireworks: ``{"error": {object, type, code, message}}``, all faults of a request in one, and
+    pydantic's sentences of a field and its value; what is not recorded is said as by OpenAI.
     """
 
     def error(
@@ -150,26 +150,6 @@ class FireworksWords(OpenAIWords):
             {"error": {"message": message, "param": "model", "code": "NOT_FOUND", "type": "error"}},
         )
 
-    def url(self, method: str, path: str) -> Refusal:
-        """No such path."""
-        return Refusal(
-            "url",
-            404,
-            {"error": {"message": "Path not found", "code": "NOT_FOUND", "type": "error"}},
-        )
-
-    def not_json(self) -> Refusal:
-        """A body that is no JSON object."""
-        return self.error("JSON", "Input should be a valid JSON object")
-
-    def no_model(self) -> Refusal:
-        """No model in the body."""
-        return self.missing("model")
-
-    def missing(self, name: str) -> Refusal:
-        """A required field is absent."""
-        return self.error("required", f"Field required, field: '{name}'")
-
     def unknown(self, name: str, value: object, *, reasoning: bool) -> Refusal:
         """A field outside the schema."""
         return self.error(
@@ -189,42 +169,6 @@ class FireworksWords(OpenAIWords):
             rule,
             f"Input should be {side} than or equal to {limit:g}, field: '{name}', value: {value!r}",
         )
-
-    def too_long(self, rule: str, name: str, length: int, most: int) -> Refusal:
-        """An array with too many members."""
-        return self.error(
-            rule, f"List should have at most {most} items, not {length}, field: '{name}'"
-        )
-
-    def empty(self, name: str) -> Refusal:
-        """An array without a member."""
-        return self.error("required", f"List should have at least 1 item, not 0, field: '{name}'")
-
-    def needs_logprobs(self, value: object) -> Refusal:
-        """top_logprobs without logprobs."""
-        message = (
-            f"top_logprobs requires logprobs to be set, field: 'top_logprobs', value: {value!r}"
-        )
-        return self.error("top_logprobs without logprobs", message)
-
-    def two_limits(self) -> Refusal:
-        """max_tokens and max_completion_tokens at once."""
-        return self.error(
-            "two token limits", "max_tokens and max_completion_tokens cannot be specified together"
-        )
-
-    def bias_key(self, key: str) -> Refusal:
-        """A key that is no token id."""
-        return self.error(
-            "bias keys", f"Input should be a valid token id, field: 'logit_bias', value: {key!r}"
-        )
-
-    def bias_id(self, token: int, largest: int) -> Refusal:
-        """An id past the vocabulary."""
-        message = (
-            f"Input should be less than or equal to {largest}, field: 'logit_bias', value: {token}"
-        )
-        return self.error("bias largest id", message)
 
     def rate(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from tests.support.gateway.engine.logprobs import EnginePosition, propensity
 from tests.support.gateway.engine.settings import RequestSettings
 from tests.support.gateway.engine.upstream import Want
 from tests.support.gateway.errors.azure_fireworks import FireworksWords
-from tests.support.gateway.errors.batches import BatchWords
 from tests.support.gateway.errors.openai import JSON, OpenAIWords
 from tests.support.gateway.requests import fields
-from tests.support.gateway.rules.openai import OpenAIRules, Route, asked
+from tests.support.gateway.rules.open_weights import OpenWeightsRules
+from tests.support.gateway.rules.openai import Route, asked
 from tests.support.gateway.rules.rate_buckets import Level
 
 __all__ = ["FireworksRules"]
@@ -32,7 +32,7 @@ as null.
 """
 
 
-class FireworksRules(OpenAIRules):
+class FireworksRules(OpenWeightsRules):
     """Chat and completions answer alike: entries with ids, or legacy lists where ``logprobs`` is a
     number.
     """
@@ -40,14 +40,9 @@ class FireworksRules(OpenAIRules):
     prefix: ClassVar[str] = "/inference/v1"
     words: ClassVar[OpenAIWords] = FireworksWords()
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.FIREWORKS
-    official_schema: ClassVar[bool] = False
     defaults: ClassVar[RequestSettings] = RequestSettings(
         models=("accounts/fireworks/models/gateway",)
     )
-    properties: ClassVar[int | None] = None
-    sampling: ClassVar[frozenset[str]] = frozenset(DEFAULTS)
-    has_quota: ClassVar[bool] = False
-    batches: ClassVar[BatchWords | None] = None
 
     def _of_endpoint(self, route: Route, name: str) -> str:
         if name not in self.settings.models:
@@ -75,47 +70,22 @@ class FireworksRules(OpenAIRules):
         """Without the time of its reset."""
         return {"limit": str(level.limit), "remaining": str(level.remaining)}
 
-    def usage(self, prompt_tokens: int, generated: int) -> JSON:
-        """What is paid for."""
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": generated,
-            "total_tokens": prompt_tokens + generated,
-        }
-
-    def envelope(self, body: JSON) -> JSON:
-        """Nothing beside the choices."""
-        return {}
-
-    def chat_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
-        """One choice of the chat endpoint."""
-        message = {"role": "assistant", "content": reading.text}
-        return {"index": index, "message": message, **self._rest(reading, body, want, rng)}
-
-    def legacy_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
-        """One choice of the completions endpoint."""
-        return {"index": index, "text": reading.text, **self._rest(reading, body, want, rng)}
-
-    def _rest(
+    def rest(
         self, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
     ) -> JSON:
-        k = asked(body)
-        rest: JSON = {"finish_reason": reading.finish, "logprobs": None}
-        if k is not None and body["logprobs"] is True:
-            rest["logprobs"] = {"content": self._content(reading, body, want, k)}
-        elif k is not None:
-            lists: dict[str, Any] = self.legacy_lists(reading, k, 0, rng)
-            rest["logprobs"] = {**lists, "token_ids": [each.id for each in reading.told]}
+        """With the ids of a whole completion where they are asked for."""
+        rest = super().rest(reading, body, want, rng)
         if body.get("return_token_ids"):
             whole = len(reading.drawn) == reading.tokens
             rest["token_ids"] = [each.id for each in reading.drawn] if whole else None
         return rest
 
-    def _content(self, reading: CompletionView, body: JSON, want: Want, k: int) -> list[JSON]:
+    def has_entries(self, body: JSON) -> bool:
+        """``logprobs`` is true, and not a number."""
+        return body["logprobs"] is True
+
+    def entries(self, reading: CompletionView, body: JSON, want: Want, k: int) -> list[JSON]:
+        """Each with the model's logprob and that of what was sampled from."""
         told, drawn = reading.told[: reading.kept], reading.drawn[: reading.kept]
         offsets = self.shown.offsets(told)
         posts = (*reading.post, *[None] * len(drawn))[: len(drawn)]

@@ -60,6 +60,17 @@ class OpenAIRules:
     has_filter: ClassVar[bool] = False
     has_quota: ClassVar[bool] = True
     batches: ClassVar[BatchWords | None] = OPENAI_BATCHES
+    usage_details: ClassVar[JSON] = {
+        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+    beside: ClassVar[JSON] = {"service_tier": "default", "system_fingerprint": "fp_gateway"}
+    """Fields beside the choices."""
 
     def __init__(self, settings: RequestSettings, upstream: UpstreamEngine) -> None:
         self.settings, self.shown = settings, TokenPrinting(upstream)
@@ -223,18 +234,12 @@ class OpenAIRules:
             "prompt_tokens": prompt_tokens,
             "completion_tokens": generated,
             "total_tokens": prompt_tokens + generated,
-            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-            "completion_tokens_details": {
-                "reasoning_tokens": 0,
-                "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
-            },
+            **self.usage_details,
         }
 
     def envelope(self, body: JSON) -> JSON:
-        """Fields beside the choices."""
-        return {"service_tier": "default", "system_fingerprint": "fp_gateway"}
+        """Fields beside the choices of the answer to ``body``."""
+        return self.beside
 
     def chat_choice(
         self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator

@@ -1,0 +1,89 @@
+"""What newcomers do wrong at the first try: each ends with exit code 2 and the sentence that helps,
+or simply works.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.cli import main
+
+ROWS = [(f"question {number}", ("yes", "no")[number % 2]) for number in range(40)]
+FIT = ("fit", "--reward", "accuracy", "--data", "rows.csv", "--dry-run")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with forty rows."""
+    monkeypatch.chdir(tmp_path)
+    write_rows("rows.csv", ("prompt", "answer"), ",")
+    return tmp_path
+
+
+def write_rows(name: str, columns: tuple[str, str], mark: str) -> None:
+    """The rows as a table with these columns."""
+    with Path(name).open("w", newline="") as file:
+        csv.writer(file, delimiter=mark).writerows([columns, *ROWS])
+
+
+def blb(*words: str) -> Result:
+    """A command that must not end in a traceback."""
+    result = CliRunner().invoke(main, list(words))
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        ((*FIT, "--provider", "vlm"), ("'vlm'", "did you mean vllm?")),
+        ((*FIT[:-1], "--provider", "openai"), ("--model gpt-4o-mini",)),
+        (("fit", "--data", "rows.csv"), ("--reward", "correct-and-short", "module:function")),
+        ((*FIT, "--reward", "acuracy"), ("did you mean accuracy?", "correct-and-short")),
+        (("fit", "--reward", "accuracy", "--task", "continent"), ("did you mean continents?",)),
+        ((*FIT, "--labels", "yes,noo"), ("'no'", "line", "did you mean noo?")),
+        (("ft", "--data", "rows.csv"), ("did you mean fit?",)),
+    ],
+)
+def test_a_wrong_name_gets_the_right_one(words: tuple[str, ...], facts: tuple[str, ...]) -> None:
+    """A provider, a missing model, a missing or misspelt reward, a task, a label, a command."""
+    result = blb(*words)
+    assert result.exit_code == 2
+    for fact in facts:
+        assert fact in result.output
+
+
+def test_columns_of_other_names_are_offered_as_options() -> None:
+    """The option with the column that is probably meant, and all columns."""
+    write_rows("rows.csv", ("text", "label"), ",")
+    result = blb(*FIT)
+    assert result.exit_code == 2
+    assert "--prompt-column text" in result.output
+    write_rows("rows.csv", ("prompt", "label"), ",")
+    result = blb(*FIT)
+    assert result.exit_code == 2
+    assert "--answer-column label" in result.output
+
+
+def test_a_bad_row_is_named_by_its_line() -> None:
+    """The third line of the file, and no hash of its text."""
+    rows: list[dict[str, object]] = [{"prompt": f"q{n}", "answer": "yes"} for n in range(5)]
+    rows[2]["prompt"] = 7
+    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    result = blb("fit", "--reward", "accuracy", "--data", "rows.jsonl")
+    assert result.exit_code == 2
+    assert "rows.jsonl, line 3" in result.output
+
+
+def test_a_table_with_semicolons_is_read() -> None:
+    """As a spreadsheet writes it in half of Europe."""
+    write_rows("rows.csv", ("prompt", "answer"), ";")
+    result = blb(*FIT)
+    assert result.exit_code == 0, result.output
+    assert "40 prompts" in result.output
