@@ -169,6 +169,23 @@ def test_these_stay_apart(who: str, what: str, but: tuple[str, ...]) -> None:
             ], module
 
 
+def test_applying_a_fixed_bias_is_light() -> None:
+    """A client that sends one loads no numpy, which takes a tenth of a second."""
+    script = """
+import sys, openai
+from blackbox_lb import Bias, apply
+from blackbox_lb.bias.records import Entry
+fields = dict(provider="p", model="m", tokenizer="t", reward="r", estimator="e")
+bias = Bias(entries=(Entry(id=1, bias=1.0),), **fields)
+apply(openai.OpenAI(api_key="k"), bias)
+print("numpy" in sys.modules)
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == "False"
+
+
 @pytest.mark.parametrize("door", ["blackbox_lb", "blackbox_lb.cli"])
 def test_importing_the_door_is_light(door: str) -> None:
     """Importing the package or its command loads no numpy, scipy or openai."""
